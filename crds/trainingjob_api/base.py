@@ -1,0 +1,68 @@
+"""The base of every model: closed, frozen, camelCase outside and snake_case inside.
+
+Also the string types that several sections share, each with the pattern that the API server checks.
+"""
+
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class Strict(BaseModel):
+    """A closed, immutable value: an unknown field is an error, a required field has no default."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        strict=False,
+    )
+
+
+type Axis = str
+AXES: tuple[Axis, ...] = ("data", "fsdp", "tensor")
+"""Mesh axes, outermost first: the order of every mesh that this project builds."""
+
+AbsolutePath = Annotated[
+    str,
+    Field(pattern=r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$", max_length=1024, description="An absolute path inside the pod."),
+]
+Duration = Annotated[
+    str,
+    Field(pattern=r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", min_length=2, max_length=24),
+]
+"""A span of time as Kubernetes writes it: `90s`, `5m`, `1h30m`."""
+Quantity = Annotated[str, Field(pattern=r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$", max_length=24)]
+"""A Kubernetes resource quantity: `500m`, `4`, `16Gi`."""
+Label = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$", max_length=63)]
+"""The value of a Kubernetes label."""
+LabelKey = Annotated[
+    str,
+    Field(
+        pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$",
+        max_length=317,
+    ),
+]
+"""The key of a Kubernetes label, with an optional DNS prefix."""
+ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", max_length=253)]
+"""The name of a Kubernetes object: lower-case letters, digits, `-` and `.`."""
+ShortName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", max_length=32)]
+"""A name inside the spec: at most 32 lower-case letters, digits and `-`."""
+
+_DURATION = re.compile(r"^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
+
+
+def seconds(duration: str) -> int:
+    """Return a `Duration` in seconds.
+
+    Raises:
+        ValueError: the text is no duration.
+    """
+    match = _DURATION.match(duration)
+    if not match or not duration:
+        raise ValueError(f"'{duration}' is not a duration such as `90s`, `5m` or `1h30m`")
+    hours, minutes, rest = (int(group or 0) for group in match.groups())
+    return hours * 3600 + minutes * 60 + rest

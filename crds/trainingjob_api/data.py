@@ -1,0 +1,60 @@
+"""The data sections of the spec: text sources, tokenizer, held-out evaluation."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainingjob_api.base import ShortName, Strict
+
+Glob = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class TextSource(Strict):
+    """UTF-8 text files under one path; each file is a document."""
+
+    name: ShortName = Field(description="Names the source in messages and metrics.")
+    type: Literal["text"] = Field(default="text", description="Kind of source.")
+    path: Annotated[str, Field(pattern=r"^(/|python:).*$", max_length=1024)] = Field(
+        description="An absolute path in the pod: a file, or a folder that is searched. `python:SUB` is the folder SUB "
+        "of the image's Python standard library, which every image has; `python:` is all of it."
+    )
+    pattern: Glob = Field(default="**/*.txt", description="Which files of a folder to read, as a glob.")
+    exclude: tuple[Glob, ...] = Field(
+        default=(), max_length=16, description="Globs of files to leave out, relative to `path`."
+    )
+
+
+class Data(Strict):
+    """What to train on."""
+
+    train: tuple[TextSource, ...] = Field(
+        min_length=1,
+        max_length=16,
+        description="Sources of training text. Each is read in proportion to its size, in an order that only `seed` "
+        "decides.",
+    )
+
+
+class Tokenizer(Strict):
+    """How text becomes token ids."""
+
+    type: Literal["byte", "tokenizers"] = Field(
+        default="byte",
+        description="`byte`: ids 0 to 255 are bytes, 256 ends a document. `tokenizers`: a tokenizer.json file of the "
+        "tokenizers library.",
+    )
+    path: Annotated[str, Field(pattern=r"^/.*$", max_length=1024)] | None = Field(
+        default=None, description="The tokenizer.json file, an absolute path in the pod. Only for `tokenizers`."
+    )
+    end_of_document: Annotated[str, Field(min_length=1, max_length=64)] | None = Field(
+        default=None, description="The token that ends each document, as the vocabulary spells it. For `tokenizers`."
+    )
+
+
+class Evaluation(TextSource):
+    """Loss on text that is never trained on."""
+
+    every_steps: Annotated[int, Field(ge=1, le=100_000_000)] = Field(description="Steps between two evaluations.")
+    num_batches: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        default=8, description="Global batches to average over; fewer where the text is shorter."
+    )

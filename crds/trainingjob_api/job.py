@@ -1,0 +1,49 @@
+"""The spec of a TrainingJob: its sections in the order in which people write them."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+from trainingjob_api.data import Data, Evaluation, Tokenizer
+from trainingjob_api.learning import Memory, Model, Optimizer, Precision, Schedule, Training
+from trainingjob_api.machine import Parallelism, Slices
+from trainingjob_api.running import Checkpoint, Elastic, Metrics, Runtime, Scheduling
+
+GROUP = "trainingjob.dev"
+VERSION = "v1alpha1"
+KIND = "TrainingJob"
+PLURAL = "trainingjobs"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+
+class TrainingJobSpec(Strict):
+    """A whole training config. Nothing derived is stored here: see the plan."""
+
+    slices: Slices = Field(description="The slices to train on, and how many.")
+    parallelism: Parallelism = Field(default=Parallelism(), description="How the mesh lies over devices and slices.")
+    model: Model = Field(description="The model.")
+    data: Data = Field(description="What to train on.")
+    tokenizer: Tokenizer = Field(default=Tokenizer(), description="How text becomes token ids.")
+    training: Training = Field(description="How long, on how much at once.")
+    optimizer: Optimizer = Field(description="The optimizer.")
+    schedule: Schedule = Field(default=Schedule(), description="The learning rate over the steps.")
+    precision: Precision = Field(default=Precision(), description="Number formats.")
+    memory: Memory = Field(default=Memory(), description="What to keep and what to compute again.")
+    checkpoint: Checkpoint = Field(description="Where and when to save, and what to keep.")
+    elastic: Elastic = Field(default=Elastic(), description="What happens when slices go and come.")
+    evaluation: tuple[Evaluation, ...] = Field(
+        default=(), max_length=8, description="Held-out texts to measure the loss on."
+    )
+    metrics: Metrics = Field(default=Metrics(), description="What the trainer writes down.")
+    runtime: Runtime = Field(default=Runtime(), description="The pods.")
+    scheduling: Scheduling = Field(default=Scheduling(), description="Where and when the pods run.")
+    suspend: bool = Field(
+        default=False, description="Save, then give all pods back. Training goes on from there when it is false again."
+    )
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = Field(
+        default=None, description="Delete the job this long after it ended. Unset: keep it."
+    )
+    active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = Field(
+        default=None, description="Fail the job when it ran this long; time suspended does not count. Unset: never."
+    )

@@ -1,0 +1,69 @@
+"""The machine sections of the spec: which slices, and how the mesh lies over them."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+
+Degree = Annotated[int, Field(ge=-1, le=65536)]
+"""How many ways an axis is split; -1 takes what the other axes leave. 0 is refused by a rule that names the field."""
+
+
+class Slices(Strict):
+    """The slices to train on. A slice is a set of hosts whose devices share one fast interconnect."""
+
+    accelerator: str = Field(
+        max_length=63,
+        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+        description="A row of the hardware table: `cpu`, `tpu-v4`, `tpu-v5e`, `tpu-v5p` or `tpu-v6e`.",
+    )
+    topology: str = Field(
+        max_length=32,
+        pattern=r"^[0-9]{1,5}(x[0-9]{1,5}){0,2}$",
+        description="The chips of one slice, such as `4x4x4`. For `cpu`: hosts x devices a host, such as `2x2`.",
+    )
+    count: Annotated[int, Field(ge=1, le=256)] | None = Field(
+        default=None, description="The number of slices of a job of a fixed size. Excludes `min` and `max`."
+    )
+    min: Annotated[int, Field(ge=1, le=256)] | None = Field(
+        default=None, description="The fewest slices an elastic job trains on. It waits when fewer are healthy."
+    )
+    max: Annotated[int, Field(ge=1, le=256)] | None = Field(
+        default=None, description="The most slices an elastic job grows to."
+    )
+
+    @property
+    def fewest(self) -> int:
+        """Return the fewest slices the job may train on."""
+        return self.count or self.min or self.max or 1
+
+    @property
+    def most(self) -> int:
+        """Return the most slices the job may train on."""
+        return self.count or self.max or self.min or 1
+
+
+class AxisDegrees(Strict):
+    """How many ways each mesh axis is split. At most one axis is -1: it takes what the others leave."""
+
+    data: Degree = Field(default=1, description="Data parallelism: replicas of the parameters.")
+    fsdp: Degree = Field(default=1, description="Fully sharded data parallelism: data and parameters are split alike.")
+    tensor: Degree = Field(default=1, description="Tensor parallelism: heads and MLP columns are split.")
+
+    def items(self) -> tuple[tuple[str, int], ...]:
+        """Return (axis, degree) in mesh order."""
+        return (("data", self.data), ("fsdp", self.fsdp), ("tensor", self.tensor))
+
+
+class Parallelism(Strict):
+    """The mesh: ICI degrees inside a slice, DCN degrees across slices. Their product is the mesh shape."""
+
+    ici: AxisDegrees = Field(
+        default=AxisDegrees(fsdp=-1),
+        description="Degrees inside a slice; their product is the number of devices of a slice.",
+    )
+    dcn: AxisDegrees = Field(
+        default=AxisDegrees(data=-1),
+        description="Degrees across slices; their product is the number of slices.",
+    )

@@ -1,0 +1,127 @@
+"""What agents and the operator say to each other: a report, and its answer.
+
+An agent posts a `HostReport` to the rendezvous. The operator holds the answer back until it has news for that agent or
+a short while has passed, so that one exchange is heartbeat, state and command at once. Ages are measured by the
+receiver's own clock: nothing here carries a time of day.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+from trainingjob_api.world import Count, World
+
+REPORT_PATH = "/v1/report"
+TOKEN_AUDIENCE = "rendezvous.trainingjob.dev"  # noqa: S105  # the audience's name, not a token
+LOG_EXCERPT_BYTES = 2048
+
+
+class Phase(StrEnum):
+    """What a host is doing. The order is the order of a world's life."""
+
+    IDLE = "idle"  # the agent runs, no child is in a world
+    PREPARING = "preparing"  # tokenising, or waiting for the host that does
+    CONNECTING = "connecting"  # forming the JAX world
+    RESTORING = "restoring"
+    COMPILING = "compiling"
+    TRAINING = "training"
+    EVALUATING = "evaluating"
+    SAVING = "saving"
+    LEFT = "left"  # saved at a step boundary and left the world, as asked
+    DONE = "done"  # all steps are trained and saved
+    FAILED = "failed"  # the child ended without being asked; `failure` says why
+
+
+class FailureReason(StrEnum):
+    """Why a child ended. What decides between restart and stop."""
+
+    CONFIG = "Config"  # the spec asks for what this host cannot do
+    DATA = "Data"  # the text or the tokenizer cannot be used
+    STORAGE = "Storage"  # checkpoints cannot be written or read
+    OUT_OF_MEMORY = "OutOfMemory"
+    NON_FINITE = "NonFinite"
+    CRASH = "Crash"  # an exception that none of the above explains
+    KILLED = "Killed"  # ended by a signal
+    PEER = "Peer"  # an error that follows from another host's end; never the cause
+
+
+class Failure(Strict):
+    """How a child ended, in the host's own words.
+
+    `fatal`: the same would happen again, so the job fails at once. `path` and `value` name the field of the spec
+    that is to be changed, where one is.
+    """
+
+    reason: FailureReason
+    fatal: bool = False
+    message: Annotated[str, Field(max_length=1024)]
+    path: str = ""
+    value: str = ""
+    step: Count | None = None
+    exit_code: int | None = None
+    signal: str = ""
+    log: Annotated[str, Field(max_length=LOG_EXCERPT_BYTES)] = ""
+
+
+class Progress(Strict):
+    """The newest finished optimizer step and its measures."""
+
+    step: Count
+    loss: float | None = None
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+    tokens_per_second: float | None = None
+    step_seconds: float | None = None
+    evaluations: dict[str, float] = Field(default={}, description="Newest held-out loss by the evaluation's name.")
+
+
+class Damage(Strict):
+    """A saved step that was found damaged, reported once and skipped."""
+
+    step: Count
+    message: str
+
+
+class HostReport(Strict):
+    """The state of one host, complete each time: a lost report loses nothing.
+
+    `restored` and `committed` speak of the child's own generation: the step that it started from (0: from scratch) and
+    the newest step that is saved, hashed and announced.
+    """
+
+    job_uid: str
+    pod: str
+    pod_uid: str
+    slice: Count
+    host: Count
+    address: str
+    instance: str = Field(description="Random name of this agent process: another one means that it restarted.")
+    port: Annotated[int, Field(ge=1, le=65535)] = Field(description="A port that is free now, for a coordinator.")
+    standby: bool = Field(description="A child with everything imported waits for a world.")
+    generation: Count = Field(default=0, description="Of the child's world. 0: no child has been in one.")
+    phase: Phase = Phase.IDLE
+    progress: Progress | None = None
+    restored: Count | None = None
+    committed: Count | None = None
+    damaged: tuple[Damage, ...] = ()
+    failure: Failure | None = None
+
+
+class Directive(StrEnum):
+    """What an agent is to do."""
+
+    WAIT = "wait"  # be in no world: end a child of any generation, keep a standby
+    TRAIN = "train"  # be in the answer's world, if a member of it
+    LEAVE = "leave"  # save at the next step boundary, then leave the answer's world
+    FINISH = "finish"  # the job is over: write `outcome` as termination message and exit 0
+
+
+class Answer(Strict):
+    """The operator's answer: the committed world and what to do about it."""
+
+    directive: Directive
+    world: World | None = None
+    outcome: str = Field(default="", description="How the job ended, for `finish`.")
+    report_again_seconds: float = Field(default=1.0, description="Report again this soon when nothing happens.")

@@ -1,0 +1,158 @@
+"""The running sections of the spec: checkpoints, elasticity, metrics, pods and their scheduling."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainingjob_api.base import AbsolutePath, Duration, Label, LabelKey, ObjectName, Quantity, ShortName, Strict
+
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$", max_length=128)]
+
+
+class Save(Strict):
+    """When to save."""
+
+    every_steps: Annotated[int, Field(ge=1, le=100_000_000)] = Field(
+        default=500, description="Steps between two saves. The last step and every planned change save too."
+    )
+
+
+class Keep(Strict):
+    """What to keep."""
+
+    last: Annotated[int, Field(ge=1, le=1000)] = Field(default=3, description="How many of the newest steps to keep.")
+    every_steps: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        default=None, description="Keep every step that is a multiple of this for good. Unset: none."
+    )
+
+
+class Checkpoint(Strict):
+    """Where the state of training lives. All hosts must see the same files there."""
+
+    uri: AbsolutePath = Field(
+        description="A folder on shared storage that `runtime.volumes` mounts, at least two levels deep."
+    )
+    save: Save = Field(default=Save(), description="When to save.")
+    keep: Keep = Field(default=Keep(), description="What to keep.")
+    takeover: bool = Field(
+        default=False,
+        description="Go on from the checkpoints of another job in this folder, and own the folder from now on. "
+        "Without it a folder that another job owns is refused.",
+    )
+
+
+class Elastic(Strict):
+    """How the job answers when slices go and come."""
+
+    max_restarts: Annotated[int, Field(ge=0, le=10000)] = Field(
+        default=10,
+        description="Failures of the training program before the job fails. Lost nodes, planned changes "
+        "and suspensions never count.",
+    )
+    grow_cooldown: Duration = Field(
+        default="1m", description="Shortest time between a change of size and the next growth."
+    )
+    silence_after: Duration = Field(
+        default="5s",
+        description="A host that sends no heartbeat for this long is silent. Silence shrinks the job only "
+        "when its peers stop progressing too, or its node is not ready.",
+    )
+
+
+class Metrics(Strict):
+    """What the trainer writes under `checkpoint.uri`/metrics."""
+
+    every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=10, description="Steps between two lines of `metrics.jsonl`."
+    )
+    tensorboard: bool = Field(default=True, description="Write TensorBoard event files too.")
+
+
+class KeyRef(Strict):
+    """One key of a Secret or ConfigMap in the job's namespace."""
+
+    name: ObjectName = Field(description="Name of the object.")
+    key: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)] = Field(description="Key in its data.")
+
+
+class EnvVar(Strict):
+    """One environment variable: exactly one of `value`, `secretKeyRef` and `configMapKeyRef`."""
+
+    name: EnvName = Field(description="Name of the variable.")
+    value: Annotated[str, Field(max_length=4096)] | None = Field(default=None, description="Its value as plain text.")
+    secret_key_ref: KeyRef | None = Field(default=None, description="Take the value from a Secret.")
+    config_map_key_ref: KeyRef | None = Field(default=None, description="Take the value from a ConfigMap.")
+
+
+class Resources(Strict):
+    """What one host's container gets: requested and limited alike. Accelerators are added by the plan."""
+
+    cpu: Quantity = Field(default="1", description="CPU cores.")
+    memory: Quantity = Field(default="2Gi", description="Memory; memory volumes are added to it.")
+
+
+class Volume(Strict):
+    """A PersistentVolumeClaim of the job's namespace, mounted in every host's pod."""
+
+    name: ShortName = Field(description="Names the volume in the pod.")
+    claim_name: ObjectName = Field(description="The PersistentVolumeClaim.")
+    mount_path: AbsolutePath = Field(description="Where the pods see it.")
+    read_only: bool = Field(default=False, description="Mount it read-only.")
+
+
+class CompileCache(Strict):
+    """JAX's persistent compilation cache."""
+
+    enabled: bool = Field(default=True, description="Keep compiled programs, so that a restart does not compile.")
+    path: AbsolutePath | None = Field(
+        default=None, description="A folder to keep them in. Unset: a volume that lives as long as the pod."
+    )
+
+
+class Runtime(Strict):
+    """The pods: an allow-list of what may be chosen. Everything else of the pod is fixed and hardened."""
+
+    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")] | None = Field(
+        default=None, description="The trainer image. Unset: the one that the operator was installed with."
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        default="IfNotPresent", description="When to pull the image."
+    )
+    image_pull_secrets: tuple[ObjectName, ...] = Field(
+        default=(), max_length=8, description="Secrets of the namespace that the image is pulled with."
+    )
+    service_account_name: ObjectName | None = Field(
+        default=None, description="The pods' ServiceAccount. Naming one needs the right to `use` it. Unset: `default`."
+    )
+    env: tuple[EnvVar, ...] = Field(default=(), max_length=64, description="Environment variables of the trainer.")
+    resources: Resources = Field(default=Resources(), description="Resources of one host's container.")
+    volumes: tuple[Volume, ...] = Field(default=(), max_length=16, description="Volumes to mount.")
+    compile_cache: CompileCache = Field(default=CompileCache(), description="The compilation cache.")
+
+
+class Toleration(Strict):
+    """A toleration as in a pod's spec."""
+
+    key: LabelKey | None = Field(default=None, description="Taint key. Unset with `Exists`: every taint.")
+    operator: Literal["Equal", "Exists"] = Field(default="Equal", description="How `value` is compared.")
+    value: Label | None = Field(default=None, description="Taint value, for `Equal`.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="Taint effect. Unset: every effect."
+    )
+    toleration_seconds: Annotated[int, Field(ge=0, le=86400)] | None = Field(
+        default=None, description="For `NoExecute`: how long the pod stays. Unset: for good."
+    )
+
+
+class Scheduling(Strict):
+    """Where the pods may run, and in which queue they wait."""
+
+    queue_name: ObjectName | None = Field(default=None, description="A Kueue LocalQueue of the namespace.")
+    priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
+    node_selector: dict[LabelKey, Label] = Field(default={}, max_length=32, description="Labels a node must have.")
+    tolerations: tuple[Toleration, ...] = Field(default=(), max_length=32, description="Taints the pods tolerate.")
+    exclusive_topology: LabelKey | None = Field(
+        default=None,
+        description="A node label: all hosts of a slice share one value of it, and no two slices do. Unset: the "
+        "accelerator's own (node pools on TPU), none for `cpu`.",
+    )

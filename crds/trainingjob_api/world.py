@@ -1,0 +1,124 @@
+"""A world: the hosts that train together now, and the layout of the program over them.
+
+The operator forms worlds, an agent hears of them, the trainer builds its mesh from one. A world has a number, its
+generation; a higher generation replaces a lower one, and a process belongs to one generation for all its life.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import AxisDegrees
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Layout(Strict):
+    """How the program lies over the devices at one number of slices. Every number is resolved: no -1.
+
+    A batch of G rows is cut into `accumulation` microsteps of `rows_per_shard` rows on each of the mesh's batch
+    shards (the axes data and fsdp, over ICI and DCN); the last `padding_rows` of them carry weight zero.
+    """
+
+    num_slices: Count
+    hosts_per_slice: Count
+    devices_per_host: Count
+    ici: AxisDegrees
+    dcn: AxisDegrees
+    rows_per_shard: Count
+    accumulation: Count
+    padding_rows: Count
+
+    @property
+    def num_hosts(self) -> int:
+        """Return the number of hosts, which is the number of JAX processes."""
+        return self.num_slices * self.hosts_per_slice
+
+    @property
+    def num_devices(self) -> int:
+        """Return the number of devices of the mesh."""
+        return self.num_hosts * self.devices_per_host
+
+    @property
+    def batch_shards(self) -> int:
+        """Return how many ways a microbatch is split over the mesh."""
+        return self.ici.data * self.ici.fsdp * self.dcn.data * self.dcn.fsdp
+
+    @property
+    def rows_per_microstep(self) -> int:
+        """Return the rows of one microstep over all devices, padding included."""
+        return self.batch_shards * self.rows_per_shard
+
+
+class JobIdentity(Strict):
+    """Which job this is. The UID fences its storage and its worlds against a namesake."""
+
+    name: str
+    namespace: str
+    uid: str
+
+
+class RunConfig(Strict):
+    """All that the agents and the trainer of a job are told. It does not change while the job lives."""
+
+    job: JobIdentity
+    spec: TrainingJobSpec
+    accelerator_platform: str = Field(description="JAX platform name: `cpu` or `tpu`.")
+    layouts: tuple[Layout, ...] = Field(description="One for each number of slices the job may train on.")
+
+    def layout(self, num_slices: int) -> Layout:
+        """Return the layout for a number of slices.
+
+        Raises:
+            KeyError: the plan proved no such size.
+        """
+        for layout in self.layouts:
+            if layout.num_slices == num_slices:
+                return layout
+        raise KeyError(f"no layout for {num_slices} slices")
+
+
+class Member(Strict):
+    """One host of a world. `process` is its JAX process id: dense, slice by slice, host by host."""
+
+    process: Count
+    slice: Count
+    host: Count
+    pod: str
+    pod_uid: str
+    address: str
+    node: str = ""
+
+
+class Span(Strict):
+    """Steps that one generation trained in the job's committed history.
+
+    `first` is the first step after the one it restored; `last` is None while a later generation has not yet restored.
+    """
+
+    generation: Count
+    first: Count
+    last: Count | None = None
+
+
+class World(Strict):
+    """The hosts that train together, who leads them, and which saved steps they may build on."""
+
+    generation: Annotated[int, Field(ge=1)]
+    job_uid: str
+    coordinator: str = Field(description="`host:port` of JAX's coordination service, on process 0.")
+    members: tuple[Member, ...]
+    lineage: tuple[Span, ...] = Field(
+        default=(), description="Earlier generations whose checkpoints count, oldest first."
+    )
+
+    @property
+    def slices(self) -> tuple[int, ...]:
+        """Return the slice numbers of the world, ascending: the slice map of its mesh."""
+        return tuple(sorted({member.slice for member in self.members}))
+
+    def find_member(self, pod_uid: str) -> Member | None:  # None: that pod is not in this world
+        """Return the member that runs in a pod."""
+        return next((member for member in self.members if member.pod_uid == pod_uid), None)

@@ -1,0 +1,72 @@
+"""The seam between reconciling and the world: what `reconcile` may ask of a cluster.
+
+`cluster.py` implements it over the Kubernetes API; the command line's local runner implements it over processes of this
+machine; tests implement it as a small functional fake. Objects are plain JSON manifests, as the API server gives them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+type Manifest = dict[str, Any]
+
+
+class ClusterUnavailableError(Exception):
+    """The API cannot be reached or refused for a passing reason. Try again later; nothing was decided."""
+
+
+class ConflictError(Exception):
+    """The object changed since it was read, or exists already. Read again and decide again."""
+
+
+class ForbiddenError(Exception):
+    """The API server refuses for good: admission, quota or rights. The text is the server's own."""
+
+
+class MissingKindError(Exception):
+    """The API server does not know the kind, for example because JobSet is not installed."""
+
+
+@dataclass(frozen=True)
+class Children:
+    """All objects that carry the job's UID label, also those of another owner or on their way out."""
+
+    jobsets: tuple[Manifest, ...] = ()
+    jobs: tuple[Manifest, ...] = ()
+    pods: tuple[Manifest, ...] = ()
+    config_maps: tuple[Manifest, ...] = ()
+    nodes: dict[str, Manifest] = field(default_factory=dict)
+    """Nodes that the pods are bound to, by name. A name without an entry: the node is gone."""
+    warnings: tuple[Manifest, ...] = ()
+    """Newest Warning events about the children, for the words of conditions."""
+
+
+class Cluster(Protocol):
+    """What `reconcile` reads and writes. Every method may raise `ClusterUnavailableError`."""
+
+    async def read_job(self, namespace: str, name: str) -> Manifest | None:
+        """Return the TrainingJob as it is now (a quorum read); None where it is gone."""
+        ...
+
+    async def read_children(self, namespace: str, uid: str) -> Children:
+        """Return the job's children. Raises `MissingKindError` where JobSet is not installed."""
+        ...
+
+    async def create(self, manifest: Manifest) -> None:
+        """Create an object. Raises `ConflictError` where it exists, `ForbiddenError`, `MissingKindError`."""
+        ...
+
+    async def apply(self, manifest: Manifest) -> None:
+        """Server-side apply an object under the operator's field manager."""
+        ...
+
+    async def delete(self, manifest: Manifest, *, grace_seconds: int | None = None) -> None:
+        """Delete this very object (its UID is a precondition) and, in the background, what it owns. Gone is fine."""
+        ...
+
+    async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
+        """Replace the status if the job is still at its `resourceVersion`; return the new job. Raises `ConflictError`."""
+        ...
+
+    async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
+        """Record an event on the job."""
+        ...

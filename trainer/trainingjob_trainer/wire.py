@@ -1,0 +1,44 @@
+"""What an agent and its trainer child say to each other: JSON lines over pipes.
+
+The child is started as a standby: it imports everything, touches no accelerator, writes `Ready` and waits for one
+`Start` line on standard input. Later lines are `Command`s. The child writes `Event`s on the file descriptor named by the
+environment variable `EVENTS_FD_VARIABLE`; its standard output and error are its log and stay apart from them.
+"""
+
+from trainingjob_api.base import Strict
+from trainingjob_api.protocol import Damage, Failure, Phase, Progress
+from trainingjob_api.world import RunConfig, World
+
+EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"
+
+
+class Start(Strict):
+    """Join this world as this process. A child gets exactly one in its life."""
+
+    config: RunConfig
+    world: World
+    process: int
+    compile_cache: str = ""
+    """A folder for compiled programs that outlives the child. Empty: keep none."""
+
+
+class Command(Strict):
+    """What a running child is asked. `leave`: save at the next step boundary, then leave together with the others."""
+
+    leave: bool = False
+
+
+class Event(Strict):
+    """News of a child; only what is set has changed.
+
+    `ready` comes once, before `Start`. `restored` is the step that training goes on from (0: from scratch), `committed`
+    a step whose files are saved and hashed. After `phase` LEFT or DONE, or after `failure`, the child ends by itself.
+    """
+
+    ready: bool = False
+    phase: Phase | None = None
+    progress: Progress | None = None
+    restored: int | None = None
+    committed: int | None = None
+    damaged: Damage | None = None
+    failure: Failure | None = None
