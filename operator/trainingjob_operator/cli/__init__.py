@@ -1,0 +1,1 @@
+"""The command line `trainingjob`, also callable as `kubectl trainingjob`."""

@@ -64,7 +64,10 @@ class Cluster(Protocol):
         ...
 
     async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
-        """Replace the status if the job is still at its `resourceVersion`; return the new job. Raises `ConflictError`."""
+        """Replace the status if the job is still at its `resourceVersion`; return the new job.
+
+        Raises `ConflictError` where it is not.
+        """
         ...
 
     async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:

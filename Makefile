@@ -1,0 +1,95 @@
+# Every target is a command, never a file: several of them share their name with a folder.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+
+# `.python-version` names the version; a pyenv shim called `python` honours it, a plain machine has the versioned name.
+WANTED := $(shell cat .python-version)
+BASE_PYTHON := $(shell for p in python$(WANTED) python python3; do \
+  if command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then echo $$p; break; fi; done)
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PYTEST := $(BIN)/python -m pytest
+FAST := -m 'not cluster'
+export E2E_CLUSTER ?= local
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
+
+$(INSTALLED): requirements.lock pyproject.toml .python-version
+	@test -n "$(BASE_PYTHON)" || { echo "Python $(WANTED) or newer is needed; none was found on PATH." >&2; exit 1; }
+	@echo "making .venv with $$($(BASE_PYTHON) --version)"
+	@test -x $(BIN)/python || $(BASE_PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: install
+install: $(INSTALLED) ## Make .venv with everything pinned, the project itself editable
+
+.PHONY: format
+format: install ## Format the code and apply safe lint fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: lint
+lint: install ## Check format, lint, strict types and the import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: generate
+generate: install ## Rewrite every generated file: the CRD and the chart's copy of it
+	$(BIN)/python crds/generate.py
+
+.PHONY: golden
+golden: install ## Rewrite the golden files; read the diff before you commit it
+	GOLDEN=write $(PYTEST) -q $(FAST) tests
+
+.PHONY: check
+check: lint ## The fast part: lint, types, contracts, generated files, every test that needs no cluster
+	$(BIN)/python crds/generate.py --check
+	$(PYTEST) $(FAST) tests --cov --cov-report=term:skip-covered --cov-fail-under=100
+
+.PHONY: journeys
+journeys: install ## The journeys on a real cluster (E2E_CLUSTER=local|kind|existing)
+	$(PYTEST) -m cluster e2e/journeys tests
+
+.PHONY: test
+test: check journeys ## Everything: the fast tests first, then the journeys on the real cluster
+
+.PHONY: cluster-up
+cluster-up: install ## Bring up the local four-node cluster and build its images
+	$(BIN)/python -m e2e.cluster up
+
+.PHONY: cluster-down
+cluster-down: install ## Stop the local cluster and leave nothing behind
+	$(BIN)/python -m e2e.cluster down
+
+.PHONY: demo
+demo: install ## Watch a job train on a real cluster, lose a node, shrink, grow back and finish
+	$(BIN)/python -m e2e.demo
+
+.PHONY: demo-down
+demo-down: cluster-down ## Remove all that the demo started
+
+.PHONY: bench-demo
+bench-demo: install ## Measure the demo: first step, shrink, grow, and the same without a cluster
+	$(BIN)/python -m e2e.benchmarks.demo
+
+.PHONY: lock
+lock: ## Resolve the pins anew: requirements.lock and the images' own
+	@test -x $(BIN)/python || $(BASE_PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet "$$(grep -oE 'uv==[0-9.]+' pyproject.toml)"
+	$(BIN)/uv pip compile -q pyproject.toml --all-extras --group dev --generate-hashes --universal --python-version 3.12 \
+	  --no-emit-index-url --no-header --no-annotate -o requirements.lock
+	for image in operator trainer; do \
+	  $(BIN)/uv pip compile -q pyproject.toml --extra $$image --generate-hashes --universal --python-version 3.12 \
+	    --no-emit-index-url --no-header --no-annotate -c requirements.lock -o $$image/requirements.lock; done
+
+.PHONY: clean
+clean: ## Remove what builds and tests write; the cluster must be down
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
