@@ -1,0 +1,83 @@
+"""The shape of the repository, held by tests: what a new file or field may not quietly break."""
+
+import operator
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.status import TrainingJobStatus
+
+ROOT = Path(__file__).parent.parent
+PROJECT_FOLDERS = ("operator", "trainer", "crds", "tests", "e2e")
+MAX_LINES = 400
+
+
+def tracked(pattern: str) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, check=True, capture_output=True, text=True)
+    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).exists()]
+
+
+def test_the_standard_library_keeps_its_operator() -> None:
+    assert Path(operator.__file__ or "").is_relative_to(sysconfig.get_path("stdlib"))
+
+
+@pytest.mark.parametrize("folder", PROJECT_FOLDERS)
+def test_project_folders_are_not_packages(folder: str) -> None:
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_tests_are_not_packages() -> None:
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_no_file_grows_past_the_limit() -> None:
+    long = {str(path.relative_to(ROOT)): lines for path in tracked("*.py") if (lines := count_lines(path)) > MAX_LINES}
+
+    assert long == {}
+
+
+def count_lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def test_locks_carry_hashes_and_no_addresses() -> None:
+    for lock in (ROOT / "requirements.lock", ROOT / "operator/requirements.lock", ROOT / "trainer/requirements.lock"):
+        text = lock.read_text()
+
+        assert "--hash=sha256:" in text
+        assert "://" not in text
+
+
+def test_every_make_target_is_phony() -> None:
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    targets = {line.split(":")[0] for line in lines if ":" in line and "##" in line and line[0].islower()}
+    phony = {name for line in lines if line.startswith(".PHONY:") for name in line.split()[1:]}
+
+    assert targets == phony
+
+
+def test_the_public_fields_change_only_on_purpose(golden: Callable[[Path, str], None]) -> None:
+    fields = [*list_fields("spec", TrainingJobSpec), *list_fields("status", TrainingJobStatus)]
+
+    golden(ROOT / "tests/golden/fields.txt", "\n".join(fields) + "\n")
+
+
+def list_fields(path: str, model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        here = f"{path}.{field.alias or name}"
+        yield here
+        for inner in models_in(field.annotation):
+            yield from list_fields(here, inner)
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from models_in(argument)
