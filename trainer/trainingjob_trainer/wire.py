@@ -1,8 +1,8 @@
 """What an agent and its trainer child say to each other: JSON lines over pipes.
 
 The child is started as a standby: it imports everything, touches no accelerator, writes a `ready` event and waits for
-one `Start` line on standard input. Later lines are `Command`s. The child writes `Event`s on the file descriptor named by
-the environment variable `EVENTS_FD_VARIABLE`; its standard output and error are its log and stay apart from them.
+one `Start` line on standard input. Later lines are `Command`s. The child writes `Event`s on the file descriptor that
+the variable `EVENTS_FD_VARIABLE` names; its standard output and error are its log and stay apart from them.
 """
 
 from trainingjob_api.base import Strict
