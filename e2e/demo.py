@@ -1,0 +1,165 @@
+"""The demo: a real cluster, a real job, a node that dies and comes back, and what the job says of it.
+
+`python -m e2e.demo` narrates; `e2e.benchmarks.demo` runs the same story and keeps only its figures.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from e2e.cluster.seam import TestCluster, open_cluster
+from e2e.drills import slice_nodes, take_slice_away
+from e2e.product import Job, JourneyError, Manifest, Product, load_example, step_of
+
+NAMESPACE = "demo"
+FIRST_STEP_TIMEOUT = 180
+CHANGE_TIMEOUT = 180
+END_TIMEOUT = 900
+STEPS_BEFORE_A_FAULT = 20
+
+type Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One slice taken away and given back: when each thing happened, in seconds since the epoch."""
+
+    slice: int
+    killed: float
+    restored: float
+    shrunk_generation: int
+    grown_generation: int
+
+
+@dataclass(frozen=True)
+class Story:
+    """What happened in a demo."""
+
+    applied: float
+    faults: tuple[Fault, ...]
+    ended: float
+
+
+class Narrator:
+    """Prints what a person would type, and what the cluster answers, whenever the answer changes."""
+
+    def __init__(self, console: Console, job: Job) -> None:
+        self.console = console
+        self.job = job
+        self.last = ""
+
+    def look(self) -> None:
+        """Print the job's row of `kubectl get trainingjobs` if it changed since the last look."""
+        table = self.job.cluster.kubectl("get", "trainingjobs", "-n", self.job.namespace)
+        row = table.rpartition(" ")[0]  # AGE always changes
+        if row != self.last:
+            self.last = row
+            self.console.print(table.strip(), highlight=False)
+
+    def watch(self, what: str, holds: Callable[[Manifest], object], timeout: float) -> Manifest:
+        """Look until something holds of the status."""
+
+        def holds_and_look(status: Manifest) -> object:
+            self.look()
+            return holds(status)
+
+        return self.job.wait(what, holds_and_look, timeout)
+
+
+def tell(product: Product, job: Job, faults: tuple[int, ...], console: Console) -> Story:
+    """Watch a job from its first step through the loss and return of some slices to its end."""
+    applied = time.time()
+    narrator = Narrator(console, job)
+    narrator.watch("its first step", lambda status: step_of(status) >= 1, FIRST_STEP_TIMEOUT)
+    story = tuple(lose_and_regain(product, job, slice_number, narrator) for slice_number in faults)
+    narrator.watch("the end", lambda status: status.get("phase") in ("Succeeded", "Failed"), END_TIMEOUT)
+    return Story(applied, story, time.time())
+
+
+def lose_and_regain(product: Product, job: Job, slice_number: int, narrator: Narrator) -> Fault:
+    """Take one slice's nodes away in mid-training, wait for the smaller world, give them back, wait for the larger."""
+    start = step_of(job.status())
+    before = narrator.watch(
+        "steady training",
+        lambda status: is_full(status) and step_of(status) >= start + STEPS_BEFORE_A_FAULT,
+        CHANGE_TIMEOUT,
+    )
+    nodes = slice_nodes(product.cluster, job, slice_number)
+    narrator.console.print(f"\n[bold]The power of {' and '.join(nodes)} (slice {slice_number}) goes off.[/bold]")
+    killed = time.time()
+    with take_slice_away(product.cluster, nodes):
+        shrunk = narrator.watch(
+            "a step of the smaller world",
+            lambda status: generation_of(status) > generation_of(before) and status["attempts"][-1].get("lastStep"),
+            CHANGE_TIMEOUT,
+        )
+        narrator.console.print(f"\n[bold]Trained on without slice {slice_number}. Its nodes get power again.[/bold]")
+        restored = time.time()
+    grown = narrator.watch(
+        "the larger world",
+        lambda status: is_full(status) and generation_of(status) > generation_of(shrunk) and step_of(status) > 0,
+        CHANGE_TIMEOUT,
+    )
+    return Fault(slice_number, killed, restored, generation_of(shrunk), generation_of(grown))
+
+
+def is_full(status: Manifest) -> bool:
+    """Return whether the job trains on all slices that it wants."""
+    training, _, wanted = status.get("display", {}).get("slices", "").partition("/")
+    return bool(training) and training == wanted
+
+
+def generation_of(status: Manifest) -> int:
+    """Return the number of the committed world; 0 where there is none."""
+    return (status.get("world") or {}).get("generation", 0)
+
+
+def prepare(console: Console) -> tuple[TestCluster, Product]:
+    """Bring the cluster up with this checkout's images and the operator installed."""
+    cluster = open_cluster()
+    console.rule("a Kubernetes cluster")
+    cluster.up()
+    console.rule("images")
+    cluster.load_images()
+    console.rule("helm install")
+    product = Product(cluster)
+    product.install()
+    console.print(cluster.kubectl("get", "nodes"), highlight=False)
+    return cluster, product
+
+
+def main() -> int:
+    """Run the demo and leave the cluster up; return the exit code."""
+    console = Console()
+    started = time.monotonic()
+    cluster, product = prepare(console)
+    console.rule("kubectl apply -f crds/examples/demo.yaml")
+    product.make_namespace(NAMESPACE)
+    Job(cluster, NAMESPACE, "demo").delete()
+    product.run_in_reader(NAMESPACE, "find", "/shared", "-mindepth", "1", "-delete")
+    job = product.submit(NAMESPACE, load_example("demo"))
+    try:
+        tell(product, job, faults=(1,), console=console)
+    except JourneyError as error:
+        console.print(f"[red]{error}[/red]")
+        return 1
+    console.rule("the report")
+    report(console, job)
+    console.print(f"\nThe demo took {time.monotonic() - started:.0f} s. The cluster is still up; look around with")
+    console.print(f"  export KUBECONFIG={cluster.kubeconfig}", highlight=False, soft_wrap=True)
+    console.print("  make demo-down      removes it without a trace")
+    return 0 if job.status().get("phase") == "Succeeded" else 1
+
+
+def report(console: Console, job: Job) -> None:
+    """Print the ended job as `trainingjob status` shows it."""
+    from trainingjob_operator.cli.status import render_status  # noqa: PLC0415  # the report alone needs the product
+
+    console.print(render_status(job.read()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

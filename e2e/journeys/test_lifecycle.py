@@ -1,0 +1,91 @@
+"""A job's life apart from faults: suspension, deletion, the end, and what is left behind."""
+
+import pytest
+
+from e2e.product import Job, Product, condition, load_example, step_of, wait_until
+
+pytestmark = pytest.mark.cluster
+
+CHILD_KINDS = ("jobsets", "jobs", "pods", "configmaps")
+GRACE_SECONDS = 30 + 10  # the pods' grace period, and ten seconds
+
+
+@pytest.fixture(scope="module")
+def namespace(product: Product):
+    with product.namespace("journey-lifecycle") as name:
+        yield name
+
+
+def long_job(product: Product, namespace: str, name: str) -> Job:
+    manifest = load_example("demo", training__steps=100_000, checkpoint__uri=f"/shared/{name}")
+    return product.submit(namespace, manifest, name=name)
+
+
+def leftovers(job: Job, uid: str) -> list[str]:
+    return [f"{kind}/{child['metadata']['name']}" for kind in CHILD_KINDS for child in job.children(kind, uid)]
+
+
+def wait_until_gone(job: Job, uid: str) -> None:
+    wait_until(
+        "every child to be gone",
+        lambda: True if not leftovers(job, uid) else None,
+        timeout=3 * GRACE_SECONDS,
+        seen=lambda: str(leftovers(job, uid)),
+    )
+
+
+def test_suspend_saves_and_resume_goes_on_from_there(product: Product, namespace: str) -> None:
+    job = long_job(product, namespace, "sleeper")
+    job.wait_for_step(5, timeout=180)
+    patch = '{"spec": {"suspend": %s}}'
+    product.cluster.kubectl("patch", "tj", "sleeper", "-n", namespace, "--type=merge", "-p", patch % "true")
+    suspended = job.wait("suspension", lambda status: condition(status, "Suspended").get("status") == "True", 120)
+    wait_until("no pods", lambda: True if not job.pods() else None, timeout=GRACE_SECONDS * 3)
+    step = step_of(suspended)
+    assert suspended["checkpoint"]["step"] == step
+
+    product.cluster.kubectl("patch", "tj", "sleeper", "-n", namespace, "--type=merge", "-p", patch % "false")
+    resumed = job.wait_for_step(step + 2, timeout=180)
+    assert resumed["attempts"][-1]["firstStep"] == step
+    assert resumed["restarts"]["total"] == 0
+    job.delete()
+
+
+def test_delete_while_training_leaves_nothing(product: Product, namespace: str) -> None:
+    job = long_job(product, namespace, "deleted")
+    job.wait_for_step(3, timeout=180)
+    uid = job.read()["metadata"]["uid"]
+    assert leftovers(job, uid)
+
+    job.delete()
+
+    wait_until_gone(job, uid)
+
+
+def test_delete_with_the_operator_down_leaves_nothing(product: Product, namespace: str) -> None:
+    job = long_job(product, namespace, "orphaned")
+    job.wait_for_step(3, timeout=180)
+    uid = job.read()["metadata"]["uid"]
+    product.scale_operator(0)
+    try:
+        job.delete()
+        wait_until_gone(job, uid)
+    finally:
+        product.scale_operator(1)
+
+
+def test_nothing_carries_a_finalizer(product: Product, namespace: str) -> None:
+    job = long_job(product, namespace, "plain")
+    job.wait_for_step(1, timeout=180)
+    uid = job.read()["metadata"]["uid"]
+    objects = [job.read(), *(child for kind in ("jobsets", "jobs", "configmaps") for child in job.children(kind, uid))]
+
+    ours = {o["metadata"]["name"]: o["metadata"].get("finalizers", []) for o in objects}
+    assert all(not finalizers for finalizers in ours.values()), ours
+    job.delete()
+
+
+def test_an_ended_job_is_deleted_after_its_ttl(product: Product, namespace: str) -> None:
+    manifest = load_example("fixed", checkpoint__uri="/shared/brief", ttlSecondsAfterFinished=5)
+    job = product.submit(namespace, manifest, name="brief")
+    wait_until("the job to be deleted", lambda: True if not job.read() else None, timeout=300, seen=job.describe)

@@ -1,0 +1,81 @@
+"""The operator dies, doubles, or loses the API server: training goes on, and nothing is done twice."""
+
+import random
+import threading
+import time
+
+import pytest
+
+from e2e.product import Job, Product, load_example, step_of
+
+pytestmark = pytest.mark.cluster
+
+KILLS = 20
+SECONDS_OF_TWO = 60
+
+
+@pytest.fixture(scope="module")
+def namespace(product: Product):
+    with product.namespace("journey-operator") as name:
+        yield name
+
+
+def kill_operator(product: Product) -> None:
+    for pod in product.operator_pods():
+        name = pod["metadata"]["name"]
+        product.cluster.kubectl(
+            *("delete", "pod", name, "-n", "trainingjob-system", "--grace-period=0", "--force", "--ignore-not-found")
+        )
+
+
+def assert_one_calm_life(job: Job) -> None:
+    """No fault was made, so there is one attempt, no restart, and one JobSet for the base and each elastic slice."""
+    status = job.status()
+    uid = job.read()["metadata"]["uid"]
+    sizes = [attempt["slices"] for attempt in status["attempts"]]
+    assert status["restarts"] == {"total": 0, "counted": 0}, status["attempts"]
+    assert sizes in ([2], [1, 2]), status["attempts"]  # it may have begun at its minimum and grown once
+    assert len(job.children("jobsets", uid)) <= 2
+
+
+def test_an_operator_that_is_killed_twenty_times_changes_nothing(product: Product, namespace: str) -> None:
+    random_moments = random.Random(7)  # noqa: S311  # moments, not secrets
+    manifest = load_example("demo", checkpoint__uri="/shared/killed", training__steps=600)
+    job = product.submit(namespace, manifest, name="killed")
+    for _ in range(KILLS):
+        time.sleep(random_moments.uniform(0.5, 6))  # a random moment is the point, not a wait for anything
+        kill_operator(product)
+
+    job.wait_for_phase("Succeeded", timeout=900)
+
+    assert_one_calm_life(job)
+
+
+def test_two_operators_for_a_minute_change_nothing(product: Product, namespace: str) -> None:
+    manifest = load_example("demo", checkpoint__uri="/shared/double", training__steps=400)
+    job = product.submit(namespace, manifest, name="double")
+    product.scale_operator(2)
+    try:
+        end = threading.Event()
+        end.wait(SECONDS_OF_TWO)
+    finally:
+        product.scale_operator(1)
+
+    job.wait_for_phase("Succeeded", timeout=900)
+    assert_one_calm_life(job)
+
+
+def test_training_goes_on_while_the_api_server_is_away(product: Product, namespace: str) -> None:
+    if not product.cluster.can_stop_api_server:
+        pytest.skip("this kind of cluster does not let us stop its API server")
+    manifest = load_example("demo", checkpoint__uri="/shared/away", training__steps=500)
+    job = product.submit(namespace, manifest, name="away")
+    before = job.wait_for_step(5, timeout=180)
+
+    with product.cluster.api_server_stopped():
+        threading.Event().wait(60)
+
+    after = job.wait("a later step", lambda status: step_of(status) > step_of(before) + 10, timeout=120)
+    assert after["world"]["generation"] == before["world"]["generation"] or len(after["attempts"]) <= 2
+    job.wait_for_phase("Succeeded", timeout=900)
+    assert_one_calm_life(job)

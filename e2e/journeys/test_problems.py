@@ -1,0 +1,186 @@
+"""Bad input on a real cluster: what `kubectl apply` answers, and what the condition says where only a host can know."""
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from e2e.product import Job, Product, condition, load_example, wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def namespace(product: Product):
+    with product.namespace("journey-problems") as name:
+        yield name
+
+
+REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "an unknown field": ({"optimizer__learningrate": 1}, ["spec.optimizer.learningrate", "learningRate"]),
+    "a wrong type": ({"training__steps": "many"}, ["spec.training.steps"]),
+    "out of range": ({"optimizer__beta1": 2.0}, ["spec.optimizer.beta1"]),
+    "a mesh that does not multiply": ({"parallelism": {"ici": {"fsdp": 3}}}, ["spec.parallelism.ici", "4"]),
+    "heads that tensor does not divide": (
+        {"parallelism": {"ici": {"tensor": 4}}, "model__numKvHeads": 2},
+        ["spec.parallelism.ici.tensor", "numKvHeads"],
+    ),
+    "a topology that is none": (
+        {"slices__accelerator": "tpu-v5p", "slices__topology": "4x4x5"},
+        ["spec.slices.topology", "4x4x4"],
+    ),
+    "two -1": ({"parallelism": {"ici": {"fsdp": -1, "data": -1}}}, ["spec.parallelism.ici", "-1"]),
+    "min above max": ({"slices__min": 3, "slices__max": 2}, ["spec.slices.min"]),
+    "a vocabulary below the tokenizer's": ({"model__vocabSize": 100}, ["spec.model.vocabSize", "257"]),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_apply_refuses(product: Product, namespace: str, changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refusal:
+        product.submit(namespace, load_example("demo", **changes), name="refused")
+
+    answer = str(refusal.value.stderr)
+    print(answer)  # the table of the closing report is made of these
+    assert all(word in answer for word in words), answer
+
+
+def test_apply_refuses_a_name_that_no_pod_can_carry(product: Product, namespace: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refusal:
+        product.submit(namespace, load_example("demo"), name="n" * 50)
+
+    assert "metadata.name" in str(refusal.value.stderr)
+
+
+def test_apply_tells_all_problems_at_once(product: Product, namespace: str) -> None:
+    changes = {"model__numHeads": 5, "slices__min": 3, "schedule": {"warmupSteps": 10_000}}
+    with pytest.raises(subprocess.CalledProcessError) as refusal:
+        product.submit(namespace, load_example("demo", **changes), name="refused")
+
+    answer = str(refusal.value.stderr)
+    assert all(path in answer for path in ("spec.model.num", "spec.slices.min", "spec.schedule.warmupSteps")), answer
+
+
+FAILED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "an unreadable data path": (
+        {"data": {"train": [{"name": "gone", "path": "/shared/no-such-folder"}]}},
+        ["spec.data.train", "/shared/no-such-folder"],
+    ),
+    "empty data": (
+        {"data": {"train": [{"name": "none", "path": "python:json", "pattern": "*.nothing"}]}},
+        ["spec.data.train", "*.nothing"],
+    ),
+    "a checkpoint folder that cannot be written": (
+        {"checkpoint__uri": "/shared/read-only/run"},
+        ["spec.checkpoint.uri", "/shared/read-only"],
+    ),
+    "a tokenizer that does not match the vocabulary": (
+        {"tokenizer": {"type": "tokenizers", "path": "/shared/tokenizer.json"}, "model__vocabSize": 257},
+        ["spec.model.vocabSize", "257"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def prepared(product: Product, namespace: str) -> None:
+    """Lay out what the failing jobs meet: a folder without write permission, a tokenizer with 300 tokens."""
+    program = (
+        "import json, os\n"
+        "vocab = {f't{i}': i for i in range(300)}\n"
+        "model = {'type': 'WordLevel', 'vocab': vocab, 'unk_token': 't0'}\n"
+        "json.dump({'version': '1.0', 'truncation': None, 'padding': None, 'added_tokens': [], 'normalizer': None,\n"
+        "           'pre_tokenizer': {'type': 'Whitespace'}, 'post_processor': None, 'decoder': None,\n"
+        "           'model': model}, open('/shared/tokenizer.json', 'w'))\n"
+        "os.makedirs('/shared/read-only', mode=0o555)\n"
+    )
+    product.run_in_reader(namespace, "python3", "-c", program)
+
+
+@pytest.mark.usefixtures("prepared")
+@pytest.mark.parametrize(("changes", "words"), FAILED.values(), ids=FAILED.keys())
+def test_the_condition_tells_what_only_a_host_can_know(
+    product: Product, namespace: str, changes: dict[str, Any], words: list[str]
+) -> None:
+    manifest = load_example("fixed", **({"checkpoint__uri": "/shared/failing"} | changes))
+    job = product.submit(namespace, manifest, name="failing")
+    status = job.wait_for_phase("Failed", timeout=180)
+
+    message = condition(status, "Failed")["message"]
+    print(message)
+    assert all(word in message for word in words), message
+    assert status["restarts"]["total"] == 0
+    remove(job)
+
+
+PENDING: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "an image that cannot be pulled": ({"runtime__image": "localhost/no-such-image:1"}, ["no-such-image"]),
+    "no node that fits": ({"scheduling__nodeSelector": {"disk": "none-such"}}, ["node"]),
+    "a secret that is not there": (
+        {"runtime__env": [{"name": "KEY", "secretKeyRef": {"name": "absent", "key": "key"}}]},
+        ["absent"],
+    ),
+    "a claim that is not there": (
+        {
+            "runtime__volumes": [{"name": "shared", "claimName": "no-claim", "mountPath": "/shared"}],
+        },
+        ["no-claim"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), PENDING.values(), ids=PENDING.keys())
+def test_the_condition_tells_why_pods_do_not_start(
+    product: Product, namespace: str, changes: dict[str, Any], words: list[str]
+) -> None:
+    manifest = load_example("fixed", checkpoint__uri="/shared/pending", **changes)
+    job = product.submit(namespace, manifest, name="pending")
+
+    status = job.wait(
+        "the reason in words",
+        lambda status: all(word in condition(status, "Running").get("message", "") for word in words),
+        timeout=90,
+    )
+    assert condition(status, "Running")["status"] == "False"
+    print(condition(status, "Running")["message"])
+    remove(job)
+
+
+def test_env_from_secrets_and_config_maps_and_claims_work(product: Product, namespace: str) -> None:
+    product.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "keys", "namespace": namespace},
+            "stringData": {"key": "s3cr3t-value"},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "facts", "namespace": namespace},
+            "data": {"fact": "plain"},
+        },
+    )
+    env = [
+        {"name": "FROM_SECRET", "secretKeyRef": {"name": "keys", "key": "key"}},
+        {"name": "FROM_CONFIG", "configMapKeyRef": {"name": "facts", "key": "fact"}},
+        {"name": "PLAIN", "value": "text"},
+    ]
+    manifest = load_example("fixed", checkpoint__uri="/shared/env", training__steps=100_000, runtime__env=env)
+    job = product.submit(namespace, manifest, name="env")
+    job.wait_for_step(1, timeout=180)
+
+    pod = next(iter(job.pods()))
+    seen = product.cluster.kubectl("exec", "-n", namespace, pod, "--", "env")
+    assert {"FROM_SECRET=s3cr3t-value", "FROM_CONFIG=plain", "PLAIN=text"} <= set(seen.splitlines())
+    told = str(job.read()) + product.cluster.kubectl("logs", "-n", namespace, pod)
+    assert "s3cr3t-value" not in told
+    remove(job)
+
+
+def remove(job: Job) -> None:
+    job.delete()
+    wait_until(
+        "the pods to be gone",
+        lambda: True if not job.get_json("pods", "-l", "trainingjob.dev/job")["items"] else None,
+        120,
+    )

@@ -1,0 +1,260 @@
+"""The product on a cluster, as its users hold it: Helm installs it, kubectl applies jobs and reads them.
+
+The journeys, the demo and the benchmarks stand on this one module; none of them knows what kind of cluster it is.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from e2e.cluster.seam import OPERATOR_IMAGE, TRAINER_IMAGE, TestCluster, shared_volume
+
+ROOT = Path(__file__).parent.parent
+CHART = ROOT / "charts/trainingjob"
+EXAMPLES = ROOT / "crds/examples"
+SYSTEM_NAMESPACE = "trainingjob-system"
+RELEASE = "trainingjob"
+POLL_SECONDS = 0.5
+CLAIM = "shared"
+
+type Manifest = dict[str, Any]
+
+
+class JourneyError(AssertionError):
+    """What was waited for did not come. The text says what was seen instead."""
+
+
+def wait_until[T](what: str, probe: Callable[[], T | None], timeout: float, seen: Callable[[], str] = str) -> T:
+    """Return the first value of `probe` that is not None, asked again until `timeout` seconds have passed.
+
+    Raises:
+        JourneyError: None came; `seen` adds what there was instead.
+    """
+    end = time.monotonic() + timeout
+    while True:
+        value = probe()
+        if value is not None:
+            return value
+        if time.monotonic() > end:
+            raise JourneyError(f"waited {timeout:.0f} s for {what}; seen instead: {seen()}")
+        time.sleep(POLL_SECONDS)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A TrainingJob on the cluster."""
+
+    cluster: TestCluster
+    namespace: str
+    name: str
+
+    def read(self) -> Manifest:
+        """Return the object as the API server has it; empty where it is gone."""
+        return self.get_json("trainingjob", self.name, "--ignore-not-found")
+
+    def status(self) -> Manifest:
+        """Return the status; empty where there is none yet."""
+        return self.read().get("status", {})
+
+    def get_json(self, *arguments: str) -> Manifest:
+        """Return what `kubectl get` prints as JSON; empty where it prints nothing."""
+        text = self.cluster.kubectl("get", "-n", self.namespace, *arguments, "-o", "json")
+        return json.loads(text) if text.strip() else {}
+
+    def pods(self) -> dict[str, Manifest]:
+        """Return the job's pods by name."""
+        uid = self.read().get("metadata", {}).get("uid", "gone")
+        return {pod["metadata"]["name"]: pod for pod in self.children("pods", uid)}
+
+    def children(self, kind: str, uid: str) -> list[Manifest]:
+        """Return the objects of a kind that carry the job's UID."""
+        return self.get_json(kind, "-l", f"trainingjob.dev/job-uid={uid}").get("items", [])
+
+    def wait(self, what: str, holds: Callable[[Manifest], Any], timeout: float) -> Manifest:
+        """Return the first status for which `holds` is true."""
+
+        def probe() -> Manifest | None:
+            status = self.status()
+            return status if holds(status) else None
+
+        return wait_until(f"{self.name}: {what}", probe, timeout, seen=self.describe)
+
+    def wait_for_step(self, step: int, timeout: float) -> Manifest:
+        """Return the first status with at least this step."""
+        return self.wait(f"step {step}", lambda status: step_of(status) >= step, timeout)
+
+    def wait_for_phase(self, phase: str, timeout: float) -> Manifest:
+        """Return the first status with this phase; another end than that one ends the wait."""
+        ended = {"Succeeded", "Failed"} - {phase}
+
+        def holds(status: Manifest) -> bool:
+            if status.get("phase") in ended:
+                raise JourneyError(f"{self.name} ended as {status['phase']}, not {phase}: {self.describe()}")
+            return status.get("phase") == phase
+
+        return self.wait(f"phase {phase}", holds, timeout)
+
+    def describe(self) -> str:
+        """Return the status and the pods in a few lines, for a failed wait."""
+        status = self.status()
+        shown = {key: status.get(key) for key in ("phase", "problems", "world", "progress", "restarts", "attempts")}
+        conditions = {c["type"]: f"{c['status']} {c['reason']}: {c['message']}" for c in status.get("conditions", [])}
+        pods = self.cluster.kubectl("get", "pods", "-n", self.namespace, "-o", "wide")
+        return json.dumps(shown | {"conditions": conditions}, indent=1) + "\n" + pods
+
+    def delete(self) -> None:
+        """Delete the job and wait until the API server has let go of it."""
+        self.cluster.kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found")
+
+
+def step_of(status: Manifest) -> int:
+    """Return the newest step in a status; 0 where there is none."""
+    return (status.get("progress") or {}).get("step", 0)
+
+
+def condition(status: Manifest, kind: str) -> Manifest:
+    """Return a condition of a status; empty where it is not there yet."""
+    return next((c for c in status.get("conditions", []) if c["type"] == kind), {})
+
+
+def load_example(name: str, **changes: Any) -> Manifest:
+    """Return an example as a manifest, with parts of its spec replaced.
+
+    A change's key is a path with `__` between its parts: `training__steps=50`.
+    """
+    manifest: Manifest = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    return change(manifest, changes)
+
+
+def change(manifest: Manifest, changes: Mapping[str, Any]) -> Manifest:
+    """Set parts of a manifest's spec in place, by path with `__` between its parts; return it."""
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        place = manifest["spec"]
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return manifest
+
+
+def shared_reader(namespace: str, cluster: TestCluster) -> Manifest:
+    """Return a pod that mounts the shared volume and waits: files are read through it on every kind of cluster."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "reader", "namespace": namespace},
+        "spec": {
+            **cluster.system_placement(),
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "fsGroup": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "reader",
+                    "image": TRAINER_IMAGE,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["sleep", "infinity"],
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                    "volumeMounts": [{"name": CLAIM, "mountPath": "/shared"}],
+                }
+            ],
+            "volumes": [{"name": CLAIM, "persistentVolumeClaim": {"claimName": CLAIM}}],
+        },
+    }
+
+
+@dataclass
+class Product:
+    """The operator on a cluster."""
+
+    cluster: TestCluster
+    values: dict[str, str] = field(default_factory=dict)
+
+    def install(self) -> None:
+        """Install or upgrade the chart with the images of this checkout, and wait until it serves."""
+        values = {
+            "image.repository": OPERATOR_IMAGE.rpartition(":")[0],
+            "image.tag": OPERATOR_IMAGE.rpartition(":")[2],
+            "image.pullPolicy": "IfNotPresent",
+            "trainer.image.repository": TRAINER_IMAGE.rpartition(":")[0],
+            "trainer.image.tag": TRAINER_IMAGE.rpartition(":")[2],
+            **self.cluster.chart_values(),
+            **self.values,
+        }
+        flags = [flag for key, value in values.items() for flag in ("--set-string", f"{key}={value}")]
+        self.cluster.helm(
+            *("upgrade", "--install", RELEASE, str(CHART)),
+            *("--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "3m"),
+            *flags,
+        )
+
+    def operator_pods(self) -> list[Manifest]:
+        """Return the operator's pods."""
+        text = self.cluster.kubectl(
+            "get", "pods", "-n", SYSTEM_NAMESPACE, "-l", "app.kubernetes.io/name=trainingjob", "-o", "json"
+        )
+        items: list[Manifest] = json.loads(text)["items"]
+        return items
+
+    def scale_operator(self, replicas: int) -> None:
+        """Set the number of operator pods and wait until they are there, or gone."""
+        self.cluster.kubectl(
+            "scale", "deployment/trainingjob-operator", "-n", SYSTEM_NAMESPACE, f"--replicas={replicas}"
+        )
+        self.cluster.kubectl(
+            "rollout", "status", "deployment/trainingjob-operator", "-n", SYSTEM_NAMESPACE, "--timeout=120s"
+        )
+        wait_until(
+            f"{replicas} operator pods",
+            lambda: True if len(self.operator_pods()) == replicas else None,
+            timeout=60,
+            seen=lambda: str([pod["metadata"]["name"] for pod in self.operator_pods()]),
+        )
+
+    def make_namespace(self, name: str) -> None:
+        """Make a namespace that enforces Pod Security `restricted`, with the shared volume and a pod that reads it."""
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
+        }
+        self.apply(manifest, *shared_volume(self.cluster, name, CLAIM))
+        self.apply(shared_reader(name, self.cluster))
+        self.cluster.kubectl("wait", "-n", name, "pod/reader", "--for=condition=Ready", "--timeout=120s")
+
+    @contextmanager
+    def namespace(self, name: str) -> Iterator[str]:
+        """Make a namespace as above for a while, and delete it with all that is in it afterwards."""
+        self.make_namespace(name)
+        self.run_in_reader(name, "find", "/shared", "-mindepth", "1", "-delete")
+        try:
+            yield name
+        finally:
+            self.cluster.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true", "--timeout=120s")
+            self.cluster.kubectl("delete", "persistentvolume", f"{name}-{CLAIM}", "--ignore-not-found")
+
+    def run_in_reader(self, namespace: str, *command: str) -> str:
+        """Run a command in the pod that sees the shared volume at /shared, and return what it prints."""
+        return self.cluster.kubectl("exec", "-n", namespace, "reader", "--", *command)
+
+    def apply(self, *manifests: Manifest) -> str:
+        """Apply manifests and return what kubectl says."""
+        text = "\n---\n".join(json.dumps(manifest) for manifest in manifests)
+        return self.cluster.kubectl("apply", "-f", "-", stdin=text)
+
+    def submit(self, namespace: str, manifest: Manifest, name: str = "") -> Job:
+        """Apply a TrainingJob into a namespace and return its handle."""
+        metadata = manifest["metadata"] | {"namespace": namespace} | ({"name": name} if name else {})
+        self.apply(manifest | {"metadata": metadata})
+        return Job(self.cluster, namespace, metadata["name"])
