@@ -1,0 +1,56 @@
+"""Numbers as people read them: counts, bytes and spans of time with their units.
+
+Conditions, status columns, events and the command line all print numbers through here, so that the same number reads
+the same everywhere.
+"""
+
+_THOUSANDS = ("", "k", "M", "B", "T", "Q")
+_BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def short(number: float) -> str:
+    """Return a number with three digits and a magnitude: `8.03 B`, `41 k`, `512`."""
+    digits, power = _scaled(number, len(_THOUSANDS))
+    return f"{digits} {_THOUSANDS[power]}".rstrip()
+
+
+def size(num_bytes: float) -> str:
+    """Return bytes with three digits and a decimal unit: `41 GB`, `730 kB`."""
+    digits, power = _scaled(num_bytes, len(_BYTES))
+    return f"{digits} {_BYTES[power]}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a count with its noun: `1 slice`, `2 slices`, `1,200 steps`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def span(seconds: float) -> str:
+    """Return a span of time in its two largest units: `1.1 s`, `4 m 10 s`, `50 h 31 m`, `7 d 4 h`."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    minutes, hours = whole // 60, whole // 3600
+    if minutes == 0:
+        return f"{whole} s"
+    if hours == 0:
+        return f"{minutes} m {whole % 60} s"
+    if hours < 72:
+        return f"{hours} h {minutes % 60} m"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def percent(ratio: float) -> str:
+    """Return a ratio in percent with one decimal: `97.4 %`."""
+    return f"{ratio * 100:.1f} %"
+
+
+def _scaled(number: float, num_units: int) -> tuple[str, int]:
+    """Return three significant digits without trailing zeros, and the power of a thousand they stand for."""
+    power = 0
+    while abs(number) >= 999.5 and power + 1 < num_units:
+        number /= 1000
+        power += 1
+    decimals = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
+    text = f"{number:.{decimals}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text), power
