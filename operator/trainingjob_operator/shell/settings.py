@@ -1,0 +1,141 @@
+"""What the operator is told at its start: environment variables, read once, all mistakes reported at once.
+
+The Helm chart sets them; outside a cluster a person does. The names are the contract between the two.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+from trainingjob_operator.shell import logs
+
+PREFIX = "TRAININGJOB_"
+WEBHOOK_PORT = 9443
+RENDEZVOUS_PORT = 8443
+METRICS_PORT = 8080
+SELF = "self"
+"""The value of `TRAININGJOB_CERTIFICATES` by which the operator makes its own certificates."""
+
+_LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+
+
+class InvalidSettingsError(Exception):
+    """Some variables cannot be used. The text names each, its value and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The operator's settings. Field `trainer_image` is the variable `TRAININGJOB_TRAINER_IMAGE`, and so on."""
+
+    trainer_image: str
+    namespace: str = "trainingjob-system"
+    """The operator's own namespace: its Lease and its certificates live there."""
+    namespaces: tuple[str, ...] = ()
+    """Namespaces whose jobs it runs. Empty: all of the cluster."""
+    trainer_pull_policy: str = "IfNotPresent"
+    service: str = "trainingjob-operator"
+    """The Service by which agents and the API server reach the operator."""
+    webhook_enabled: bool = True
+    webhook_configuration: str = "trainingjob-operator"
+    """The ValidatingWebhookConfiguration that is to trust the operator's own CA."""
+    certificates: Path | None = None
+    """A folder with tls.crt, tls.key and ca.crt that somebody else renews. None: the operator makes its own."""
+    ca_secret: str = "trainingjob-operator-ca"  # noqa: S105  # the name of a Secret
+    log_level: str = "info"
+    log_format: logs.Format = "json"
+
+    @property
+    def host(self) -> str:
+        """Return the DNS name under which agents and the API server know the operator."""
+        return f"{self.service}.{self.namespace}.svc"
+
+    @property
+    def rendezvous_url(self) -> str:
+        """Return the address at which agents report."""
+        return f"https://{self.host}:{RENDEZVOUS_PORT}"
+
+
+def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Return the settings that the environment holds; an unset or empty variable leaves its default.
+
+    Raises:
+        InvalidSettingsError: with every variable that is missing, unknown or cannot be used.
+    """
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    for field in fields(Settings):
+        variable, parse = variable_of(field.name), _PARSERS[field.name]
+        text = environ.get(variable, "").strip()
+        if not text:
+            if field.name == "trainer_image":
+                problems.append(f"{variable}: must name the image of the trainer.")
+            continue
+        try:
+            values[field.name] = parse(text)
+        except ValueError as error:
+            problems.append(f"{variable}: '{text}' {error}")
+    if problems:
+        raise InvalidSettingsError("\n".join(problems))
+    return Settings(**values)
+
+
+def variable_of(field: str) -> str:
+    """Return the environment variable that holds a field of `Settings`."""
+    return f"{PREFIX}{field.upper()}"
+
+
+def _name(text: str) -> str:
+    if not _LABEL.match(text):
+        raise ValueError("must be up to 63 lower-case letters, digits and '-'.")
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return tuple(dict.fromkeys(_name(name) for name in names))
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("must be 'true' or 'false'.")
+    return text.lower() == "true"
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}.")
+        return text
+
+    return parse
+
+
+def _folder(text: str) -> Path | None:
+    if text == SELF:
+        return None
+    if not text.startswith("/"):
+        raise ValueError(f"must be '{SELF}' or the absolute path of a folder.")
+    return Path(text)
+
+
+def _lower(parse: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda text: parse(text.lower())
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "trainer_image": str,
+    "namespace": _name,
+    "namespaces": _names,
+    "trainer_pull_policy": _one_of(*_PULL_POLICIES),
+    "service": _name,
+    "webhook_enabled": _flag,
+    "webhook_configuration": str,
+    "certificates": _folder,
+    "ca_secret": _name,
+    "log_level": _lower(_one_of(*logs.LEVELS)),
+    "log_format": cast("Callable[[str], Any]", _lower(_one_of(*logs.FORMATS))),
+}

@@ -1,0 +1,73 @@
+"""A log line has constant words and variable fields, in JSON or in text."""
+
+import json
+import logging
+
+import pytest
+
+from trainingjob_operator.shell import logs
+
+
+@pytest.fixture(autouse=True)
+def restore_logging():
+    root, ours = logging.getLogger(), logging.getLogger(logs.ROOT)
+    before = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:], level, our_level = before
+    root.setLevel(level)
+    ours.setLevel(our_level)
+
+
+def test_json_line_has_words_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("info", "json")
+
+    logs.Log("lease").info("lease taken", holder="one\ntwo", generation=3)
+
+    line = json.loads(capsys.readouterr().err)
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "info",
+        "logger": "trainingjob.lease",
+        "message": "lease taken",
+        "holder": "one\ntwo",
+        "generation": 3,
+    }
+
+
+def test_a_field_never_hides_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("info", "json")
+
+    logs.Log("hub").info("heard", message="theirs", level="theirs")
+
+    assert json.loads(capsys.readouterr().err)["message"] == "heard"
+
+
+def test_text_line_stays_one_line_and_quotes_what_would_confuse(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("info", "text")
+
+    logs.Log("hub").warning("heard", job="a", why="two words\nand a line", empty="")
+
+    line = capsys.readouterr().err
+    assert line.endswith('WARNING hub: heard job=a why="two words\\nand a line" empty=""\n')
+
+
+@pytest.mark.parametrize("form", logs.FORMATS)
+def test_an_unforeseen_error_brings_its_traceback(form: logs.Format, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("info", form)
+
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logs.Log("main").exception("reconcile broke", job="a")
+
+    assert "ValueError: why" in capsys.readouterr().err
+
+
+def test_the_level_is_of_our_own_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("debug", "text")
+
+    logs.Log("main").debug("ours")
+    logging.getLogger("kopf").info("theirs")
+
+    assert "ours" in (err := capsys.readouterr().err)
+    assert "theirs" not in err

@@ -1,0 +1,75 @@
+"""Settings are read from variables; every mistake is told at once."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from trainingjob_operator.shell.settings import InvalidSettingsError, Settings, read_settings, variable_of
+
+FULL = {
+    "TRAININGJOB_TRAINER_IMAGE": "registry.example/trainer:1",
+    "TRAININGJOB_NAMESPACE": "ml-system",
+    "TRAININGJOB_NAMESPACES": "research, prod,research",
+    "TRAININGJOB_TRAINER_PULL_POLICY": "Never",
+    "TRAININGJOB_SERVICE": "tj",
+    "TRAININGJOB_WEBHOOK_ENABLED": "False",
+    "TRAININGJOB_WEBHOOK_CONFIGURATION": "tj-webhook",
+    "TRAININGJOB_CERTIFICATES": "/certificates",
+    "TRAININGJOB_CA_SECRET": "tj-ca",
+    "TRAININGJOB_LOG_LEVEL": "DEBUG",
+    "TRAININGJOB_LOG_FORMAT": "text",
+}
+
+
+def test_every_field_has_a_variable() -> None:
+    assert {variable_of(field.name) for field in fields(Settings)} == FULL.keys()
+
+
+def test_all_variables_are_read() -> None:
+    settings = read_settings(FULL)
+
+    assert settings == Settings(
+        trainer_image="registry.example/trainer:1",
+        namespace="ml-system",
+        namespaces=("research", "prod"),
+        trainer_pull_policy="Never",
+        service="tj",
+        webhook_enabled=False,
+        webhook_configuration="tj-webhook",
+        certificates=Path("/certificates"),
+        ca_secret="tj-ca",
+        log_level="debug",
+        log_format="text",
+    )
+    assert settings.rendezvous_url == "https://tj.ml-system.svc:8443"
+
+
+def test_unset_and_empty_variables_leave_the_defaults() -> None:
+    settings = read_settings({"TRAININGJOB_TRAINER_IMAGE": "t", "TRAININGJOB_NAMESPACES": " ", "PATH": "/bin"})
+
+    assert settings == Settings(trainer_image="t")
+
+
+def test_certificates_of_its_own() -> None:
+    assert read_settings({"TRAININGJOB_TRAINER_IMAGE": "t", "TRAININGJOB_CERTIFICATES": "self"}).certificates is None
+
+
+def test_all_mistakes_at_once() -> None:
+    with pytest.raises(InvalidSettingsError) as caught:
+        read_settings(
+            {
+                "TRAININGJOB_NAMESPACES": "fine,Not_Fine",
+                "TRAININGJOB_WEBHOOK_ENABLED": "maybe",
+                "TRAININGJOB_CERTIFICATES": "here",
+                "TRAININGJOB_LOG_FORMAT": "xml",
+            }
+        )
+
+    assert str(caught.value).splitlines() == [
+        "TRAININGJOB_TRAINER_IMAGE: must name the image of the trainer.",
+        "TRAININGJOB_NAMESPACES: 'fine,Not_Fine' must be up to 63 lower-case letters, digits and '-'.",
+        "TRAININGJOB_WEBHOOK_ENABLED: 'maybe' must be 'true' or 'false'.",
+        "TRAININGJOB_CERTIFICATES: 'here' must be 'self' or the absolute path of a folder.",
+        "TRAININGJOB_LOG_FORMAT: 'xml' must be one of json, text.",
+    ]
