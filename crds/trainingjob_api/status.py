@@ -1,7 +1,7 @@
 """The status of a TrainingJob: what the operator tells people, and what it must remember.
 
-`world`, `lineage` and `restarts` are memory: the operator reads them back. All the rest is for people; nothing decides
-by it.
+`world`, `lineage`, `restarts`, `attempts`, `goodput`, `startTime`, `completionTime` and the conditions Succeeded and
+Failed are memory: the operator reads them back. All the rest is for people; nothing decides by it.
 """
 
 from typing import Annotated, Literal
@@ -99,6 +99,9 @@ class Goodput(Strict):
 
     ratio: float = Field(default=0.0, description="Training seconds by all seconds since the pods were asked for.")
     seconds: dict[str, float] = Field(default={}, max_length=16, description="Seconds by what was going on.")
+    current: Annotated[str, Field(max_length=32)] = Field(
+        default="", description="What is going on now: it gets the seconds from here on."
+    )
 
 
 class Cause(Strict):
@@ -109,6 +112,7 @@ class Cause(Strict):
     slice: int | None = Field(default=None, description="The slice it began on.")
     host: int | None = Field(default=None, description="The host it began on.")
     node: Annotated[str, Field(max_length=253)] = Field(default="", description="That host's node.")
+    step: int | None = Field(default=None, description="The step that failed. Unset: none was running, or unknown.")
     exit_code: int | None = Field(default=None, description="Exit code of the program there.")
     log: Annotated[str, Field(max_length=2048)] = Field(default="", description="Last lines of its log.")
 

@@ -4,14 +4,35 @@
 machine; tests implement it as a small functional fake. Objects are plain JSON manifests, as the API server gives them.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
-type Manifest = dict[str, Any]
+from trainingjob_operator.core.manifests import Children, Manifest
+
+__all__ = [
+    "Authenticator",
+    "Caller",
+    "Children",
+    "Cluster",
+    "ClusterUnavailableError",
+    "ConflictError",
+    "ForbiddenError",
+    "Manifest",
+    "MissingKindError",
+    "UnknownCallerError",
+]
 
 
 class ClusterUnavailableError(Exception):
-    """The API cannot be reached or refused for a passing reason. Try again later; nothing was decided."""
+    """The API cannot be reached or refused for a passing reason. Try again later; nothing was decided.
+
+    `retry_after` is how many seconds the API server asked to wait. 0: it did not say.
+    """
+
+    def __init__(self, message: str = "", *, retry_after: float = 0.0) -> None:
+        """Keep the text, and the wait that was asked for."""
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class ConflictError(Exception):
@@ -26,18 +47,29 @@ class MissingKindError(Exception):
     """The API server does not know the kind, for example because JobSet is not installed."""
 
 
-@dataclass(frozen=True)
-class Children:
-    """All objects that carry the job's UID label, also those of another owner or on their way out."""
+class UnknownCallerError(Exception):
+    """The caller of the rendezvous could not prove that it is a pod of a job. The text says why, for its log."""
 
-    jobsets: tuple[Manifest, ...] = ()
-    jobs: tuple[Manifest, ...] = ()
-    pods: tuple[Manifest, ...] = ()
-    config_maps: tuple[Manifest, ...] = ()
-    nodes: dict[str, Manifest] = field(default_factory=dict)
-    """Nodes that the pods are bound to, by name. A name without an entry: the node is gone."""
-    warnings: tuple[Manifest, ...] = ()
-    """Newest Warning events about the children, for the words of conditions."""
+
+@dataclass(frozen=True)
+class Caller:
+    """A pod whose token was accepted, and the job that owns it."""
+
+    pod_uid: str
+    namespace: str
+    job: str
+    job_uid: str
+
+
+class Authenticator(Protocol):
+    """Who calls the rendezvous."""
+
+    async def identify(self, token: str) -> Caller:
+        """Return the pod that a bearer token was issued to.
+
+        Raises `UnknownCallerError` where it was not, `ClusterUnavailableError` where nobody can tell now.
+        """
+        ...
 
 
 class Cluster(Protocol):

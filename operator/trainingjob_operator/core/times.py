@@ -1,0 +1,23 @@
+"""Times of day as the API writes them: RFC 3339 in UTC."""
+
+from datetime import UTC, datetime
+
+
+def format_time(time: datetime) -> str:
+    """Return a time with milliseconds: `2026-11-21T10:06:27.041Z`."""
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str | None) -> datetime | None:  # None: that is no time
+    """Return the time that a text stands for."""
+    try:
+        time = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def seconds_between(start: str | None, end: datetime) -> float:
+    """Return the seconds from a written time to another; 0 where the first is missing, or later than the second."""
+    begin = parse_time(start)
+    return max((end - begin).total_seconds(), 0.0) if begin else 0.0
