@@ -1,0 +1,124 @@
+"""Control groups of the nodes: each node owns one subtree, `/trainingjob/<node>`, on cgroup v1, hybrid and v2 hosts.
+
+Kubelets that share a subtree take each other's pods for leftovers and kill them. The subtree also makes a node
+freezable as a whole: its daemons sit in it beside its pods.
+"""
+
+from functools import partial
+from pathlib import Path
+
+from e2e.cluster.commands import wait_until
+
+MOUNT = Path("/sys/fs/cgroup")
+TREE = "trainingjob"
+DAEMONS = "daemons"
+V1_CONTROLLERS = ("blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "pids", "systemd")
+
+
+def is_unified() -> bool:
+    """Return whether the host has the one cgroup v2 tree. A hybrid host counts as v1: its controllers are there."""
+    return (MOUNT / "cgroup.controllers").exists()
+
+
+def hierarchies() -> list[Path]:
+    """Return the root folder of every hierarchy that holds controllers, each folder once."""
+    if is_unified():
+        return [MOUNT]
+    found = (MOUNT / name for name in V1_CONTROLLERS)
+    return sorted({path.resolve() for path in found if path.is_dir()})  # cpu and cpuacct are often the same folder
+
+
+def kubelet_root(node: str) -> str:
+    """Return the node's subtree as the kubelet's `cgroupRoot` wants it."""
+    return f"/{TREE}/{node}"
+
+
+def create(node: str) -> None:
+    """Make the node's subtree under every controller; the kubelet refuses to start without it."""
+    for root in hierarchies():
+        for group in (root / TREE, root / TREE / node, root / TREE / node / DAEMONS):
+            if is_unified():
+                _delegate(group.parent)
+            group.mkdir(exist_ok=True)
+            _fill_cpuset(group)
+
+
+def _delegate(parent: Path) -> None:
+    """Hand all of a v2 group's controllers on to its children."""
+    wanted = (parent / "cgroup.controllers").read_text().split()
+    (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
+
+
+def _fill_cpuset(group: Path) -> None:
+    """Copy the parent's CPUs and memory nodes: a v1 cpuset starts empty, and an empty one accepts no process."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        file = group / name
+        if not is_unified() and file.exists() and not file.read_text().strip():
+            file.write_text((group.parent / name).read_text())
+
+
+def daemon_files(node: str) -> list[Path]:
+    """Return the files through which a node's daemon enters the subtree."""
+    return [_tracking_root() / TREE / node / DAEMONS / "cgroup.procs"]
+
+
+def _tracking_root() -> Path:
+    """Return the hierarchy that every process of a node is in: the freezer on v1, the only one on v2."""
+    return MOUNT if is_unified() else MOUNT / "freezer"
+
+
+def set_frozen(node: str, *, frozen: bool) -> None:
+    """Stop or continue every process of a node, containers included, without their knowledge."""
+    if is_unified():
+        (MOUNT / TREE / node / "cgroup.freeze").write_text("1" if frozen else "0")
+        return
+    state = MOUNT / "freezer" / TREE / node / "freezer.state"
+    want = "FROZEN" if frozen else "THAWED"
+    state.write_text(want)
+    wait_until(lambda: state.read_text().strip() == want, f"node {node} to be {want.lower()}", seconds=10)
+
+
+def is_frozen(node: str) -> bool:
+    """Return whether a node's processes are stopped."""
+    if is_unified():
+        file = MOUNT / TREE / node / "cgroup.freeze"
+        return file.exists() and file.read_text().strip() == "1"
+    file = MOUNT / "freezer" / TREE / node / "freezer.state"
+    return file.exists() and file.read_text().strip() != "THAWED"
+
+
+def members(node: str) -> list[int]:
+    """Return the pids of all processes in the node's subtree, whoever started them."""
+    top = _tracking_root() / TREE / node
+    files = [folder / "cgroup.procs" for folder, _, _ in top.walk()]
+    return [int(pid) for file in files if file.exists() for pid in file.read_text().split()]
+
+
+def nodes() -> list[str]:
+    """Return the names of all machines that have a subtree."""
+    top = _tracking_root() / TREE
+    return sorted(path.name for path in top.iterdir() if path.is_dir()) if top.is_dir() else []
+
+
+def remove(node: str) -> None:
+    """Remove the node's subtree; its processes must have ended."""
+    for root in hierarchies():
+        wait_until(partial(_is_removed, root / TREE / node), f"control groups of {node} to empty", seconds=20)
+
+
+def remove_tree() -> None:
+    """Remove the common parent of all nodes, once it is empty."""
+    for root in hierarchies():
+        wait_until(partial(_is_removed, root / TREE), "the common control group to empty", seconds=20)
+
+
+def _is_removed(group: Path) -> bool:
+    """Remove a group and its children, deepest first; busy ones stay for the next try."""
+    if not group.exists():
+        return True
+    for folder, _, _ in group.walk(top_down=False):
+        try:
+            folder.rmdir()
+        except OSError:  # a dying process still sits in it
+            return False
+    return True

@@ -1,0 +1,114 @@
+"""The control plane: etcd, API server, controller manager and scheduler on one machine, and how to talk to it."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from e2e.cluster import network, pki
+from e2e.cluster.commands import run
+from e2e.cluster.machine import Daemon, Machine
+from e2e.cluster.paths import KUBECONFIG, PKI, STATE
+from e2e.cluster.topology import CONTROL_PLANE_ADDRESS, KUBERNETES_SERVICE, POD_RANGE, SERVICE_RANGE, Node
+
+# One SIGKILL stops API server and etcd together. An API server that outlives its etcd lingers for over a minute.
+MACHINE = Machine("control-plane")
+OCTET = int(CONTROL_PLANE_ADDRESS.rpartition(".")[2])
+
+SERVER_NAMES = (
+    CONTROL_PLANE_ADDRESS,
+    "127.0.0.1",
+    KUBERNETES_SERVICE,
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+)
+
+
+def write_credentials() -> None:
+    """Make the authority, the administrator's kubeconfig and those of the control plane, unless they exist."""
+    pki.ensure_authority()
+    pki.ensure_kubeconfig(KUBECONFIG, "admin", group="system:masters")
+    for name in ("kube-controller-manager", "kube-scheduler", "kube-proxy"):
+        pki.ensure_kubeconfig(PKI / f"{name}.kubeconfig", f"system:{name}")
+
+
+def start(kubernetes: Path, etcd: Path, nodes: Iterable[Node]) -> None:
+    """Start what is missing of the control plane and wait for the API. Arguments: the folders of the binaries."""
+    if MACHINE.find_init() is None:
+        MACHINE.boot()
+        network.plug(MACHINE, OCTET, nodes)
+    MACHINE.start(Daemon("etcd", etcd_command(etcd)))
+    MACHINE.start(Daemon("kube-apiserver", api_server_command(kubernetes)))
+    MACHINE.wait_for(
+        "kube-apiserver", lambda: _is_api_ready(kubernetes / "kubectl"), "the API server to be ready", seconds=90
+    )
+    MACHINE.start(Daemon("kube-controller-manager", controller_manager_command(kubernetes)))
+    MACHINE.start(Daemon("kube-scheduler", scheduler_command(kubernetes)))
+
+
+def _is_api_ready(kubectl: Path) -> bool:
+    return run([kubectl, f"--kubeconfig={KUBECONFIG}", "get", "--raw", "/readyz"]) == "ok"
+
+
+def etcd_command(binaries: Path) -> list[str | Path]:
+    """Return etcd's command line. Its ports are the machine's own, so they collide with nothing."""
+    return [
+        binaries / "etcd",
+        f"--data-dir={STATE / 'etcd'}",
+        "--listen-client-urls=http://127.0.0.1:2379",
+        "--advertise-client-urls=http://127.0.0.1:2379",
+        "--listen-peer-urls=http://127.0.0.1:2380",
+        "--unsafe-no-fsync",  # a killed process loses nothing; after a reboot the cluster is made anew
+        "--log-level=warn",
+    ]
+
+
+def api_server_command(binaries: Path) -> list[str | Path]:
+    """Return the API server's command line."""
+    serving = pki.ensure_certificate("kube-apiserver", "kube-apiserver", addresses=SERVER_NAMES)
+    kubelet_client = pki.ensure_certificate("kube-apiserver-kubelet", "kube-apiserver", group="system:masters")
+    return [
+        binaries / "kube-apiserver",
+        f"--advertise-address={CONTROL_PLANE_ADDRESS}",
+        "--secure-port=6443",
+        "--etcd-servers=http://127.0.0.1:2379",
+        f"--service-cluster-ip-range={SERVICE_RANGE}",
+        f"--client-ca-file={pki.CA.certificate}",
+        f"--tls-cert-file={serving.certificate}",
+        f"--tls-private-key-file={serving.key}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        f"--service-account-key-file={pki.SERVICE_ACCOUNTS}",
+        f"--service-account-signing-key-file={pki.SERVICE_ACCOUNTS}",
+        # Webhooks are called at their pods' addresses: this machine has no kube-proxy for the service's.
+        "--enable-aggregator-routing=true",
+        f"--kubelet-client-certificate={kubelet_client.certificate}",
+        f"--kubelet-client-key={kubelet_client.key}",
+        "--kubelet-preferred-address-types=InternalIP",  # nothing resolves the nodes' names
+    ]
+
+
+def controller_manager_command(binaries: Path) -> list[str | Path]:
+    """Return the controller manager's command line."""
+    return [
+        binaries / "kube-controller-manager",
+        f"--kubeconfig={PKI / 'kube-controller-manager.kubeconfig'}",
+        "--leader-elect=false",
+        "--use-service-account-credentials",
+        f"--service-account-private-key-file={pki.SERVICE_ACCOUNTS}",
+        f"--root-ca-file={pki.CA.certificate}",
+        f"--cluster-cidr={POD_RANGE}",
+        "--bind-address=127.0.0.1",
+    ]
+
+
+def scheduler_command(binaries: Path) -> list[str | Path]:
+    """Return the scheduler's command line."""
+    return [
+        binaries / "kube-scheduler",
+        f"--kubeconfig={PKI / 'kube-scheduler.kubeconfig'}",
+        "--leader-elect=false",
+        "--bind-address=127.0.0.1",
+    ]

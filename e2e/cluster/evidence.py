@@ -1,0 +1,23 @@
+"""What explains a failure on any cluster: objects, events and logs, one file each."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from e2e.cluster.commands import ClusterError
+
+QUESTIONS = {
+    "nodes.txt": ("describe", "nodes"),
+    "pods.txt": ("get", "pods", "--all-namespaces", "--output=wide"),
+    "events.txt": ("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"),
+    "objects.yaml": ("get", "pods,jobs,jobsets,configmaps,services", "--all-namespaces", "--output=yaml"),
+    "trainingjobs.yaml": ("get", "trainingjobs", "--all-namespaces", "--output=yaml"),
+}
+
+
+def gather_objects(kubectl: Callable[..., str], folder: Path) -> None:
+    """Write kubectl's answers into a folder; what it cannot answer is left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, words in QUESTIONS.items():
+        with suppress(ClusterError):  # no such resource, or the API server is what failed
+            (folder / file).write_text(kubectl(*words))

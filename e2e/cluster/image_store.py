@@ -1,0 +1,116 @@
+"""Images on the nodes: imported once into a seed, which every node then starts from.
+
+Importing the trainer's image takes a node about ten seconds. So one containerd, the seed's, imports; a node copies its
+two small databases, hard-links the blobs and mounts the seed's unpacked layers read-only into its own store. The seed
+changes only while no node runs: live nodes import for themselves.
+"""
+
+import json
+import shlex
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+from e2e.cluster.commands import run, wait_until
+from e2e.cluster.images import Image
+from e2e.cluster.machine import Daemon, Machine
+from e2e.cluster.node_config import CONTAINERD_SOCKET, NODE_ROOT
+from e2e.cluster.paths import IMAGES, SEED
+
+SNAPSHOTS = Path("io.containerd.snapshotter.v1.overlayfs/snapshots")
+INDEX = "images.json"
+
+SEED_MACHINE = Machine("seed", setup=f"mkdir -p {NODE_ROOT}\nmount --bind {shlex.quote(str(SEED))} {NODE_ROOT}")
+
+SEED_CONFIG = f"""\
+version = 3
+root = "{NODE_ROOT}/containerd"
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime"]
+
+[grpc]
+address = "{CONTAINERD_SOCKET}"
+"""
+
+
+def ensure_seed(images: list[Image], containerd: Path) -> None:
+    """Bring the seed to these images. No node may run: a replaced image's layers go away.
+
+    `containerd` is the folder of its binaries.
+    """
+    if _has_all(SEED, images):
+        return
+    SEED_MACHINE.kill()
+    SEED.mkdir(parents=True, exist_ok=True)
+    (SEED / "containerd.toml").write_text(SEED_CONFIG)
+    SEED_MACHINE.boot()
+    try:
+        command: list[str | Path] = [containerd / "containerd", "--config", f"{NODE_ROOT}/containerd.toml"]
+        SEED_MACHINE.start(Daemon("containerd", command, path=[containerd]))
+        load(SEED_MACHINE, SEED, images, containerd)
+    finally:
+        SEED_MACHINE.kill()
+
+
+def load(machine: Machine, root: Path, images: list[Image], containerd: Path) -> None:
+    """Import the images that a machine's containerd does not have yet, in this content."""
+    ctr: list[str | Path] = [containerd / "ctr", f"--address={CONTAINERD_SOCKET}", "--namespace=k8s.io"]
+    wait_until(lambda: bool(machine.run([*ctr, "version"])), f"containerd of {machine.name} to answer", seconds=60)
+    index = _read_index(root)
+    for image in images:
+        if index.get(image.name) == image.key:
+            continue
+        machine.run([*ctr, "images", "import", image.archive])
+        index[image.name] = image.key
+        (root / INDEX).write_text(json.dumps(index))
+
+
+def remember(images: list[Image]) -> None:
+    """Write down which images the cluster runs, for nodes that come back later."""
+    IMAGES.write_text(json.dumps([{**asdict(image), "archive": str(image.archive)} for image in images]))
+
+
+def remembered() -> list[Image]:
+    """Return the images that the cluster runs."""
+    return [Image(**{**entry, "archive": Path(entry["archive"])}) for entry in json.loads(IMAGES.read_text())]
+
+
+def clone_seed(store: Path) -> None:
+    """Give a new node's containerd the seed's images; nothing if the node has a store."""
+    if store.exists():
+        return
+    source = SEED / "containerd"
+    scratch = store.with_name(f"{store.name}.new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    for database in ("io.containerd.metadata.v1.bolt/meta.db", "io.containerd.snapshotter.v1.overlayfs/metadata.db"):
+        (scratch / database).parent.mkdir()
+        shutil.copy(source / database, scratch / database)
+    run(["cp", "-al", source / "io.containerd.content.v1.content", scratch])
+    for snapshot in (source / SNAPSHOTS).iterdir():
+        (scratch / SNAPSHOTS / snapshot.name).mkdir(parents=True)
+    shutil.copy(SEED / INDEX, store.parent / INDEX)
+    scratch.rename(store)
+
+
+def bind_script() -> str:
+    """Return the shell text that mounts the seed's layers into a node's store when its machine boots."""
+    return (
+        f"for layer in {shlex.quote(str(SEED / 'containerd' / SNAPSHOTS))}/*; do\n"
+        f"  own={NODE_ROOT}/containerd/{SNAPSHOTS}/${{layer##*/}}\n"
+        '  [ ! -d "$own" ] || mount --bind -o ro "$layer" "$own"\n'
+        "done"
+    )
+
+
+def _has_all(root: Path, images: list[Image]) -> bool:
+    index = _read_index(root)
+    return all(index.get(image.name) == image.key for image in images)
+
+
+def _read_index(root: Path) -> dict[str, str]:
+    try:
+        index: dict[str, str] = json.loads((root / INDEX).read_text())
+    except FileNotFoundError:
+        return {}
+    return index

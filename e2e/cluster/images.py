@@ -1,0 +1,179 @@
+"""Container images: the project's own, and the three that the cluster itself runs, built without a container engine.
+
+Each image is an archive in the cache, named by the hash of all that goes into it, so that an unchanged image costs
+one hash. `buildah` keeps the layers between builds: a change of source redoes the last one only.
+"""
+
+import ast
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.binaries import COREDNS, JOBSET
+from e2e.cluster.commands import run
+from e2e.cluster.node_config import PAUSE_IMAGE
+from e2e.cluster.paths import CHECKOUT, RUN, cache_dir
+from e2e.cluster.progress import say
+
+OPERATOR_IMAGE = "localhost/trainingjob-operator:dev"
+TRAINER_IMAGE = "localhost/trainingjob-trainer:dev"
+JOBSET_IMAGE = "localhost/trainingjob-jobset:dev"
+COREDNS_IMAGE = "localhost/trainingjob-coredns:dev"
+
+OWN = Path(__file__).parent / "images"
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", ".containerignore", "crds", "operator", "trainer")
+KEPT_ARCHIVES = 2
+PIP_DOWNLOAD_OPTIONS = frozenset(
+    ("cert", "default-timeout", "extra-index-url", "find-links", "index-url", "proxy", "timeout", "trusted-host")
+)
+
+# The newest Debian: bookworm's Python 3.11 is too old for JAX.
+BASE_SUITE = "trixie"
+BASE_PACKAGES = "python3,python3-venv,ca-certificates"
+BASE_IMAGE = f"localhost/trainingjob-python:{BASE_SUITE}"
+
+
+@dataclass(frozen=True)
+class Image:
+    """A built image: its name in the cluster, the hash of its inputs, and its archive."""
+
+    name: str
+    key: str
+    archive: Path
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to build an image: a Containerfile, the folder it copies from, and the paths in it that matter."""
+
+    name: str
+    containerfile: Path
+    context: Path
+    inputs: tuple[str, ...]
+    has_base: bool = False
+
+    def key(self) -> str:
+        """Return the hash of everything that decides the image's content."""
+        digest = hashlib.sha256(self.containerfile.read_bytes())
+        if self.has_base:
+            digest.update(f"{BASE_SUITE} {BASE_PACKAGES}".encode())
+        for path in self.inputs:
+            for file in _files(self.context / path):
+                digest.update(f"{file.relative_to(self.context)} {file.stat().st_size}\n".encode())
+                digest.update(file.read_bytes())
+        return digest.hexdigest()[:12]
+
+
+def system_recipes() -> list[Recipe]:
+    """Return the images that every cluster of ours runs, whatever it tests."""
+    busybox = Path(shutil.which("busybox") or "/bin/busybox")
+    return [
+        Recipe(PAUSE_IMAGE, OWN / "pause.Containerfile", busybox.parent, (busybox.name,)),
+        Recipe(JOBSET_IMAGE, OWN / "jobset.Containerfile", JOBSET.folder(), ("jobset",)),
+        Recipe(COREDNS_IMAGE, OWN / "coredns.Containerfile", COREDNS.folder(), ("coredns",)),
+    ]
+
+
+def project_recipes() -> list[Recipe]:
+    """Return the project's own images."""
+    return [
+        Recipe(OPERATOR_IMAGE, CHECKOUT / "operator/Containerfile", CHECKOUT, SOURCES, has_base=True),
+        Recipe(TRAINER_IMAGE, CHECKOUT / "trainer/Containerfile", CHECKOUT, SOURCES, has_base=True),
+    ]
+
+
+def build(recipes: Iterable[Recipe]) -> list[Image]:
+    """Build the images whose inputs changed and return all."""
+    return [_build(recipe) for recipe in recipes]
+
+
+def _build(recipe: Recipe) -> Image:
+    key = recipe.key()
+    stem = recipe.name.partition("/")[2].partition(":")[0]
+    archive = cache_dir() / "images" / f"{stem}-{key}.tar"
+    if not archive.exists():
+        say(f"building {recipe.name}")
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        base = [f"--build-arg=PYTHON_IMAGE={_ensure_base()}"] if recipe.has_base else []
+        _buildah("build", "--layers", *base, *_build_only_mounts(), f"--tag={recipe.name}",
+                 f"--file={recipe.containerfile}", str(recipe.context))  # fmt: skip
+        scratch = archive.with_suffix(".new")
+        scratch.unlink(missing_ok=True)
+        # docker-archive: its layers are not compressed, so that neither side spends seconds on gzip.
+        _buildah("push", recipe.name, f"docker-archive:{scratch}:{recipe.name}")
+        scratch.rename(archive)
+        _remove_old(stem, archive.parent)
+    return Image(recipe.name, key, archive)
+
+
+def _ensure_base() -> str:
+    """Return the name of a Python base image made of Debian packages, where no registry can be reached."""
+    base = cache_dir() / "images" / f"python-{BASE_SUITE}.tar"
+    if BASE_IMAGE.partition(":")[0] in _buildah("images", "--format={{.Name}}"):
+        return BASE_IMAGE
+    if not base.exists():
+        say("building the Python base image")
+        scratch = base.with_suffix(".new")
+        run(
+            [
+                "mmdebstrap",
+                "--quiet",
+                "--variant=minbase",
+                f"--include={BASE_PACKAGES}",
+                "--format=tar",
+                BASE_SUITE,
+                scratch,
+            ]
+        )
+        scratch.rename(base)
+    container = _buildah("from", "scratch").strip()
+    try:
+        _buildah("add", container, str(base), "/")
+        _buildah("commit", container, BASE_IMAGE)
+    finally:
+        _buildah("rm", container)
+    return BASE_IMAGE
+
+
+def _build_only_mounts() -> list[str]:
+    """Return what a build borrows from the host and leaves out of the image: its certificates and its pip settings."""
+    settings = RUN / "pip.conf"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text(pip_settings(run([sys.executable, "-m", "pip", "config", "list"])))
+    folders = [Path("/etc/ssl/certs"), *map(Path, os.environ.get("PIP_FIND_LINKS", "").split())]
+    mounts = [f"--volume={folder}:{folder}:ro" for folder in folders if folder.is_dir()]
+    return [f"--volume={settings}:/etc/pip.conf:ro", *mounts]
+
+
+def pip_settings(listing: str) -> str:
+    """Return the part of `pip config list` that says where and how to download, as a pip configuration file."""
+    chosen = {}
+    for line in listing.splitlines():
+        name, _, value = line.partition("=")
+        option = name.rpartition(".")[2]
+        if option in PIP_DOWNLOAD_OPTIONS:
+            chosen[option] = ast.literal_eval(value)
+    lines = (f"{option} = {value}".replace("\n", "\n    ") for option, value in chosen.items())
+    return "\n".join(["[global]", *lines]) + "\n"
+
+
+def _buildah(*words: str) -> str:
+    # Its storage is ours alone: what the user's own buildah holds is not touched, and `rm -r` of the cache is enough.
+    storage = [f"--root={cache_dir() / 'buildah'}", f"--runroot={RUN / 'buildah'}", "--storage-driver=overlay"]
+    return run(["buildah", *storage, *words], env={**os.environ, "BUILDAH_ISOLATION": "chroot"})
+
+
+def _remove_old(stem: str, folder: Path) -> None:
+    archives = sorted(folder.glob(f"{stem}-*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for archive in archives[KEPT_ARCHIVES:]:
+        archive.unlink()
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)

@@ -1,0 +1,270 @@
+"""The local cluster: real nodes, real containers and the real JobSet controller on one Linux machine."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from e2e.cluster import addons, cgroups, control_plane, image_store, images, network, node, owner
+from e2e.cluster.binaries import CONTAINERD, ETCD, KUBERNETES, ensure_binaries
+from e2e.cluster.commands import ClusterError, wait_until
+from e2e.cluster.evidence import gather_objects
+from e2e.cluster.machine import Machine
+from e2e.cluster.node import NodeBinaries
+from e2e.cluster.packages import ensure_packages
+from e2e.cluster.paths import KUBECONFIG, LOGS, NODES, RUN, SEED, SHARED, STATE, TOPOLOGY
+from e2e.cluster.processes import recorded_machines
+from e2e.cluster.progress import say
+from e2e.cluster.shared_volume import TRAINER_UID, shared_volume
+from e2e.cluster.topology import TPU_RESOURCE, Node, Topology
+
+# Kept by `down`: the logs to read, the images to start from.
+SURVIVORS = (LOGS, SEED)
+
+
+class LocalCluster:
+    """The cluster of this checkout. It holds no state of its own: all of it lies in `.cluster` and in the kernel.
+
+    `topology` is what `up` makes when no cluster runs; None: two slices of two hosts.
+    """
+
+    name = "local"
+    can_kill_nodes = True
+
+    def __init__(self, topology: Topology | None = None) -> None:
+        self._wanted = topology
+
+    def up(self) -> None:
+        """Bring the cluster up, or repair what is missing; return when jobs can be created.
+
+        Raises:
+            ClusterError: Another checkout's cluster is up, or this one runs with another topology.
+        """
+        with owner.exclusive():
+            owner.claim()
+            ensure_packages()
+            ensure_binaries()
+            built = images.build([*images.system_recipes(), *images.project_recipes()])
+            if network.SWITCH.find_init() is None:
+                self._begin(built)
+            topology = self._choose_topology()
+            self._start(topology.nodes(), built)
+        say("the cluster is up: export KUBECONFIG=" + str(KUBECONFIG))
+
+    def down(self) -> None:
+        """Stop everything and leave nothing behind but logs and images; nothing if the cluster is down."""
+        with owner.exclusive():
+            owner.check_owner()
+            _kill_machines()
+            for folder in node.FIXED_FOLDERS:
+                with suppress(OSError):  # it holds something, so it is not ours
+                    folder.rmdir()
+            _empty_state()
+            shutil.rmtree(RUN, ignore_errors=True)
+
+    def kubeconfig(self) -> Path:
+        """Return the administrator's kubeconfig."""
+        return KUBECONFIG
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        """Run kubectl and return what it printed."""
+        return addons.kubectl(*words, stdin=stdin)
+
+    def helm(self, *words: str) -> str:
+        """Run helm and return what it printed."""
+        return addons.helm(*words)
+
+    def topology(self) -> Topology:
+        """Return the topology of the cluster that runs.
+
+        Raises:
+            ClusterError: None runs.
+        """
+        if not TOPOLOGY.exists():
+            raise ClusterError("the cluster is down; start it with `python -m e2e.cluster up`")
+        return Topology(**json.loads(TOPOLOGY.read_text()))
+
+    def worker_nodes(self) -> list[str]:
+        """Return the names of the nodes that train, in order of slice and host."""
+        return [one.name for one in self.topology().nodes() if not one.is_system]
+
+    def load_images(self) -> None:
+        """Build the project's images from the checkout and bring them to every node that is on."""
+        with owner.exclusive():
+            built = images.build([*images.system_recipes(), *images.project_recipes()])
+            image_store.remember(built)
+            on = [one for one in self.topology().nodes() if Machine(one.name).is_running("containerd")]
+            _in_parallel([partial(self._load_remembered, one) for one in on])
+
+    def create_shared_volume(self, namespace: str, claim: str) -> None:
+        """Create an empty ReadWriteMany claim that the trainer's user may write to."""
+        folder = SHARED / namespace / claim
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        os.chown(folder, TRAINER_UID, TRAINER_UID)
+        for manifest in shared_volume(namespace, claim, folder):
+            self.kubectl("apply", "--filename=-", stdin=json.dumps(manifest))
+
+    def kill_node(self, node: str) -> None:
+        """Cut a node's power: everything on it is gone at once, and nothing says goodbye."""
+        Machine(self._find(node).name).kill()
+
+    def restore_node(self, node: str) -> None:
+        """Switch a node on again after `kill_node`, and return when it is Ready."""
+        found = self._find(node)
+        since = datetime.now(UTC)
+        self._start_runtime(found)
+        self._start_kubelet(found)
+        self._wait_ready(found, since)
+
+    def freeze_node(self, node: str) -> None:
+        """Stop every process of a node without its knowledge, as a hung machine does."""
+        cgroups.set_frozen(self._find(node).name, frozen=True)
+
+    def thaw_node(self, node: str) -> None:
+        """Undo `freeze_node`."""
+        cgroups.set_frozen(self._find(node).name, frozen=False)
+
+    def partition_node(self, node: str) -> None:
+        """Drop all packets between a node and the rest; what runs on it runs on."""
+        network.cut(self._find(node).octet)
+
+    def heal_node(self, node: str) -> None:
+        """Undo `partition_node`."""
+        network.heal(self._find(node).octet)
+
+    def gather_logs(self, folder: Path) -> None:
+        """Copy daemons' logs, pods' logs, events and objects into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if LOGS.exists():
+            shutil.copytree(LOGS, folder / "daemons", dirs_exist_ok=True)
+        for logs in NODES.glob("*/pod-logs"):
+            shutil.copytree(logs, folder / "pods" / logs.parent.name, dirs_exist_ok=True)
+        gather_objects(self.kubectl, folder)
+
+    def status(self) -> list[tuple[str, str]]:
+        """Return what each machine is doing: on, off, frozen, cut off."""
+        return [(one.name, self._state(one)) for one in self.topology().nodes()]
+
+    def _begin(self, built: list[images.Image]) -> None:
+        """Start over: no switch means a first start, a reboot, or a cluster that cannot work any more."""
+        _kill_machines()
+        _empty_state()
+        shutil.rmtree(LOGS, ignore_errors=True)
+        say("preparing images for the nodes")
+        image_store.ensure_seed(built, CONTAINERD.folder())
+        topology = self._wanted or Topology()
+        TOPOLOGY.write_text(json.dumps(topology.to_json()))
+        network.SWITCH.boot()
+        network.plug_host(topology.nodes())
+
+    def _choose_topology(self) -> Topology:
+        running = self.topology()
+        if self._wanted not in (None, running):
+            raise ClusterError(f"the cluster runs with {running}; `down` it before you start it with {self._wanted}")
+        return running
+
+    def _start(self, nodes: list[Node], built: list[images.Image]) -> None:
+        say(f"starting the control plane and {len(nodes)} nodes")
+        control_plane.write_credentials()
+        image_store.remember(built)
+        self._undo_drills(nodes)
+        # A node that restarts shows the Ready of its last life for a while.
+        since = datetime.now(UTC)
+        restarted = [one for one in nodes if not Machine(one.name).is_running("kubelet")]
+        start_control_plane = partial(control_plane.start, KUBERNETES.folder(), ETCD.folder(), nodes)
+        _in_parallel([start_control_plane, *(partial(self._start_runtime, one) for one in nodes)])
+        _in_parallel([partial(self._start_kubelet, one) for one in nodes])
+        addons.ensure_addons()
+        say("waiting for nodes and add-ons")
+        for one in restarted:
+            self._wait_ready(one, since)
+        addons.wait_for_addons()
+
+    def _undo_drills(self, nodes: Iterable[Node]) -> None:
+        for one in nodes:
+            if cgroups.is_frozen(one.name):
+                cgroups.set_frozen(one.name, frozen=False)
+            if Machine(one.name).find_init() is not None and network.is_cut(one.octet):
+                network.heal(one.octet)
+
+    def _start_runtime(self, one: Node) -> None:
+        binaries = NodeBinaries(KUBERNETES.folder(), CONTAINERD.folder())
+        node.start_runtime(one, self.topology().nodes(), binaries)
+        self._load_remembered(one)
+
+    def _start_kubelet(self, one: Node) -> None:
+        node.start_kubelet(one, NodeBinaries(KUBERNETES.folder(), CONTAINERD.folder()))
+
+    def _load_remembered(self, one: Node) -> None:
+        image_store.load(Machine(one.name), node.node_root(one.name), image_store.remembered(), CONTAINERD.folder())
+
+    def _wait_ready(self, one: Node, since: datetime) -> None:
+        wait_until(lambda: self._is_ready(one.name, since), f"node {one.name} to be Ready", seconds=120)
+        self._set_capacity(one)
+
+    def _is_ready(self, name: str, since: datetime) -> bool:
+        """Return whether a node's kubelet has renewed its lease after `since` and says that the node is Ready.
+
+        Either alone may be from the node's last life: Ready stays for 50 seconds, and its time has whole seconds.
+        """
+        lease = json.loads(self.kubectl("get", "lease", name, "--namespace=kube-node-lease", "--output=json"))
+        if datetime.fromisoformat(lease["spec"]["renewTime"]) < since:
+            return False
+        conditions = json.loads(self.kubectl("get", "node", name, "--output=json"))["status"].get("conditions", [])
+        return any(
+            condition["type"] == "Ready"
+            and condition["status"] == "True"
+            and datetime.fromisoformat(condition["lastHeartbeatTime"]) >= since.replace(microsecond=0)
+            for condition in conditions
+        )
+
+    def _set_capacity(self, one: Node) -> None:
+        """Report accelerators that are not there; the kubelet keeps what it does not know."""
+        if one.num_tpus:
+            patch = {"status": {"capacity": {TPU_RESOURCE: str(one.num_tpus)}}}
+            self.kubectl("patch", "node", one.name, "--subresource=status", f"--patch={json.dumps(patch)}")
+
+    def _find(self, name: str) -> Node:
+        nodes = {one.name: one for one in self.topology().nodes()}
+        if name not in nodes:
+            raise ClusterError(f"there is no node {name!r}; the nodes are {', '.join(nodes)}")
+        return nodes[name]
+
+    def _state(self, one: Node) -> str:
+        if Machine(one.name).find_init() is None:
+            return "off"
+        down = [name for name in ("containerd", "kubelet", "kube-proxy") if not Machine(one.name).is_running(name)]
+        facts = [f"{name} ended" for name in down]
+        facts += ["frozen"] if cgroups.is_frozen(one.name) else []
+        facts += ["cut off"] if network.is_cut(one.octet) else []
+        return ", ".join(facts) or "on"
+
+
+def _kill_machines() -> None:
+    """Kill all machines that were recorded, or that only their control groups still tell of."""
+    names = set(recorded_machines()) | set(cgroups.nodes())
+    _in_parallel([Machine(name).kill for name in names - {network.SWITCH.name}])
+    network.SWITCH.kill()  # last: it holds the others' cables
+    cgroups.remove_tree()
+
+
+def _empty_state() -> None:
+    STATE.mkdir(exist_ok=True)
+    for path in STATE.iterdir():
+        if path in SURVIVORS:
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _in_parallel(calls: Iterable[Callable[[], None]]) -> None:
+    """Run calls in threads; they wait for other processes most of the time. The first error is raised after all end."""
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        running = [pool.submit(call) for call in calls]
+    for future in running:
+        future.result()

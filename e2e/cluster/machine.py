@@ -1,0 +1,159 @@
+"""A machine: one process tree in a process, mount and network namespace of its own.
+
+Power loss is then one SIGKILL: when the first process dies, the kernel kills the others at once, and mounts, network
+devices, firewall rules and routes go with the last of them. Nothing is left to clean but control groups.
+"""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.cluster import cgroups
+from e2e.cluster.commands import ClusterError, run, wait_until
+from e2e.cluster.paths import LOGS
+from e2e.cluster.processes import Process, find_process, identify, launch, record_path, write_record
+
+INIT = "init"
+
+# The first process of a machine. `wait` makes bash collect the orphans (container shims) that the kernel hands to it.
+# /sys stays the host's: a fresh /sys, as `ip netns exec` mounts it, has no cgroups and no container would start.
+BOOT = """
+set -e
+mount -t tmpfs -o mode=755 tmpfs /run
+mount -t tmpfs -o mode=755 tmpfs /var/log
+echo 1 > /proc/sys/net/ipv4/ip_forward
+ip link set lo up
+%s
+touch /run/booted
+sleep infinity &
+wait $!
+"""
+
+DAEMON_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A program that a machine runs: its name, its words, and folders to put in front of its PATH."""
+
+    name: str
+    argv: Sequence[str | Path]
+    path: Sequence[Path] = ()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine by name. All state lies in process records, so that any call of the CLI can find it again.
+
+    `setup` is shell text that runs while the machine boots, inside its namespaces.
+    """
+
+    name: str
+    setup: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def find_init(self) -> Process | None:
+        """Return the machine's first process; None: the machine is off."""
+        return find_process(self.name, INIT)
+
+    def init(self) -> Process:
+        """Return the machine's first process.
+
+        Raises:
+            ClusterError: The machine is off.
+        """
+        if (process := self.find_init()) is None:
+            raise ClusterError(f"machine {self.name} is off; `python -m e2e.cluster up` starts what is missing")
+        return process
+
+    def boot(self) -> Process:
+        """Switch the machine on.
+
+        Raises:
+            ClusterError: Its set-up failed; the message points to the log.
+        """
+        cgroups.create(self.name)
+        log = self._log(INIT)
+        unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        parent = launch(
+            [*unshare, "bash", "-c", BOOT % self.setup], log=log, cgroup_files=cgroups.daemon_files(self.name),
+            env=_environment(self.env, ()),
+        )  # fmt: skip
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+
+        def find_child() -> int | None:  # None: not forked yet
+            try:
+                words = children.read_text().split()
+            except (FileNotFoundError, ProcessLookupError) as error:
+                raise ClusterError(f"machine {self.name} did not boot; see {log}") from error
+            return int(words[0]) if words else None
+
+        wait_until(lambda: find_child() is not None, f"machine {self.name} to fork", seconds=10)
+        init = identify(find_child() or 0, log)
+        write_record(self.name, INIT, init)
+        booted = Path(f"/proc/{init.pid}/root/run/booted")
+        wait_until(lambda: booted.exists() or not init.is_alive(), f"machine {self.name} to boot", seconds=20)
+        if not init.is_alive():
+            raise ClusterError(f"machine {self.name} did not boot; see {log}")
+        return init
+
+    def run(self, argv: Sequence[str | Path], *, stdin: str | None = None) -> str:
+        """Run a program inside the machine to its end and return what it printed."""
+        return run([*self._enter(), *argv], stdin=stdin)
+
+    def is_running(self, daemon: str) -> bool:
+        """Return whether a daemon of the machine runs."""
+        return self.find_init() is not None and find_process(self.name, daemon) is not None
+
+    def start(self, daemon: Daemon) -> None:
+        """Start a daemon, unless it runs."""
+        if self.is_running(daemon.name):
+            return
+        process = launch(
+            [*self._enter(), *daemon.argv], log=self._log(daemon.name), cgroup_files=cgroups.daemon_files(self.name),
+            env=_environment(self.env, daemon.path),
+        )  # fmt: skip
+        write_record(self.name, daemon.name, process)
+
+    def wait_for(self, daemon: str, condition: Callable[[], bool], what: str, *, seconds: float) -> None:
+        """Return when a daemon made the condition true.
+
+        Raises:
+            ClusterError: It took longer than `seconds`, or the daemon ended; the message points to its log.
+        """
+        wait_until(lambda: not self.is_running(daemon) or condition(), what, seconds=seconds)
+        if not self.is_running(daemon):
+            raise ClusterError(f"{daemon} of machine {self.name} ended; see {self._log(daemon)}")
+
+    def kill(self) -> None:
+        """Cut the power: every process of the machine dies at once, frozen ones too. Nothing if it is off."""
+        if (init := self.find_init()) is not None:
+            init.kill()
+        if cgroups.is_frozen(self.name):  # a frozen v1 process takes its SIGKILL only when thawed
+            cgroups.set_frozen(self.name, frozen=False)
+        if init is not None:
+            wait_until(lambda: not init.is_alive(), f"machine {self.name} to die", seconds=30)
+        for pid in cgroups.members(self.name):  # of a start that was interrupted before it was recorded
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        cgroups.remove(self.name)
+        shutil.rmtree(record_path(self.name, INIT).parent, ignore_errors=True)
+
+    def _enter(self) -> list[str]:
+        return ["nsenter", f"--target={self.init().pid}", "--mount", "--net", "--pid", "--"]
+
+    def _log(self, name: str) -> Path:
+        return LOGS / f"{self.name}.{name}.log"
+
+
+def _environment(extra: Mapping[str, str], path: Sequence[Path]) -> dict[str, str]:
+    """Return a daemon's environment: nothing of the caller's but HOME, so that proxies and tokens stay outside."""
+    return {
+        "HOME": os.environ.get("HOME", "/root"),
+        "PATH": ":".join([*map(str, path), DAEMON_PATH]),
+        **extra,
+    }
