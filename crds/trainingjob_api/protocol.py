@@ -125,3 +125,17 @@ class Answer(Strict):
     world: World | None = None
     outcome: str = Field(default="", description="How the job ended, for `finish`.")
     report_again_seconds: float = Field(default=1.0, description="Report again this soon when nothing happens.")
+
+
+class Termination(Strict):
+    """The termination message of a host's container that exited with 0: how the job ended, as this host knows it.
+
+    `outcome` is the operator's word. It is empty where the agent ended by itself, all steps trained, because the
+    operator could not be reached.
+    """
+
+    job_uid: str
+    generation: Count
+    phase: Phase
+    committed: Count | None = None
+    outcome: Annotated[str, Field(max_length=2048)] = ""

@@ -1,0 +1,183 @@
+"""A trainer process as its agent sees it: events and log lines come out, one world and one request to leave go in.
+
+The child leads a process group, so that ending it ends all that it started. Its end is told once, after everything it
+wrote before was read, and with its own words where it had any.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import IO, BinaryIO
+
+from trainingjob_api.protocol import Failure
+from trainingjob_trainer.agent.killings import count_oom_kills
+from trainingjob_trainer.agent.state import Ended, Spoke
+from trainingjob_trainer.agent.tail import Tail
+from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Command, Event, Start
+
+LOG = logging.getLogger(__name__)
+LAST_WORDS_SECONDS = 2.0
+"""How long a child that told its failure may take to end by itself."""
+DRAIN_SECONDS = 2.0
+"""How long pipes are read after the end: only a process that left the group can still hold them."""
+LONGEST_EVENT = 1 << 20
+CHUNK = 1 << 16
+
+
+class Child:
+    """One trainer process, from its start as a standby to its end.
+
+    `tell` gets every event and, last, the end. `log` gets its output, each line behind the child's name.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+
+    def __init__(
+        self, number: int, command: Sequence[str], tell: Callable[[Spoke | Ended], None], log: BinaryIO
+    ) -> None:
+        self._number = number
+        self._tell = tell
+        self._log = log
+        self._name = "standby"
+        self._tail = Tail()
+        self._failure: Failure | None = None
+        self._oom_kills = count_oom_kills()
+        self._stdin: asyncio.WriteTransport | None = None
+        self._events, events_for_child = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(events_for_child,),
+                start_new_session=True,
+                bufsize=0,
+                env={**os.environ, EVENTS_FD_VARIABLE: str(events_for_child), "PYTHONUNBUFFERED": "1"},
+            )
+        except OSError:
+            os.close(self._events)
+            raise
+        finally:
+            os.close(events_for_child)
+
+    @property
+    def pid(self) -> int:
+        """Return its process id, which is its group's too."""
+        return self._process.pid
+
+    async def follow(self) -> None:
+        """Pass on what the child writes until it has ended and was reaped."""
+        loop = asyncio.get_running_loop()
+        assert self._process.stdin is not None  # noqa: S101  # asked for above
+        assert self._process.stdout is not None  # noqa: S101  # asked for above
+        stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
+        self._stdin = stdin
+        events, events_pipe = await _open_reader(os.fdopen(self._events, "rb", buffering=0))
+        output, output_pipe = await _open_reader(self._process.stdout)
+        readers = {asyncio.create_task(self._read_events(events)), asyncio.create_task(self._read_log(output))}
+        try:
+            await self._died()
+            _, unfinished = await asyncio.wait(readers, timeout=DRAIN_SECONDS)
+            for reader in unfinished:
+                reader.cancel()
+        finally:
+            for pipe in (stdin, events_pipe, output_pipe):
+                pipe.close()
+        self._tell(self._describe_end())
+
+    def start(self, start: Start) -> None:
+        """Hand over a world."""
+        self._name = f"world {start.world.generation}"
+        self._write(start)
+
+    def leave(self) -> None:
+        """Ask it to save at the next step boundary and to leave its world."""
+        self._write(Command(leave=True))
+
+    def kill(self) -> None:
+        """End it and all that it started, at once."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _write(self, message: Start | Command) -> None:
+        if self._stdin is not None:  # None: it ended before it could be spoken to
+            self._stdin.write(message.model_dump_json(by_alias=True).encode() + b"\n")
+
+    async def _died(self) -> None:
+        """Wait for the end, then clear the group: until it is reaped nobody else can have its number."""
+        loop = asyncio.get_running_loop()
+        dead = asyncio.Event()
+        pidfd = os.pidfd_open(self.pid)
+        loop.add_reader(pidfd, dead.set)
+        try:
+            await dead.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+        self.kill()
+        self._process.wait()
+
+    async def _read_events(self, events: asyncio.StreamReader) -> None:
+        while True:
+            try:
+                line = await events.readline()
+                if not line.endswith(b"\n"):
+                    return
+                event = Event.model_validate_json(line)
+            except ValueError as error:
+                LOG.warning("ignored a malformed event child=%d error=%s", self._number, error)
+                continue
+            if event.failure is not None:
+                self._failure = event.failure
+                asyncio.get_running_loop().call_later(LAST_WORDS_SECONDS, self.kill)
+            self._tell(Spoke(self._number, event))
+
+    async def _read_log(self, output: asyncio.StreamReader) -> None:
+        line = b""
+        while chunk := await output.read(CHUNK):
+            self._tail.write(chunk)
+            *whole, line = (line + chunk).split(b"\n")
+            if len(line) > CHUNK:
+                whole, line = [*whole, line], b""
+            self._print(whole)
+        if line:
+            self._print([line])
+
+    def _print(self, lines: list[bytes]) -> None:
+        if lines:
+            prefix = f"[{self._name}] ".encode()
+            self._log.write(b"".join(prefix + line + b"\n" for line in lines))
+            self._log.flush()
+
+    def _describe_end(self) -> Ended:
+        code = self._process.returncode
+        return Ended(
+            self._number,
+            code=code if code >= 0 else None,
+            signal=_name_signal(-code) if code < 0 else "",
+            out_of_memory=count_oom_kills() > self._oom_kills,
+            log=self._tail.text(),
+            failure=self._failure,
+        )
+
+
+async def _open_reader(pipe: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
+    reader = asyncio.StreamReader(limit=LONGEST_EVENT)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    return reader, transport
+
+
+def _name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

@@ -1,0 +1,59 @@
+"""Why a child ended: from its own words, else from what the kernel and its log say.
+
+The operator decides by the reason between starting again and giving up, so a guess must err to the side of the facts:
+a signal that a program raises against itself is a crash, one that comes from outside is a kill.
+"""
+
+from trainingjob_api.protocol import LOG_EXCERPT_BYTES, Failure, FailureReason
+from trainingjob_trainer.agent.state import Ended
+
+OWN_FAULTS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
+PEER_DIED = "the JAX distributed service detected fatal errors"
+"""JAX's coordination client writes this and aborts when another process of the world is gone."""
+
+
+def explain_end(ended: Ended, *, step: int | None, memory: str) -> Failure:
+    """Return why a child ended that nobody asked to end.
+
+    `step` is the newest step that it finished, `memory` the container's memory limit as the spec writes it.
+    """
+    if ended.failure is not None:
+        return ended.failure.model_copy(
+            update={
+                "step": step if ended.failure.step is None else ended.failure.step,
+                "exit_code": ended.code,
+                "signal": ended.signal,
+                "log": ended.failure.log or ended.log,
+            }
+        )
+    reason, message = _guess(ended, memory)
+    out_of_memory = reason is FailureReason.OUT_OF_MEMORY
+    return Failure(
+        reason=reason,
+        message=message,
+        path="spec.runtime.resources.memory" if out_of_memory else "",
+        value=memory if out_of_memory else "",
+        step=step,
+        exit_code=ended.code,
+        signal=ended.signal,
+        log=ended.log[-LOG_EXCERPT_BYTES:],
+    )
+
+
+def _guess(ended: Ended, memory: str) -> tuple[FailureReason, str]:
+    if ended.signal == "SIGKILL" and ended.out_of_memory:
+        message = (
+            f"the trainer used up the container's memory ({memory} and its memory volumes); the kernel killed it. "
+        )
+        advice = "Raise spec.runtime.resources.memory or lower spec.training.maxPerDeviceBatch."
+        return FailureReason.OUT_OF_MEMORY, message + advice
+    if ended.signal == "SIGABRT" and PEER_DIED in ended.log:
+        return FailureReason.PEER, "JAX ended the trainer because another host of the world was gone."
+    if ended.signal in OWN_FAULTS:
+        return FailureReason.CRASH, f"the trainer crashed with {ended.signal}; the last lines of its log say where."
+    if ended.signal:
+        return FailureReason.KILLED, f"the trainer was ended by {ended.signal}, which this agent did not send."
+    return (
+        FailureReason.CRASH,
+        f"the trainer exited with code {ended.code} before it was done and gave no reason; see the end of its log.",
+    )

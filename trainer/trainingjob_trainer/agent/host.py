@@ -1,0 +1,240 @@
+"""The rules of an agent: what it does about an answer, a child's word, a child's end, or the passing of time.
+
+News is first absorbed into what is known, then `_advance` compares what is with what should be, whatever brought it
+about. So a lost, late or repeated answer can only delay a step, never add or skip one.
+
+- Only worlds of this job count, and an answer about a generation lower than one heard of before is ignored.
+- A child lives in one generation. Any other target ends it at once; nothing waits for a collective to time out.
+- A world goes to the standby when the child before it is reaped: on most platforms one process owns the devices.
+- There is one standby at a time, and it imports while no child compiles.
+"""
+
+from dataclasses import replace
+from typing import assert_never
+
+from trainingjob_api.protocol import Answer, Directive, Failure, FailureReason, Phase, Termination
+from trainingjob_trainer.agent.endings import explain_end
+from trainingjob_trainer.agent.state import (
+    Action,
+    Active,
+    Answered,
+    AskToLeave,
+    Ended,
+    Finish,
+    Host,
+    KillChild,
+    News,
+    SpawnStandby,
+    Spoke,
+    Standby,
+    StartChild,
+    State,
+    Step,
+    Stop,
+    Terminated,
+    Ticked,
+)
+from trainingjob_trainer.wire import Event
+
+STANDBY_TRIES = 3
+"""Standbys that may die in a row before the host reports itself as failed."""
+BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+STARTING_UP = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING})
+"""Phases of a child that a standby's imports would slow down."""
+OUTCOME_CHARACTERS = 2048
+
+
+def begin(remembered: int, now: float) -> State:
+    """Return what an agent knows when it starts; `remembered` is the generation its pod was last in, 0: in none."""
+    if not remembered:
+        return State(contact=now)
+    failure = Failure(
+        reason=FailureReason.KILLED,
+        message="the container was restarted while its trainer was in this world; the pod's last state says why.",
+    )
+    return State(contact=now, active=_gone(0, remembered, failure))
+
+
+def react(host: Host, state: State, news: News, now: float) -> Step:
+    """Return what the agent knows and does after a piece of news."""
+    return _advance(host, _absorb(host, state, news, now), now)
+
+
+def next_tick(host: Host, state: State) -> float | None:  # None: only news can change anything
+    """Return when the passing of time alone calls for something."""
+    times = []
+    if _wants_standby(state):
+        times.append(state.spawn_after)
+    if state.stop_by is not None and state.live and not state.live.killed:
+        times.append(state.stop_by)
+    if state.outcome is None and (finish_at := _finish_alone_at(host, state)) is not None:
+        times.append(finish_at)
+    return min(times, default=None)
+
+
+def _absorb(host: Host, state: State, news: News, now: float) -> State:
+    match news:
+        case Answered(answer):
+            return _obey(host, replace(state, contact=now), answer)
+        case Spoke(child, event):
+            return _hear(state, child, event, now)
+        case Ended():
+            return _bury(host, state, news, now)
+        case Terminated():
+            return state if state.stop_by is not None else replace(state, stop_by=now + host.grace)
+        case Ticked():
+            return state
+        case _:
+            assert_never(news)
+
+
+def _obey(host: Host, state: State, answer: Answer) -> State:
+    world = answer.world
+    if world is not None:
+        if world.job_uid != host.job_uid or world.generation < state.newest:
+            return state
+        state = replace(state, newest=world.generation)
+    match answer.directive:
+        case Directive.FINISH:
+            return replace(state, outcome=answer.outcome[:OUTCOME_CHARACTERS])
+        case Directive.WAIT:
+            return replace(state, target=None, leaving=False)
+        case Directive.TRAIN | Directive.LEAVE:
+            if world is None:
+                return state
+            if world.find_member(host.pod_uid) is None:
+                return replace(state, target=None, leaving=False)
+            return replace(state, target=world, leaving=answer.directive is Directive.LEAVE)
+        case _:
+            assert_never(answer.directive)
+
+
+def _hear(state: State, child: int, event: Event, now: float) -> State:
+    if state.standby and state.standby.child == child:
+        if not event.ready:
+            return state
+        return replace(state, standby=Standby(child, ready=True), standby_failures=0, broken=None)
+    active = state.active
+    if not active or active.child != child:
+        return state
+    active = replace(
+        active,
+        phase=event.phase or active.phase,
+        progress=event.progress or active.progress,
+        restored=active.restored if event.restored is None else event.restored,
+        committed=active.committed if event.committed is None else event.committed,
+        done_at=now if event.phase is Phase.DONE else active.done_at,
+    )
+    if event.damaged and event.damaged not in active.damaged:
+        active = replace(active, damaged=(*active.damaged, event.damaged))
+    return replace(state, active=active)
+
+
+def _bury(host: Host, state: State, ended: Ended, now: float) -> State:
+    if state.standby and state.standby.child == ended.child:
+        return _bury_standby(host, state, ended, now)
+    active = state.active
+    if not active or active.child != ended.child:
+        return state
+    active = replace(active, alive=False)
+    if not active.killed and active.phase not in (Phase.LEFT, Phase.DONE):
+        step = active.progress.step if active.progress else active.restored
+        active = replace(active, phase=Phase.FAILED, failure=explain_end(ended, step=step, memory=host.memory))
+    return replace(state, active=active)
+
+
+def _bury_standby(host: Host, state: State, ended: Ended, now: float) -> State:
+    failures = state.standby_failures + 1
+    delay = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1]
+    state = replace(state, standby=None, standby_failures=failures, spawn_after=now + delay)
+    if failures < STANDBY_TRIES:
+        return state
+    broken = explain_end(ended, step=None, memory=host.memory)
+    state = replace(state, broken=broken)
+    if state.target and state.target.generation > state.started and not state.live:
+        # The others of this world wait for us: say that we failed in it, so that the next world is formed.
+        state = replace(state, active=_gone(ended.child, state.target.generation, broken))
+    return state
+
+
+def _gone(child: int, generation: int, failure: Failure) -> Active:
+    return Active(child, generation, alive=False, phase=Phase.FAILED, failure=failure)
+
+
+def _advance(host: Host, state: State, now: float) -> Step:
+    """Do what lies between what is and what should be."""
+    actions: list[Action] = []
+    while (due := _find_due(host, state, now)) is not None:
+        state, action = due
+        actions.append(action)
+        if isinstance(action, Finish | Stop):
+            break
+    return Step(state, tuple(actions))
+
+
+def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | None:  # None: all is as it should be
+    """Return the one action that is due next, and what is known once it is done; earlier rules win."""
+    if state.outcome is not None:
+        return state, Finish(_termination(host, state, state.outcome))
+    if (finish_at := _finish_alone_at(host, state)) is not None and now >= finish_at:
+        return state, Finish(_termination(host, state, ""))
+    if state.live and not state.live.killed and (due := _find_due_for_child(state, state.live, now)):
+        return due
+    if state.stop_by is not None:
+        if state.standby:
+            return replace(state, standby=None), KillChild(state.standby.child)
+        return None if state.live else (state, Stop())
+    if (start := _find_start(host, state)) is not None:
+        return replace(state, active=Active(start.child, start.world.generation), standby=None), start
+    if _wants_standby(state) and now >= state.spawn_after:
+        child = state.next_child
+        return replace(state, standby=Standby(child), next_child=child + 1), SpawnStandby(child)
+    return None
+
+
+def _find_due_for_child(state: State, live: Active, now: float) -> tuple[State, Action] | None:  # None: let it train
+    """Return the end of the child in a world, or the request to leave, whichever is due."""
+    in_place = state.target is not None and state.target.generation == live.generation
+    if not in_place or (state.stop_by is not None and now >= state.stop_by):
+        return replace(state, active=replace(live, killed=True)), KillChild(live.child)
+    if (state.leaving or state.stop_by is not None) and not live.asked_to_leave:
+        return replace(state, active=replace(live, asked_to_leave=True)), AskToLeave(live.child)
+    return None
+
+
+def _find_start(host: Host, state: State) -> StartChild | None:  # None: no world to join, or nobody ready to
+    """Return the hand-over of the target to the standby."""
+    if not state.target or state.target.generation <= state.started or state.live:
+        return None
+    member = state.target.find_member(host.pod_uid)
+    if not state.standby or not state.standby.ready or not member:
+        return None
+    return StartChild(state.standby.child, state.target, member.process)
+
+
+def _wants_standby(state: State) -> bool:
+    if state.standby or state.stop_by is not None or state.outcome is not None:
+        return False
+    if not state.active or (state.target and state.target.generation > state.active.generation):
+        return True
+    if state.active.phase is Phase.DONE:
+        return False
+    return not (state.active.alive and not state.active.killed and state.active.phase in STARTING_UP)
+
+
+def _finish_alone_at(host: Host, state: State) -> float | None:  # None: there is more to do, or to save
+    """Return when a host that has trained all steps ends without a word from the operator."""
+    if not state.active or state.active.done_at is None:
+        return None
+    return max(state.contact, state.active.done_at) + host.finish_after
+
+
+def _termination(host: Host, state: State, outcome: str) -> Termination:
+    active = state.active
+    return Termination(
+        job_uid=host.job_uid,
+        generation=state.started,
+        phase=active.phase if active else Phase.IDLE,
+        committed=active.committed if active else None,
+        outcome=outcome,
+    )

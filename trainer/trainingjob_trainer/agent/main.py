@@ -1,0 +1,41 @@
+"""The entry point `trainingjob-agent`: process 1 of every pod.
+
+It exits 0 when the job is over, 143 when the pod is deleted, and 78 when the pod does not tell what an agent must know.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+
+from trainingjob_trainer.agent.environment import (
+    BrokenEnvironmentError,
+    Environment,
+    find_termination_log,
+    read_environment,
+)
+from trainingjob_trainer.agent.orphans import adopt_orphans
+from trainingjob_trainer.agent.supervisor import Supervisor, write_last_words
+
+LOG = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Run the agent of this pod; return its exit code."""
+    logging.basicConfig(level=logging.INFO, format="[agent] %(message)s")
+    try:
+        environment = read_environment(os.environ)
+    except BrokenEnvironmentError as error:
+        LOG.error("%s", error)
+        write_last_words(find_termination_log(os.environ), str(error))
+        return os.EX_CONFIG
+    adopt_orphans()
+    return asyncio.run(_run(environment))
+
+
+async def _run(environment: Environment) -> int:
+    return await Supervisor(environment).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The agent's side of the rendezvous: one report goes out, one answer comes back.
+
+The token and the certificate authority are files that Kubernetes renews under the running process, so both are looked
+at again for every report.
+"""
+
+import ssl
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from trainingjob_api.protocol import REPORT_PATH, Answer, HostReport
+
+TIMEOUT_SECONDS = 10.0
+"""For one exchange. The operator holds an answer back for about a second; what takes longer is a dead connection."""
+CONNECT_SECONDS = 3.0
+SHOWN_CHARACTERS = 300
+
+
+class RendezvousError(Exception):
+    """The operator could not be reached, refused, or spoke in riddles. The text says which."""
+
+
+class Rendezvous:
+    """A client of the operator's rendezvous at `url`; `ca` is None for plain http on loopback."""
+
+    def __init__(self, url: str, token: Path, ca: Path | None) -> None:
+        self._url = url + REPORT_PATH
+        self._token = token
+        self._authority = _Authority(ca) if ca else None
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, sock_connect=CONNECT_SECONDS),
+            connector=aiohttp.TCPConnector(limit=2),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def post(self, report: HostReport) -> Answer:
+        """Send a report and return the answer, which may take as long as there is no news.
+
+        Fields of an answer that this version does not know are ignored: the operator may be newer than its pods.
+
+        Raises:
+            RendezvousError: there is no answer.
+        """
+        try:
+            async with self._session.post(
+                self._url,
+                data=report.model_dump_json(by_alias=True),
+                headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._read_token()}"},
+                ssl=self._authority.context() if self._authority else True,
+                allow_redirects=False,
+            ) as response:
+                text = await response.text()
+        except TimeoutError as error:
+            raise RendezvousError(f"no answer within {TIMEOUT_SECONDS:.0f} s") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise RendezvousError(f"{type(error).__name__}: {error}") from error
+        if response.status != 200:
+            raise RendezvousError(f"refused with status {response.status}: {text[:SHOWN_CHARACTERS].strip()}")
+        try:
+            return Answer.model_validate_json(text, extra="ignore")
+        except ValueError as error:
+            raise RendezvousError(f"an answer that this agent does not understand: {error}") from error
+
+    def _read_token(self) -> str:
+        return self._token.read_text().strip()
+
+
+class _Authority:
+    """Trust in exactly one file, read again when it changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: tuple[int, int, int] | None = None
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context that trusts the file as it is now. Raises `OSError` where it cannot be read."""
+        stat = self._path.stat()
+        seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if seen != self._read:
+            self._context = ssl.create_default_context(cafile=self._path)
+            self._read = seen
+        return self._context

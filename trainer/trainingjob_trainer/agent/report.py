@@ -1,0 +1,57 @@
+"""What an agent reports: its whole state, each time, so that a lost report loses nothing."""
+
+from dataclasses import dataclass
+
+from trainingjob_api.protocol import Failure, HostReport, Phase
+from trainingjob_trainer.agent.state import Active, Host, State
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the host stands in its job, and which agent process speaks."""
+
+    pod: str
+    slice: int
+    host: int
+    address: str
+    instance: str
+
+
+def describe(host: Host, place: Place, state: State, port: int) -> HostReport:
+    """Return the report of a state; `port` is free for a coordinator."""
+    phase, failure = _describe_phase(state)
+    active = state.active
+    return HostReport(
+        job_uid=host.job_uid,
+        pod=place.pod,
+        pod_uid=host.pod_uid,
+        slice=place.slice,
+        host=place.host,
+        address=place.address,
+        instance=place.instance,
+        port=port,
+        standby=bool(state.standby and state.standby.ready),
+        generation=state.started,
+        phase=phase,
+        progress=active.progress if active else None,
+        restored=active.restored if active else None,
+        committed=active.committed if active else None,
+        damaged=active.damaged if active else (),
+        failure=failure,
+    )
+
+
+def is_news(new: HostReport, old: HostReport | None) -> bool:
+    """Return whether a report is worth sending at once: steps alone wait for the next regular one."""
+    return old is None or new.model_copy(update={"progress": None}) != old.model_copy(update={"progress": None})
+
+
+def _describe_phase(state: State) -> tuple[Phase, Failure | None]:
+    active = state.active
+    if active is None or _was_taken_out(active):
+        return (Phase.FAILED, state.broken) if state.broken else (Phase.IDLE, None)
+    return active.phase, active.failure
+
+
+def _was_taken_out(active: Active) -> bool:
+    return active.killed and active.phase not in (Phase.LEFT, Phase.DONE)

@@ -1,0 +1,97 @@
+"""Keeping the operator informed: one report is always on its way, or about to be.
+
+The operator holds the answer back while there is no news, so a report that is waiting for its answer is how commands
+arrive at once. When this host itself has news, the waiting report is dropped for a fresh one. An operator that is
+away is tried again with a growing, random delay, so that the hosts of a job do not all come back in one instant.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from trainingjob_api.protocol import Answer, HostReport
+from trainingjob_trainer.agent.rendezvous import RendezvousError
+
+LOG = logging.getLogger(__name__)
+SPACING_SECONDS = 0.2
+"""Shortest time between the starts of two reports."""
+FIRST_RETRY_SECONDS = 0.5
+LONGEST_RETRY_SECONDS = 5.0
+FAREWELL_SECONDS = 2.0
+
+
+class Post(Protocol):
+    """Send a report and return its answer. Raises `RendezvousError`."""
+
+    async def __call__(self, report: HostReport) -> Answer: ...  # noqa: D102
+
+
+class Reporter:
+    """Reports what `describe` returns, and passes on each answer."""
+
+    def __init__(self, post: Post, describe: Callable[[], HostReport], hear: Callable[[Answer], None]) -> None:
+        self._post = post
+        self._describe = describe
+        self._hear = hear
+        self._news = asyncio.Event()
+        self._failures = 0
+
+    def hurry(self) -> None:
+        """Report anew at once: there is something that the report under way does not say."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            self._news.clear()
+            pause = await self._exchange()
+            await asyncio.sleep(began + SPACING_SECONDS - loop.time())
+            await self._wait_for_news(began + pause - loop.time())
+
+    async def say_farewell(self) -> None:
+        """Send one last report and do not care about the answer."""
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._post(self._describe())
+        except (RendezvousError, TimeoutError) as error:
+            LOG.info("the last report stayed without an answer error=%r", str(error))
+
+    async def _exchange(self) -> float:
+        """Send a report; return how long after its start the next one is due if nothing happens."""
+        post = asyncio.ensure_future(self._post(self._describe()))
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait({post, news}, return_when=asyncio.FIRST_COMPLETED)
+            if not post.done():
+                return 0.0
+            return self._accept(post)
+        finally:
+            post.cancel()
+            news.cancel()
+            await asyncio.gather(post, news, return_exceptions=True)
+
+    def _accept(self, post: asyncio.Future[Answer]) -> float:
+        try:
+            answer = post.result()
+        except RendezvousError as error:
+            if not self._failures:
+                LOG.warning("the operator cannot be reached, training goes on error=%r", str(error))
+            self._failures += 1
+            longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10))
+            return random.uniform(longest / 2, longest)  # noqa: S311  # spreads load, hides nothing
+        if self._failures:
+            LOG.info("the operator answers again failures=%d", self._failures)
+            self._failures = 0
+        self._hear(answer)
+        return answer.report_again_seconds
+
+    async def _wait_for_news(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,183 @@
+"""What an agent knows: the values that its rules work on.
+
+They live apart from the rules so that a reader sees the whole memory of an agent on one page. Every value is frozen;
+the time is seconds on the agent's own monotonic clock and comes from outside.
+"""
+
+from dataclasses import dataclass, field
+
+from trainingjob_api.protocol import Answer, Damage, Failure, Phase, Progress, Termination
+from trainingjob_api.world import World
+from trainingjob_trainer.wire import Event
+
+
+@dataclass(frozen=True)
+class Host:
+    """What never changes while an agent lives.
+
+    `memory` is the container's limit as the spec writes it. `finish_after` is how long a host that has trained all
+    steps waits for an operator that cannot be reached, `grace` how long a child may take to save and leave when the
+    pod is deleted; both in seconds.
+    """
+
+    job_uid: str
+    pod_uid: str
+    memory: str
+    finish_after: float = 300.0
+    grace: float = 25.0
+
+
+@dataclass(frozen=True)
+class Standby:
+    """A child that imports, or has imported, everything and has no world yet."""
+
+    child: int
+    ready: bool = False
+
+
+@dataclass(frozen=True)
+class Active:
+    """The child that is in a world, or was the last to be in one, and all that it said."""
+
+    child: int
+    generation: int
+    alive: bool = True
+    killed: bool = False
+    asked_to_leave: bool = False
+    phase: Phase = Phase.PREPARING
+    progress: Progress | None = None
+    restored: int | None = None
+    committed: int | None = None
+    damaged: tuple[Damage, ...] = ()
+    failure: Failure | None = None
+    done_at: float | None = None  # None: not all steps are trained
+
+
+@dataclass(frozen=True)
+class State:
+    """The memory of an agent.
+
+    `target` is the world that this host is to be in (None: in none). `newest` is the highest generation that an answer
+    spoke of: answers about lower ones come from an operator that is behind. `standby_failures` counts the standbys
+    that died in a row, `broken` says why once they are too many. `outcome` is set when the job is over, `stop_by` when
+    the pod is being deleted.
+    """
+
+    target: World | None = None
+    leaving: bool = False
+    newest: int = 0
+    active: Active | None = None
+    standby: Standby | None = None
+    next_child: int = 1
+    standby_failures: int = 0
+    spawn_after: float = 0.0
+    broken: Failure | None = None
+    contact: float = 0.0
+    outcome: str | None = None
+    stop_by: float | None = None
+
+    @property
+    def started(self) -> int:
+        """Return the highest generation that a child of this host was started in; 0: none was."""
+        return self.active.generation if self.active else 0
+
+    @property
+    def live(self) -> Active | None:  # None: no child is in a world
+        """Return the child in a world, if it has not ended."""
+        return self.active if self.active and self.active.alive else None
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The operator answered a report."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Spoke:
+    """A child wrote an event. Its failure is not told here but with its end."""
+
+    child: int
+    event: Event
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A child ended: its own words if it had any, and what the kernel says.
+
+    `code` is None where a signal ended it; `out_of_memory`: the kernel killed for memory while it lived.
+    """
+
+    child: int
+    code: int | None = None
+    signal: str = ""
+    out_of_memory: bool = False
+    log: str = ""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Terminated:
+    """The pod is being deleted."""
+
+
+@dataclass(frozen=True)
+class Ticked:
+    """Nothing but time passed."""
+
+
+type News = Answered | Spoke | Ended | Terminated | Ticked
+
+
+@dataclass(frozen=True)
+class SpawnStandby:
+    """Start a child that imports everything and waits."""
+
+    child: int
+
+
+@dataclass(frozen=True)
+class StartChild:
+    """Hand a world to the standby."""
+
+    child: int
+    world: World
+    process: int
+
+
+@dataclass(frozen=True)
+class AskToLeave:
+    """Ask a child to save at the next step boundary and to leave its world."""
+
+    child: int
+
+
+@dataclass(frozen=True)
+class KillChild:
+    """End a child, and all that it started, at once."""
+
+    child: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The job is over: leave the word as termination message and exit 0."""
+
+    termination: Termination
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The pod goes: exit, but not with 0, which would complete this host's index for good."""
+
+
+type Action = SpawnStandby | StartChild | AskToLeave | KillChild | Finish | Stop
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a piece of news comes to."""
+
+    state: State
+    actions: tuple[Action, ...] = field(default=())

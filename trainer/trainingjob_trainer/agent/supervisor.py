@@ -1,0 +1,227 @@
+"""The agent at work: news comes in one queue, the rules decide, and this performs what they decide.
+
+Nothing here decides anything. What an agent knows is lost with it, and that is meant: its children die when their
+standard input closes, Kubernetes starts the container again, and the ledger keeps the new agent out of the old world.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import assert_never
+
+from trainingjob_api.protocol import Answer, Failure, FailureReason, HostReport
+from trainingjob_trainer.agent.child import Child
+from trainingjob_trainer.agent.environment import Environment
+from trainingjob_trainer.agent.host import begin, next_tick, react
+from trainingjob_trainer.agent.ledger import Ledger
+from trainingjob_trainer.agent.orphans import reap_orphans
+from trainingjob_trainer.agent.ports import HeldPort
+from trainingjob_trainer.agent.rendezvous import Rendezvous
+from trainingjob_trainer.agent.report import Place, describe, is_news
+from trainingjob_trainer.agent.reporter import Reporter
+from trainingjob_trainer.agent.state import (
+    Action,
+    Answered,
+    AskToLeave,
+    Ended,
+    Finish,
+    Host,
+    KillChild,
+    News,
+    SpawnStandby,
+    StartChild,
+    Stop,
+    Terminated,
+    Ticked,
+)
+from trainingjob_trainer.wire import Start
+
+LOG = logging.getLogger(__name__)
+TRAINER = (sys.executable, "-m", "trainingjob_trainer.child")
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+FINISHED = 0
+TERMINATED = 128 + signal.SIGTERM
+"""Not 0: that would complete this host's index for good."""
+REAP_SECONDS = 5.0
+"""How long killed children may take to be gone: one that hangs in the kernel goes with the container."""
+
+
+class Supervisor:
+    """One host's agent. `command` starts a trainer process."""
+
+    def __init__(self, environment: Environment, command: Sequence[str] = TRAINER) -> None:
+        config = environment.config
+        self._environment = environment
+        self._command = command
+        self._host = Host(
+            job_uid=config.job.uid,
+            pod_uid=environment.pod_uid,
+            memory=config.spec.runtime.resources.memory,
+            finish_after=environment.finish_after_seconds,
+            grace=environment.grace_seconds,
+        )
+        self._place = Place(
+            pod=environment.pod,
+            slice=environment.slice,
+            host=environment.host,
+            address=environment.address,
+            instance=secrets.token_hex(8),
+        )
+        self._ledger = Ledger(environment.pod_uid)
+        self._port = HeldPort(environment.address)
+        self._children: dict[int, Child] = {}
+        self._follows: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._state = begin(self._remember(), self._loop.time())
+        self._news: asyncio.Queue[News] = asyncio.Queue()
+        self._news.put_nowait(Ticked())
+
+    async def run(self) -> int:
+        """Live until the job is over or the pod goes; return the exit code."""
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        for number in END_SIGNALS:
+            self._loop.add_signal_handler(number, self._news.put_nowait, Terminated())
+        environment = self._environment
+        try:
+            async with Rendezvous(environment.rendezvous, environment.token, environment.ca) as rendezvous:
+                reporter = Reporter(rendezvous.post, self._describe, self._hear)
+                async with asyncio.TaskGroup() as tasks:
+                    reporting = tasks.create_task(reporter.run())
+                    code = await self._live(reporter)
+                    reporting.cancel()
+                if code == TERMINATED:
+                    await reporter.say_farewell()
+        finally:
+            await self._end_children()
+            self._port.release()
+            for number in (signal.SIGCHLD, *END_SIGNALS):
+                self._loop.remove_signal_handler(number)
+        self._forget()
+        return code
+
+    async def _live(self, reporter: Reporter) -> int:
+        told = None
+        while True:
+            news = await self._next_news()
+            step = react(self._host, self._state, news, self._loop.time())
+            self._state = step.state
+            for action in step.actions:
+                code = self._perform(action)
+                if code is not None:
+                    return code
+            report = self._describe()
+            if is_news(report, told):
+                reporter.hurry()
+            told = report
+
+    async def _next_news(self) -> News:
+        """Return what happens next, or that the time has come for something."""
+        try:
+            async with asyncio.timeout_at(next_tick(self._host, self._state)):
+                news = await self._news.get()
+        except TimeoutError:
+            return Ticked()
+        if isinstance(news, Ended):
+            LOG.info("a trainer ended child=%d code=%s signal=%s", news.child, news.code, news.signal or None)
+            self._children.pop(news.child, None)
+            self._reap()
+        return news
+
+    def _perform(self, action: Action) -> int | None:  # None: go on; else the exit code
+        match action:
+            case SpawnStandby(child):
+                self._spawn(child)
+            case StartChild(child, world, process):
+                self._start(
+                    child,
+                    Start(
+                        config=self._environment.config,
+                        world=world,
+                        process=process,
+                        compile_cache=self._environment.compile_cache,
+                    ),
+                )
+            case AskToLeave(child):
+                LOG.info("asking a trainer to save and leave child=%d", child)
+                self._children[child].leave()
+            case KillChild(child):
+                LOG.info("ending a trainer child=%d", child)
+                self._children[child].kill()
+            case Finish(termination):
+                LOG.info("the job is over phase=%s outcome=%r", termination.phase, termination.outcome)
+                write_last_words(self._environment.termination_log, termination.model_dump_json(by_alias=True))
+                return FINISHED
+            case Stop():
+                return TERMINATED
+            case _:
+                assert_never(action)
+        return None
+
+    def _spawn(self, number: int) -> None:
+        try:
+            child = Child(number, self._command, self._news.put_nowait, sys.stdout.buffer)
+        except OSError as error:
+            failure = Failure(reason=FailureReason.CRASH, message=f"no trainer process can be started: {error}")
+            self._news.put_nowait(Ended(number, failure=failure))
+            return
+        self._children[number] = child
+        follow = asyncio.create_task(child.follow())
+        self._follows.add(follow)
+        follow.add_done_callback(self._follows.discard)
+
+    def _start(self, number: int, start: Start) -> None:
+        world = start.world
+        LOG.info(
+            "joining a world generation=%d process=%d of=%d coordinator=%s child=%d",
+            world.generation,
+            start.process,
+            len(world.members),
+            world.coordinator,
+            number,
+        )
+        try:
+            self._ledger.write(world.generation)
+        except OSError as error:
+            LOG.warning("a restart of this container will not know its world error=%s", error)
+        self._port.release()
+        self._port = HeldPort(self._environment.address)
+        self._children[number].start(start)
+
+    async def _end_children(self) -> None:
+        for child in self._children.values():
+            child.kill()
+        if self._follows:
+            await asyncio.wait(self._follows, timeout=REAP_SECONDS)
+
+    def _describe(self) -> HostReport:
+        return describe(self._host, self._place, self._state, self._port.number)
+
+    def _hear(self, answer: Answer) -> None:
+        self._news.put_nowait(Answered(answer))
+
+    def _reap(self) -> None:
+        reap_orphans({child.pid for child in self._children.values()})
+
+    def _remember(self) -> int:
+        try:
+            return self._ledger.read()
+        except (OSError, ValueError) as error:
+            LOG.warning("the worlds that this pod was in are not known error=%s", error)
+            return 0
+
+    def _forget(self) -> None:
+        with contextlib.suppress(OSError):
+            self._ledger.forget()
+
+
+def write_last_words(path: Path, words: str) -> None:
+    """Write a container's termination message, where Kubernetes or a local runner reads it."""
+    try:
+        path.write_text(words)
+    except OSError as error:
+        LOG.warning("the last words cannot be written path=%s error=%s", path, error)
