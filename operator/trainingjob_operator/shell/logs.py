@@ -43,7 +43,7 @@ class Log:
 
     def exception(self, words: str, **fields: Field) -> None:
         """Write an error that nothing foresaw, with its traceback; to be called where it is handled."""
-        self._logger.exception(words, extra={"fields": fields})
+        self._logger.exception(words, extra={"fields": fields})  # noqa: LOG004  # the caller handles it
 
     def _write(self, level: int, words: str, fields: dict[str, Field]) -> None:
         self._logger.log(level, words, extra={"fields": fields})

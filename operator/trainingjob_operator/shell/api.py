@@ -1,0 +1,244 @@
+"""Plain JSON requests to the API server; the only module that knows the Kubernetes client.
+
+The client finds the server and keeps the credentials fresh. Its typed models are not used: they cost memory and time,
+and the core works on manifests as they are. Every way in which a request can fail becomes one of the errors of `ports`.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
+from trainingjob_operator.shell.kinds import Kind
+from trainingjob_operator.shell.ports import (
+    ClusterUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    Manifest,
+    MissingKindError,
+)
+
+type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+FIELD_MANAGER = "trainingjob-operator"
+PAGE_SIZE = 500
+SECONDS_A_REQUEST = 10.0
+SECONDS_A_PAGE = 30.0
+NUM_CONNECTIONS = 20
+APPLY = "application/apply-patch+yaml"  # JSON is YAML
+JSON_PATCH = "application/json-patch+json"
+_RETRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class NotFoundError(Exception):
+    """The kind exists, this object does not."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A part of a list, and the version of the cluster's state that the whole list shows."""
+
+    items: tuple[Manifest, ...]
+    resource_version: int
+
+
+class Api:
+    """The API server. One object for the whole process; `async with` closes its connections."""
+
+    def __init__(self, configuration: Configuration, *, seconds_a_request: float = SECONDS_A_REQUEST) -> None:
+        """Use a server and its credentials; nothing is sent yet."""
+        self._seconds_a_request = seconds_a_request
+        configuration.connection_pool_maxsize = NUM_CONNECTIONS
+        self.configuration = configuration
+        self._client = ApiClient(configuration)
+        self._client.user_agent = FIELD_MANAGER
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:  # None: there is no such object
+        """Return an object as it is now. Raises `ClusterUnavailableError`, `MissingKindError`."""
+        try:
+            found: Manifest = await self._read(kind.path(namespace, name))
+        except NotFoundError:
+            return None
+        return found
+
+    async def pages(
+        self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[Page]:
+        """Yield the objects of a namespace (empty: of the cluster), at most `PAGE_SIZE` at a time.
+
+        Raises `ClusterUnavailableError`, `MissingKindError`.
+        """
+        query = {"limit": str(PAGE_SIZE)}
+        query |= {"labelSelector": labels} if labels else {}
+        query |= {"fieldSelector": fields} if fields else {}
+        while True:
+            try:
+                body = await self._read(kind.path(namespace), query, seconds=SECONDS_A_PAGE)
+            except NotFoundError as error:  # a list is there as soon as its kind is
+                raise MissingKindError(f"the API server does not know {kind.plural}") from error
+            metadata = body.get("metadata") or {}
+            items = tuple({"apiVersion": kind.api_version, "kind": kind.name, **item} for item in body["items"] or ())
+            yield Page(items, int(metadata.get("resourceVersion") or 0))
+            if not metadata.get("continue"):
+                return
+            query["continue"] = metadata["continue"]
+
+    async def create(self, kind: Kind, manifest: Manifest, namespace: str = "") -> Manifest:
+        """Create an object and return it. Raises all errors of `ports`; `ConflictError` where it exists."""
+        return await self._write("POST", kind.path(namespace), {"fieldManager": FIELD_MANAGER}, manifest)
+
+    async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
+        """Server-side apply an object, taking over the fields that it names, and return it."""
+        metadata = manifest["metadata"]
+        path = kind.path(metadata.get("namespace", ""), metadata["name"])
+        return await self._write(
+            "PATCH", path, {"fieldManager": FIELD_MANAGER, "force": "true"}, manifest, content_type=APPLY
+        )
+
+    async def replace(self, kind: Kind, manifest: Manifest, subresource: str = "") -> Manifest:
+        """Replace an object or one subresource of it, and return the new object.
+
+        Raises `ConflictError` where it is no longer at the manifest's `resourceVersion`, or gone.
+        """
+        metadata = manifest["metadata"]
+        path = kind.path(metadata.get("namespace", ""), metadata["name"], subresource)
+        try:
+            return await self._write("PUT", path, {"fieldManager": FIELD_MANAGER}, manifest)
+        except NotFoundError as error:
+            raise ConflictError(f"{kind.name} '{metadata['name']}' is gone") from error
+
+    async def patch(self, kind: Kind, namespace: str, name: str, operations: list[Manifest]) -> Manifest:
+        """Change an object by a JSON patch and return it. Raises `NotFoundError` and all errors of `ports`."""
+        return await self._write("PATCH", kind.path(namespace, name), {}, operations, content_type=JSON_PATCH)
+
+    async def delete(self, kind: Kind, manifest: Manifest, *, grace_seconds: int | None = None) -> Manifest | None:
+        """Delete this very object, in the background what it owns. Return what is left of it; None: it is gone."""
+        metadata = manifest["metadata"]
+        options: Manifest = {
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": metadata["uid"]},
+        }
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        try:
+            left = await self._write("DELETE", kind.path(metadata.get("namespace", ""), metadata["name"]), {}, options)
+        except (NotFoundError, MissingKindError, ConflictError):
+            return None  # a conflict is another UID: a namesake lives there, the object is gone
+        return left if left.get("kind") == kind.name else None
+
+    async def _read(self, path: str, query: dict[str, str] | None = None, *, seconds: float = 0.0) -> Any:
+        try:
+            return await self._request("GET", path, query or {}, seconds=seconds)
+        except (ForbiddenError, ConflictError) as error:
+            # Rights can be given while the operator runs; a list whose `continue` is too old starts again.
+            raise ClusterUnavailableError(str(error)) from error
+
+    async def _write(
+        self,
+        method: Method,
+        path: str,
+        query: dict[str, str],
+        body: object,
+        *,
+        content_type: str = "application/json",
+    ) -> Manifest:
+        written: Manifest = await self._request(method, path, query, body, content_type=content_type)
+        return written
+
+    async def _request(
+        self,
+        method: Method,
+        path: str,
+        query: dict[str, str],
+        body: object = None,
+        *,
+        content_type: str = "application/json",
+        seconds: float = 0.0,
+    ) -> Any:
+        what = f"{method} {path}"
+        try:
+            verb, url, headers, payload, _ = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json", "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            timeout = aiohttp.ClientTimeout(total=seconds or self._seconds_a_request)
+            response = await self._client.call_api(verb, url, headers, payload, _request_timeout=timeout)
+            text = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError, ConfigException) as error:
+            raise ClusterUnavailableError(f"{what}: {type(error).__name__} {error}".rstrip()) from error
+        if response.status >= 400:
+            raise error_of(what, response.status, text, response.headers.get("Retry-After", ""))
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise ClusterUnavailableError(f"{what}: the answer is not JSON") from error
+
+
+async def connect() -> Api:
+    """Return the API server of the cluster that the process runs in, else of the kubeconfig.
+
+    Raises:
+        ClusterUnavailableError: there is neither, or it cannot be used.
+    """
+    configuration = Configuration()
+    try:
+        load_incluster_config(configuration)
+    except ConfigException:
+        try:
+            await load_kube_config(client_configuration=configuration, persist_config=False)
+        except (ConfigException, OSError, ValueError, TypeError) as error:
+            raise ClusterUnavailableError(f"not inside a cluster, and no usable kubeconfig: {error}") from error
+    return Api(configuration)
+
+
+def error_of(what: str, status: int, text: bytes, retry_after: str) -> Exception:
+    """Return the error that an answer of the API server stands for, with the server's own words."""
+    body = _status_of(text)
+    message = f"{what}: {status} {body.get('message') or text[:200].decode(errors='replace').strip()}".rstrip()
+    match status:
+        case 404 if _names_an_object(body):
+            return NotFoundError(message)
+        case 404:
+            return MissingKindError(message)
+        case 409 | 410:
+            return ConflictError(message)
+        case 401:  # the token was rotated; the client reads the new one
+            return ClusterUnavailableError(message)
+        case _ if status in _RETRY_LATER:
+            return ClusterUnavailableError(message, retry_after=_seconds(retry_after))
+        case _:
+            return ForbiddenError(str(body.get("message") or message))
+
+
+def _status_of(text: bytes) -> Manifest:
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) and body.get("kind") == "Status" else {}
+
+
+def _names_an_object(status: Manifest) -> bool:
+    """Return whether a "not found" speaks of an object: for an unknown kind the server names none."""
+    details = status.get("details")
+    return isinstance(details, dict) and bool(details.get("name"))
+
+
+def _seconds(retry_after: str) -> float:
+    return float(retry_after) if retry_after.isdecimal() else 0.0

@@ -1,0 +1,104 @@
+"""Keeps the store true: full lists at the start and every few minutes, watch events in between.
+
+A watch can stall or lose an event without a word; then the next list repairs what is known, so that nothing is ever
+wrong for longer than `RELIST_SECONDS`. Whatever changed is told to one listener, with the jobs that it concerns.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
+from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.kinds import CHILDREN, NODE, POD, TRAINING_JOB, Kind
+from trainingjob_operator.shell.logs import Log
+from trainingjob_operator.shell.ports import ClusterUnavailableError, Manifest, MissingKindError
+from trainingjob_operator.shell.store import EventType, Key, Store, key_of, label, slim_down
+
+KINDS = (TRAINING_JOB, *CHILDREN, NODE)
+RELIST_SECONDS = 180.0
+MISSING_SECONDS = 10.0
+"""How often to look again for a kind that the API server does not know, and for a server that does not answer."""
+
+log = Log("feed")
+
+
+class Feed:
+    """Fills a store and says which jobs a change concerns."""
+
+    def __init__(self, api: Api, store: Store, namespaces: tuple[str, ...], wake: Callable[[str, str], None]) -> None:
+        """Feed a store with the objects of some namespaces (none: of all)."""
+        self.missing: frozenset[Kind] = frozenset()
+        """Kinds that the API server did not know when it was last asked."""
+        self.is_primed = False
+        """Whether every kind was listed at least once: before that, what the store does not hold may yet exist."""
+        self._api = api
+        self._store = store
+        self._namespaces = namespaces
+        self._wake = wake
+        self._heard_at = asyncio.get_running_loop().time()
+
+    @property
+    def silent_seconds(self) -> float:
+        """Return how long ago the feed last tried to list: it lives even when the API server does not."""
+        return asyncio.get_running_loop().time() - self._heard_at
+
+    async def run(self) -> None:
+        """List everything for ever; more often what is missing."""
+        kinds = set(KINDS)
+        while True:
+            failed = {kind for kind in KINDS if kind in kinds and not await self._try_to_list(kind)}
+            self.is_primed = self.is_primed or not failed
+            again = failed | self.missing
+            await asyncio.sleep(MISSING_SECONDS if again else RELIST_SECONDS)
+            kinds = set(again) or set(KINDS)
+
+    async def list_all(self, kind: Kind) -> None:
+        """List one kind and tell about all that changed. Raises `ClusterUnavailableError`, `MissingKindError`."""
+        shelf = self._store[kind]
+        selector = UID_LABEL if kind in CHILDREN else ""
+        for namespace in self._namespaces if kind.is_namespaced and self._namespaces else ("",):
+            found, version = [], 0
+            async for page in self._api.pages(kind, namespace, labels=selector):
+                found += [slim_down(kind, item) for item in page.items]  # a page is large, what is kept of it is not
+                version = version or page.resource_version
+            for changed in shelf.replace(found, version, namespace):
+                self._tell(kind, changed)
+
+    def event(self, kind: Kind, event: EventType, manifest: Manifest) -> None:
+        """Take in a watch event."""
+        shelf = self._store[kind]
+        is_news = shelf.remove(manifest) if event == "DELETED" else shelf.put(manifest)
+        if is_news:
+            self._tell(kind, manifest)
+
+    async def _try_to_list(self, kind: Kind) -> bool:
+        self._heard_at = asyncio.get_running_loop().time()
+        try:
+            await self.list_all(kind)
+        except MissingKindError as error:
+            if kind not in self.missing:
+                log.warning("the API server does not know a kind", kind=kind.name, error=str(error))
+            self.missing |= {kind}
+            return True
+        except ClusterUnavailableError as error:
+            log.warning("cannot list", kind=kind.name, error=str(error))
+            return False
+        if kind in self.missing:
+            log.info("the API server knows a kind now", kind=kind.name)
+        self.missing -= {kind}
+        return True
+
+    def _tell(self, kind: Kind, manifest: Manifest) -> None:
+        for namespace, name in self._jobs_of(kind, manifest):
+            self._wake(namespace, name)
+
+    def _jobs_of(self, kind: Kind, manifest: Manifest) -> Iterator[Key]:
+        """Yield the jobs that an object belongs to: a node to those that have a pod on it."""
+        namespace, name = key_of(manifest)
+        if kind is TRAINING_JOB:
+            yield namespace, name
+        elif kind is NODE:
+            pods = (pod for pod in self._store[POD] if pod["spec"].get("nodeName") == name)
+            yield from {(key_of(pod)[0], label(pod, JOB_LABEL)) for pod in pods}
+        elif job := label(manifest, JOB_LABEL):
+            yield namespace, job

@@ -1,0 +1,54 @@
+"""The kinds of objects that the operator reads and writes, and where the API server keeps them."""
+
+from dataclasses import dataclass
+
+from trainingjob_api.job import API_VERSION, KIND, PLURAL
+from trainingjob_operator.shell.ports import Manifest
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of object: its version, its name, and the last part of its address."""
+
+    api_version: str
+    name: str
+    plural: str
+    is_namespaced: bool = True
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Return the address of an object, or of all objects of a namespace or of the cluster where parts are empty."""
+        root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+        parts = [root, f"namespaces/{namespace}" if namespace and self.is_namespaced else "", self.plural]
+        return "/".join(part for part in (*parts, name, subresource) if part)
+
+
+TRAINING_JOB = Kind(API_VERSION, KIND, PLURAL)
+JOB_SET = Kind("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets")
+JOB = Kind("batch/v1", "Job", "jobs")
+POD = Kind("v1", "Pod", "pods")
+CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
+SECRET = Kind("v1", "Secret", "secrets")
+EVENT = Kind("v1", "Event", "events")
+NODE = Kind("v1", "Node", "nodes", is_namespaced=False)
+LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
+TOKEN_REVIEW = Kind("authentication.k8s.io/v1", "TokenReview", "tokenreviews", is_namespaced=False)
+ACCESS_REVIEW = Kind("authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", is_namespaced=False)
+WEBHOOK_CONFIGURATION = Kind(
+    "admissionregistration.k8s.io/v1",
+    "ValidatingWebhookConfiguration",
+    "validatingwebhookconfigurations",
+    is_namespaced=False,
+)
+
+CHILDREN = (JOB_SET, JOB, POD, CONFIG_MAP)
+"""What a job consists of, found by its UID label."""
+_BY_NAME = {(kind.api_version, kind.name): kind for kind in (TRAINING_JOB, *CHILDREN, SECRET, EVENT, NODE, LEASE)}
+
+
+def kind_of(manifest: Manifest) -> Kind:
+    """Return the kind that a manifest names.
+
+    Raises:
+        KeyError: the operator has no business with that kind.
+    """
+    return _BY_NAME[manifest["apiVersion"], manifest["kind"]]

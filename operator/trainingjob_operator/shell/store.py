@@ -1,0 +1,185 @@
+"""What the operator knows of the cluster: objects as last seen, so that looking at a job costs no request.
+
+Three sources feed it: full lists at the start and every few minutes, watch events in between, and the answers to the
+operator's own writes, so that it always reads what it wrote. Versions put them in order: API servers promise that
+`resourceVersion` grows with every change. A watch event that was lost is made good by the next list.
+
+Manifests are cut down to what somebody reads; the rest is most of their size.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from trainingjob_operator.core.names import UID_LABEL
+from trainingjob_operator.shell.kinds import JOB, JOB_SET, NODE, POD, Kind
+from trainingjob_operator.shell.ports import Manifest
+
+type Key = tuple[str, str]
+"""Namespace and name."""
+type EventType = Literal["ADDED", "MODIFIED", "DELETED"] | None
+
+_NODE_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
+
+
+class Shelf:
+    """All objects of one kind that the operator has to do with."""
+
+    def __init__(self, kind: Kind) -> None:
+        """Start empty: nothing was listed yet."""
+        self.kind = kind
+        self._listed: dict[str, int] = {}  # the cluster's version when a namespace (empty: every one) was last listed
+        self._objects: dict[Key, Manifest] = {}
+        self._by_job: dict[str, set[Key]] = {}
+
+    def __iter__(self) -> Iterator[Manifest]:
+        """Iterate over all objects; the shelf may change meanwhile."""
+        return iter(tuple(self._objects.values()))
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self._objects)
+
+    def find(self, namespace: str, name: str) -> Manifest | None:  # None: not known to exist
+        """Return an object by its name."""
+        return self._objects.get((namespace, name))
+
+    def of_job(self, namespace: str, job_uid: str) -> tuple[Manifest, ...]:
+        """Return the objects of a namespace that carry a job's UID label, by name."""
+        keys = sorted(self._by_job.get(job_uid, ()))
+        return tuple(self._objects[key] for key in keys if key[0] == namespace)
+
+    def put(self, manifest: Manifest) -> bool:
+        """Keep an object unless a newer state of it is known. Return whether anything that somebody reads changed."""
+        key, version = key_of(manifest), version_of(manifest)
+        known = self._objects.get(key)
+        # A change to an unknown object that is older than the last list: the object was gone by then.
+        if version <= (version_of(known) if known else self._listed_version(key[0])):
+            return False
+        slim = slim_down(self.kind, manifest)
+        self._drop(key)
+        self._objects[key] = slim
+        if job_uid := label(slim, UID_LABEL):
+            self._by_job.setdefault(job_uid, set()).add(key)
+        return known is None or _content(known) != _content(slim)
+
+    def remove(self, manifest: Manifest) -> bool:
+        """Forget an object that is gone. Return whether it was known; a namesake with another UID stays."""
+        key = key_of(manifest)
+        known = self._objects.get(key)
+        if known is None or known["metadata"].get("uid") != manifest["metadata"].get("uid"):
+            return False
+        self._drop(key)
+        return True
+
+    def replace(self, manifests: Iterable[Manifest], version: int, namespace: str = "") -> list[Manifest]:
+        """Take over a full list of a namespace (empty: of all), made at a version of the cluster's state.
+
+        Return what changed, in its new or its lost state. What became known after the list was made stays.
+        """
+        changed = []
+        listed = set()
+        for manifest in manifests:
+            listed.add(key_of(manifest))
+            if self.put(manifest):
+                changed.append(self._objects[key_of(manifest)])
+        for key, known in tuple(self._objects.items()):
+            is_covered = namespace in ("", key[0])
+            if is_covered and key not in listed and version_of(known) <= version:
+                self._drop(key)
+                changed.append(known)
+        self._listed[namespace] = max(version, self._listed.get(namespace, 0))
+        return changed
+
+    def _listed_version(self, namespace: str) -> int:
+        return max(self._listed.get(namespace, 0), self._listed.get("", 0))
+
+    def _drop(self, key: Key) -> None:
+        known = self._objects.pop(key, None)
+        job_uid = label(known, UID_LABEL) if known else ""
+        if job_uid:
+            keys = self._by_job[job_uid]
+            keys.discard(key)
+            if not keys:
+                del self._by_job[job_uid]
+
+
+class Store:
+    """One shelf a kind."""
+
+    def __init__(self, kinds: Iterable[Kind]) -> None:
+        """Make an empty shelf for each kind."""
+        self._shelves = {kind: Shelf(kind) for kind in kinds}
+
+    def __getitem__(self, kind: Kind) -> Shelf:
+        """Return the shelf of a kind. Raises `KeyError` where the store keeps no such objects."""
+        return self._shelves[kind]
+
+    def __iter__(self) -> Iterator[Shelf]:
+        """Iterate over all shelves."""
+        return iter(self._shelves.values())
+
+    def put(self, kind: Kind, manifest: Manifest) -> None:
+        """Keep an object that the operator has just written, if its kind is kept."""
+        if kind in self._shelves:
+            self._shelves[kind].put(manifest)
+
+    def remove(self, kind: Kind, manifest: Manifest) -> None:
+        """Forget an object that the operator has just deleted, if its kind is kept."""
+        if kind in self._shelves:
+            self._shelves[kind].remove(manifest)
+
+
+def slim_down(kind: Kind, manifest: Manifest) -> Manifest:
+    """Return a manifest with only what somebody reads."""
+    slim = {**manifest, "metadata": {k: v for k, v in manifest["metadata"].items() if k != "managedFields"}}
+    spec = manifest.get("spec") or {}
+    if kind is POD:
+        slim["spec"] = {key: spec[key] for key in ("nodeName",) if key in spec}
+    elif kind is JOB:
+        slim["spec"] = {key: value for key, value in spec.items() if key != "template"}
+    elif kind is JOB_SET:
+        jobs = spec.get("replicatedJobs") or ()
+        slim["spec"] = {
+            **spec,
+            "replicatedJobs": [{key: value for key, value in job.items() if key != "template"} for job in jobs],
+        }
+    elif kind is NODE:
+        return _slim_node(manifest)
+    return slim
+
+
+def _slim_node(manifest: Manifest) -> Manifest:
+    metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
+    # Kubelets renew their conditions every few minutes: without the time of the heartbeat that is no change.
+    conditions = [
+        {key: condition[key] for key in _NODE_CONDITION if key in condition}
+        for condition in status.get("conditions") or ()
+    ]
+    kept = ("name", "uid", "labels", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+    return {
+        "apiVersion": manifest.get("apiVersion"),
+        "kind": manifest.get("kind"),
+        "metadata": {key: metadata[key] for key in kept if key in metadata},
+        "spec": {key: spec[key] for key in ("unschedulable", "taints") if key in spec},
+        "status": {"conditions": conditions},
+    }
+
+
+def key_of(manifest: Manifest) -> Key:
+    """Return an object's namespace (empty: of the cluster) and name."""
+    return manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"]
+
+
+def version_of(manifest: Manifest) -> int:
+    """Return an object's version; a later change has a higher one."""
+    return int(manifest["metadata"].get("resourceVersion") or 0)
+
+
+def label(manifest: Manifest, name: str) -> str:
+    """Return the value of a label; empty where there is none."""
+    return str((manifest["metadata"].get("labels") or {}).get(name, ""))
+
+
+def _content(manifest: Manifest) -> Manifest:
+    metadata = {key: value for key, value in manifest["metadata"].items() if key != "resourceVersion"}
+    return {**manifest, "metadata": metadata}

@@ -1,0 +1,214 @@
+"""Every way in which a request to the API server can end has one meaning."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from kubernetes.aio.client import Configuration
+
+from trainingjob_operator.shell import api as api_module
+from trainingjob_operator.shell.api import Api, connect
+from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB_SET, NODE, POD, SECRET, TRAINING_JOB, kind_of
+from trainingjob_operator.shell.ports import ClusterUnavailableError, ConflictError, ForbiddenError, MissingKindError
+
+POD_A = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "ns", "uid": "u1"}}
+
+
+def status(reason: str, message: str = "the server's words", **details: str) -> dict[str, Any]:
+    return {"kind": "Status", "reason": reason, "message": message, "details": details}
+
+
+WRITE_ERRORS = {
+    "exists already": (409, status("AlreadyExists"), ConflictError),
+    "changed meanwhile": (409, status("Conflict"), ConflictError),
+    "no right": (403, status("Forbidden"), ForbiddenError),
+    "refused by admission": (422, status("Invalid"), ForbiddenError),
+    "malformed": (400, status("BadRequest"), ForbiddenError),
+    "unknown kind": (404, {"text": "404 page not found"}, MissingKindError),
+    "unknown kind, said in JSON": (404, status("NotFound"), MissingKindError),
+    "namespace gone": (404, status("NotFound", name="ns", kind="namespaces"), api_module.NotFoundError),
+    "stale token": (401, status("Unauthorized"), ClusterUnavailableError),
+    "too many requests": (429, status("TooManyRequests"), ClusterUnavailableError),
+    "server error": (500, {"text": "etcd is slow"}, ClusterUnavailableError),
+    "starting": (503, status("ServiceUnavailable"), ClusterUnavailableError),
+    "gateway": (504, {"text": "<html>"}, ClusterUnavailableError),
+}
+
+
+@pytest.fixture
+async def mocked(kmock: Any):
+    async with Api(Configuration(host=str(kmock.url).rstrip("/"))) as api:
+        yield api
+
+
+@pytest.mark.parametrize(("code", "body", "want"), WRITE_ERRORS.values(), ids=WRITE_ERRORS.keys())
+async def test_a_refused_write_says_why(
+    code: int, body: dict[str, Any], want: type[Exception], kmock: Any, mocked: Api
+) -> None:
+    payload = body["text"].encode() if "text" in body else body
+    kmock["post /api/v1/namespaces/ns/pods"] << code << payload
+
+    with pytest.raises(want) as caught:
+        await mocked.create(POD, POD_A, "ns")
+
+    assert body.get("text", body.get("message")) in str(caught.value)
+
+
+READ_ERRORS = {
+    "no right (yet)": (403, ClusterUnavailableError),
+    "a list that grew too old": (410, ClusterUnavailableError),
+    "server error": (500, ClusterUnavailableError),
+}
+
+
+@pytest.mark.parametrize(("code", "want"), READ_ERRORS.values(), ids=READ_ERRORS.keys())
+async def test_a_refused_read_is_tried_again_later(code: int, want: type[Exception], kmock: Any, mocked: Api) -> None:
+    kmock["get /api/v1/namespaces/ns/pods/a"] << code << status("Forbidden")
+
+    with pytest.raises(want):
+        await mocked.get(POD, "ns", "a")
+
+
+async def test_the_wait_that_the_server_asks_for_is_kept(kmock: Any, mocked: Api) -> None:
+    kmock["get /api/v1/nodes"] << 429 << kmock.headers({"Retry-After": "7"}) << status("TooManyRequests")
+
+    with pytest.raises(ClusterUnavailableError) as caught:
+        await anext(mocked.pages(NODE))
+
+    assert caught.value.retry_after == 7
+
+
+async def test_a_wait_in_another_form_is_ignored(kmock: Any, mocked: Api) -> None:
+    kmock["get /api/v1/nodes"] << 503 << kmock.headers({"Retry-After": "Sat, 21 Nov 2026 10:00:00 GMT"}) << b"busy"
+
+    with pytest.raises(ClusterUnavailableError) as caught:
+        await anext(mocked.pages(NODE))
+
+    assert caught.value.retry_after == 0
+
+
+async def test_an_object_that_is_not_there_is_none(kmock: Any, mocked: Api) -> None:
+    kmock["get /api/v1/namespaces/ns/pods/a"] << 404 << status("NotFound", name="a", kind="pods")
+
+    assert await mocked.get(POD, "ns", "a") is None
+
+
+async def test_an_object_of_an_unknown_kind_is_not_none(kmock: Any, mocked: Api) -> None:
+    kmock["get /apis/jobset.x-k8s.io/v1alpha2/namespaces/ns/jobsets/a"] << 404 << b"404 page not found"
+
+    with pytest.raises(MissingKindError):
+        await mocked.get(JOB_SET, "ns", "a")
+
+
+async def test_an_answer_that_is_not_json_is_no_answer(kmock: Any, mocked: Api) -> None:
+    kmock["get /api/v1/namespaces/ns/pods/a"] << b"<html>proxy</html>"
+
+    with pytest.raises(ClusterUnavailableError, match="not JSON"):
+        await mocked.get(POD, "ns", "a")
+
+
+async def test_a_server_that_hangs_is_given_up(kmock: Any) -> None:
+    never = asyncio.Event()
+    kmock["get /api/v1/namespaces/ns/pods/a"] << never.wait
+
+    async with Api(Configuration(host=str(kmock.url).rstrip("/")), seconds_a_request=0.05) as api:
+        with pytest.raises(ClusterUnavailableError, match="GET /api/v1/namespaces/ns/pods/a: TimeoutError"):
+            await api.get(POD, "ns", "a")
+    never.set()
+
+
+async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
+    async with Api(Configuration(host=f"http://127.0.0.1:{unused_tcp_port}")) as api:
+        with pytest.raises(ClusterUnavailableError, match="ClientConnectorError"):
+            await api.get(POD, "ns", "a")
+
+
+async def test_a_list_comes_in_pages_and_shows_one_state(api: Api, api_server: Any, make_child: Any) -> None:
+    api_server.page_size = 2
+    for name in "abcde":
+        api_server.put(POD, make_child(name))
+    version = api_server.version
+
+    pages = [page async for page in api.pages(POD, "research")]
+
+    assert [[item["metadata"]["name"] for item in page.items] for page in pages] == [["a", "b"], ["c", "d"], ["e"]]
+    assert {item["kind"] for page in pages for item in page.items} == {"Pod"}
+    assert pages[0].resource_version == version
+
+
+async def test_replace_refuses_a_stale_object(api: Api, api_server: Any, make_child: Any) -> None:
+    stale = api_server.put(SECRET, make_child("s", data={"a": "1"}))
+    api_server.put(SECRET, {**stale, "data": {"a": "2"}})
+
+    with pytest.raises(ConflictError):
+        await api.replace(SECRET, {**stale, "data": {"a": "3"}})
+    api_server.drop(SECRET, "research", "s")
+    with pytest.raises(ConflictError, match="is gone"):
+        await api.replace(SECRET, stale)
+
+
+async def test_delete_leaves_a_namesake_alone(api: Api, api_server: Any, make_child: Any) -> None:
+    old = api_server.put(CONFIG_MAP, make_child("c"))
+    api_server.drop(CONFIG_MAP, "research", "c")
+    new = api_server.put(CONFIG_MAP, make_child("c"))
+
+    assert await api.delete(CONFIG_MAP, old) is None
+    assert api_server.find(CONFIG_MAP, "research", "c") == new
+
+
+async def test_delete_of_what_is_gone_is_fine(api: Api, api_server: Any, make_child: Any) -> None:
+    old = api_server.put(CONFIG_MAP, make_child("c"))
+
+    assert await api.delete(CONFIG_MAP, old) is None
+    assert await api.delete(CONFIG_MAP, old) is None
+
+
+async def test_a_pod_that_ends_in_its_own_time_is_returned(api: Api, api_server: Any, make_child: Any) -> None:
+    pod = api_server.put(POD, make_child("p"))
+
+    left = await api.delete(POD, pod, grace_seconds=30)
+    assert left is not None
+    assert left["metadata"]["deletionTimestamp"]
+    assert await api.delete(POD, pod, grace_seconds=0) is None
+
+
+PATHS = {
+    "/api/v1/nodes/n": NODE.path("ignored", "n"),
+    "/api/v1/pods": POD.path(),
+    "/api/v1/namespaces/ns/pods/a": POD.path("ns", "a"),
+    "/apis/trainingjob.dev/v1alpha1/namespaces/ns/trainingjobs/j/status": TRAINING_JOB.path("ns", "j", "status"),
+}
+
+
+@pytest.mark.parametrize(("want", "path"), PATHS.items(), ids=PATHS.keys())
+def test_paths(want: str, path: str) -> None:
+    assert path == want
+
+
+def test_a_kind_that_is_none_of_ours() -> None:
+    assert kind_of(POD_A) is POD
+    with pytest.raises(KeyError):
+        kind_of({"apiVersion": "v1", "kind": "Service"})
+
+
+async def test_neither_cluster_nor_kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+
+    with pytest.raises(ClusterUnavailableError, match="no usable kubeconfig"):
+        await connect()
+
+
+async def test_a_kubeconfig_is_read_and_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    text = (
+        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],\n"
+        " clusters: [{name: k, cluster: {server: 'https://k.example'}}], users: [{name: u, user: {token: secret}}]}\n"
+    )
+    path = tmp_path / "config"
+    path.write_text(text)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+
+    async with await connect() as api:
+        assert api.configuration.host == "https://k.example"
+    assert path.read_text() == text

@@ -1,0 +1,286 @@
+"""The cluster port over an API server: reads what it wrote, fences writes by version and UID, tells why pods wait."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from trainingjob_operator.shell.cluster import MAX_WARNINGS, KubernetesCluster
+from trainingjob_operator.shell.events import REPEAT_SECONDS
+from trainingjob_operator.shell.feed import KINDS, Feed
+from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB
+from trainingjob_operator.shell.ports import (
+    ClusterUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    MissingKindError,
+)
+from trainingjob_operator.shell.store import Store
+
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(KINDS)
+
+
+@pytest.fixture
+async def feed(api: Any, store: Store) -> Feed:
+    return Feed(api, store, (), lambda *_: None)
+
+
+@pytest.fixture
+async def cluster(api: Any, store: Store, feed: Feed, clock: Clock) -> KubernetesCluster:
+    for kind in KINDS:
+        await feed.list_all(kind)
+    feed.is_primed = True
+    return KubernetesCluster(api, store, feed, clock)
+
+
+@pytest.fixture
+def job(api_server: Any) -> dict[str, Any]:
+    return api_server.put(TRAINING_JOB, {"metadata": {"name": "llama", "namespace": "research"}, "spec": {}})
+
+
+def jobset(name: str, make_child: Any, hosts: int = 2) -> dict[str, Any]:
+    spec = {"replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": {"parallelism": hosts}}}]}
+    return {**make_child(name, spec=spec), "apiVersion": JOB_SET.api_version, "kind": JOB_SET.name}
+
+
+async def test_a_job_is_read_as_it_is_now(cluster: KubernetesCluster, api_server: Any, job: Any, store: Store) -> None:
+    assert await cluster.read_job("research", "llama") == job
+    assert store[TRAINING_JOB].find("research", "llama") is not None
+
+    api_server.drop(TRAINING_JOB, "research", "llama", silently=True)
+    assert await cluster.read_job("research", "llama") is None
+
+
+async def test_it_reads_what_it_wrote_without_a_watch(
+    cluster: KubernetesCluster, api_server: Any, make_child: Any
+) -> None:
+    config_map = {**make_child("c", data={"a": "1"}), "apiVersion": "v1", "kind": "ConfigMap"}
+    await cluster.create(jobset("base", make_child))
+    await cluster.apply(config_map)
+    await cluster.apply({**config_map, "data": {"a": "2"}})
+
+    children = await cluster.read_children("research", "job-uid")
+    assert [item["metadata"]["name"] for item in children.jobsets] == ["base"]
+    assert children.config_maps[0]["data"] == {"a": "2"}
+
+    await cluster.delete(children.config_maps[0])
+    await cluster.delete(children.jobsets[0])
+    assert (await cluster.read_children("research", "job-uid")).jobsets == ()
+    assert [key for key in api_server.objects if key[0] in (JOB_SET, CONFIG_MAP)] == []
+
+
+async def test_a_deleted_pod_is_seen_on_its_way_out(
+    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+) -> None:
+    api_server.put(POD, make_child("p"))
+    await feed.list_all(POD)
+    (pod,) = (await cluster.read_children("research", "job-uid")).pods
+
+    await cluster.delete(pod)
+    (leaving,) = (await cluster.read_children("research", "job-uid")).pods
+    assert leaving["metadata"]["deletionTimestamp"]
+
+    await cluster.delete(pod, grace_seconds=0)
+    assert (await cluster.read_children("research", "job-uid")).pods == ()
+
+
+async def test_children_cost_no_request(
+    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+) -> None:
+    api_server.put(POD, make_child("p"))
+    await feed.list_all(POD)
+    before = list(api_server.requests)
+
+    await cluster.read_children("research", "job-uid")
+
+    assert api_server.requests == before
+
+
+async def test_nodes_are_those_of_the_pods(
+    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+) -> None:
+    api_server.put(NODE, {"metadata": {"name": "here"}})
+    api_server.put(NODE, {"metadata": {"name": "elsewhere"}})
+    api_server.put(POD, make_child("a", spec={"nodeName": "here"}))
+    api_server.put(POD, make_child("b", spec={"nodeName": "gone"}))
+    api_server.put(POD, make_child("c"))
+    for kind in (NODE, POD):
+        await feed.list_all(kind)
+
+    assert (await cluster.read_children("research", "job-uid")).nodes.keys() == {"here"}
+
+
+async def test_create_refuses_what_exists(cluster: KubernetesCluster, make_child: Any) -> None:
+    await cluster.create(jobset("base", make_child))
+
+    with pytest.raises(ConflictError):
+        await cluster.create(jobset("base", make_child))
+
+
+async def test_without_jobset_the_words_say_so(
+    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+) -> None:
+    api_server.kinds.remove(JOB_SET)
+    await feed._try_to_list(JOB_SET)
+
+    with pytest.raises(MissingKindError, match="JobSet is not installed"):
+        await cluster.read_children("research", "job-uid")
+    with pytest.raises(MissingKindError):
+        await cluster.create(jobset("base", make_child))
+
+
+async def test_before_all_is_listed_nothing_is_known(cluster: KubernetesCluster, feed: Feed) -> None:
+    feed.is_primed = False
+
+    with pytest.raises(ClusterUnavailableError):
+        await cluster.read_children("research", "job-uid")
+
+
+@pytest.mark.parametrize("write", ["create", "apply"])
+async def test_a_namespace_that_is_gone(
+    write: str, cluster: KubernetesCluster, api_server: Any, make_child: Any
+) -> None:
+    api_server.fault = lambda _: no_such_namespace()
+
+    with pytest.raises(ForbiddenError, match="namespaces"):
+        await getattr(cluster, write)(jobset("base", make_child))
+
+
+def no_such_namespace() -> Any:
+    body = {"kind": "Status", "message": 'namespaces "research" not found', "details": {"name": "research"}}
+    return web.json_response(body, status=404)
+
+
+async def test_a_status_is_written_once(cluster: KubernetesCluster, api_server: Any, job: Any) -> None:
+    written = await cluster.write_status(job, {"phase": "Running"})
+
+    assert api_server.find(TRAINING_JOB, "research", "llama")["status"] == {"phase": "Running"}
+    with pytest.raises(ConflictError):
+        await cluster.write_status(job, {"phase": "Failed"})
+    await cluster.write_status(written, {"phase": "Failed"})
+
+
+async def test_a_status_never_changes_the_spec(cluster: KubernetesCluster, api_server: Any, job: Any) -> None:
+    await cluster.write_status({**job, "spec": {"suspend": True}}, {"phase": "Running"})
+
+    assert api_server.find(TRAINING_JOB, "research", "llama")["spec"] == {}
+
+
+def warning(about: str, time: str, kind: str = "Warning", message: str = "m") -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"e-{about}-{time}", "namespace": "research"},
+        "type": kind,
+        "involvedObject": {"uid": about},
+        "message": message,
+        "lastTimestamp": time,
+    }
+
+
+async def test_warnings_tell_why_pods_are_not_up(
+    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+) -> None:
+    await cluster.create(jobset("base", make_child))
+    pod = api_server.put(POD, make_child("p"))
+    await feed.list_all(POD)
+    for event in (
+        warning(pod["metadata"]["uid"], "2026-11-21T12:00:01Z", message="old"),
+        warning(pod["metadata"]["uid"], "2026-11-21T12:00:02Z", message="new"),
+        warning(pod["metadata"]["uid"], "2026-11-21T12:00:03Z", kind="Normal"),
+        warning("another", "2026-11-21T12:00:03Z"),
+    ):
+        api_server.put(EVENT, event)
+
+    children = await cluster.read_children("research", "job-uid")
+    assert [event["message"] for event in children.warnings] == ["new", "old"]
+
+    await cluster.read_children("research", "job-uid")
+    assert sum(path.endswith("/events") for path in api_server.requests) == 1, "many jobs share one read"
+
+
+async def test_warnings_are_few(cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any) -> None:
+    await cluster.create(jobset("base", make_child))
+    uid = (await cluster.read_children("research", "job-uid")).jobsets[0]["metadata"]["uid"]
+    for second in range(MAX_WARNINGS + 5):
+        api_server.put(EVENT, warning(uid, f"2026-11-21T12:00:{second:02}Z"))
+    cluster._warnings.clear()
+
+    children = await cluster.read_children("research", "job-uid")
+
+    assert len(children.warnings) == MAX_WARNINGS
+
+
+async def test_when_all_pods_are_up_no_event_is_read(
+    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+) -> None:
+    await cluster.create(jobset("base", make_child))
+    api_server.put(JOB, make_child("j", spec={"parallelism": 2}, status={"ready": 2}))
+    await feed.list_all(JOB)
+
+    await cluster.read_children("research", "job-uid")
+
+    assert not any(path.endswith("/events") for path in api_server.requests)
+
+
+async def test_events_that_cannot_be_read_cost_only_the_words(
+    cluster: KubernetesCluster, api_server: Any, make_child: Any
+) -> None:
+    await cluster.create(jobset("base", make_child))
+    api_server.fault = lambda request: web.Response(status=500) if request.path.endswith("/events") else None
+
+    assert (await cluster.read_children("research", "job-uid")).warnings == ()
+
+
+async def test_the_same_news_is_one_event_with_a_count(
+    cluster: KubernetesCluster, api_server: Any, job: Any, clock: Clock
+) -> None:
+    for _ in range(3):
+        await cluster.emit(job, warning=True, reason="SliceLost", message="slice 1 lost")
+    clock.advance(REPEAT_SECONDS)
+    await cluster.emit(job, warning=True, reason="SliceLost", message="slice 1 lost")
+    await cluster.emit(job, warning=False, reason="Grown", message="two slices again")
+
+    events = {event["reason"]: event for (kind, _, _), event in api_server.objects.items() if kind is EVENT}
+    assert events.keys() == {"SliceLost", "Grown"}
+    assert events["SliceLost"]["count"] == 4
+    assert events["SliceLost"]["type"] == "Warning"
+    assert events["SliceLost"]["firstTimestamp"] == "2026-11-21T12:00:00.000Z"
+    assert events["SliceLost"]["lastTimestamp"] == "2026-11-21T12:01:00.000Z"
+    assert events["SliceLost"]["involvedObject"]["uid"] == job["metadata"]["uid"]
+    assert sum(path.startswith("PATCH") for path in api_server.requests) == 3
+
+
+async def test_an_event_that_cannot_be_written_is_no_failure(
+    cluster: KubernetesCluster, api_server: Any, job: Any
+) -> None:
+    api_server.fault = lambda _: web.Response(status=403)
+
+    await cluster.emit(job, warning=False, reason="Started", message="x" * 5000)
+
+
+async def test_a_long_message_is_cut(cluster: KubernetesCluster, api_server: Any, job: Any) -> None:
+    await cluster.emit(job, warning=False, reason="Started", message="ä" * 5000)
+
+    (event,) = (event for (kind, _, _), event in api_server.objects.items() if kind is EVENT)
+    assert event["message"] == "ä" * 512

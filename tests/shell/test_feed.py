@@ -1,0 +1,165 @@
+"""The feed makes the store true again, whatever was lost, and wakes the jobs that a change concerns."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from trainingjob_operator.core.names import JOB_LABEL
+from trainingjob_operator.shell.feed import KINDS, MISSING_SECONDS, RELIST_SECONDS, Feed
+from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB_SET, NODE, POD, TRAINING_JOB
+from trainingjob_operator.shell.ports import ClusterUnavailableError
+from trainingjob_operator.shell.store import Store
+
+JOB = {"metadata": {"name": "llama", "namespace": "research"}, "spec": {}}
+
+
+class Listener(list[tuple[str, str]]):
+    def __call__(self, namespace: str, name: str) -> None:
+        self.append((namespace, name))
+
+    def take(self) -> list[tuple[str, str]]:
+        taken = sorted(set(self))
+        self.clear()
+        return taken
+
+
+@pytest.fixture
+def woken() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(KINDS)
+
+
+@pytest.fixture
+async def feed(api: Any, store: Store, woken: Listener) -> Feed:
+    return Feed(api, store, (), woken)
+
+
+async def test_a_list_wakes_all_jobs_that_it_finds(feed: Feed, api_server: Any, woken: Listener) -> None:
+    api_server.put(TRAINING_JOB, JOB)
+
+    await feed.list_all(TRAINING_JOB)
+
+    assert woken.take() == [("research", "llama")]
+    await feed.list_all(TRAINING_JOB)
+    assert woken.take() == [], "nothing changed since"
+
+
+async def test_a_lost_event_is_made_good_by_the_next_list(
+    feed: Feed, api_server: Any, store: Store, woken: Listener, make_child: Any
+) -> None:
+    api_server.put(POD, make_child("p"))
+    await feed.list_all(POD)
+    woken.take()
+
+    api_server.drop(POD, "research", "p", silently=True)
+    await feed.list_all(POD)
+
+    assert woken.take() == [("research", "llama")]
+    assert store[POD].find("research", "p") is None
+
+
+async def test_only_objects_of_jobs_are_listed(feed: Feed, api_server: Any, store: Store, make_child: Any) -> None:
+    api_server.put(CONFIG_MAP, {"metadata": {"name": "kube-root-ca.crt", "namespace": "research"}})
+    api_server.put(CONFIG_MAP, make_child("mine"))
+
+    await feed.list_all(CONFIG_MAP)
+
+    assert [item["metadata"]["name"] for item in store[CONFIG_MAP]] == ["mine"]
+
+
+async def test_other_namespaces_are_not_read(api: Any, api_server: Any, store: Store, woken: Listener) -> None:
+    api_server.put(TRAINING_JOB, JOB)
+    api_server.put(TRAINING_JOB, {"metadata": {"name": "other", "namespace": "private"}})
+
+    await Feed(api, store, ("research", "prod"), woken).list_all(TRAINING_JOB)
+
+    assert woken.take() == [("research", "llama")]
+    assert {path for path in api_server.requests if path.endswith("trainingjobs")} == {
+        f"GET {TRAINING_JOB.path(namespace)}" for namespace in ("research", "prod")
+    }
+
+
+async def test_events_wake_the_job_of_an_object(feed: Feed, woken: Listener, make_child: Any) -> None:
+    pod = make_child("p")
+    pod["metadata"] |= {"resourceVersion": "5", "uid": "u"}
+
+    feed.event(POD, "ADDED", pod)
+    assert woken.take() == [("research", "llama")]
+    feed.event(POD, "MODIFIED", pod)
+    assert woken.take() == [], "that state is known"
+    feed.event(POD, "DELETED", pod)
+    assert woken.take() == [("research", "llama")]
+    feed.event(POD, "DELETED", pod)
+    assert woken.take() == []
+
+
+async def test_a_node_wakes_the_jobs_that_run_on_it(feed: Feed, woken: Listener, make_child: Any) -> None:
+    for name, job, node in (("a", "one", "n1"), ("b", "one", "n1"), ("c", "two", "n2"), ("d", "three", "")):
+        pod = make_child(name, job=job, spec={"nodeName": node} if node else {})
+        pod["metadata"] |= {"resourceVersion": "5"}
+        feed.event(POD, "ADDED", pod)
+    woken.take()
+
+    feed.event(NODE, "ADDED", {"metadata": {"name": "n1", "resourceVersion": "9"}})
+
+    assert woken.take() == [("research", "one")]
+
+
+async def test_an_object_without_a_job_wakes_nobody(feed: Feed, woken: Listener, make_child: Any) -> None:
+    pod = make_child("p")
+    del pod["metadata"]["labels"][JOB_LABEL]
+    pod["metadata"]["resourceVersion"] = "5"
+
+    feed.event(POD, "ADDED", pod)
+
+    assert woken.take() == []
+
+
+async def test_an_unknown_kind_is_missing_until_it_is_there(feed: Feed, api_server: Any) -> None:
+    api_server.kinds.remove(JOB_SET)
+    await feed._try_to_list(JOB_SET)
+    assert feed.missing == {JOB_SET}
+
+    api_server.kinds.add(JOB_SET)
+    await feed._try_to_list(JOB_SET)
+    assert feed.missing == frozenset()
+
+
+class Lists:
+    """An API that counts lists and fails as told; it takes no time."""
+
+    def __init__(self) -> None:
+        self.failing: set[Any] = set()
+        self.times: list[tuple[float, str]] = []
+
+    async def pages(self, kind: Any, *_: Any, **__: Any):
+        self.times.append((asyncio.get_running_loop().time(), kind.name))
+        if kind in self.failing:
+            raise ClusterUnavailableError("down")
+        return
+        yield
+
+
+@pytest.mark.looptime
+async def test_what_failed_is_listed_again_soon_and_the_rest_rarely(store: Store, woken: Listener) -> None:
+    lists = Lists()
+    lists.failing = {NODE}
+    feed = Feed(lists, store, (), woken)
+    running = asyncio.create_task(feed.run())
+
+    await asyncio.sleep(MISSING_SECONDS / 2)
+    assert not feed.is_primed
+    lists.failing = set()
+    await asyncio.sleep(MISSING_SECONDS)
+    assert feed.is_primed
+    assert feed.silent_seconds == MISSING_SECONDS / 2
+    await asyncio.sleep(RELIST_SECONDS)
+    running.cancel()
+
+    assert [kind for time, kind in lists.times if time == MISSING_SECONDS] == ["Node"]
+    assert {time for time, kind in lists.times if kind == "Pod"} == {0.0, MISSING_SECONDS + RELIST_SECONDS}
