@@ -115,8 +115,8 @@ class Runtime(Strict):
     image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")] | None = Field(
         default=None, description="The trainer image. Unset: the one that the operator was installed with."
     )
-    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
-        default="IfNotPresent", description="When to pull the image."
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
+        default=None, description="When to pull the image. Unset: as the operator was installed to."
     )
     image_pull_secrets: tuple[ObjectName, ...] = Field(
         default=(), max_length=8, description="Secrets of the namespace that the image is pulled with."

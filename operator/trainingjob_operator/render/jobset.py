@@ -1,0 +1,124 @@
+"""JobSets: one for a job's minimum of slices, one more for each elastic slice. A child Job is a slice, a pod is a host.
+
+A JobSet is created and never applied again: its replicated jobs are immutable, and Kueue writes into its pod templates.
+A hash of what was rendered tells a JobSet that was made from another plan.
+"""
+
+import hashlib
+import json
+
+from trainingjob_api.world import JobIdentity
+from trainingjob_operator.core.manifests import Manifest
+from trainingjob_operator.core.names import (
+    REPLICATED_JOB,
+    SLICE_OFFSET_LABEL,
+    TEMPLATE_HASH_ANNOTATION,
+    base_jobset,
+    slice_jobset,
+)
+from trainingjob_operator.core.plan import Plan, SliceShape
+from trainingjob_operator.render.metadata import job_labels, owner_references
+from trainingjob_operator.render.pod import render_pod_template
+from trainingjob_operator.render.settings import RenderSettings
+
+EXCLUSIVE_TOPOLOGY_ANNOTATION = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+WORKLOAD_PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+MAX_INT32 = 2**31 - 1
+
+
+def render_base_jobset(job: JobIdentity, plan: Plan, settings: RenderSettings) -> Manifest:
+    """Return the JobSet of the fewest slices that the job may train on: slices 0 to `fewest` - 1."""
+    name = base_jobset(job.name, job.uid)
+    return _render(job, plan, settings, name, offset=0, num_slices=plan.spec.slices.fewest, labels=_queue(plan))
+
+
+def render_slice_jobset(job: JobIdentity, plan: Plan, settings: RenderSettings, slice_number: int) -> Manifest:
+    """Return the JobSet of one elastic slice."""
+    name = slice_jobset(job.name, job.uid, slice_number)
+    labels = _queue(plan)
+    if labels and settings.elastic_workload_priority:
+        labels |= {WORKLOAD_PRIORITY_LABEL: settings.elastic_workload_priority}
+    return _render(job, plan, settings, name, offset=slice_number, num_slices=1, labels=labels)
+
+
+def render_jobsets(job: JobIdentity, plan: Plan, settings: RenderSettings) -> list[Manifest]:
+    """Return every JobSet that the job can come to have, the base first."""
+    elastic = range(plan.spec.slices.fewest, plan.spec.slices.most)
+    return [
+        render_base_jobset(job, plan, settings),
+        *(render_slice_jobset(job, plan, settings, number) for number in elastic),
+    ]
+
+
+def _render(
+    job: JobIdentity,
+    plan: Plan,
+    settings: RenderSettings,
+    name: str,
+    *,
+    offset: int,
+    num_slices: int,
+    labels: Manifest,
+) -> Manifest:
+    slice_labels = job_labels(job) | {SLICE_OFFSET_LABEL: str(offset)}
+    manifest: Manifest = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            "namespace": job.namespace,
+            "labels": slice_labels | labels,
+            "annotations": _placement(plan.shape),
+            "ownerReferences": owner_references(job),
+        },
+        "spec": {
+            "network": _network(plan.shape),
+            "successPolicy": {"operator": "All"},
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [
+                {
+                    "name": REPLICATED_JOB,
+                    "replicas": num_slices,
+                    "template": {
+                        "metadata": {"labels": dict(slice_labels)},
+                        "spec": _slice_job(plan.shape, render_pod_template(job, plan, settings, slice_labels)),
+                    },
+                }
+            ],
+        },
+    }
+    manifest["metadata"]["annotations"][TEMPLATE_HASH_ANNOTATION] = _hash(manifest)
+    return manifest
+
+
+def _slice_job(shape: SliceShape, pod_template: Manifest) -> Manifest:
+    return {
+        "parallelism": shape.num_hosts,
+        "completions": shape.num_hosts,
+        "completionMode": "Indexed",
+        # The operator counts failures by their cause; a Job that counts pods would fail for lost nodes.
+        "backoffLimit": MAX_INT32,
+        # With `Failed`, a pod that hangs in Terminating on a dead node would never be replaced.
+        "podReplacementPolicy": "TerminatingOrFailed",
+        "template": pod_template,
+    }
+
+
+def _network(shape: SliceShape) -> Manifest:
+    """Return the JobSet's network: hosts of an accelerator slice find each other by name, worlds by pod address."""
+    return {"enableDNSHostnames": bool(shape.resource), "publishNotReadyAddresses": True}
+
+
+def _placement(shape: SliceShape) -> Manifest:
+    return {EXCLUSIVE_TOPOLOGY_ANNOTATION: shape.exclusive_topology} if shape.exclusive_topology else {}
+
+
+def _queue(plan: Plan) -> Manifest:
+    queue = plan.spec.scheduling.queue_name
+    return {QUEUE_LABEL: queue} if queue else {}
+
+
+def _hash(manifest: Manifest) -> str:
+    canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,93 @@
+"""What a training pod mounts. The root file system is read-only: each place that can be written has its reason here."""
+
+from dataclasses import dataclass
+
+from trainingjob_api.protocol import TOKEN_AUDIENCE
+from trainingjob_api.running import Runtime, Volume
+from trainingjob_api.world import JobIdentity
+from trainingjob_operator.core.manifests import Manifest
+from trainingjob_operator.core.names import config_map
+from trainingjob_operator.core.quantity import parse_bytes
+
+CONFIG_FOLDER = "/etc/trainingjob"
+TOKEN_FOLDER = "/var/run/secrets/trainingjob.dev"  # noqa: S105  # a folder
+TOKEN_FILE = "token"  # noqa: S105  # a file's name
+TMP_FOLDER = "/tmp"  # noqa: S108  # an emptyDir of the pod alone
+SHM_FOLDER = "/dev/shm"  # noqa: S108
+CACHE_FOLDER = "/var/cache/trainingjob"
+TOKEN_SECONDS = 3600
+"""The kubelet renews the token well before; agents read it anew for each report."""
+SHM_SIZE = "256Mi"
+"""The runtime's own 64 MiB are too few for libraries that pass arrays between processes."""
+DISK_SIZE = "8Gi"
+"""Bounds what each folder of a pod may take of its node's disk."""
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A volume of the pod and where the container sees it."""
+
+    volume: Manifest
+    mount: Manifest
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the memory that the volume may take, which counts against the container's limit."""
+        source = self.volume.get("emptyDir", {})
+        return parse_bytes(source["sizeLimit"]) if source.get("medium") == "Memory" else 0
+
+
+def pod_volumes(job: JobIdentity, runtime: Runtime) -> list[Mounted]:
+    """Return all that a pod mounts, the job's own claims last."""
+    return [
+        Mounted(
+            {"name": "config", "configMap": {"name": config_map(job.name, job.uid)}},
+            {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
+        ),
+        Mounted(
+            {"name": "token", "projected": {"sources": [{"serviceAccountToken": _token()}]}},
+            {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True},
+        ),
+        Mounted(
+            {"name": "tmp", "emptyDir": {"sizeLimit": DISK_SIZE}},
+            {"name": "tmp", "mountPath": TMP_FOLDER},
+        ),
+        Mounted(
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHM_SIZE}},
+            {"name": "shm", "mountPath": SHM_FOLDER},
+        ),
+        *([_compile_cache()] if has_own_cache(runtime) else []),
+        *(_claim(volume) for volume in runtime.volumes),
+    ]
+
+
+def has_own_cache(runtime: Runtime) -> bool:
+    """Return whether compiled programs live in a volume of the pod, not in a folder that the job names."""
+    return runtime.compile_cache.enabled and runtime.compile_cache.path is None
+
+
+def cache_folder(runtime: Runtime) -> str:
+    """Return the folder of compiled programs; empty where none are kept."""
+    if not runtime.compile_cache.enabled:
+        return ""
+    return runtime.compile_cache.path or CACHE_FOLDER
+
+
+def _token() -> Manifest:
+    return {"audience": TOKEN_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": TOKEN_FILE}
+
+
+def _compile_cache() -> Mounted:
+    # It outlives the container, not the pod: a child that starts again on this host finds its programs.
+    return Mounted(
+        {"name": "compile-cache", "emptyDir": {"sizeLimit": DISK_SIZE}},
+        {"name": "compile-cache", "mountPath": CACHE_FOLDER},
+    )
+
+
+def _claim(volume: Volume) -> Mounted:
+    name = f"volume-{volume.name}"  # never the name of one of ours
+    return Mounted(
+        {"name": name, "persistentVolumeClaim": {"claimName": volume.claim_name}},
+        {"name": name, "mountPath": volume.mount_path, **({"readOnly": True} if volume.read_only else {})},
+    )

@@ -1,0 +1,32 @@
+"""The ConfigMap: what the trainer reads is what the operator planned."""
+
+import kubernetes_validate
+
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.world import Layout, RunConfig
+from trainingjob_operator.render.configmap import render_config_map
+
+LAYOUT = Layout(
+    num_slices=2,
+    hosts_per_slice=2,
+    devices_per_host=2,
+    ici=AxisDegrees(fsdp=4),
+    dcn=AxisDegrees(data=2),
+    rows_per_shard=1,
+    accumulation=1,
+    padding_rows=0,
+)
+
+
+def test_the_trainer_reads_the_very_config(job, settings, cpu_plan) -> None:
+    config = RunConfig(job=job, spec=cpu_plan().spec, accelerator_platform="cpu", layouts=(LAYOUT,))
+
+    manifest = render_config_map(config, settings)
+
+    kubernetes_validate.validate(manifest, desired_version="1.36", strict=True)
+    assert RunConfig.model_validate_json(manifest["data"]["run.json"]) == config
+    assert manifest["data"]["ca.crt"] == settings.ca_pem
+    assert manifest["metadata"]["name"].startswith("tiny-")
+    assert manifest["metadata"]["namespace"] == "research"
+    assert manifest["metadata"]["labels"]["trainingjob.dev/job-uid"] == job.uid
+    assert manifest["metadata"]["ownerReferences"][0]["uid"] == job.uid

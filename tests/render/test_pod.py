@@ -1,0 +1,244 @@
+"""The pod: what a job may choose arrives where it belongs, and everything else stays as it is."""
+
+import pytest
+
+from trainingjob_operator.render.check import check_pod
+from trainingjob_operator.render.pod import render_pod_template
+
+GI = 2**30
+
+
+@pytest.fixture
+def render(job, settings):
+    return lambda plan: render_pod_template(job, plan, settings, {"trainingjob.dev/slice-offset": "0"})
+
+
+def spec_of(pod: dict) -> dict:
+    return pod["spec"]
+
+
+def container_of(pod: dict) -> dict:
+    return pod["spec"]["containers"][0]
+
+
+def test_a_job_that_names_no_image_gets_the_installation_s(render, cpu_plan, settings) -> None:
+    container = container_of(render(cpu_plan()))
+
+    assert (container["image"], container["imagePullPolicy"]) == (settings.trainer_image, "IfNotPresent")
+
+
+def test_a_job_chooses_image_and_pull_policy(render, cpu_plan) -> None:
+    container = container_of(render(cpu_plan(runtime={"image": "mine:1", "imagePullPolicy": "Always"})))
+
+    assert (container["image"], container["imagePullPolicy"]) == ("mine:1", "Always")
+
+
+CHOICES = {
+    "service account": ({"runtime": {"serviceAccountName": "reader"}}, "serviceAccountName", "reader"),
+    "priority": ({"scheduling": {"priorityClassName": "high"}}, "priorityClassName", "high"),
+    "pull secrets": (
+        {"runtime": {"imagePullSecrets": ["one", "two"]}},
+        "imagePullSecrets",
+        [{"name": "one"}, {"name": "two"}],
+    ),
+    "nodes": ({"scheduling": {"nodeSelector": {"disk": "fast"}}}, "nodeSelector", {"disk": "fast"}),
+}
+
+
+@pytest.mark.parametrize(("sections", "field", "want"), CHOICES.values(), ids=CHOICES.keys())
+def test_a_choice_arrives(render, cpu_plan, sections, field, want) -> None:
+    assert spec_of(render(cpu_plan(**sections)))[field] == want
+    assert field not in spec_of(render(cpu_plan()))
+
+
+def test_env_comes_from_values_secrets_and_config_maps(render, cpu_plan) -> None:
+    env = [
+        {"name": "PLAIN", "value": "text"},
+        {"name": "EMPTY", "value": ""},
+        {"name": "SECRET", "secretKeyRef": {"name": "keys", "key": "token"}},
+        {"name": "CONFIG", "configMapKeyRef": {"name": "facts", "key": "fact"}},
+    ]
+    rendered = container_of(render(cpu_plan(runtime={"env": env})))["env"]
+
+    assert rendered[:4] == [
+        {"name": "PLAIN", "value": "text"},
+        {"name": "EMPTY", "value": ""},
+        {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}},
+        {"name": "CONFIG", "valueFrom": {"configMapKeyRef": {"name": "facts", "key": "fact"}}},
+    ]
+
+
+def test_a_job_may_choose_its_home(render, cpu_plan) -> None:
+    def homes(pod) -> list[str]:
+        return [variable["value"] for variable in container_of(pod)["env"] if variable["name"] == "HOME"]
+
+    assert homes(render(cpu_plan())) == ["/tmp"]
+    assert homes(render(cpu_plan(runtime={"env": [{"name": "HOME", "value": "/shared/me"}]}))) == ["/shared/me"]
+
+
+def test_the_agent_is_told_who_and_where_it_is(render, cpu_plan, settings) -> None:
+    env = {variable["name"]: variable for variable in container_of(render(cpu_plan()))["env"]}
+
+    plain = {name: variable["value"] for name, variable in env.items() if "value" in variable}
+    fields = {
+        name: variable["valueFrom"]["fieldRef"]["fieldPath"]
+        for name, variable in env.items()
+        if "valueFrom" in variable
+    }
+    assert plain == {
+        "HOME": "/tmp",
+        "TRAININGJOB_CONFIG": "/etc/trainingjob/run.json",
+        "TRAININGJOB_RENDEZVOUS": settings.rendezvous_url,
+        "TRAININGJOB_CA": "/etc/trainingjob/ca.crt",
+        "TRAININGJOB_TOKEN": "/var/run/secrets/trainingjob.dev/token",
+        "TRAININGJOB_COMPILE_CACHE": "/var/cache/trainingjob",
+    }
+    assert fields == {
+        "TRAININGJOB_POD": "metadata.name",
+        "TRAININGJOB_POD_UID": "metadata.uid",
+        "TRAININGJOB_ADDRESS": "status.podIP",
+        "TRAININGJOB_SLICE_OFFSET": "metadata.labels['trainingjob.dev/slice-offset']",
+        "TRAININGJOB_JOB_INDEX": "metadata.labels['jobset.sigs.k8s.io/job-index']",
+        "TRAININGJOB_HOST": "metadata.labels['batch.kubernetes.io/job-completion-index']",
+    }
+
+
+CACHES = {
+    "a volume of the pod": ({}, "/var/cache/trainingjob", True),
+    "a folder of the job": ({"path": "/shared/cache"}, "/shared/cache", False),
+    "none": ({"enabled": False}, "", False),
+    "none, though a folder is named": ({"enabled": False, "path": "/shared/cache"}, "", False),
+}
+
+
+@pytest.mark.parametrize(("cache", "folder", "has_volume"), CACHES.values(), ids=CACHES.keys())
+def test_compiled_programs_are_kept(render, cpu_plan, cache, folder, has_volume) -> None:
+    pod = render(cpu_plan(runtime={"compileCache": cache}))
+
+    variables = {variable["name"]: variable.get("value") for variable in container_of(pod)["env"]}
+    assert variables["TRAININGJOB_COMPILE_CACHE"] == folder
+    assert has_volume == any(volume["name"] == "compile-cache" for volume in spec_of(pod)["volumes"])
+    assert has_volume == any(mount["name"] == "compile-cache" for mount in container_of(pod)["volumeMounts"])
+
+
+def test_claims_are_mounted_and_cannot_take_the_name_of_a_volume_of_ours(render, cpu_plan) -> None:
+    volumes = [
+        {"name": "tmp", "claimName": "corpus", "mountPath": "/corpus", "readOnly": True},
+        {"name": "runs", "claimName": "runs", "mountPath": "/runs"},
+    ]
+    pod = render(cpu_plan(runtime={"volumes": volumes}))
+
+    assert spec_of(pod)["volumes"][-2:] == [
+        {"name": "volume-tmp", "persistentVolumeClaim": {"claimName": "corpus"}},
+        {"name": "volume-runs", "persistentVolumeClaim": {"claimName": "runs"}},
+    ]
+    assert container_of(pod)["volumeMounts"][-2:] == [
+        {"name": "volume-tmp", "mountPath": "/corpus", "readOnly": True},
+        {"name": "volume-runs", "mountPath": "/runs"},
+    ]
+
+
+def test_every_volume_is_mounted_once(render, cpu_plan) -> None:
+    pod = render(cpu_plan())
+
+    assert [volume["name"] for volume in spec_of(pod)["volumes"]] == [
+        mount["name"] for mount in container_of(pod)["volumeMounts"]
+    ]
+
+
+def test_memory_volumes_count_against_the_memory_limit(render, cpu_plan) -> None:
+    pod = render(cpu_plan(runtime={"resources": {"cpu": "500m", "memory": "2Gi"}}))
+
+    amounts = {"cpu": "500m", "memory": "2304Mi"}
+    assert container_of(pod)["resources"] == {"requests": amounts, "limits": amounts}
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}} in spec_of(pod)["volumes"]
+
+
+def test_a_host_takes_its_accelerators_and_finds_their_nodes(render, tpu_plan) -> None:
+    pod = render(tpu_plan(scheduling={"nodeSelector": {"disk": "fast"}}))
+
+    assert container_of(pod)["resources"]["limits"]["google.com/tpu"] == "4"
+    assert spec_of(pod)["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
+        "cloud.google.com/gke-tpu-topology": "2x2x4",
+        "disk": "fast",
+    }
+    assert {"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"} in spec_of(pod)["tolerations"]
+    assert "topologySpreadConstraints" not in spec_of(pod)
+
+
+def test_hosts_on_cpu_prefer_different_nodes(render, cpu_plan, job) -> None:
+    (spread,) = spec_of(render(cpu_plan()))["topologySpreadConstraints"]
+
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    assert spread["labelSelector"] == {"matchLabels": {"trainingjob.dev/job-uid": job.uid}}
+
+
+NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+TOLERATIONS = {
+    "none of its own": ([], {NOT_READY: 30, UNREACHABLE: 30}),
+    "another taint": ([{"key": "team", "value": "research"}], {NOT_READY: 30, UNREACHABLE: 30}),
+    "a lost node for longer": (
+        [{"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}],
+        {NOT_READY: 30, UNREACHABLE: 600},
+    ),
+    "entering a lost node, which says nothing of staying": (
+        [{"key": UNREACHABLE, "operator": "Exists", "effect": "NoSchedule"}],
+        {NOT_READY: 30, UNREACHABLE: 30},
+    ),
+    "everything, which Kubernetes shortens to the shortest": (
+        [{"operator": "Exists"}],
+        {NOT_READY: 30, UNREACHABLE: 30},
+    ),
+}
+
+
+@pytest.mark.parametrize(("tolerations", "want"), TOLERATIONS.values(), ids=TOLERATIONS.keys())
+def test_a_pod_leaves_a_lost_node_soon(render, cpu_plan, tolerations, want) -> None:
+    rendered = spec_of(render(cpu_plan(scheduling={"tolerations": tolerations})))["tolerations"]
+
+    stay = {one["key"]: one["tolerationSeconds"] for one in rendered if "tolerationSeconds" in one}
+    assert stay == want
+    assert len(rendered) == len({(one.get("key"), one.get("effect")) for one in rendered})
+
+
+def test_the_token_is_for_the_rendezvous_alone(render, cpu_plan) -> None:
+    pod = render(cpu_plan())
+
+    (source,) = next(volume["projected"]["sources"] for volume in spec_of(pod)["volumes"] if "projected" in volume)
+    assert source["serviceAccountToken"]["audience"] == "rendezvous.trainingjob.dev"
+    assert spec_of(pod)["automountServiceAccountToken"] is False
+
+
+ALLOWED = {
+    "cpu": ("cpu_plan", {}),
+    "tpu": ("tpu_plan", {}),
+    "all choices": (
+        "cpu_plan",
+        {
+            "runtime": {
+                "image": "mine:1",
+                "imagePullPolicy": "Never",
+                "imagePullSecrets": ["one"],
+                "serviceAccountName": "reader",
+                "env": [
+                    {"name": "SECRET", "secretKeyRef": {"name": "keys", "key": "token"}},
+                    {"name": "CONFIG", "configMapKeyRef": {"name": "facts", "key": "fact"}},
+                    {"name": "HOME", "value": "/corpus"},
+                ],
+                "volumes": [{"name": "corpus", "claimName": "corpus", "mountPath": "/corpus", "readOnly": True}],
+                "compileCache": {"path": "/corpus/cache"},
+            },
+            "scheduling": {
+                "priorityClassName": "high",
+                "nodeSelector": {"disk": "fast"},
+                "tolerations": [{"key": "team", "value": "research", "effect": "NoSchedule"}],
+            },
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "sections"), ALLOWED.values(), ids=ALLOWED.keys())
+def test_what_is_rendered_passes_the_check(render, request, make, sections) -> None:
+    assert check_pod(render(request.getfixturevalue(make)(**sections))) == []
