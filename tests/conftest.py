@@ -1,0 +1,31 @@
+"""Fixtures of every room: golden files."""
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def golden() -> Callable[[Path, str], None]:
+    """Return a check that a text equals a golden file; `make golden` (GOLDEN=write) rewrites the file instead."""
+
+    def check(path: Path, text: str) -> None:
+        if os.environ.get("GOLDEN") == "write":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            return
+        name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+        want = path.read_text() if path.exists() else ""
+        if text == want:
+            return
+        lines = difflib.unified_diff(
+            want.splitlines(keepends=True), text.splitlines(keepends=True), f"{name} (golden)", f"{name} (now)"
+        )
+        pytest.fail(f"{''.join(lines)}\n{name} differs. If the change is meant: make golden", pytrace=False)
+
+    return check
