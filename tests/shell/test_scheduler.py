@@ -1,0 +1,196 @@
+"""A job is looked at in time, never twice at once, and ever more rarely while that fails."""
+
+import asyncio
+
+import pytest
+
+from trainingjob_operator.shell.ports import ClusterUnavailableError
+from trainingjob_operator.shell.scheduler import MAX_BACKOFF_SECONDS, SECONDS_BETWEEN, Scheduler
+
+pytestmark = pytest.mark.looptime
+
+
+class Reconciler:
+    """Takes a second a look and notes when each began; `answers` are returned or raised in turn, the last for ever."""
+
+    def __init__(self, *answers: float | Exception | None, takes: float = 1.0) -> None:
+        self.answers = list(answers)
+        self.takes = takes
+        self.begun: list[float] = []
+        self.num_running = 0
+        self.most_running = 0
+
+    async def __call__(self, namespace: str, name: str) -> float | None:
+        self.begun.append(now())
+        self.num_running += 1
+        self.most_running = max(self.most_running, self.num_running)
+        await asyncio.sleep(self.takes)
+        self.num_running -= 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@pytest.fixture
+async def running():
+    """Return a function that starts a scheduler; all are stopped in the end."""
+    started = []
+
+    def start(reconciler: Reconciler, **options) -> Scheduler:
+        started.append(Scheduler(reconciler, **options))
+        started[-1].resume()
+        return started[-1]
+
+    yield start
+    for scheduler in started:
+        await scheduler.stop()
+
+
+async def test_looks_again_after_the_time_that_was_asked_for(running) -> None:
+    reconciler = Reconciler(10.0, 5.0, 100.0)
+    running(reconciler).wake("ns", "a")
+
+    await asyncio.sleep(50)
+
+    assert reconciler.begun == [0.0, 11.0, 17.0]
+
+
+async def test_a_wake_comes_before_the_time(running) -> None:
+    reconciler = Reconciler(100.0)
+    scheduler = running(reconciler)
+    scheduler.wake("ns", "a")
+    await asyncio.sleep(20)
+
+    scheduler.wake("ns", "a")
+    await asyncio.sleep(50)
+
+    assert reconciler.begun == [0.0, 20.0]
+
+
+async def test_a_burst_while_it_looks_is_one_more_look(running) -> None:
+    reconciler = Reconciler(100.0)
+    scheduler = running(reconciler)
+    scheduler.wake("ns", "a")
+    await asyncio.sleep(0.5)
+
+    for _ in range(20):
+        scheduler.wake("ns", "a")
+    await asyncio.sleep(50)
+
+    assert reconciler.begun == [0.0, pytest.approx(1.0 + SECONDS_BETWEEN)]
+    assert reconciler.most_running == 1
+
+
+async def test_a_job_that_is_gone_is_forgotten(running) -> None:
+    scheduler = running(reconciler := Reconciler(None))
+    scheduler.wake("ns", "a")
+    await asyncio.sleep(10)
+
+    assert len(scheduler) == 0
+    assert reconciler.begun == [0.0]
+
+
+async def test_a_namesake_that_came_while_it_looked_is_not_forgotten(running) -> None:
+    scheduler = running(reconciler := Reconciler(None, 100.0))
+    scheduler.wake("ns", "a")
+    await asyncio.sleep(0.5)
+    scheduler.wake("ns", "a")
+    await asyncio.sleep(10)
+
+    assert len(reconciler.begun) == 2
+    assert len(scheduler) == 1
+
+
+async def test_failures_are_tried_ever_more_rarely_even_when_woken(running) -> None:
+    reconciler = Reconciler(ClusterUnavailableError("down"), takes=0.0)
+    scheduler = running(reconciler)
+    for _ in range(400):
+        scheduler.wake("ns", "a")
+        await asyncio.sleep(0.25)
+
+    gaps = [later - earlier for earlier, later in zip(reconciler.begun, reconciler.begun[1:], strict=False)]
+    assert gaps[:7] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, MAX_BACKOFF_SECONDS]
+
+
+async def test_the_wait_that_the_server_asks_for_is_kept(running) -> None:
+    reconciler = Reconciler(ClusterUnavailableError("busy", retry_after=40.0), 100.0, takes=0.0)
+    running(reconciler).wake("ns", "a")
+    await asyncio.sleep(90)
+
+    assert reconciler.begun == [0.0, 40.0]
+
+
+async def test_success_forgets_the_failures(running) -> None:
+    down = ClusterUnavailableError("down")
+    reconciler = Reconciler(down, down, 10.0, down, 100.0, takes=0.0)
+    running(reconciler).wake("ns", "a")
+    await asyncio.sleep(60)
+
+    assert reconciler.begun == [0.0, 0.5, 1.5, 11.5, 12.0]
+
+
+async def test_an_unforeseen_error_stops_no_other_job(running, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Reconciler):
+        async def __call__(self, namespace: str, name: str) -> float | None:
+            if name == "broken":
+                raise ZeroDivisionError
+            return await super().__call__(namespace, name)
+
+    measured = []
+    scheduler = running(reconciler := Broken(10.0), measure=lambda seconds, failed: measured.append((seconds, failed)))
+    scheduler.wake("ns", "broken")
+    scheduler.wake("ns", "a")
+    await asyncio.sleep(0.4)
+    await asyncio.sleep(1)
+
+    assert reconciler.begun == [0.0]
+    assert "ZeroDivisionError" in caplog.text
+    assert sorted(measured) == [(0.0, True), (0.0, True), (1.0, False)]
+
+
+async def test_only_a_few_jobs_at_once(running) -> None:
+    reconciler = Reconciler(100.0)
+    scheduler = running(reconciler, num_workers=3)
+    for number in range(10):
+        scheduler.wake("ns", str(number))
+    await asyncio.sleep(50)
+
+    assert reconciler.most_running == 3
+    assert len(reconciler.begun) == 10
+
+
+async def test_paused_it_begins_nothing_and_resumed_it_looks_at_all() -> None:
+    reconciler = Reconciler(5.0)
+    scheduler = Scheduler(reconciler)
+    scheduler.wake("ns", "a")
+    await asyncio.sleep(20)
+    assert reconciler.begun == []
+
+    scheduler.resume()
+    await asyncio.sleep(3)
+    scheduler.pause()
+    await asyncio.sleep(17)
+    assert reconciler.begun == [20.0]
+
+    scheduler.resume()
+    await asyncio.sleep(1)
+    assert reconciler.begun == [20.0, 40.0]
+
+
+async def test_a_pause_lets_what_has_begun_end_and_stop_waits_for_it(running) -> None:
+    reconciler = Reconciler(5.0)
+    scheduler = running(reconciler)
+    scheduler.wake("ns", "a")
+    await asyncio.sleep(0.5)
+
+    await scheduler.stop()
+
+    assert now() == 1.0
+    assert reconciler.num_running == 0
+    await asyncio.sleep(60)
+    assert reconciler.begun == [0.0]
