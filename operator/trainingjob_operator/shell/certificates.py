@@ -1,0 +1,192 @@
+"""Certificates that the operator makes itself: a CA, what it signs, and when each is replaced.
+
+Whoever is to trust a CA must have it before it is used: agents read it from a ConfigMap that a kubelet refreshes in its
+own time. So a new CA is published beside the old one first, signs only a day later, and the old one is published until
+nothing that it signed can be in use. The whole life is one pure function of what there is and of the time.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CA_LIFE = timedelta(days=365)
+SERVING_LIFE = timedelta(days=60)
+PUBLISH_AHEAD = timedelta(days=1)
+"""How long a new CA is published before it signs anything."""
+CLOCK_SKEW = timedelta(hours=1)
+"""How far behind the clocks of those who check may be."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its private key, both in PEM. The key is never part of its text form."""
+
+    certificate: str
+    key: str
+
+    def __repr__(self) -> str:
+        """Return a text without the key."""
+        return f"Pair({self.x509.subject.rfc4514_string()}, serial {self.x509.serial_number})"
+
+    @property
+    def x509(self) -> x509.Certificate:
+        """Return the parsed certificate. Raises `ValueError` where it is none."""
+        return x509.load_pem_x509_certificate(self.certificate.encode())
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """All certificates of one operator. `next_ca` is published and not yet used; `old_cas` are still trusted."""
+
+    ca: Pair
+    serving: Pair
+    next_ca: Pair | None = None
+    old_cas: tuple[str, ...] = ()
+
+    @property
+    def bundle(self) -> str:
+        """Return every CA that is to be trusted, in PEM, the one in use first."""
+        pems = [self.ca.certificate, *([self.next_ca.certificate] if self.next_ca else []), *self.old_cas]
+        return "".join(pem if pem.endswith("\n") else f"{pem}\n" for pem in pems)
+
+
+def renew(known: Certificates | None, names: Sequence[str], now: datetime) -> Certificates:
+    """Return the certificates to have now; the very same object where nothing is to be done.
+
+    Each is replaced a third of its life before it ends. What has ended or cannot be read is made anew at once.
+    """
+    if known is None:
+        return _start(names, now)
+    if known.next_ca is not None and not _is_usable(known.next_ca, now):
+        return renew(replace(known, next_ca=None), names, now)
+    if not _is_usable(known.ca, now):
+        return _promote(known, known.next_ca, names, now) if known.next_ca else _start(names, now)
+    if known.next_ca is None and _is_due(known.ca, now):
+        return replace(known, next_ca=make_ca(now))
+    if known.next_ca is not None and now >= _begin(known.next_ca) + PUBLISH_AHEAD:
+        return _promote(known, known.next_ca, names, now)
+    if not _fits(known.serving, known.ca, names) or _is_due(known.serving, now):
+        return replace(known, serving=make_serving(known.ca, names, now))
+    living = _living(known.old_cas, now)
+    return known if living == known.old_cas else replace(known, old_cas=living)
+
+
+def make_ca(now: datetime) -> Pair:
+    """Return a new CA. Its name carries the time, so that two of them are told apart."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"trainingjob-operator-ca {now:%Y-%m-%dT%H:%M:%SZ}")])
+    builder = (
+        _builder(name, name, key.public_key(), now, CA_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    return _pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def make_serving(ca: Pair, names: Sequence[str], now: datetime) -> Pair:
+    """Return a serving certificate for some DNS names, signed by a CA and never valid for longer than it."""
+    issuer, issuer_key = ca.x509, serialization.load_pem_private_key(ca.key.encode(), password=None)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    life = min(SERVING_LIFE, issuer.not_valid_after_utc - now)
+    builder = (
+        _builder(subject, issuer.subject, key.public_key(), now, life)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),  # type: ignore[arg-type]
+            critical=False,
+        )
+    )
+    return _pair(builder.sign(issuer_key, hashes.SHA256()), key)  # type: ignore[arg-type]
+
+
+def _start(names: Sequence[str], now: datetime) -> Certificates:
+    ca = make_ca(now)
+    return Certificates(ca=ca, serving=make_serving(ca, names, now))
+
+
+def _promote(known: Certificates, ca: Pair, names: Sequence[str], now: datetime) -> Certificates:
+    old = _living((known.ca.certificate, *known.old_cas), now)
+    return Certificates(ca=ca, serving=make_serving(ca, names, now), old_cas=old)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, life: timedelta
+) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    builder = builder.serial_number(x509.random_serial_number())
+    return builder.not_valid_before(now - CLOCK_SKEW).not_valid_after(now + life)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return Pair(certificate.public_bytes(pem).decode(), private.decode())
+
+
+def _begin(pair: Pair) -> datetime:
+    """Return when a certificate was made."""
+    return pair.x509.not_valid_before_utc + CLOCK_SKEW
+
+
+def _living(pems: Iterable[str], now: datetime) -> tuple[str, ...]:
+    """Return the certificates that can be read and have not ended."""
+    return tuple(pem for pem in pems if (certificate := _parse(pem)) and certificate.not_valid_after_utc > now)
+
+
+def _parse(pem: str) -> x509.Certificate | None:  # None: it is no certificate
+    try:
+        return x509.load_pem_x509_certificate(pem.encode())
+    except ValueError:
+        return None
+
+
+def _is_due(pair: Pair, now: datetime) -> bool:
+    """Return whether less than a third of a certificate's life is left."""
+    end = pair.x509.not_valid_after_utc
+    return end - now < (end - _begin(pair)) / 3
+
+
+def _is_usable(pair: Pair, now: datetime) -> bool:
+    """Return whether a CA can be read, belongs to its key and has not ended."""
+    try:
+        key = serialization.load_pem_private_key(pair.key.encode(), password=None)
+        return pair.x509.public_key() == key.public_key() and pair.x509.not_valid_after_utc > now
+    except (ValueError, TypeError):
+        return False
+
+
+def _fits(serving: Pair, ca: Pair, names: Sequence[str]) -> bool:
+    """Return whether a serving certificate is of this CA, belongs to its key and speaks for all names."""
+    try:
+        certificate = serving.x509
+        certificate.verify_directly_issued_by(ca.x509)
+        key = serialization.load_pem_private_key(serving.key.encode(), password=None)
+        spoken = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+        return False
+    return certificate.public_key() == key.public_key() and spoken.get_values_for_type(x509.DNSName) == list(names)

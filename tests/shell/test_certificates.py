@@ -1,0 +1,184 @@
+"""A CA is published before it signs and until nothing it signed is in use; all is replaced well before its end."""
+
+import ssl
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+
+from trainingjob_operator.shell.certificates import (
+    CA_LIFE,
+    PUBLISH_AHEAD,
+    SERVING_LIFE,
+    Certificates,
+    Pair,
+    make_serving,
+    renew,
+)
+
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+NAMES = ("trainingjob-operator.trainingjob-system.svc", "localhost")
+DAY = timedelta(days=1)
+
+
+def cas(bundle: str) -> list[int]:
+    return [certificate.serial_number for certificate in x509.load_pem_x509_certificates(bundle.encode())]
+
+
+def is_trusted(serving: Pair, bundle: str, now: datetime) -> bool:
+    """Return whether somebody who has a bundle accepts a serving certificate at a time, as TLS would."""
+    trusted = x509.load_pem_x509_certificates(bundle.encode())
+    verifier = x509.verification.PolicyBuilder().store(x509.verification.Store(trusted)).time(now)
+    try:
+        verifier.build_server_verifier(x509.DNSName(NAMES[0])).verify(serving.x509, [])
+    except x509.verification.VerificationError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Certificates:
+    return renew(None, NAMES, START)
+
+
+def test_the_first_certificates_serve_every_name(fresh: Certificates) -> None:
+    assert is_trusted(fresh.serving, fresh.bundle, START)
+    names = fresh.serving.x509.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == list(NAMES)
+    assert cas(fresh.bundle) == [fresh.ca.x509.serial_number]
+
+
+def test_openssl_takes_them_too(fresh: Certificates, tmp_path) -> None:
+    context = ssl.create_default_context(cadata=fresh.bundle)
+    (tmp_path / "pair.pem").write_text(fresh.serving.key + fresh.serving.certificate)
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tmp_path / "pair.pem")
+
+    assert context.cert_store_stats()["x509_ca"] == 1
+
+
+@pytest.mark.parametrize("later", [timedelta(0), DAY, SERVING_LIFE * 2 / 3 - DAY])
+def test_while_all_is_fresh_nothing_changes(fresh: Certificates, later: timedelta) -> None:
+    assert renew(fresh, NAMES, START + later) is fresh
+
+
+def test_a_serving_certificate_is_replaced_by_the_same_ca(fresh: Certificates) -> None:
+    renewed = renew(fresh, NAMES, START + SERVING_LIFE * 2 / 3 + DAY)
+
+    assert renewed.serving != fresh.serving
+    assert renewed.ca == fresh.ca
+
+
+def test_another_name_needs_another_serving_certificate(fresh: Certificates) -> None:
+    renewed = renew(fresh, ("other.ns.svc",), START)
+
+    assert renewed == replace(fresh, serving=renewed.serving)
+    assert renewed.serving != fresh.serving
+
+
+BROKEN = {
+    "no certificate": Pair("", ""),
+    "no key": Pair("same", ""),
+    "another's key": Pair("same", "other"),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("which", ["ca", "serving"])
+def test_what_cannot_be_used_is_made_anew(fresh: Certificates, broken: Pair, which: str) -> None:
+    pair: Pair = getattr(fresh, which)
+    other = renew(None, NAMES, START)
+    certificate = pair.certificate if broken.certificate == "same" else broken.certificate
+    key = getattr(other, which).key if broken.key == "other" else broken.key
+
+    renewed = renew(replace(fresh, **{which: Pair(certificate, key)}), NAMES, START)
+
+    assert is_trusted(renewed.serving, renewed.bundle, START)
+    assert (renewed.ca == fresh.ca) == (which == "serving")
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+def test_a_published_ca_that_cannot_be_used_is_made_anew(fresh: Certificates, broken: Pair) -> None:
+    due = settle(fresh, START + CA_LIFE * 2 / 3 + DAY)
+    assert due.next_ca is not None
+    certificate = due.next_ca.certificate if broken.certificate == "same" else "-"
+    damaged = replace(due, next_ca=Pair(certificate, fresh.ca.key if broken.key == "other" else ""))
+
+    renewed = settle(damaged, START + CA_LIFE * 2 / 3 + DAY)
+
+    assert renewed.next_ca not in (None, damaged.next_ca)
+    assert renewed.ca == fresh.ca
+
+
+def test_an_old_ca_that_cannot_be_read_is_dropped(fresh: Certificates) -> None:
+    assert settle(replace(fresh, old_cas=("rubbish",)), START) == fresh
+
+
+def test_a_new_ca_is_published_a_day_before_it_signs(fresh: Certificates) -> None:
+    due = START + CA_LIFE * 2 / 3 + DAY
+    current = renew(fresh, NAMES, START + CA_LIFE * 2 / 3)  # its serving certificate is long due
+
+    published = renew(current, NAMES, due)
+    assert published.next_ca is not None
+    assert published.serving == current.serving
+    assert len(cas(published.bundle)) == 2
+
+    still = settle(published, due + PUBLISH_AHEAD - timedelta(minutes=1))
+    assert still.ca == fresh.ca
+
+    used = settle(still, due + PUBLISH_AHEAD)
+    assert used.ca == published.next_ca
+    assert used.next_ca is None
+    assert is_trusted(used.serving, published.bundle, due + PUBLISH_AHEAD), "who has the bundle of a day ago trusts it"
+    assert is_trusted(still.serving, used.bundle, due + PUBLISH_AHEAD), "and the certificate of a minute ago is trusted"
+
+
+def settle(known: Certificates, now: datetime) -> Certificates:
+    """Renew until nothing is left to do."""
+    while (renewed := renew(known, NAMES, now)) is not known:
+        known = renewed
+    return known
+
+
+def test_an_old_ca_is_trusted_until_it_ends(fresh: Certificates) -> None:
+    due = START + CA_LIFE * 2 / 3 + DAY
+    used = settle(settle(fresh, due), due + PUBLISH_AHEAD)
+
+    assert fresh.ca.x509.serial_number in cas(settle(used, START + CA_LIFE - DAY).bundle)
+    assert fresh.ca.x509.serial_number not in cas(settle(used, START + CA_LIFE + DAY).bundle)
+
+
+def test_three_years_without_a_gap(fresh: Certificates) -> None:
+    known, yesterday = fresh, fresh
+    for day in range(1, 3 * 365):
+        now = START + day * DAY
+        known = settle(known, now)
+
+        assert is_trusted(known.serving, yesterday.bundle, now), f"day {day}: a reader one day behind trusts the server"
+        assert is_trusted(yesterday.serving, known.bundle, now), f"day {day}: a server one day behind is trusted"
+        assert len(cas(known.bundle)) <= 3
+        yesterday = known
+
+
+def test_after_years_without_an_operator_all_is_made_anew(fresh: Certificates) -> None:
+    now = START + 3 * CA_LIFE
+
+    assert is_trusted((renewed := settle(fresh, now)).serving, renewed.bundle, now)
+    assert cas(renewed.bundle) == [renewed.ca.x509.serial_number]
+
+
+def test_a_ca_that_ended_gives_way_to_the_published_one(fresh: Certificates) -> None:
+    late = renew(fresh, NAMES, START + CA_LIFE - timedelta(hours=2))
+    assert late.next_ca is not None
+
+    assert settle(late, START + CA_LIFE + timedelta(hours=2)).ca == late.next_ca
+
+
+def test_nothing_outlives_its_ca(fresh: Certificates) -> None:
+    serving = make_serving(fresh.ca, NAMES, START + CA_LIFE - DAY)
+
+    assert serving.x509.not_valid_after_utc == fresh.ca.x509.not_valid_after_utc
+
+
+def test_keys_are_not_in_the_text_of_a_pair(fresh: Certificates) -> None:
+    assert "PRIVATE" not in repr(fresh)
