@@ -1,5 +1,6 @@
 """Fixtures of every room: golden files."""
 
+import asyncio
 import difflib
 import os
 from collections.abc import Callable
@@ -8,6 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+
+# The test plugins ask for the current event loop; without this the first to ask makes one that nobody closes.
+asyncio.set_event_loop(None)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from trainingjob_trainer.agent.rendezvous import RendezvousError
 LOG = logging.getLogger(__name__)
 SPACING_SECONDS = 0.2
 """Shortest time between the starts of two reports."""
-FIRST_RETRY_SECONDS = 0.5
+FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 5.0
 FAREWELL_SECONDS = 2.0
 
@@ -80,8 +80,8 @@ class Reporter:
         except RendezvousError as error:
             if not self._failures:
                 LOG.warning("the operator cannot be reached, training goes on error=%r", str(error))
-            self._failures += 1
             longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10))
+            self._failures += 1
             return random.uniform(longest / 2, longest)  # noqa: S311  # spreads load, hides nothing
         if self._failures:
             LOG.info("the operator answers again failures=%d", self._failures)

@@ -1,0 +1,189 @@
+"""What the agent's tests share: a small config, a trainer without JAX, an operator that says what it is told to."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport
+from trainingjob_api.world import JobIdentity, Layout, RunConfig, World
+
+JOB_UID = "job-1"
+
+
+@pytest.fixture(scope="session")
+def run_config() -> RunConfig:
+    spec = TrainingJobSpec.model_validate(
+        {
+            "slices": {"accelerator": "cpu", "topology": "1x1", "count": 1},
+            "model": {
+                "vocabSize": 257,
+                "embedDim": 8,
+                "mlpDim": 8,
+                "numLayers": 1,
+                "numHeads": 1,
+                "numKvHeads": 1,
+                "headDim": 8,
+            },
+            "data": {"train": [{"name": "text", "path": "/text"}]},
+            "training": {"steps": 10, "globalBatchSize": 2, "sequenceLength": 8},
+            "optimizer": {"learningRate": 0.001},
+            "checkpoint": {"uri": "/checkpoints/tiny"},
+        }
+    )
+    layout = Layout(
+        num_slices=1,
+        hosts_per_slice=1,
+        devices_per_host=1,
+        ici=AxisDegrees(),
+        dcn=AxisDegrees(),
+        rows_per_shard=2,
+        accumulation=1,
+        padding_rows=0,
+    )
+    identity = JobIdentity(name="tiny", namespace="default", uid=JOB_UID)
+    return RunConfig(job=identity, spec=spec, accelerator_platform="cpu", layouts=(layout,))
+
+
+@pytest.fixture
+def variables(tmp_path: Path, run_config: RunConfig) -> dict[str, str]:
+    """Return the environment variables of an agent on this machine."""
+    config, token = tmp_path / "run.json", tmp_path / "token"
+    config.write_text(run_config.model_dump_json(by_alias=True))
+    token.write_text("secret\n")
+    return {
+        "TRAININGJOB_CONFIG": str(config),
+        "TRAININGJOB_RENDEZVOUS": "http://127.0.0.1:1",
+        "TRAININGJOB_TOKEN": str(token),
+        "TRAININGJOB_POD": "pod-0",
+        "TRAININGJOB_POD_UID": "uid-0",
+        "TRAININGJOB_ADDRESS": "127.0.0.1",
+        "TRAININGJOB_SLICE_OFFSET": "2",
+        "TRAININGJOB_JOB_INDEX": "1",
+        "TRAININGJOB_HOST": "0",
+        "TRAININGJOB_TERMINATION_LOG": str(tmp_path / "termination.log"),
+    }
+
+
+@pytest.fixture
+def fake_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return the command of a program that speaks the wire as the trainer does, and plays a part in each generation."""
+    program = tmp_path / "fake_trainer.py"
+    program.write_text(FAKE_TRAINER)
+
+    def command(**parts: str) -> list[str]:
+        monkeypatch.setenv("FAKE_TRAINER", json.dumps(parts))
+        return [sys.executable, "-S", "-E", str(program)]
+
+    return command
+
+
+FAKE_TRAINER = """
+import json, os, signal, sys, time
+
+parts = json.loads(os.environ["FAKE_TRAINER"])
+events = int(os.environ["TRAININGJOB_EVENTS_FD"])
+
+def tell(**event):
+    os.write(events, json.dumps(event).encode() + b"\\n")
+
+if parts.get("standby") == "broken":
+    sys.exit("cannot import the trainer")
+tell(ready=True)
+start = json.loads(sys.stdin.readline() or "null")
+if start is None:
+    sys.exit(0)
+generation = start["world"]["generation"]
+part = parts.get(f"g{generation}", "train")
+print(f"generation {generation} process {start['process']} plays {part}", flush=True)
+tell(phase="connecting")
+match part:
+    case "crash":
+        raise RuntimeError("the matrix is singular")
+    case "fail" | "fail and hang":
+        tell(failure={"reason": "Data", "fatal": True, "message": "no text", "path": "spec.data"})
+        if part == "fail":
+            os._exit(3)
+        time.sleep(600)
+    case "abort":
+        print("Terminating process because the JAX distributed service detected fatal errors.", flush=True)
+        os.abort()
+    case "chatter":
+        os.write(events, b"this is no event\\n")
+    case "orphans":
+        if os.fork() == 0:
+            time.sleep(600)
+        if os.fork() == 0:
+            os.setsid()
+            os.execv("/bin/true", ["true"])
+tell(phase="training", restored=0)
+if part == "finish":
+    tell(progress={"step": 10}, committed=10, phase="done")
+    os._exit(0)
+line = sys.stdin.readline()
+if not line:
+    os._exit(0)
+assert json.loads(line)["leave"]
+if part == "deaf":
+    time.sleep(600)
+tell(progress={"step": 5}, committed=5, phase="left")
+"""
+
+
+class FakeOperator:
+    """A rendezvous that answers what it is told to, at once when that changes."""
+
+    def __init__(self) -> None:
+        self.answer = Answer(directive=Directive.WAIT)
+        self.reports: list[HostReport] = []
+        self.tokens: list[str] = []
+        self.refuses_with = 0
+        self._changed = asyncio.Condition()
+
+    async def say(self, directive: Directive, world: World | None = None, outcome: str = "") -> None:
+        async with self._changed:
+            self.answer = Answer(directive=directive, world=world, outcome=outcome, report_again_seconds=0.3)
+            self._changed.notify_all()
+
+    async def hear(self, holds: Callable[[HostReport], object]) -> HostReport:
+        """Return the newest report once it fulfils a condition."""
+        async with self._changed, asyncio.timeout(20):
+            await self._changed.wait_for(lambda: self.reports and holds(self.reports[-1]))
+            return self.reports[-1]
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        async with self._changed:
+            self.tokens.append(request.headers["Authorization"])
+            if self.refuses_with:
+                self._changed.notify_all()
+                return web.Response(status=self.refuses_with, text="come back later")
+            self.reports.append(HostReport.model_validate_json(body))
+            self._changed.notify_all()
+            before = self.answer
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await self._changed.wait_for(lambda: self.answer is not before)
+            return web.Response(text=self.answer.model_dump_json(by_alias=True))
+
+    def application(self) -> web.Application:
+        application = web.Application()
+        application.router.add_post(REPORT_PATH, self.handle)
+        return application
+
+
+@pytest.fixture
+async def operator(variables: dict[str, str]) -> AsyncIterator[FakeOperator]:
+    """Return an operator that the agent's variables lead to."""
+    operator = FakeOperator()
+    async with TestServer(operator.application()) as server:
+        variables["TRAININGJOB_RENDEZVOUS"] = f"http://127.0.0.1:{server.port}"
+        yield operator

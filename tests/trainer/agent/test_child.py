@@ -1,0 +1,191 @@
+"""A child process as its agent sees it, with a real process that plays the trainer."""
+
+import asyncio
+import io
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from trainingjob_api.protocol import FailureReason, Phase
+from trainingjob_api.world import Member, RunConfig, World
+from trainingjob_trainer.agent import child as child_module
+from trainingjob_trainer.agent.child import Child
+from trainingjob_trainer.agent.state import Ended, Spoke
+from trainingjob_trainer.wire import Start
+
+PATIENCE_SECONDS = 20
+
+
+class Followed:
+    """A child with all that it told, so far."""
+
+    def __init__(self, command: Sequence[str], config: RunConfig) -> None:
+        self.told: list[Spoke | Ended] = []
+        self.output = io.BytesIO()
+        self._config = config
+        self._change = asyncio.Event()
+        self.child = Child(1, command, self._tell, self.output)
+        self.task = asyncio.create_task(self.child.follow())
+
+    def _tell(self, news: Spoke | Ended) -> None:
+        self.told.append(news)
+        self._change.set()
+
+    async def until(self, holds: Callable[[Spoke | Ended], bool]) -> Spoke | Ended:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                for news in self.told:
+                    if holds(news):
+                        return news
+                self._change.clear()
+                await self._change.wait()
+
+    async def start(self) -> None:
+        await self.until(lambda news: isinstance(news, Spoke) and news.event.ready)
+        member = Member(process=0, slice=0, host=0, pod="pod", pod_uid="uid", address="127.0.0.1")
+        world = World(generation=1, job_uid="job", coordinator="127.0.0.1:1", members=(member,))
+        self.child.start(Start(config=self._config, world=world, process=0))
+
+    async def until_phase(self, phase: Phase) -> None:
+        await self.until(lambda news: isinstance(news, Spoke) and news.event.phase is phase)
+
+    async def until_end(self) -> Ended:
+        end = await self.until(lambda news: isinstance(news, Ended))
+        await self.task
+        assert isinstance(end, Ended)
+        return end
+
+
+async def test_a_child_trains_and_leaves_when_asked(fake_trainer, run_config) -> None:
+    followed = Followed(fake_trainer(g1="train"), run_config)
+
+    await followed.start()
+    await followed.until_phase(Phase.TRAINING)
+    followed.child.leave()
+    end = await followed.until_end()
+
+    phases = [news.event.phase for news in followed.told if isinstance(news, Spoke) and news.event.phase]
+    assert phases == [Phase.CONNECTING, Phase.TRAINING, Phase.LEFT]
+    assert end == Ended(1, code=0, log="generation 1 process 0 plays train")
+    assert followed.told[-1] is end
+    assert followed.output.getvalue() == b"[world 1] generation 1 process 0 plays train\n"
+
+
+async def test_a_crash_ends_with_the_last_lines_of_the_log(fake_trainer, run_config) -> None:
+    followed = Followed(fake_trainer(g1="crash"), run_config)
+
+    await followed.start()
+    end = await followed.until_end()
+
+    assert (end.code, end.signal, end.failure) == (1, "", None)
+    assert end.log.endswith("RuntimeError: the matrix is singular")
+
+
+async def test_a_failure_is_told_with_the_end(fake_trainer, run_config) -> None:
+    followed = Followed(fake_trainer(g1="fail"), run_config)
+
+    await followed.start()
+    end = await followed.until_end()
+
+    assert end.code == 3
+    assert end.failure is not None
+    assert (end.failure.reason, end.failure.message) == (FailureReason.DATA, "no text")
+
+
+async def test_who_told_a_failure_and_does_not_end_is_ended(fake_trainer, run_config, monkeypatch) -> None:
+    monkeypatch.setattr(child_module, "LAST_WORDS_SECONDS", 0.05)
+    followed = Followed(fake_trainer(g1="fail and hang"), run_config)
+
+    await followed.start()
+    end = await followed.until_end()
+
+    assert end.signal == "SIGKILL"
+    assert end.failure is not None
+
+
+async def test_killing_a_child_ends_all_that_it_started(fake_trainer, run_config) -> None:
+    followed = Followed(fake_trainer(g1="orphans"), run_config)
+
+    await followed.start()
+    await followed.until_phase(Phase.TRAINING)
+    group = followed.child.pid
+    followed.child.kill()
+    end = await followed.until_end()
+
+    assert end.signal == "SIGKILL"
+    assert [pid for pid in alive() if group_of(pid) == group] == []
+
+
+def alive() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and not is_zombie(entry)]
+
+
+def is_zombie(entry: Path) -> bool:
+    with suppress(OSError):
+        return entry.joinpath("stat").read_text().rpartition(") ")[2].startswith("Z")
+    return True
+
+
+def group_of(pid: int) -> int:
+    with suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return 0
+
+
+async def test_a_killed_standby_ends_too(fake_trainer, run_config) -> None:
+    followed = Followed(fake_trainer(), run_config)
+
+    followed.child.kill()
+    end = await followed.until_end()
+    followed.child.kill()
+    followed.child.leave()
+
+    assert (end.code, end.signal) == (None, "SIGKILL")
+
+
+async def test_a_malformed_event_is_ignored_and_said(fake_trainer, run_config, caplog) -> None:
+    followed = Followed(fake_trainer(g1="chatter"), run_config)
+
+    await followed.start()
+    await followed.until_phase(Phase.TRAINING)
+    followed.child.kill()
+    await followed.until_end()
+
+    assert "ignored a malformed event" in caplog.text
+
+
+async def test_a_very_long_line_is_passed_on_in_pieces(run_config) -> None:
+    long = 3 * child_module.CHUNK
+    followed = Followed(["/bin/sh", "-c", f"head -c {long} /dev/zero | tr '\\0' x; printf 'the end'"], run_config)
+
+    await followed.until_end()
+
+    written = followed.output.getvalue()
+    assert written.replace(b"[standby] ", b"").replace(b"\n", b"") == long * b"x" + b"the end"
+    assert max(map(len, written.splitlines())) <= 2 * child_module.CHUNK + len("[standby] ")
+
+
+async def test_pipes_that_a_stranger_holds_delay_the_end_only_a_little(run_config, monkeypatch) -> None:
+    monkeypatch.setattr(child_module, "DRAIN_SECONDS", 0.05)
+    followed = Followed(["/bin/sh", "-c", "setsid sleep 600 & echo $!"], run_config)
+
+    end = await followed.until_end()
+    os.kill(int(end.log), 9)
+
+    assert end.code == 0
+
+
+async def test_a_program_that_does_not_exist_is_an_error(run_config) -> None:
+    before = count_open_files()
+
+    with pytest.raises(FileNotFoundError):
+        Followed(["/no/such/program"], run_config)
+
+    assert count_open_files() == before
+
+
+def count_open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -1,0 +1,176 @@
+"""The agent's small parts: the end of a log, why a child ended, counters of the kernel, ports, orphans, the ledger."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainingjob_api.protocol import Failure, FailureReason
+from trainingjob_trainer.agent.endings import explain_end
+from trainingjob_trainer.agent.killings import count_oom_kills
+from trainingjob_trainer.agent.ledger import Ledger
+from trainingjob_trainer.agent.orphans import reap_orphans
+from trainingjob_trainer.agent.ports import HeldPort
+from trainingjob_trainer.agent.state import Ended
+from trainingjob_trainer.agent.tail import Tail
+
+TAILS: dict[str, tuple[list[bytes], str]] = {
+    "nothing": ([], ""),
+    "all of a short log": ([b"one\n", b"two\n"], "one\ntwo"),
+    "whole lines of a long one": ([b"0123456789\n", b"abc\ndef\n"], "abc\ndef"),
+    "the end of a long line": ([b"0123456789abcdef"], "6789abcdef"),
+    "the end of a long line that ends": ([b"0123456789abcdef\n"], "789abcdef"),
+    "no half letters": (["123456789é".encode()[:-1], b"x"], "23456789x"),
+}
+
+
+@pytest.mark.parametrize(("chunks", "want"), TAILS.values(), ids=TAILS.keys())
+def test_tail(chunks: list[bytes], want: str) -> None:
+    tail = Tail(limit=10)
+    for chunk in chunks:
+        tail.write(chunk)
+
+    assert tail.text() == want
+
+
+PEER_LOG = "F0000 client.h Terminating process because the JAX distributed service detected fatal errors. This most"
+ENDINGS: dict[str, tuple[Ended, FailureReason, str]] = {
+    "an exception nobody caught": (Ended(1, code=1, log="Traceback"), FailureReason.CRASH, "exited with code 1"),
+    "an exit before it was done": (Ended(1, code=0), FailureReason.CRASH, "exited with code 0"),
+    "killed for memory": (
+        Ended(1, signal="SIGKILL", out_of_memory=True),
+        FailureReason.OUT_OF_MEMORY,
+        "used up the container's memory (2Gi and its memory volumes)",
+    ),
+    "killed while another process died for memory": (
+        Ended(1, signal="SIGTERM", out_of_memory=True),
+        FailureReason.KILLED,
+        "ended by SIGTERM",
+    ),
+    "killed from outside": (Ended(1, signal="SIGKILL"), FailureReason.KILLED, "ended by SIGKILL"),
+    "its own fault": (Ended(1, signal="SIGSEGV"), FailureReason.CRASH, "crashed with SIGSEGV"),
+    "aborted": (Ended(1, signal="SIGABRT", log="CHECK failed"), FailureReason.CRASH, "crashed with SIGABRT"),
+    "aborted because another host was gone": (
+        Ended(1, signal="SIGABRT", log=PEER_LOG),
+        FailureReason.PEER,
+        "another host of the world was gone",
+    ),
+}
+
+
+@pytest.mark.parametrize(("ended", "reason", "words"), ENDINGS.values(), ids=ENDINGS.keys())
+def test_explain_end(ended: Ended, reason: FailureReason, words: str) -> None:
+    failure = explain_end(ended, step=7, memory="2Gi")
+
+    assert failure.reason is reason
+    assert words in failure.message
+    assert (failure.step, failure.exit_code, failure.signal, failure.log) == (7, ended.code, ended.signal, ended.log)
+    assert failure.path == ("spec.runtime.resources.memory" if reason is FailureReason.OUT_OF_MEMORY else "")
+    assert not failure.fatal
+
+
+def test_a_child_that_told_its_failure_is_believed() -> None:
+    words = Failure(reason=FailureReason.DATA, fatal=True, message="no text", path="spec.data", step=3)
+
+    believed = explain_end(Ended(1, code=3, log="the log", failure=words), step=7, memory="2Gi")
+    with_own_log = explain_end(
+        Ended(1, code=3, log="the log", failure=words.model_copy(update={"log": "my log", "step": None})),
+        step=7,
+        memory="2Gi",
+    )
+
+    assert believed == words.model_copy(update={"exit_code": 3, "log": "the log"})
+    assert (with_own_log.log, with_own_log.step) == ("my log", 7)
+
+
+OOM_FILES: dict[str, tuple[dict[str, str], int]] = {
+    "version 2": ({"memory.events": "low 0\noom 3\noom_kill 2\noom_group_kill 0\n"}, 2),
+    "version 1": ({"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n"}, 4),
+    "an old kernel counts nothing": ({"memory/memory.oom_control": "oom_kill_disable 0\n"}, 0),
+    "no cgroups": ({}, 0),
+}
+
+
+@pytest.mark.parametrize(("files", "want"), OOM_FILES.values(), ids=OOM_FILES.keys())
+def test_count_oom_kills(files: dict[str, str], want: int, tmp_path: Path) -> None:
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+    assert count_oom_kills(tmp_path) == want
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_held_port_is_free_for_nobody_until_it_is_released(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    held = HeldPort(address)
+
+    with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
+        other.bind((address, held.number))
+    held.release()
+    with socket.socket(family) as other:
+        other.bind((address, held.number))
+        other.listen()
+
+
+def test_two_held_ports_differ() -> None:
+    one, two = HeldPort("127.0.0.1"), HeldPort("127.0.0.1")
+
+    assert one.number != two.number
+    one.release()
+    two.release()
+
+
+def test_orphans_are_reaped_and_our_own_are_not() -> None:
+    # In a process of its own: only there does nobody else wait for children.
+    program = """
+import os, subprocess
+from trainingjob_trainer.agent.orphans import adopt_orphans, reap_orphans
+adopt_orphans()
+own = subprocess.Popen(["/bin/sh", "-c", "exit 7"])
+reader, writer = os.pipe()
+subprocess.run(["/bin/sh", "-c", "(exit 5) & echo $!"], pass_fds=(), check=True, stdout=writer)
+orphan = int(os.read(reader, 20))
+os.waitid(os.P_PID, own.pid, os.WEXITED | os.WNOWAIT)
+os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
+reap_orphans({own.pid})
+assert own.wait() == 7
+reap_orphans({own.pid})
+try:
+    os.waitpid(orphan, os.WNOHANG)
+except ChildProcessError:
+    print("gone")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "gone\n"
+
+
+def test_reaping_without_any_child_is_fine() -> None:
+    pid = os.fork()
+    if pid == 0:
+        reap_orphans(())
+        os._exit(0)
+
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_the_ledger_outlives_its_agent(tmp_path: Path) -> None:
+    Ledger("uid", tmp_path).write(3)
+
+    assert Ledger("uid", tmp_path).read() == 3
+    assert Ledger("another", tmp_path).read() == 0
+
+
+def test_a_forgotten_ledger_leaves_nothing(tmp_path: Path) -> None:
+    ledger = Ledger("uid", tmp_path)
+    ledger.write(3)
+    ledger.forget()
+    ledger.forget()
+
+    assert ledger.read() == 0
+    assert list(tmp_path.iterdir()) == []

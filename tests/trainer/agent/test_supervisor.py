@@ -1,0 +1,289 @@
+"""A whole agent: real processes that play the trainer, a real server that plays the operator."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from trainingjob_api.protocol import Directive, FailureReason, HostReport, Phase, Termination
+from trainingjob_api.world import Member, World
+from trainingjob_trainer.agent import host as host_module
+from trainingjob_trainer.agent.environment import read_environment
+from trainingjob_trainer.agent.supervisor import Supervisor
+
+type Launch = Callable[..., asyncio.Task[int]]
+
+
+def world(generation: int, *pods: str) -> World:
+    members = tuple(
+        Member(process=process, slice=process, host=0, pod=uid, pod_uid=uid, address="127.0.0.1")
+        for process, uid in enumerate(pods or ("uid-0",))
+    )
+    return World(generation=generation, job_uid="job-1", coordinator="127.0.0.1:1", members=members)
+
+
+@pytest.fixture
+async def launch(variables, operator, fake_trainer, tmp_path, monkeypatch) -> AsyncIterator[Launch]:
+    """Return a function that starts an agent whose trainers play the given parts, and returns its exit code's task."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    tasks: list[asyncio.Task[int]] = []
+
+    def start(command: list[str] | None = None, **parts: str) -> asyncio.Task[int]:
+        supervisor = Supervisor(read_environment(variables), command or fake_trainer(**parts))
+        tasks.append(asyncio.create_task(supervisor.run()))
+        return tasks[-1]
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def last_words(variables: dict[str, str]) -> Termination:
+    return Termination.model_validate_json(Path(variables["TRAININGJOB_TERMINATION_LOG"]).read_text())
+
+
+def wrote_last_words(variables: dict[str, str]) -> bool:
+    return Path(variables["TRAININGJOB_TERMINATION_LOG"]).exists()
+
+
+def has_standby(report: HostReport) -> bool:
+    return report.standby
+
+
+def is_training(generation: int) -> Callable[[HostReport], bool]:
+    return lambda report: report.generation == generation and report.phase is Phase.TRAINING
+
+
+def trainers() -> list[int]:
+    """Return the processes of this test's trainers."""
+    return [pid for pid in children_of(os.getpid()) if b"fake_trainer.py" in read_proc(pid, "cmdline")]
+
+
+def children_of(parent: int) -> list[int]:
+    listed = Path(f"/proc/{parent}/task").glob("*/children")
+    return [int(pid) for tasks in listed for pid in tasks.read_text().split()]
+
+
+def read_proc(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it is gone
+        return b""
+
+
+async def exit_code(task: asyncio.Task[int]) -> int:
+    return await asyncio.wait_for(task, 20)
+
+
+async def test_a_host_lives_from_its_first_report_to_the_end_of_its_job(launch, operator, variables, tmp_path) -> None:
+    task = launch(g1="finish")
+    first = await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    done = await operator.hear(lambda report: report.phase is Phase.DONE)
+    await operator.say(Directive.FINISH, outcome="Succeeded")
+
+    assert await exit_code(task) == 0
+    assert (first.pod, first.pod_uid, first.slice, first.host, first.generation) == ("pod-0", "uid-0", 3, 0, 0)
+    assert done.generation == 1
+    assert done.committed == 10
+    assert done.port != first.port
+    assert last_words(variables) == Termination(
+        job_uid="job-1", generation=1, phase=Phase.DONE, committed=10, outcome="Succeeded"
+    )
+    assert set(operator.tokens) == {"Bearer secret"}
+    assert not list(tmp_path.glob("trainingjob-agent-*"))
+
+
+async def test_a_standby_takes_over_in_a_higher_generation(launch, operator) -> None:
+    launch()
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(lambda report: is_training(1)(report) and report.standby)
+    await operator.say(Directive.TRAIN, world(2))
+    report = await operator.hear(is_training(2))
+
+    assert report.failure is None
+
+
+async def test_a_crash_is_reported_with_its_traceback_and_the_next_world_is_joined(launch, operator) -> None:
+    launch(g1="crash")
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    failed = await operator.hear(lambda report: report.phase is Phase.FAILED)
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(2))
+    await operator.hear(is_training(2))
+
+    assert failed.failure is not None
+    assert failed.failure.reason is FailureReason.CRASH
+    assert "RuntimeError: the matrix is singular" in failed.failure.log
+
+
+async def test_a_trainer_that_somebody_kills_is_reported(launch, operator) -> None:
+    launch()
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(is_training(1))
+    for pid in trainers():
+        os.kill(pid, signal.SIGKILL)
+    report = await operator.hear(lambda report: report.phase is Phase.FAILED)
+
+    assert report.failure is not None
+    assert (report.failure.reason, report.failure.signal) == (FailureReason.KILLED, "SIGKILL")
+
+
+async def test_leave_saves_and_leaves(launch, operator) -> None:
+    launch()
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(is_training(1))
+    await operator.say(Directive.LEAVE, world(1))
+    report = await operator.hear(lambda report: report.phase is Phase.LEFT)
+
+    assert (report.generation, report.committed, report.failure) == (1, 5, None)
+
+
+async def test_a_world_without_this_host_ends_its_trainer(launch, operator) -> None:
+    launch()
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(lambda report: is_training(1)(report) and report.standby)
+    await operator.say(Directive.TRAIN, world(2, "somebody-else"))
+    report = await operator.hear(lambda report: report.phase is Phase.IDLE)
+
+    assert (report.generation, report.standby, report.failure) == (1, True, None)
+
+
+async def test_an_operator_that_goes_and_comes_back_finds_the_trainer_at_work(launch, operator, monkeypatch) -> None:
+    monkeypatch.setattr("trainingjob_trainer.agent.reporter.FIRST_RETRY_SECONDS", 0.01)
+    launch()
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(is_training(1))
+    before = trainers()
+    operator.refuses_with = 503
+    told = len(operator.tokens)
+    await operator.hear(lambda _: len(operator.tokens) >= told + 3)
+    operator.reports.clear()
+    operator.refuses_with = 0
+    await operator.hear(is_training(1))
+
+    assert set(before) <= set(trainers())
+
+
+async def test_done_and_no_operator_ends_well(launch, operator, variables) -> None:
+    variables["TRAININGJOB_FINISH_AFTER_SECONDS"] = "0"
+    task = launch(g1="finish")
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+
+    assert await exit_code(task) == 0
+    assert last_words(variables) == Termination(job_uid="job-1", generation=1, phase=Phase.DONE, committed=10)
+
+
+async def test_a_deleted_pod_saves_tells_and_does_not_complete_its_index(launch, operator, variables) -> None:
+    task = launch()
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(is_training(1))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await exit_code(task) == 143
+    assert (operator.reports[-1].phase, operator.reports[-1].committed) == (Phase.LEFT, 5)
+    assert not operator.reports[-1].standby
+    assert not wrote_last_words(variables)
+    assert trainers() == []
+
+
+async def test_a_deleted_pod_whose_trainer_is_deaf_ends_in_time(launch, operator, variables) -> None:
+    variables["TRAININGJOB_GRACE_SECONDS"] = "0.2"
+    task = launch(g1="deaf")
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(is_training(1))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await exit_code(task) == 143
+    assert trainers() == []
+
+
+async def test_a_restarted_agent_does_not_enter_the_world_of_the_one_before(launch, operator) -> None:
+    first = launch()
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    before = await operator.hear(is_training(1))
+    first.cancel()
+    await asyncio.wait({first})
+    launch()
+    report = await operator.hear(lambda report: report.instance != before.instance and report.standby)
+    assert (report.generation, report.phase) == (1, Phase.FAILED)
+
+    await operator.say(Directive.TRAIN, world(2))
+    await operator.hear(is_training(2))
+
+
+async def test_a_standby_that_cannot_start_is_reported_with_its_words(launch, operator, monkeypatch) -> None:
+    monkeypatch.setattr(host_module, "BACKOFF_SECONDS", (0.01,))
+    launch(standby="broken")
+    report = await operator.hear(lambda report: report.phase is Phase.FAILED)
+
+    assert report.failure is not None
+    assert report.failure.log == "cannot import the trainer"
+    assert not report.standby
+
+
+async def test_a_trainer_that_is_not_in_the_image_is_reported(launch, operator, monkeypatch) -> None:
+    monkeypatch.setattr(host_module, "BACKOFF_SECONDS", (0.01,))
+    launch(command=["/no/such/python"])
+    report = await operator.hear(lambda report: report.phase is Phase.FAILED)
+
+    assert report.failure is not None
+    assert "No such file or directory: '/no/such/python'" in report.failure.message
+
+
+async def test_an_agent_that_is_a_reaper_leaves_no_zombies(operator, variables, fake_trainer, tmp_path) -> None:
+    program = """
+import asyncio, os, sys
+from trainingjob_trainer.agent.environment import read_environment
+from trainingjob_trainer.agent.orphans import adopt_orphans
+from trainingjob_trainer.agent.supervisor import Supervisor
+async def run():
+    return await Supervisor(read_environment(os.environ), sys.argv[1:]).run()
+adopt_orphans()
+sys.exit(asyncio.run(run()))
+"""
+    command = fake_trainer(g1="orphans")
+    environ = os.environ | variables | {"TMPDIR": str(tmp_path)}
+    agent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, *command, env=environ)
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(lambda report: is_training(1)(report) and report.standby)
+    await operator.hear(lambda _: not zombies_of(agent.pid))
+    await operator.say(Directive.FINISH, outcome="Failed")
+
+    assert await asyncio.wait_for(agent.wait(), 20) == 0
+
+
+def zombies_of(parent: int) -> list[int]:
+    return [pid for pid in children_of(parent) if b") Z " in read_proc(pid, "stat")]
+
+
+async def test_folders_that_cannot_be_written_stop_nothing(launch, operator, variables, monkeypatch, caplog) -> None:
+    monkeypatch.setenv("TMPDIR", "/proc")
+    monkeypatch.setattr("tempfile.tempdir", "/proc")
+    variables["TRAININGJOB_TERMINATION_LOG"] = "/proc/no"
+    task = launch(g1="finish")
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(lambda report: report.phase is Phase.DONE)
+    await operator.say(Directive.FINISH, outcome="Succeeded")
+
+    assert await exit_code(task) == 0
+    assert "a restart of this container will not know its world" in caplog.text
+    assert "the last words cannot be written" in caplog.text
