@@ -37,6 +37,8 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     """Namespaces whose jobs it runs. Empty: all of the cluster."""
     trainer_pull_policy: str = "IfNotPresent"
+    elastic_workload_priority: str = ""
+    """Kueue WorkloadPriorityClass of slices above a job's minimum. Empty: they queue like the minimum."""
     service: str = "trainingjob-operator"
     """The Service by which agents and the API server reach the operator."""
     webhook_enabled: bool = True
@@ -131,6 +133,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "namespace": _name,
     "namespaces": _names,
     "trainer_pull_policy": _one_of(*_PULL_POLICIES),
+    "elastic_workload_priority": str,
     "service": _name,
     "webhook_enabled": _flag,
     "webhook_configuration": str,
