@@ -1,0 +1,140 @@
+"""TrainingJobs as they stand in YAML files: read, counted and named, before anything judges them.
+
+A file may hold several documents, as `kubectl apply -f` takes them. What is no TrainingJob is named, not passed over in
+silence: a misspelt `kind` must not look like success.
+"""
+
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainingjob_api.job import API_VERSION, KIND
+from trainingjob_operator.cli.errors import CommandError
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One YAML document. `place` is where it stands, as messages name it."""
+
+    place: str
+    content: Any
+
+    @property
+    def is_job(self) -> bool:
+        """Return whether the document says that it is a TrainingJob of the version that this program knows."""
+        return (
+            isinstance(self.content, dict)
+            and self.content.get("apiVersion") == API_VERSION
+            and self.content.get("kind") == KIND
+        )
+
+    @property
+    def name(self) -> str:
+        """Return the object's name, empty where it has none."""
+        metadata = self.content.get("metadata") if isinstance(self.content, dict) else None
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        return name if isinstance(name, str) else ""
+
+    @property
+    def spec(self) -> Any:
+        """Return the raw spec of a TrainingJob."""
+        return self.content.get("spec")
+
+    def describe(self) -> str:
+        """Return what the document is, for a message about one that is no TrainingJob."""
+        if not isinstance(self.content, dict) or "kind" not in self.content:
+            return "not a Kubernetes object (it has no `kind`)"
+        if self.content["kind"] == KIND:
+            return f"a TrainingJob of apiVersion '{self.content.get('apiVersion', '')}', not '{API_VERSION}'"
+        return f"a {self.content['kind']}, not a TrainingJob"
+
+
+def read_documents(files: Iterable[str]) -> list[Document]:
+    """Return the documents of all files in order; `-` is standard input. Empty documents are left out.
+
+    Raises:
+        CommandError: a file cannot be read or is no YAML.
+    """
+    return [document for file in files for document in _read_file(file)]
+
+
+def read_one_job(file: str) -> Document:
+    """Return the only TrainingJob of a file.
+
+    Raises:
+        CommandError: the file cannot be read, or it does not hold exactly one TrainingJob.
+    """
+    documents = read_documents([file])
+    jobs = [document for document in documents if document.is_job]
+    if len(jobs) == 1:
+        return jobs[0]
+    if jobs:
+        names = ", ".join(f'"{job.name}"' for job in jobs)
+        raise CommandError(f"{_label(file)} holds {len(jobs)} TrainingJobs ({names}). Put one into a file of its own.")
+    others = "; ".join(f"{document.place} is {document.describe()}" for document in documents)
+    raise CommandError(f"{_label(file)} holds no TrainingJob" + (f": {others}." if others else ": it is empty."))
+
+
+def _read_file(file: str) -> list[Document]:
+    label = _label(file)
+    try:
+        text = sys.stdin.read() if file == STDIN else Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{label} is not UTF-8 text: {error.reason} at byte {error.start}.") from error
+    except OSError as error:
+        raise CommandError(f"Cannot read {label}: {error.strerror}.") from error
+    try:
+        contents = list(yaml.load_all(text, Loader=_Loader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise CommandError(f"{label} is no valid YAML: {_explain(error)}") from error
+    present = [(number, content) for number, content in enumerate(contents, start=1) if content is not None]
+    if len(contents) == 1:
+        return [Document(label, content) for _, content in present]
+    return [Document(f"{label}, document {number},", content) for number, content in present]
+
+
+def _label(file: str) -> str:
+    return "standard input" if file == STDIN else file
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply."
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{error}."
+    mark = error.problem_mark
+    return f"{error.problem} in line {mark.line + 1}, column {mark.column + 1}."
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as `kubectl` reads it: a key stands once in a mapping, dates are text, `3e-4` is a number."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        """Refuse the second of two equal keys; plain YAML loaders would let it win in silence."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
+                continue
+            if key.value in seen:
+                problem = f"the key `{key.value}` stands twice"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_REPLACED = {f"tag:yaml.org,2002:{tag}" for tag in ("timestamp", "int", "float")}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_INT = re.compile(r"^[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
+_FLOAT = re.compile(r"^([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))

@@ -1,0 +1,98 @@
+"""A cluster of one machine for one job: the port that the reconciler uses, over processes.
+
+It stands for the API server (one job with resource versions, and its children), and hands what JobSet, the Job
+controller and the kubelet do to `Controllers`. The operator's own code runs unchanged above it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainingjob_operator.cli.local.children import NODE, local_node
+from trainingjob_operator.cli.local.controllers import Controllers
+from trainingjob_operator.cli.local.objects import Objects
+from trainingjob_operator.core.manifests import Children
+from trainingjob_operator.shell.ports import ConflictError, Manifest
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event on the job, as `kubectl get events` would show it."""
+
+    warning: bool
+    reason: str
+    message: str
+
+
+class LocalCluster:
+    """Implements `ports.Cluster` for one job."""
+
+    def __init__(
+        self,
+        job: Manifest,
+        objects: Objects,
+        controllers: Controllers,
+        *,
+        save_job: Callable[[Manifest], None],
+        emit: Callable[[Event], None],
+    ) -> None:
+        """Keep one job. `save_job` is called with every new state of it, before anybody can act on that state."""
+        self.job = job
+        self._objects = objects
+        self._controllers = controllers
+        self._save_job = save_job
+        self._emit = emit
+
+    async def read_job(self, namespace: str, name: str) -> Manifest | None:
+        """Return the job."""
+        metadata = self.job["metadata"]
+        return self.job if (namespace, name) == (metadata["namespace"], metadata["name"]) else None
+
+    async def read_children(self, namespace: str, uid: str) -> Children:
+        """Return all objects: there are no others than the job's."""
+        del namespace, uid
+        return Children(
+            jobsets=self._objects.of_kind("JobSet"),
+            jobs=self._objects.of_kind("Job"),
+            pods=self._objects.of_kind("Pod"),
+            config_maps=self._objects.of_kind("ConfigMap"),
+            nodes={NODE: local_node()},
+        )
+
+    async def create(self, manifest: Manifest) -> None:
+        """Create an object. Raises `ConflictError` where one of that kind and name exists."""
+        if manifest in self._objects:
+            raise ConflictError(f"{manifest['kind']} {manifest['metadata']['name']} exists already")
+        await self.apply(manifest)
+
+    async def apply(self, manifest: Manifest) -> None:
+        """Create an object, or replace what it says."""
+        self._controllers.put(manifest)
+
+    async def delete(self, manifest: Manifest, *, grace_seconds: int | None = None) -> None:
+        """Delete this very object and, in the background, what it owns."""
+        found = self._objects.find(manifest["metadata"]["uid"])
+        if found is not None:
+            self._controllers.delete(found, grace_seconds)
+
+    async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
+        """Replace the status; return the new job. Raises `ConflictError` where the job changed since it was read."""
+        if job["metadata"]["resourceVersion"] != self.job["metadata"]["resourceVersion"]:
+            raise ConflictError("the job changed since it was read")
+        return self._replace_job({**self.job, "status": status})
+
+    async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
+        """Pass an event on to whoever shows them."""
+        del job
+        self._emit(Event(warning, reason, message))
+
+    def suspend(self) -> None:
+        """Set `spec.suspend`, as `kubectl patch` would."""
+        metadata = {**self.job["metadata"], "generation": self.job["metadata"]["generation"] + 1}
+        self._replace_job({**self.job, "metadata": metadata, "spec": {**self.job["spec"], "suspend": True}})
+
+    def _replace_job(self, job: Manifest) -> Manifest:
+        version = str(int(self.job["metadata"]["resourceVersion"]) + 1)
+        replaced = {**job, "metadata": {**job["metadata"], "resourceVersion": version}}
+        self._save_job(replaced)
+        self.job = replaced
+        return replaced

@@ -1,0 +1,192 @@
+"""JobSet, the Job controller and the kubelet of a local run: one loop that makes processes follow the objects.
+
+Like theirs, the loop is level-based: calls only change objects, each round makes what is missing, ends what lost its
+owner, and says when it wants to look again.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+
+from trainingjob_operator.cli.local.children import child_jobs, ended_pod, host_of, make_pod, slice_of, started_pod
+from trainingjob_operator.cli.local.container import Container
+from trainingjob_operator.cli.local.objects import Objects
+from trainingjob_operator.core.manifests import owner_uid
+from trainingjob_operator.core.times import format_time
+from trainingjob_operator.shell.ports import Manifest
+
+type StartPod = Callable[[Manifest, str], Awaitable[Container]]
+"""Start a pod's container; the second argument is the pod's token."""
+
+GRACE_SECONDS = 30.0
+MAX_BACKOFF_SECONDS = 60.0
+SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""The characters that Kubernetes makes names of."""
+
+
+class Controllers:
+    """Keeps a container running for each host of each slice, until it exits with 0 or its owner goes."""
+
+    def __init__(
+        self,
+        job_uid: str,
+        objects: Objects,
+        start_pod: StartPod,
+        *,
+        notify: Callable[[], None],
+        backoff_seconds: float,
+    ) -> None:
+        """Follow `objects`.
+
+        `notify` is called when a pod came or ended. A host whose container died gets a new pod after `backoff_seconds`,
+        and after twice as long each time it dies again.
+        """
+        self._job_uid = job_uid
+        self._objects = objects
+        self._start_pod = start_pod
+        self._notify = notify
+        self._backoff_seconds = backoff_seconds
+        self._containers: dict[str, Container] = {}  # by the pod's UID, while it runs
+        self._tokens: dict[str, str] = {}  # the pod's UID by its token
+        self._due: dict[tuple[str, int], float] = {}  # when to replace a dead pod: by its Job's UID and its host
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Follow the objects while the context lasts; kill what still runs at its end."""
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(self._follow())
+            try:
+                yield
+            finally:
+                following.cancel()
+                self.kill_all()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def put(self, manifest: Manifest) -> None:
+        """Keep an object, new or changed."""
+        self._objects.put(manifest, datetime.now(UTC))
+        self._changed.set()
+
+    def delete(self, manifest: Manifest, grace_seconds: float | None = None) -> None:
+        """Delete an object. A pod goes when its container has ended, all else at once."""
+        if "deletionTimestamp" in manifest["metadata"]:
+            return
+        container = self._containers.get(manifest["metadata"]["uid"])
+        if container is None:
+            self._objects.remove(manifest)
+        else:
+            now = datetime.now(UTC)
+            marked = {**manifest, "metadata": {**manifest["metadata"], "deletionTimestamp": format_time(now)}}
+            self._objects.put(marked, now)
+            self._spawn(container.stop(GRACE_SECONDS if grace_seconds is None else grace_seconds))
+        self._changed.set()
+
+    def find_pod(self, token: str) -> Manifest | None:  # None: no pod that is still there was given that token
+        """Return the pod that a token was given to."""
+        uid = self._tokens.get(token)
+        return None if uid is None else self._objects.find(uid)
+
+    def kill_slice(self, number: int) -> None:
+        """Kill all processes of a slice at once, as a power cut would."""
+        for pod in self._objects.of_kind("Pod"):
+            container = self._containers.get(pod["metadata"]["uid"])
+            if container is not None and slice_of(pod) == number:
+                container.kill()
+
+    def kill_all(self) -> None:
+        """Kill every process."""
+        for container in self._containers.values():
+            container.kill()
+
+    async def _follow(self) -> None:
+        while True:
+            self._changed.clear()
+            wait = await self._settle()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), wait)
+
+    async def _settle(self) -> float | None:  # None: nothing becomes due by itself
+        """Make what is missing and end what lost its owner; return the seconds until a dead pod is to be replaced."""
+        for orphan in self._objects.find_orphans(self._job_uid):
+            self.delete(orphan)
+        for jobset in self._objects.of_kind("JobSet"):
+            self._make_jobs(jobset)
+        clock = asyncio.get_running_loop().time()
+        waits = []
+        for job in self._objects.of_kind("Job"):
+            for host in self._missing_hosts(job):
+                wait = self._due.get((job["metadata"]["uid"], host), clock) - clock
+                if wait > 0:
+                    waits.append(wait)
+                else:
+                    await self._make_pod(job, host)
+        return min(waits, default=None)
+
+    def _make_jobs(self, jobset: Manifest) -> None:
+        for job in child_jobs(jobset):
+            # A Job of that name may be gone before its pods are: two processes must not stand for one host.
+            leftover = [pod for pod in self._objects.of_kind("Pod") if _job_name(pod) == job["metadata"]["name"]]
+            if job not in self._objects and not leftover:
+                self._objects.put(job, datetime.now(UTC))
+
+    def _missing_hosts(self, job: Manifest) -> list[int]:
+        """Return the hosts of a Job that have no pod which runs, or has run to its good end."""
+        pods = [pod for pod in self._objects.of_kind("Pod") if owner_uid(pod) == job["metadata"]["uid"]]
+        present = {
+            host_of(pod)
+            for pod in pods
+            if pod["status"]["phase"] != "Failed" and "deletionTimestamp" not in pod["metadata"]
+        }
+        return [host for host in range(job["spec"]["completions"]) if host not in present]
+
+    async def _make_pod(self, job: Manifest, host: int) -> None:
+        suffix = "".join(secrets.choice(SUFFIX_LETTERS) for _ in range(5))
+        pod = self._objects.put(make_pod(job, host, suffix), datetime.now(UTC))
+        token = secrets.token_urlsafe()
+        self._tokens[token] = pod["metadata"]["uid"]
+        container = await self._start_pod(pod, token)
+        self._containers[pod["metadata"]["uid"]] = container
+        now = datetime.now(UTC)
+        if self._objects.find(pod["metadata"]["uid"]) is None:  # deleted meanwhile
+            container.kill()
+        else:
+            self._objects.put(started_pod(pod, now), now)
+        self._spawn(self._watch(pod, container))
+        self._notify()
+
+    async def _watch(self, started: Manifest, container: Container) -> None:
+        end = await container.wait()
+        del self._containers[started["metadata"]["uid"]]
+        pod = self._objects.find(started["metadata"]["uid"])
+        if pod is not None and "deletionTimestamp" in pod["metadata"]:
+            self._objects.remove(pod)
+        elif pod is not None:
+            now = datetime.now(UTC)
+            self._objects.put(ended_pod(pod, end, now), now)
+            if end.exit_code != 0:
+                self._back_off(pod, now)
+        self._changed.set()
+        self._notify()
+
+    def _back_off(self, pod: Manifest, now: datetime) -> None:
+        """Count a pod's failure in its Job, and let its replacement wait the longer the more there were."""
+        job = self._objects.find(owner_uid(pod))
+        if job is None:
+            return
+        failed = job["status"].get("failed", 0) + 1
+        self._objects.put({**job, "status": {"failed": failed}}, now)
+        wait = min(self._backoff_seconds * 2 ** (failed - 1), MAX_BACKOFF_SECONDS)
+        self._due[job["metadata"]["uid"], host_of(pod)] = asyncio.get_running_loop().time() + wait
+
+    def _spawn(self, coroutine: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _job_name(pod: Manifest) -> str:
+    return str(pod["metadata"]["labels"]["batch.kubernetes.io/job-name"])

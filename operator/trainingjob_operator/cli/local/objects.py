@@ -1,0 +1,65 @@
+"""The objects of a local run, as an API server would keep them: by kind and name, each with its own UID."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from uuid import uuid4
+
+from trainingjob_operator.core.manifests import owner_uid
+from trainingjob_operator.core.times import format_time
+from trainingjob_operator.shell.ports import Manifest
+
+
+class Objects:
+    """All objects but the job itself."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._by_key: dict[tuple[str, str], Manifest] = {}
+
+    def __iter__(self) -> Iterator[Manifest]:
+        """Iterate over all objects; they may change meanwhile."""
+        return iter(tuple(self._by_key.values()))
+
+    def __contains__(self, manifest: Manifest) -> bool:
+        """Return whether there is an object of that kind and name."""
+        return _key(manifest) in self._by_key
+
+    def of_kind(self, kind: str) -> tuple[Manifest, ...]:
+        """Return all objects of a kind, by name."""
+        return tuple(self._by_key[key] for key in sorted(self._by_key) if key[0] == kind)
+
+    def find(self, uid: str) -> Manifest | None:  # None: it is gone
+        """Return the object with a UID."""
+        return next((manifest for manifest in self if manifest["metadata"]["uid"] == uid), None)
+
+    def put(self, manifest: Manifest, now: datetime) -> Manifest:
+        """Keep an object under its name, with the UID of the one that stood there before or a new one; return it."""
+        before = self._by_key.get(_key(manifest), {}).get("metadata", {})
+        metadata = {
+            **manifest["metadata"],
+            "uid": manifest["metadata"].get("uid") or before.get("uid") or new_uid(),
+            "creationTimestamp": before.get("creationTimestamp") or format_time(now),
+        }
+        kept = {**manifest, "metadata": metadata}
+        self._by_key[_key(manifest)] = kept
+        return kept
+
+    def remove(self, manifest: Manifest) -> None:
+        """Forget an object; a namesake with another UID stays."""
+        found = self._by_key.get(_key(manifest))
+        if found is not None and found["metadata"]["uid"] == manifest["metadata"]["uid"]:
+            del self._by_key[_key(manifest)]
+
+    def find_orphans(self, job_uid: str) -> list[Manifest]:
+        """Return the objects whose owner is gone. `job_uid` is the job's own: it is always there."""
+        alive = {manifest["metadata"]["uid"] for manifest in self} | {job_uid}
+        return [manifest for manifest in self if owner_uid(manifest) not in alive]
+
+
+def new_uid() -> str:
+    """Return a UID as an API server makes them."""
+    return str(uuid4())
+
+
+def _key(manifest: Manifest) -> tuple[str, str]:
+    return manifest["kind"], manifest["metadata"]["name"]
