@@ -40,7 +40,7 @@ class Settings:
     elastic_workload_priority: str = ""
     """Kueue WorkloadPriorityClass of slices above a job's minimum. Empty: they queue like the minimum."""
     service: str = "trainingjob-operator"
-    """The Service by which agents and the API server reach the operator."""
+    """The Service by which agents and the API server reach the operator; also the name of its Lease."""
     webhook_enabled: bool = True
     webhook_configuration: str = "trainingjob-operator"
     """The ValidatingWebhookConfiguration that is to trust the operator's own CA."""
