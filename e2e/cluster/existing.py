@@ -17,6 +17,10 @@ class ExistingCluster:
     name = "existing"
     can_kill_nodes = False
 
+    def is_up(self) -> bool:
+        """Return True: nobody starts or stops this cluster here."""
+        return True
+
     def up(self) -> None:
         """Check that the cluster answers and knows JobSets.
 
@@ -24,6 +28,9 @@ class ExistingCluster:
             ClusterError: It does not; the message says what is missing.
         """
         self.kubectl("get", "jobsets", "--namespace=default")
+
+    def down(self) -> None:
+        """Do nothing: the cluster is not ours."""
 
     def kubeconfig(self) -> Path:
         """Return the file that $KUBECONFIG names, or kubectl's default."""

@@ -14,8 +14,16 @@ class Cluster(Protocol):
     name: str
     can_kill_nodes: bool
 
+    def is_up(self) -> bool:
+        """Return whether the cluster runs already, so that whoever starts it knows whether to stop it."""
+        ...
+
     def up(self) -> None:
         """Bring the cluster up, or repair what is missing; return when jobs can be created."""
+        ...
+
+    def down(self) -> None:
+        """Stop the cluster and leave nothing behind."""
         ...
 
     def kubeconfig(self) -> Path:

@@ -25,9 +25,13 @@ class KindCluster:
     def __init__(self, topology: Topology | None = None) -> None:
         self._topology = topology or Topology()
 
+    def is_up(self) -> bool:
+        """Return whether the cluster exists."""
+        return NAME in run(["kind", "get", "clusters"]).split()
+
     def up(self) -> None:
         """Create the cluster unless it exists; label its nodes, install JobSet, load the project's images."""
-        if NAME not in run(["kind", "get", "clusters"]).split():
+        if not self.is_up():
             SHARED.mkdir(parents=True, exist_ok=True)
             run(["kind", "create", "cluster", f"--name={NAME}", "--config=-"], stdin=json.dumps(self._configuration()))
         self.kubeconfig().write_text(run(["kind", "get", "kubeconfig", f"--name={NAME}"]))
@@ -39,6 +43,10 @@ class KindCluster:
         self._load(JOBSET_IMAGE, OWN / "jobset.Containerfile", JOBSET.folder())
         self.load_images()
         install_jobset(self.helm)
+
+    def down(self) -> None:
+        """Delete the cluster."""
+        run(["kind", "delete", "cluster", f"--name={NAME}"])
 
     def kubeconfig(self) -> Path:
         """Return the administrator's kubeconfig."""

@@ -3,9 +3,9 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from e2e.cluster.evidence import gather_objects
 from e2e.cluster.machine import Machine
 from e2e.cluster.node import NodeBinaries
 from e2e.cluster.packages import ensure_packages
-from e2e.cluster.paths import KUBECONFIG, LOGS, NODES, RUN, SEED, SHARED, STATE, TOPOLOGY
+from e2e.cluster.paths import CHECKOUT, KUBECONFIG, LOGS, NODES, RUN, SEED, SHARED, STATE, TOPOLOGY
 from e2e.cluster.processes import recorded_machines
 from e2e.cluster.progress import say
 from e2e.cluster.shared_volume import TRAINER_UID, shared_volume
@@ -38,6 +38,10 @@ class LocalCluster:
 
     def __init__(self, topology: Topology | None = None) -> None:
         self._wanted = topology
+
+    def is_up(self) -> bool:
+        """Return whether a cluster of this checkout runs, be it in part."""
+        return owner.find_owner() == CHECKOUT and network.SWITCH.find_init() is not None
 
     def up(self) -> None:
         """Bring the cluster up, or repair what is missing; return when jobs can be created.
@@ -104,10 +108,12 @@ class LocalCluster:
     def create_shared_volume(self, namespace: str, claim: str) -> None:
         """Create an empty ReadWriteMany claim that the trainer's user may write to."""
         folder = SHARED / namespace / claim
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        os.chown(folder, TRAINER_UID, TRAINER_UID)
-        for manifest in shared_volume(namespace, claim, folder):
+        volume, request = shared_volume(namespace, claim, folder)
+        if not self.kubectl("get", "persistentvolume", volume["metadata"]["name"], "--ignore-not-found"):
+            shutil.rmtree(folder, ignore_errors=True)  # of an earlier namespace with this name
+            folder.mkdir(parents=True)
+            os.chown(folder, TRAINER_UID, TRAINER_UID)
+        for manifest in (volume, request):
             self.kubectl("apply", "--filename=-", stdin=json.dumps(manifest))
 
     def kill_node(self, node: str) -> None:
@@ -137,6 +143,15 @@ class LocalCluster:
     def heal_node(self, node: str) -> None:
         """Undo `partition_node`."""
         network.heal(self._find(node).octet)
+
+    @contextmanager
+    def without_api_server(self) -> Iterator[None]:
+        """Kill the API server for a while; what runs on the nodes runs on."""
+        control_plane.MACHINE.stop("kube-apiserver")
+        try:
+            yield
+        finally:
+            control_plane.start(KUBERNETES.folder(), ETCD.folder(), self.topology().nodes())
 
     def gather_logs(self, folder: Path) -> None:
         """Copy daemons' logs, pods' logs, events and objects into a folder."""

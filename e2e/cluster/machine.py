@@ -15,7 +15,7 @@ from pathlib import Path
 from e2e.cluster import cgroups
 from e2e.cluster.commands import ClusterError, run, wait_until
 from e2e.cluster.paths import LOGS
-from e2e.cluster.processes import Process, find_process, identify, launch, record_path, write_record
+from e2e.cluster.processes import Process, child_pids, find_process, identify, launch, record_path, write_record
 
 INIT = "init"
 
@@ -83,17 +83,8 @@ class Machine:
             [*unshare, "bash", "-c", BOOT % self.setup], log=log, cgroup_files=cgroups.daemon_files(self.name),
             env=_environment(self.env, ()),
         )  # fmt: skip
-        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-
-        def find_child() -> int | None:  # None: not forked yet
-            try:
-                words = children.read_text().split()
-            except (FileNotFoundError, ProcessLookupError) as error:
-                raise ClusterError(f"machine {self.name} did not boot; see {log}") from error
-            return int(words[0]) if words else None
-
-        wait_until(lambda: find_child() is not None, f"machine {self.name} to fork", seconds=10)
-        init = identify(find_child() or 0, log)
+        wait_until(lambda: bool(child_pids(parent.pid)), f"machine {self.name} to fork (see {log})", seconds=10)
+        init = identify(child_pids(parent.pid)[0], log)
         write_record(self.name, INIT, init)
         booted = Path(f"/proc/{init.pid}/root/run/booted")
         wait_until(lambda: booted.exists() or not init.is_alive(), f"machine {self.name} to boot", seconds=20)
@@ -128,6 +119,15 @@ class Machine:
         wait_until(lambda: not self.is_running(daemon) or condition(), what, seconds=seconds)
         if not self.is_running(daemon):
             raise ClusterError(f"{daemon} of machine {self.name} ended; see {self._log(daemon)}")
+
+    def stop(self, daemon: str) -> None:
+        """Kill one daemon, and only it. Nothing if it is not running."""
+        if (entry := find_process(self.name, daemon)) is None:
+            return
+        # The record is of `nsenter`, which waits for the daemon in the other process namespace and ends with it.
+        for pid in child_pids(entry.pid):
+            identify(pid, self._log(daemon)).kill()
+        wait_until(lambda: not entry.is_alive(), f"{daemon} of machine {self.name} to die", seconds=20)
 
     def kill(self) -> None:
         """Cut the power: every process of the machine dies at once, frozen ones too. Nothing if it is off."""

@@ -67,6 +67,14 @@ def start_time(pid: int) -> str | None:
     return None if state in "ZX" else fields[18]
 
 
+def child_pids(pid: int) -> list[int]:
+    """Return the pids of a process's children; none when it has ended."""
+    try:
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def launch(argv: Sequence[str | Path], *, log: Path, cgroup_files: Sequence[Path], env: Mapping[str, str]) -> Process:
     """Start a process that outlives this one, with its output appended to `log`.
 

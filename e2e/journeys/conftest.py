@@ -1,0 +1,32 @@
+"""What every journey stands on: one cluster for the whole run, and its evidence when a journey fails."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.choice import open_cluster
+from e2e.cluster.interface import Cluster
+
+EVIDENCE = Path(__file__).parents[2] / "build" / "e2e-logs"
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The cluster that E2E_CLUSTER names. One that was up before stays up; one that was not goes down again."""
+    opened = open_cluster()
+    was_up = opened.is_up()
+    opened.up()
+    yield opened
+    if request.session.testsfailed:
+        opened.gather_logs(EVIDENCE)
+    if not was_up:
+        opened.down()
+
+
+@pytest.fixture
+def drilled(cluster: Cluster) -> Cluster:
+    """The cluster, where its nodes can lose power, freeze and be cut off; elsewhere the test is skipped."""
+    if not cluster.can_kill_nodes:
+        pytest.skip(f"nodes of the {cluster.name} cluster cannot be switched off; use E2E_CLUSTER=local or kind")
+    return cluster
