@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from e2e.cluster.seam import TestCluster, open_cluster
+from e2e.cluster.choice import open_cluster
+from e2e.cluster.interface import Cluster
 from e2e.drills import slice_nodes, take_slice_away
 from e2e.product import Job, JourneyError, Manifest, Product, load_example, step_of
 
@@ -87,7 +88,7 @@ def lose_and_regain(product: Product, job: Job, slice_number: int, narrator: Nar
         lambda status: is_full(status) and step_of(status) >= start + STEPS_BEFORE_A_FAULT,
         CHANGE_TIMEOUT,
     )
-    nodes = slice_nodes(product.cluster, job, slice_number)
+    nodes = slice_nodes(job, slice_number)
     narrator.console.print(f"\n[bold]The power of {' and '.join(nodes)} (slice {slice_number}) goes off.[/bold]")
     killed = time.time()
     with take_slice_away(product.cluster, nodes):
@@ -117,13 +118,11 @@ def generation_of(status: Manifest) -> int:
     return (status.get("world") or {}).get("generation", 0)
 
 
-def prepare(console: Console) -> tuple[TestCluster, Product]:
+def prepare(console: Console) -> tuple[Cluster, Product]:
     """Bring the cluster up with this checkout's images and the operator installed."""
     cluster = open_cluster()
     console.rule("a Kubernetes cluster")
     cluster.up()
-    console.rule("images")
-    cluster.load_images()
     console.rule("helm install")
     product = Product(cluster)
     product.install()
@@ -149,7 +148,7 @@ def main() -> int:
     console.rule("the report")
     report(console, job)
     console.print(f"\nThe demo took {time.monotonic() - started:.0f} s. The cluster is still up; look around with")
-    console.print(f"  export KUBECONFIG={cluster.kubeconfig}", highlight=False, soft_wrap=True)
+    console.print(f"  export KUBECONFIG={cluster.kubeconfig()}", highlight=False, soft_wrap=True)
     console.print("  make demo-down      removes it without a trace")
     return 0 if job.status().get("phase") == "Succeeded" else 1
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import yaml
 
-from e2e.cluster.seam import OPERATOR_IMAGE, TRAINER_IMAGE, TestCluster, shared_volume
+from e2e.cluster.commands import ClusterError
+from e2e.cluster.images import OPERATOR_IMAGE, TRAINER_IMAGE
+from e2e.cluster.interface import Cluster
+from e2e.cluster.topology import ROLE_LABEL, SYSTEM_TAINT
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "charts/trainingjob"
@@ -38,7 +41,12 @@ def wait_until[T](what: str, probe: Callable[[], T | None], timeout: float, seen
     """
     end = time.monotonic() + timeout
     while True:
-        value = probe()
+        try:
+            value = probe()
+        except ClusterError as error:  # the API server may be away for a moment: that is what some journeys are about
+            if time.monotonic() > end:
+                raise JourneyError(f"waited {timeout:.0f} s for {what}; the cluster says {error}") from error
+            value = None
         if value is not None:
             return value
         if time.monotonic() > end:
@@ -50,7 +58,7 @@ def wait_until[T](what: str, probe: Callable[[], T | None], timeout: float, seen
 class Job:
     """A TrainingJob on the cluster."""
 
-    cluster: TestCluster
+    cluster: Cluster
     namespace: str
     name: str
 
@@ -60,7 +68,8 @@ class Job:
 
     def status(self) -> Manifest:
         """Return the status; empty where there is none yet."""
-        return self.read().get("status", {})
+        status: Manifest = self.read().get("status", {})
+        return status
 
     def get_json(self, *arguments: str) -> Manifest:
         """Return what `kubectl get` prints as JSON; empty where it prints nothing."""
@@ -74,7 +83,8 @@ class Job:
 
     def children(self, kind: str, uid: str) -> list[Manifest]:
         """Return the objects of a kind that carry the job's UID."""
-        return self.get_json(kind, "-l", f"trainingjob.dev/job-uid={uid}").get("items", [])
+        items: list[Manifest] = self.get_json(kind, "-l", f"trainingjob.dev/job-uid={uid}").get("items", [])
+        return items
 
     def wait(self, what: str, holds: Callable[[Manifest], Any], timeout: float) -> Manifest:
         """Return the first status for which `holds` is true."""
@@ -115,7 +125,8 @@ class Job:
 
 def step_of(status: Manifest) -> int:
     """Return the newest step in a status; 0 where there is none."""
-    return (status.get("progress") or {}).get("step", 0)
+    step: int = (status.get("progress") or {}).get("step", 0)
+    return step
 
 
 def condition(status: Manifest, kind: str) -> Manifest:
@@ -143,14 +154,24 @@ def change(manifest: Manifest, changes: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
-def shared_reader(namespace: str, cluster: TestCluster) -> Manifest:
+def system_placement(cluster: Cluster) -> Manifest:
+    """Return the part of a pod's spec that puts it where no drill strikes, on clusters that know such a place."""
+    if not cluster.can_kill_nodes:
+        return {}
+    return {
+        "nodeSelector": {ROLE_LABEL: "system"},
+        "tolerations": [{"key": SYSTEM_TAINT, "operator": "Exists", "effect": "NoSchedule"}],
+    }
+
+
+def shared_reader(namespace: str, cluster: Cluster) -> Manifest:
     """Return a pod that mounts the shared volume and waits: files are read through it on every kind of cluster."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "reader", "namespace": namespace},
         "spec": {
-            **cluster.system_placement(),
+            **system_placement(cluster),
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "securityContext": {
@@ -178,7 +199,7 @@ def shared_reader(namespace: str, cluster: TestCluster) -> Manifest:
 class Product:
     """The operator on a cluster."""
 
-    cluster: TestCluster
+    cluster: Cluster
     values: dict[str, str] = field(default_factory=dict)
 
     def install(self) -> None:
@@ -189,10 +210,11 @@ class Product:
             "image.pullPolicy": "IfNotPresent",
             "trainer.image.repository": TRAINER_IMAGE.rpartition(":")[0],
             "trainer.image.tag": TRAINER_IMAGE.rpartition(":")[2],
-            **self.cluster.chart_values(),
             **self.values,
         }
         flags = [flag for key, value in values.items() for flag in ("--set-string", f"{key}={value}")]
+        for key, value in system_placement(self.cluster).items():
+            flags += ["--set-json", f"{key}={json.dumps(value)}"]
         self.cluster.helm(
             *("upgrade", "--install", RELEASE, str(CHART)),
             *("--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "3m"),
@@ -229,7 +251,8 @@ class Product:
             "kind": "Namespace",
             "metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
         }
-        self.apply(manifest, *shared_volume(self.cluster, name, CLAIM))
+        self.apply(manifest)
+        self.cluster.create_shared_volume(name, CLAIM)
         self.apply(shared_reader(name, self.cluster))
         self.cluster.kubectl("wait", "-n", name, "pod/reader", "--for=condition=Ready", "--timeout=120s")
 
@@ -237,7 +260,6 @@ class Product:
     def namespace(self, name: str) -> Iterator[str]:
         """Make a namespace as above for a while, and delete it with all that is in it afterwards."""
         self.make_namespace(name)
-        self.run_in_reader(name, "find", "/shared", "-mindepth", "1", "-delete")
         try:
             yield name
         finally:

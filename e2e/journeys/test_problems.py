@@ -1,10 +1,10 @@
 """Bad input on a real cluster: what `kubectl apply` answers, and what the condition says where only a host can know."""
 
-import subprocess
 from typing import Any
 
 import pytest
 
+from e2e.cluster.commands import ClusterError
 from e2e.product import Job, Product, condition, load_example, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -37,27 +37,27 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 @pytest.mark.parametrize(("changes", "words"), REFUSED.values(), ids=REFUSED.keys())
 def test_apply_refuses(product: Product, namespace: str, changes: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(subprocess.CalledProcessError) as refusal:
+    with pytest.raises(ClusterError) as refusal:
         product.submit(namespace, load_example("demo", **changes), name="refused")
 
-    answer = str(refusal.value.stderr)
+    answer = str(refusal.value)
     print(answer)  # the table of the closing report is made of these
     assert all(word in answer for word in words), answer
 
 
 def test_apply_refuses_a_name_that_no_pod_can_carry(product: Product, namespace: str) -> None:
-    with pytest.raises(subprocess.CalledProcessError) as refusal:
+    with pytest.raises(ClusterError) as refusal:
         product.submit(namespace, load_example("demo"), name="n" * 50)
 
-    assert "metadata.name" in str(refusal.value.stderr)
+    assert "metadata.name" in str(refusal.value)
 
 
 def test_apply_tells_all_problems_at_once(product: Product, namespace: str) -> None:
     changes = {"model__numHeads": 5, "slices__min": 3, "schedule": {"warmupSteps": 10_000}}
-    with pytest.raises(subprocess.CalledProcessError) as refusal:
+    with pytest.raises(ClusterError) as refusal:
         product.submit(namespace, load_example("demo", **changes), name="refused")
 
-    answer = str(refusal.value.stderr)
+    answer = str(refusal.value)
     assert all(path in answer for path in ("spec.model.num", "spec.slices.min", "spec.schedule.warmupSteps")), answer
 
 

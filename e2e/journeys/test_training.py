@@ -37,7 +37,7 @@ def lose_and_regain(product: Product, job: Job, slice_number: int) -> None:
     job.wait("training on both slices", lambda status: status["display"]["slices"] == "2/2", timeout=GROW_SECONDS)
     before = job.status()
     pods = job.pods()
-    lost_nodes = slice_nodes(product.cluster, job, slice_number)
+    lost_nodes = slice_nodes(job, slice_number)
     survivors = {name: pod["metadata"]["uid"] for name, pod in pods.items() if node_of(pod) not in lost_nodes}
     assert survivors
 

@@ -1,0 +1,86 @@
+"""The demo's figures against their goals: first step, shrink and grow on the cluster, shrink without one.
+
+Times of steps come from the trainer's own metrics lines, times of faults from the moment of the kill: both are read off
+this machine's one clock.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from e2e.benchmarks.table import Figure, publish
+from e2e.demo import Fault, prepare, tell
+from e2e.history import Line, read_metrics
+from e2e.product import EXAMPLES, Job, Product, load_example
+
+NAMESPACE = "bench-demo"
+FIRST_STEP_GOAL = 40.0
+SHRINK_GOAL = 20.0
+GROW_GOAL = 60.0
+LOCAL_GOAL = 10.0
+
+
+def main() -> int:
+    """Measure all, print the table, return the exit code."""
+    console = Console()
+    _, product = prepare(console)
+    with product.namespace(NAMESPACE):
+        figures = measure_cluster(product, console)
+    figures += measure_local(console)
+    publish("demo", figures, console)
+    return 0
+
+
+def measure_cluster(product: Product, console: Console) -> list[Figure]:
+    """Run the demo's job through the loss of slice 1, then of slice 0."""
+    job = product.submit(NAMESPACE, load_example("demo", metrics__everySteps=1, training__steps=600))
+    story = tell(product, job, faults=(1, 0), console=console)
+    lines = read_metrics(product, job)
+    figures = [Figure("apply to first step", lines[0]["time"] - story.applied, "s", FIRST_STEP_GOAL)]
+    for fault in story.faults:
+        figures += measure_fault(fault, lines, job)
+    figures.append(Figure("apply to the end", story.ended - story.applied, "s", 180.0))
+    return figures
+
+
+def measure_fault(fault: Fault, lines: list[Line], job: Job) -> list[Figure]:
+    """Return how long the job stood still for one slice's loss and return, and what it had to do again."""
+    shrunk = first_of(lines, fault.shrunk_generation)
+    grown = first_of(lines, fault.grown_generation)
+    last_before = [line for line in lines if line["generation"] < fault.grown_generation][-1]
+    attempts = {attempt["generation"]: attempt for attempt in job.status()["attempts"]}
+    name = f"slice {fault.slice}"
+    return [
+        Figure(f"{name} killed to a new step", shrunk["time"] - fault.killed, "s", SHRINK_GOAL),
+        Figure(f"{name} back to a step on all slices", grown["time"] - fault.restored, "s", GROW_GOAL),
+        Figure(f"{name} back: pause of training", grown["time"] - last_before["time"], "s", SHRINK_GOAL),
+        Figure(f"{name} back: lost steps", attempts[fault.grown_generation].get("lostSteps") or 0, "steps", 1.0),
+    ]
+
+
+def first_of(lines: list[Line], generation: int) -> Line:
+    """Return the first line that a generation wrote."""
+    return next(line for line in lines if line["generation"] == generation and "loss" in line)
+
+
+def measure_local(console: Console) -> list[Figure]:
+    """Run the demo without a cluster, kill slice 1's processes, and read off the pause."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["trainingjob", "run", str(EXAMPLES / "demo.yaml"), "--slices", "2", "--dir", folder]
+        console.print(" ".join(command))
+        subprocess.run([*command, "--kill-slice", "1", "--at-step", "60"], check=True)
+        text = next(Path(folder).rglob("metrics.jsonl")).read_text()
+    lines = [line for line in map(json.loads, text.splitlines()) if "loss" in line]
+    second = next(line["generation"] for line in lines if line["generation"] > lines[0]["generation"])
+    last = [line for line in lines if line["generation"] < second][-1]
+    return [
+        Figure("local: slice killed to a new step", first_of(lines, second)["time"] - last["time"], "s", LOCAL_GOAL)
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""The form of every benchmark's result: a table for people, a JSON list for comparison."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+FOLDER = Path(__file__).parent.parent.parent / "build/bench"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured value beside what it is held against: a goal, a floor, or another system in the same run."""
+
+    name: str
+    value: float
+    unit: str
+    against: float
+
+    @property
+    def ratio(self) -> float:
+        """Return the value as a multiple of what it is held against."""
+        return self.value / self.against
+
+
+def publish(name: str, figures: list[Figure], console: Console) -> None:
+    """Print the figures and write them to build/bench/NAME.json."""
+    table = Table("figure", "value", "unit", "against", "ratio", title=f"bench-{name}")
+    for figure in figures:
+        table.add_row(figure.name, f"{figure.value:.3g}", figure.unit, f"{figure.against:.3g}", f"{figure.ratio:.2f}")
+    console.print(table)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    rows = [asdict(figure) | {"ratio": round(figure.ratio, 4)} for figure in figures]
+    (FOLDER / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
