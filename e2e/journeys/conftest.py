@@ -7,6 +7,7 @@ import pytest
 
 from e2e.cluster.choice import open_cluster
 from e2e.cluster.interface import Cluster
+from e2e.product import Product
 
 EVIDENCE = Path(__file__).parents[2] / "build" / "e2e-logs"
 
@@ -30,3 +31,11 @@ def drilled(cluster: Cluster) -> Cluster:
     if not cluster.can_kill_nodes:
         pytest.skip(f"nodes of the {cluster.name} cluster cannot be switched off; use E2E_CLUSTER=local or kind")
     return cluster
+
+
+@pytest.fixture(scope="session")
+def product(cluster: Cluster) -> Product:
+    """The operator, installed by its chart with this checkout's images."""
+    installed = Product(cluster)
+    installed.install()
+    return installed
