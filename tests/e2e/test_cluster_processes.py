@@ -1,0 +1,52 @@
+"""Which process a record of the local cluster means, and which it does not."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from e2e.cluster.processes import Process, boot_id, start_time
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        yield child
+        child.kill()
+
+
+def recorded(pid: int) -> Process:
+    return Process(pid, start_time(pid) or "", boot_id())
+
+
+def test_a_running_process_is_alive() -> None:
+    assert recorded(os.getpid()).is_alive()
+
+
+OTHERS = {
+    "the pid was given to a later process": {"start": "1"},
+    "the record is from before a reboot": {"boot": "another"},
+    "the pid is free": {"pid": 2**22 + 1},
+}
+
+
+@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS.keys())
+def test_a_record_means_one_process_only(change: dict[str, str], sleeper: subprocess.Popen[bytes]) -> None:
+    other = replace(recorded(sleeper.pid), **change)
+
+    other.kill()
+
+    assert not other.is_alive()
+    assert sleeper.poll() is None
+
+
+def test_a_killed_process_is_dead_even_before_it_is_collected(sleeper: subprocess.Popen[bytes]) -> None:
+    process = recorded(sleeper.pid)
+
+    process.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie now, until Popen collects it
+
+    assert not process.is_alive()
