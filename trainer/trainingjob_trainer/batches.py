@@ -1,0 +1,52 @@
+"""Batches: the rows of a step, laid out over the mesh. Each process loads the rows of its own devices only."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from trainingjob_api.world import Layout
+from trainingjob_trainer.index import Index
+from trainingjob_trainer.rows import rows_of_slots, slots_of_step
+from trainingjob_trainer.step import Batch
+
+
+class Batches:
+    """Makes batches of one global size over one layout."""
+
+    def __init__(self, layout: Layout, sharding: NamedSharding, global_batch_size: int) -> None:
+        self.shape = (layout.accumulation, layout.rows_per_microstep)
+        """Microsteps, and rows of each."""
+        self._sharding = sharding
+        self._size = global_batch_size
+
+    def train(self, index: Index, step: int, seed: int) -> Batch:
+        """Return the batch of a step, counted from 1."""
+        rows = rows_of_slots(slots_of_step(step, self._size), index.num_rows, seed)
+        return self._lay_out(index, rows)
+
+    def held_out(self, index: Index, number: int) -> Batch:
+        """Return held-out batch `number`, counted from 0, in the text's own order; the last one may be short."""
+        first = number * self._size
+        return self._lay_out(index, np.arange(first, min(first + self._size, index.num_rows)))
+
+    def count_held_out(self, index: Index, wanted: int) -> int:
+        """Return how many held-out batches there are, at most as many as wanted."""
+        return min(wanted, -(-index.num_rows // self._size))
+
+    def _lay_out(self, index: Index, rows: np.ndarray) -> Batch:
+        """Return rows as microsteps x rows over the mesh. What they do not fill is padding of weight 0."""
+        padding = self.shape[0] * self.shape[1] - len(rows)
+        numbers = np.pad(rows, (0, padding)).reshape(self.shape)
+        weights = np.pad(np.ones(len(rows), np.float32), (0, padding)).reshape(self.shape)
+        length = index.sequence_length + 1
+
+        def load(place: Any) -> np.ndarray:
+            wanted = numbers[place[:2]]
+            return index.rows(wanted.reshape(-1)).reshape(*wanted.shape, length)
+
+        return Batch(
+            jax.make_array_from_callback((*self.shape, length), self._sharding, load),
+            jax.make_array_from_callback(self.shape, self._sharding, lambda place: weights[place]),
+        )

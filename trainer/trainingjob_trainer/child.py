@@ -1,0 +1,72 @@
+"""The trainer process: a standby that has imported everything, then one world, then the end.
+
+Nothing here touches a device before a world is known: on most platforms one process owns them. The end is always
+`os._exit`: an exception that reaches the interpreter's exit would shut the JAX world down and abort every process in
+it, half a minute later and without a name.
+"""
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import BinaryIO, NoReturn
+
+from trainingjob_trainer.events import ORPHANED, Events
+from trainingjob_trainer.failures import explain
+from trainingjob_trainer.run import run
+from trainingjob_trainer.wire import Command, Event, Start
+
+LOG = logging.getLogger(__name__)
+FAILED = 1
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+def main() -> NoReturn:
+    """Wait for a world, train in it, and end."""
+    # By force: a library that was imported above has put its own handler in place.
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT, force=True)
+    logging.getLogger("absl").setLevel(logging.WARNING)
+    logging.getLogger("jax").setLevel(logging.WARNING)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # the stacks of a process that hangs
+    events = Events.from_environment(os.environ)
+    leave = threading.Event()
+
+    def ask_to_leave(number: int, frame: FrameType | None) -> None:
+        leave.set()
+
+    signal.signal(signal.SIGTERM, ask_to_leave)
+    events.send(Event(ready=True))
+    line = sys.stdin.buffer.readline()
+    if not line:
+        _end(0)
+    try:
+        start = Start.model_validate_json(line)
+        threading.Thread(target=_obey, args=(sys.stdin.buffer, leave), name="commands", daemon=True).start()
+        run(start, events, leave)
+    except BaseException as error:  # whatever it is, the agent hears of it and the process ends
+        LOG.exception("training failed step=%s", events.step)
+        events.send(Event(failure=explain(error, step=events.step)))
+        _end(FAILED)
+    _end(0)
+
+
+def _obey(commands: BinaryIO, leave: threading.Event) -> None:
+    """Follow the agent's commands. When they end the agent is gone, and nobody may train unseen."""
+    for line in commands:
+        if Command.model_validate_json(line).leave:
+            leave.set()
+    _end(ORPHANED)
+
+
+def _end(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Why training cannot go on, told so that a user can act and the operator can decide.
+
+Code that knows the cause raises `TrainingError` with the record ready. Everything else is sorted here by type and text:
+what JAX raises when a peer dies or memory runs out has no types of its own.
+"""
+
+import errno
+import os
+import traceback
+
+from jax.errors import JaxRuntimeError
+
+from trainingjob_api.protocol import LOG_EXCERPT_BYTES, Failure, FailureReason
+
+MAX_MESSAGE = 1024
+HOPELESS_ERRNOS = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP}
+)
+"""Storage errors that the next try meets again. A full or stale file system may recover."""
+PEER_MARKS = (
+    "gloo",
+    "connection reset",
+    "connection closed",
+    "connection refused",
+    "socket closed",
+    "coordination service",
+    "heartbeat",
+    "barrier",
+    "deadline_exceeded",
+    "unavailable:",
+    "preempt",
+)
+"""Marks in a JAX error that follow from another process's end."""
+
+
+class TrainingError(Exception):
+    """Training cannot go on, and why is known.
+
+    `path` and `value` name the field of the spec to change. `fatal`: the next try would end alike.
+    """
+
+    def __init__(
+        self, reason: FailureReason, message: str, *, path: str = "", value: object = "", fatal: bool = True
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.path = path
+        self.value = str(value)
+        self.fatal = fatal
+
+
+def storage_error(error: OSError, doing: str, uri: str) -> TrainingError:
+    """Return the error for a failed operation below `spec.checkpoint.uri`, in the operating system's words."""
+    words = os.strerror(error.errno) if error.errno else str(error)
+    return TrainingError(
+        FailureReason.STORAGE,
+        f"{doing} failed: {words}. Every host must be able to write there: check the volume that "
+        "spec.runtime.volumes mounts, and its access mode and permissions.",
+        path="spec.checkpoint.uri",
+        value=uri,
+        fatal=error.errno in HOPELESS_ERRNOS,
+    )
+
+
+def explain(error: BaseException, *, step: int | None) -> Failure:
+    """Return the record of a failure. `step` is the newest finished step; None: training has not begun."""
+    log = "".join(traceback.format_exception(error))[-LOG_EXCERPT_BYTES:]
+    if isinstance(error, TrainingError):
+        return Failure(
+            reason=error.reason,
+            fatal=error.fatal,
+            message=_shorten(str(error)),
+            path=error.path,
+            value=error.value[:MAX_MESSAGE],
+            step=step,
+            log=log,
+        )
+    reason, message = _sort(error)
+    return Failure(reason=reason, message=_shorten(message), step=step, log=log)
+
+
+def _sort(error: BaseException) -> tuple[FailureReason, str]:
+    text = str(error)
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
+        return (
+            FailureReason.OUT_OF_MEMORY,
+            (
+                f"memory ran out: {text}. Lower spec.training.maxPerDeviceBatch, set spec.memory.remat to `full`, or "
+                "split the model further over fsdp or tensor."
+            ),
+        )
+    if isinstance(error, JaxRuntimeError) and any(mark in text.lower() for mark in PEER_MARKS):
+        return FailureReason.PEER, f"another host of the world went away: {text}"
+    return FailureReason.CRASH, f"{type(error).__name__}: {text}"
+
+
+def _shorten(message: str) -> str:
+    return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…"

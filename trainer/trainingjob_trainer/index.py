@@ -1,0 +1,168 @@
+"""The index: text, tokenised once, in a folder named by the hash of everything that decides its rows.
+
+`<uri>/data/<hash>/tokens.bin` holds all documents' ids end to end, `index.json` beside it is written last and makes it
+valid. Row r of sequence length L is tokens[r x L : r x L + L + 1]: rows overlap by the one token that a row predicts
+last and the next one starts from.
+
+`<uri>/data/<job's uid>-<hash of the data sections>.json` names the indexes of a job. With it a restart reads none of
+the text again, and a text that changes under a running job changes nothing.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainingjob_api.data import TextSource
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import RunConfig
+from trainingjob_trainer.failures import TrainingError, storage_error
+from trainingjob_trainer.files import write_whole
+from trainingjob_trainer.sources import Document, find_documents
+from trainingjob_trainer.tokens import Encoder
+
+LOG = logging.getLogger(__name__)
+FORMAT = 1
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Index:
+    """Tokenised text, open for reading. `identity` is the hash that names it."""
+
+    identity: str
+    tokens: np.ndarray
+    sequence_length: int
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows of `sequence_length` predictions the text gives."""
+        return (len(self.tokens) - 1) // self.sequence_length
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        """Return rows [R, L + 1], int32."""
+        starts = numbers.astype(np.int64)[:, None] * self.sequence_length
+        taken: np.ndarray = self.tokens[starts + np.arange(self.sequence_length + 1)]
+        return taken.astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Indexes:
+    """All text of a job: what it trains on, and what it is measured on, by the evaluation's name."""
+
+    train: Index
+    evaluations: dict[str, Index]
+
+
+def prepare(root: Path, config: RunConfig, *, leads: bool) -> Indexes:
+    """Return the job's indexes. The process that leads makes what is missing; the others wait for it.
+
+    Raises:
+        TrainingError: the text or the tokenizer cannot be used, or the folder cannot be written.
+    """
+    pointer = root / "data" / f"{config.job.uid}-{_hash_sections(config.spec)}.json"
+    try:
+        if leads and not pointer.exists():
+            pointer.parent.mkdir(exist_ok=True)
+            identities = {name: _make(root / "data", sources, config.spec) for name, sources in _fields(config.spec)}
+            write_whole(pointer, json.dumps(identities).encode())
+        while not pointer.exists():
+            time.sleep(POLL_SECONDS)
+        identities = json.loads(pointer.read_text())
+        opened = {
+            name: _open(root / "data", identities[name], config.spec.training.sequence_length)
+            for name, _ in _fields(config.spec)
+        }
+    except OSError as error:
+        raise storage_error(error, f"preparing the data in {root / 'data'}", str(root)) from error
+    return Indexes(opened[""], {name: index for name, index in opened.items() if name})
+
+
+type Sources = Sequence[tuple[str, TextSource]]
+
+
+def _fields(spec: TrainingJobSpec) -> list[tuple[str, Sources]]:
+    """Return the sources of each index, each with its place in the spec. The training text has the empty name."""
+    train = [(f"spec.data.train[{place}]", source) for place, source in enumerate(spec.data.train)]
+    held_out = [
+        (evaluation.name, [(f"spec.evaluation[{place}]", evaluation)])
+        for place, evaluation in enumerate(spec.evaluation)
+    ]
+    return [("", train), *held_out]
+
+
+def _hash_sections(spec: TrainingJobSpec) -> str:
+    """Return a hash of the parts of the spec that decide the rows."""
+    sources = [[source.model_dump() for _, source in sources] for _, sources in _fields(spec)]
+    parts = [FORMAT, sources, spec.tokenizer.model_dump(), spec.training.sequence_length, spec.model.vocab_size]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _make(folder: Path, sources: Sources, spec: TrainingJobSpec) -> str:
+    """Make the index of some sources unless it is there; return its identity."""
+    encoder = Encoder(spec.tokenizer, spec.model.vocab_size)
+    length = spec.training.sequence_length
+    documents = [document for field, source in sources for document in find_documents(source, field)]
+    identity = _identify(documents, encoder, length)
+    if (folder / identity / "index.json").exists():
+        return identity
+    (folder / identity).mkdir(exist_ok=True)
+    fresh = folder / identity / f".tokens.{os.uname().nodename}.{os.getpid()}"
+    num_tokens = 0
+    try:
+        with fresh.open("wb") as file:
+            for document in documents:
+                if content := document.read():
+                    ids = encoder.encode(content)
+                    file.write(ids.tobytes())
+                    num_tokens += len(ids)
+            file.flush()
+            os.fsync(file.fileno())
+        if num_tokens <= length:
+            field, source = sources[0]
+            raise TrainingError(
+                FailureReason.DATA,
+                f"{len(documents)} files give {num_tokens} tokens, and one row takes {length + 1}. Add text, or lower "
+                f"spec.training.sequenceLength to at most {max(num_tokens - 1, 0)}.",
+                path=f"{field}.path",
+                value=source.path,
+            )
+        fresh.replace(folder / identity / "tokens.bin")
+    finally:
+        fresh.unlink(missing_ok=True)
+    described = {"format": FORMAT, "numTokens": num_tokens, "dtype": np.dtype(encoder.dtype).name}
+    write_whole(folder / identity / "index.json", json.dumps(described).encode())
+    LOG.info("tokenised the text documents=%d tokens=%d index=%s", len(documents), num_tokens, identity)
+    return identity
+
+
+def _identify(documents: Sequence[Document], encoder: Encoder, length: int) -> str:
+    digest = hashlib.sha256(json.dumps([FORMAT, encoder.identity, length], sort_keys=True).encode())
+    for document in documents:
+        content = document.read()
+        fingerprint = hashlib.sha256(content).hexdigest()
+        digest.update(json.dumps([document.source, document.name, len(content), fingerprint]).encode())
+    return digest.hexdigest()
+
+
+def _open(folder: Path, identity: str, sequence_length: int) -> Index:
+    described = json.loads((folder / identity / "index.json").read_text())
+    path = folder / identity / "tokens.bin"
+    dtype = np.dtype(described["dtype"])
+    wanted = described["numTokens"] * dtype.itemsize
+    if path.stat().st_size != wanted:
+        raise TrainingError(
+            FailureReason.STORAGE,
+            f"{path} has {path.stat().st_size} bytes and should have {wanted}. Delete {path.parent}: the text is then "
+            "tokenised again.",
+            path="spec.checkpoint.uri",
+            value=folder.parent,
+        )
+    return Index(identity, np.memmap(path, dtype, mode="r"), sequence_length)

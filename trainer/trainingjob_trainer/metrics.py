@@ -1,0 +1,80 @@
+"""What the trainer writes down about its steps: JSON lines, and TensorBoard event files where wanted.
+
+Only process 0 writes. A step that was trained again after a loss has a line of each generation; the highest counts.
+"""
+
+import json
+import os
+from math import isfinite
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tensorboardX import SummaryWriter
+
+from trainingjob_api.protocol import Progress
+from trainingjob_api.running import Metrics
+
+LONGEST_LINE = 1 << 16
+
+
+class MetricsWriter:
+    """Appends to `<uri>/metrics`. `restored` is the step that this generation goes on from.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, root: Path, metrics: Metrics, generation: int, restored: int) -> None:
+        self._every = metrics.every_steps
+        self._generation = generation
+        folder = root / "metrics"
+        folder.mkdir(exist_ok=True)
+        path = folder / "metrics.jsonl"
+        _cut_torn_line(path)
+        self._lines = path.open("a", buffering=1)
+        self._board = (
+            SummaryWriter(str(folder / "tensorboard"), purge_step=restored + 1, flush_secs=10)
+            if metrics.tensorboard
+            else None
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lines.close()
+        if self._board:
+            self._board.close()
+
+    def write_step(self, progress: Progress, *, last: bool) -> None:
+        """Write a training step if it is due: a multiple of `everySteps`, or the last."""
+        if progress.step % self._every == 0 or last:
+            self._write(progress.step, progress.model_dump(exclude={"step", "evaluations"}), "train")
+
+    def write_evaluation(self, step: int, name: str, loss: float) -> None:
+        """Write a held-out loss."""
+        self._write(step, {"evaluation": name, "held_out_loss": loss}, f"held_out/{name}")
+
+    def _write(self, step: int, values: dict[str, float | str | None], group: str) -> None:
+        finite = {
+            name: None if isinstance(value, float) and not isfinite(value) else value for name, value in values.items()
+        }
+        self._lines.write(json.dumps({"generation": self._generation, "step": step, **finite}) + "\n")
+        if self._board:
+            for name, value in finite.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(f"{group}/{name}", value, step)
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Cut what a killed writer left of a line."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        start = max(end - LONGEST_LINE, 0)
+        file.seek(start)
+        file.truncate(start + file.read().rfind(b"\n") + 1)

@@ -1,0 +1,207 @@
+"""The model: a dense Llama-style decoder in NNX, written with explicit shapes and logical axes.
+
+NNX holds parameters and their axes; it is split once into a function and a tree of arrays, and everything after that is
+plain JAX. Layers are stored stacked, whether they run as one loop or unrolled, so that a checkpoint fits both.
+
+Shapes: B batch, L length, D model width, H query heads, G key and value heads, Q query heads a key head, K head width,
+F MLP width, V vocabulary.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainingjob_api.learning import Memory, Model, Precision
+from trainingjob_trainer.sharding import constrain
+
+type Params = dict[str, Any]
+"""A tree of arrays, nested as the modules are."""
+
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
+
+def split_model(model: Model, precision: Precision, memory: Memory) -> "SplitModel":
+    """Return the model as functions over a tree of parameters."""
+    return SplitModel(model, precision, memory)
+
+
+class SplitModel:
+    """The decoder, split into structure and parameters."""
+
+    def __init__(self, model: Model, precision: Precision, memory: Memory) -> None:
+        self._build = lambda seed: Decoder(model, precision, memory, nnx.Rngs(seed))
+        self._structure, variables = nnx.split(nnx.eval_shape(lambda: self._build(0)))  # type: ignore[no-untyped-call]
+        self.shapes: Params = _to_dict(variables)
+        self.axes: Params = _to_dict(
+            jax.tree.map(
+                lambda variable: variable.get_metadata("out_sharding"),
+                variables,
+                is_leaf=lambda node: isinstance(node, nnx.Variable),
+            )
+        )
+
+    def init(self, seed: int) -> Params:
+        """Return the initial parameters. They depend on the seed alone, not on the mesh."""
+        return _to_dict(nnx.split(self._build(seed))[1])  # type: ignore[no-untyped-call]
+
+    def apply(self, params: Params, tokens_BL: jax.Array) -> jax.Array:
+        """Return the logits [B, L, V] in float32 that predict each position's next token."""
+        logits: jax.Array = nnx.merge(self._structure, params)(tokens_BL)
+        return logits
+
+
+def make_param(
+    rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], stddev: float, dtype: Any
+) -> nnx.Param[Any]:
+    """Return a parameter with normal initial values."""
+    value = stddev * jax.random.normal(rngs.params(), shape, jnp.float32)
+    # Eager sharding would take the logical axes for those of a mesh.
+    return nnx.Param(value.astype(dtype), out_sharding=axes, eager_sharding=False)
+
+
+class RMSNorm(nnx.Module):
+    """Root-mean-square norm with a learned scale, computed in float32."""
+
+    def __init__(self, model: Model, precision: Precision) -> None:
+        scale = jnp.ones(model.embed_dim, DTYPES[precision.params])
+        self.scale = nnx.Param(scale, out_sharding=("norm",), eager_sharding=False)
+        self.epsilon = model.norm_epsilon
+        self.dtype = DTYPES[precision.compute]
+
+    def __call__(self, x_BLD: jax.Array) -> jax.Array:
+        """Return the normed stream in the compute format."""
+        x_BLD = x_BLD.astype(jnp.float32)
+        mean_square_BL1 = jnp.mean(jnp.square(x_BLD), axis=-1, keepdims=True)
+        scale_11D = self.scale[...].astype(jnp.float32)[None, None, :]
+        return (x_BLD * jax.lax.rsqrt(mean_square_BL1 + self.epsilon) * scale_11D).astype(self.dtype)
+
+
+class Attention(nnx.Module):
+    """Causal grouped-query attention with rotary positions; scores and softmax in float32."""
+
+    def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs) -> None:
+        D, H, G, K = model.embed_dim, model.num_heads, model.num_kv_heads, model.head_dim
+        params = DTYPES[precision.params]
+        self.query = make_param(rngs, (D, H, K), ("embed", "heads", "head"), D**-0.5, params)
+        self.key = make_param(rngs, (D, G, K), ("embed", "kv_heads", "head"), D**-0.5, params)
+        self.value = make_param(rngs, (D, G, K), ("embed", "kv_heads", "head"), D**-0.5, params)
+        self.out = make_param(rngs, (H, K, D), ("heads", "head", "embed"), (H * K) ** -0.5, params)
+        self.rope_theta = model.rope_theta
+        self.dtype = DTYPES[precision.compute]
+
+    def __call__(self, x_BLD: jax.Array) -> jax.Array:
+        """Return what attention adds to the stream."""
+        B, L, _ = x_BLD.shape
+        q_BLHK = rotate(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
+        k_BLGK = rotate(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
+        v_BLGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.value[...].astype(self.dtype))
+        H, (G, K) = q_BLHK.shape[2], k_BLGK.shape[2:]
+        q_BLGQK = (q_BLHK * K**-0.5).reshape(B, L, G, H // G, K)
+        scores_BGQLM = jnp.einsum("BLGQK,BMGK->BGQLM", q_BLGQK, k_BLGK, preferred_element_type=jnp.float32)
+        causal_LM = jnp.tril(jnp.ones((L, L), bool))
+        scores_BGQLM = jnp.where(causal_LM[None, None, None], scores_BGQLM, -jnp.inf)
+        weights_BGQLM = jax.nn.softmax(scores_BGQLM, axis=-1).astype(self.dtype)
+        x_BLGQK = jnp.einsum("BGQLM,BMGK->BLGQK", weights_BGQLM, v_BLGK)
+        x_BLHK = x_BLGQK.reshape(B, L, H, K)
+        return jnp.einsum("BLHK,HKD->BLD", x_BLHK, self.out[...].astype(self.dtype))
+
+
+class MLP(nnx.Module):
+    """Gated SiLU MLP."""
+
+    def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs) -> None:
+        D, F, params = model.embed_dim, model.mlp_dim, DTYPES[precision.params]
+        self.gate = make_param(rngs, (D, F), ("embed", "mlp"), D**-0.5, params)
+        self.up = make_param(rngs, (D, F), ("embed", "mlp"), D**-0.5, params)
+        self.down = make_param(rngs, (F, D), ("mlp", "embed"), F**-0.5, params)
+        self.dtype = DTYPES[precision.compute]
+
+    def __call__(self, x_BLD: jax.Array) -> jax.Array:
+        """Return what the MLP adds to the stream."""
+        gate_BLF = jnp.einsum("BLD,DF->BLF", x_BLD, self.gate[...].astype(self.dtype))
+        up_BLF = jnp.einsum("BLD,DF->BLF", x_BLD, self.up[...].astype(self.dtype))
+        return jnp.einsum("BLF,FD->BLD", jax.nn.silu(gate_BLF) * up_BLF, self.down[...].astype(self.dtype))
+
+
+class Layer(nnx.Module):
+    """Attention and MLP, each behind a norm and beside a residual."""
+
+    def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs) -> None:
+        self.attention_norm = RMSNorm(model, precision)
+        self.attention = Attention(model, precision, rngs)
+        self.mlp_norm = RMSNorm(model, precision)
+        self.mlp = MLP(model, precision, rngs)
+
+    def __call__(self, x_BLD: jax.Array) -> jax.Array:
+        """Return the stream after this layer."""
+        x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD))
+        x_BLD = x_BLD + self.mlp(self.mlp_norm(x_BLD))
+        return constrain(x_BLD, "batch", "length", None)
+
+
+class Decoder(nnx.Module):
+    """Embedding, layers, norm, output projection."""
+
+    def __init__(self, model: Model, precision: Precision, memory: Memory, rngs: nnx.Rngs) -> None:
+        V, D, params = model.vocab_size, model.embed_dim, DTYPES[precision.params]
+        self.embedding = make_param(rngs, (V, D), ("vocab", "embed"), model.init_scale, params)
+        stacked = nnx.vmap(
+            lambda rngs: Layer(model, precision, rngs), in_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"}
+        )
+        self.layers = stacked(rngs.fork(split=model.num_layers))  # type: ignore[no-untyped-call]
+        self.norm = RMSNorm(model, precision)
+        if not model.tie_embeddings:
+            self.head = make_param(rngs, (D, V), ("embed", "vocab"), D**-0.5, params)
+        self.tied = model.tie_embeddings
+        self.memory = memory
+        self.dtype = DTYPES[precision.compute]
+
+    def __call__(self, tokens_BL: jax.Array) -> jax.Array:
+        """Return logits [B, L, V] in float32."""
+        # XLA cannot partition a gather from a split table inside a partly manual shard_map: gather it whole.
+        table_VD = constrain(self.embedding[...].astype(self.dtype), None, None)
+        x_BLD = constrain(jnp.take(table_VD, tokens_BL, axis=0), "batch", "length", None)
+        x_BLD = self.norm(run_layers(self.layers, x_BLD, self.memory))
+        if self.tied:
+            return jnp.einsum(
+                "BLD,VD->BLV", x_BLD, self.embedding[...].astype(self.dtype), preferred_element_type=jnp.float32
+            )
+        return jnp.einsum("BLD,DV->BLV", x_BLD, self.head[...].astype(self.dtype), preferred_element_type=jnp.float32)
+
+
+def run_layers(layers: nnx.Module, x_BLD: jax.Array, memory: Memory) -> jax.Array:
+    """Return the stream after all layers, whose parameters are stacked along a first dim."""
+    structure, stacked = nnx.split(layers)
+
+    def run_layer(x_BLD: jax.Array, params: Any) -> tuple[jax.Array, None]:
+        return nnx.merge(structure, params)(x_BLD), None
+
+    if memory.remat == "full":
+        run_layer = jax.checkpoint(run_layer, prevent_cse=not memory.scan)
+    if memory.scan:
+        return jax.lax.scan(run_layer, x_BLD, stacked)[0]
+    for number in range(jax.tree.leaves(stacked)[0].shape[0]):
+        x_BLD, _ = run_layer(x_BLD, jax.tree.map(lambda leaf, number=number: leaf[number], stacked))
+    return x_BLD
+
+
+def rotate(x_BLHK: jax.Array, theta: float) -> jax.Array:
+    """Rotate pairs of features by an angle that grows with the position (Su et al., arXiv 2104.09864).
+
+    The two halves of a head are its pairs, as in Llama's published weights for transformers.
+    """
+    L, half = x_BLHK.shape[1], x_BLHK.shape[-1] // 2
+    frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = jnp.arange(L, dtype=jnp.float32)[:, None] * frequencies[None, :]
+    sin, cos = jnp.sin(angles)[None, :, None, :], jnp.cos(angles)[None, :, None, :]
+    first, second = jnp.split(x_BLHK.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x_BLHK.dtype)
+
+
+def _to_dict(variables: Any) -> Params:
+    """Return the arrays of NNX variables as nested dicts."""
+    pure: Params = nnx.to_pure_dict(variables)
+    return pure

@@ -1,0 +1,87 @@
+"""Whose checkpoints a folder holds: an OWNER file with the job's UID, made once, by exclusive creation.
+
+Two jobs that are pointed at one folder would mix their steps. The second one is refused, unless its spec says that it
+takes over.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import RunConfig
+from trainingjob_trainer.failures import TrainingError, storage_error
+from trainingjob_trainer.files import write_whole
+
+FILE = "OWNER"
+UNFINISHED_SECONDS = 2.0
+"""How long an empty OWNER may belong to a job that is just writing it."""
+
+
+def check_writable(root: Path) -> None:
+    """Prove that this host can write below the checkpoint folder, which is made if need be.
+
+    Raises:
+        TrainingError: it cannot.
+    """
+    probe = root / f".probe.{os.uname().nodename}.{os.getpid()}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise storage_error(error, f"writing to {root}", str(root)) from error
+
+
+def claim(root: Path, config: RunConfig) -> None:
+    """Make the folder this job's own, or confirm that it is.
+
+    Raises:
+        TrainingError: it is another job's and the spec does not take over, or it cannot be written.
+    """
+    job = config.job
+    mine = {"uid": job.uid, "job": f"{job.namespace}/{job.name}"}
+    path = root / FILE
+    content = json.dumps(mine).encode() + b"\n"
+    try:
+        try:
+            with path.open("xb") as file:
+                file.write(content)
+        except FileExistsError:
+            owner = _read(path)
+        else:
+            return
+        if owner is None or (owner["uid"] != job.uid and config.spec.checkpoint.takeover):
+            write_whole(path, content)
+        elif owner["uid"] != job.uid:
+            raise TrainingError(
+                FailureReason.CONFIG,
+                f"the folder holds the checkpoints of {owner['job']} (UID {owner['uid']}). Choose another folder, or "
+                "set spec.checkpoint.takeover to true to go on from them; that job can then no longer use them.",
+                path="spec.checkpoint.uri",
+                value=root,
+            )
+    except OSError as error:
+        raise storage_error(error, f"claiming {path}", str(root)) from error
+
+
+def _read(path: Path) -> dict[str, str] | None:  # None: whoever made it died before writing a word
+    """Return what OWNER says."""
+    deadline = time.monotonic() + UNFINISHED_SECONDS
+    while True:
+        text = path.read_text()
+        if text.endswith("\n"):
+            try:
+                owner = json.loads(text)
+                return {"uid": str(owner["uid"]), "job": str(owner["job"])}
+            except (ValueError, KeyError, TypeError) as error:
+                raise TrainingError(
+                    FailureReason.STORAGE,
+                    f"{path} is not what a TrainingJob writes. If no job uses the folder, delete the file.",
+                    path="spec.checkpoint.uri",
+                    value=path.parent,
+                ) from error
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.05)

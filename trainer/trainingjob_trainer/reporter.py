@@ -1,0 +1,108 @@
+"""The trainer's account of itself: every step to the agent, due steps to the metrics files, phases as they begin."""
+
+import logging
+import time
+from contextlib import ExitStack
+from math import isfinite
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from trainingjob_api.protocol import FailureReason, Phase, Progress
+from trainingjob_trainer.events import Events
+from trainingjob_trainer.failures import TrainingError, storage_error
+from trainingjob_trainer.metrics import MetricsWriter
+from trainingjob_trainer.step import Measures
+from trainingjob_trainer.wire import Event, Start
+
+LOG = logging.getLogger(__name__)
+MOST_NON_FINITE = 3
+"""Steps in a row without a finite loss or gradient after which training will not recover by itself."""
+
+
+class Reporter:
+    """Reads measures and tells them. Process 0 also writes them down.
+
+    Raises:
+        TrainingError: the metrics folder cannot be written.
+    """
+
+    def __init__(self, start: Start, events: Events, root: Path, *, restored: int) -> None:
+        training = start.config.spec.training
+        self._events = events
+        self._tokens = training.global_batch_size * training.sequence_length
+        self._last = training.steps
+        self._root = root
+        self._evaluations: dict[str, float] = {}
+        self._since = time.monotonic()
+        self._open = ExitStack()
+        self._writer: MetricsWriter | None = None
+        if start.process == 0:
+            try:
+                writer = MetricsWriter(root, start.config.spec.metrics, start.world.generation, restored)
+            except OSError as error:
+                raise storage_error(error, f"opening {root / 'metrics'}", str(root)) from error
+            self._writer = self._open.enter_context(writer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def resume(self, phase: Phase) -> None:
+        """Say that a phase begins. Step times are counted from here."""
+        self._events.enter(phase)
+        self._since = time.monotonic()
+
+    def report(self, step: int, measures: Measures) -> bool:
+        """Wait for a step's measures and tell them; return whether any process was asked to leave.
+
+        Raises:
+            TrainingError: losses have not been finite for several steps.
+        """
+        loss = float(measures.loss)  # waits for the device
+        now = time.monotonic()
+        seconds, self._since = now - self._since, now
+        progress = Progress(
+            step=step,
+            loss=loss if isfinite(loss) else None,
+            grad_norm=_finite(float(measures.grad_norm)),
+            learning_rate=float(measures.learning_rate),
+            tokens_per_second=self._tokens / max(seconds, 1e-9),
+            step_seconds=seconds,
+            evaluations=self._evaluations,
+        )
+        self._events.send(Event(progress=progress))
+        if self._writer:
+            self._write(self._writer, progress)
+        if (in_a_row := int(measures.non_finite)) >= MOST_NON_FINITE:
+            raise TrainingError(
+                FailureReason.NON_FINITE,
+                f"loss or gradients were not finite for {in_a_row} steps in a row, up to step {step}; none of them "
+                "changed the parameters. Lower spec.optimizer.learningRate, lengthen spec.schedule.warmupSteps, or set "
+                "spec.precision.compute to `float32`.",
+                path="spec.optimizer.learningRate",
+                fatal=False,
+            )
+        return int(measures.leave) > 0
+
+    def report_evaluations(self, step: int, losses: dict[str, float]) -> None:
+        """Tell held-out losses."""
+        self._evaluations = {**self._evaluations, **{name: loss for name, loss in losses.items() if isfinite(loss)}}
+        for name, loss in losses.items():
+            LOG.info("evaluated step=%d evaluation=%s loss=%.4f", step, name, loss)
+            if self._writer:
+                self._writer.write_evaluation(step, name, loss)
+
+    def _write(self, writer: MetricsWriter, progress: Progress) -> None:
+        try:
+            writer.write_step(progress, last=progress.step == self._last)
+        except OSError as error:
+            raise storage_error(error, f"writing {self._root / 'metrics'}", str(self._root)) from error
+
+
+def _finite(value: float) -> float | None:  # None: not finite
+    return value if isfinite(value) else None

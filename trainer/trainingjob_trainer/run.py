@@ -1,0 +1,111 @@
+"""A trainer's whole life in one world, read top to bottom: data, world, state, programs, then the loop."""
+
+import threading
+from pathlib import Path
+
+import jax
+
+from trainingjob_api.protocol import Phase
+from trainingjob_trainer import owner
+from trainingjob_trainer.batches import Batches
+from trainingjob_trainer.checkpoints import Checkpoints
+from trainingjob_trainer.evaluate import Evaluator
+from trainingjob_trainer.events import Events
+from trainingjob_trainer.index import Index, prepare
+from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.reporter import Reporter
+from trainingjob_trainer.step import Measures, State, Steps, TrainStep
+from trainingjob_trainer.wire import Event, Start
+from trainingjob_trainer.world import configure, connect
+
+READY_SECONDS = 1800
+"""How long the first process to be ready waits for the last: each restores and compiles at its own pace."""
+LEAVE_SECONDS = 60
+
+
+def run(start: Start, events: Events, leave: threading.Event) -> None:
+    """Train in a world until all steps are done or the world is left, and say which of the two.
+
+    Raises:
+        TrainingError: training cannot go on, and why is known.
+        Exception: it cannot go on, and the error says what was seen.
+    """
+    config, world, spec = start.config, start.world, start.config.spec
+    layout = config.layout(len(world.slices))
+    root = Path(spec.checkpoint.uri)
+    leads = start.process == 0
+
+    events.enter(Phase.PREPARING)
+    owner.check_writable(root)
+    if leads:
+        owner.claim(root, config)
+    indexes = prepare(root, config, leads=leads)
+
+    events.enter(Phase.CONNECTING)
+    configure(config.accelerator_platform, layout)
+    peers = connect(world, start.process, layout, config.accelerator_platform)
+    steps = Steps(spec, build_mesh(jax.devices(), layout))
+    programs = Programs(start.compile_cache, config, layout)
+
+    events.enter(Phase.RESTORING)
+    checkpoints = Checkpoints(root, config, world, peers, indexes.train.identity, events)
+    state = checkpoints.restore(steps.state)
+
+    events.enter(Phase.COMPILING)
+    state = state or steps.compile_init(programs)()
+    batches = Batches(layout, steps.rows, spec.training.global_batch_size)
+    train_step = steps.compile_train(programs, *batches.shape)
+    evaluator = Evaluator(spec, indexes.evaluations, steps, programs, batches)
+    peers.wait("ready", READY_SECONDS)  # a first collective whose peers are 30 s late is an error
+
+    events.send(Event(restored=checkpoints.newest))
+    with Reporter(start, events, root, restored=checkpoints.newest) as reporter:
+        phase = train(state, train_step, steps, batches, indexes.train, evaluator, checkpoints, reporter, leave)
+    events.enter(phase)
+    peers.part(LEAVE_SECONDS)
+
+
+def train(
+    state: State,
+    train_step: TrainStep,
+    steps: Steps,
+    batches: Batches,
+    index: Index,
+    evaluator: Evaluator,
+    checkpoints: Checkpoints,
+    reporter: Reporter,
+    leave: threading.Event,
+) -> Phase:
+    """Train from the newest step on; return DONE, or LEFT where any process of the world was asked to leave.
+
+    Measures of a step are read after the next one is dispatched, so that the device never waits for the host. All
+    processes read the same measures at the same step: they save, leave and fail together.
+    """
+    last = steps.last
+    pending: Measures | None = None
+    leaving = False
+    reporter.resume(Phase.TRAINING)
+    for step in range(checkpoints.newest + 1, last + 1):
+        batch = batches.train(index, step, steps.seed)
+        state, measures = train_step(state, batch, steps.flags(leave.is_set()))
+        if pending:
+            leaving = reporter.report(step - 1, pending)
+        pending = measures
+        checkpoints.check()
+        save = leaving or step == last or checkpoints.is_due(step)
+        if save or evaluator.is_due(step):
+            leaving = reporter.report(step, pending) or leaving
+            pending = None
+            if evaluator.is_due(step):
+                reporter.resume(Phase.EVALUATING)
+                reporter.report_evaluations(step, evaluator.measure(step, state.params))
+            if save or leaving:
+                reporter.resume(Phase.SAVING)
+                checkpoints.save(step, state)
+            reporter.resume(Phase.TRAINING)
+        if leaving:
+            break
+    reporter.resume(Phase.SAVING)
+    checkpoints.wait()
+    return Phase.DONE if checkpoints.newest == last else Phase.LEFT

@@ -1,0 +1,52 @@
+"""From logical axes to mesh axes: the model names what its dims mean, one table says how they are split."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+RULES: dict[str, tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "embed": ("fsdp",),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "mlp": ("tensor",),
+    "vocab": ("tensor",),
+    "layers": (),
+    "head": (),
+    "norm": (),
+    "length": (),
+}
+"""Mesh axes that split a tensor's dim, by the dim's logical axis."""
+
+
+def partition(axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+    """Return how a tensor with these logical axes is split over a mesh.
+
+    A dim that the mesh axes do not divide is not split: every shard then holds all of it. Mesh axes that are manual
+    in the surrounding `shard_map` are already taken off the shape.
+    """
+    manual = mesh.manual_axes if isinstance(mesh, AbstractMesh) else ()
+    entries: list[tuple[str, ...] | None] = []
+    for axis, size in zip(axes, shape, strict=True):
+        wanted = tuple(name for name in (RULES[axis] if axis else ()) if name not in manual)
+        degree = 1
+        for name in wanted:
+            degree *= mesh.shape[name]
+        entries.append(wanted if wanted and size % degree == 0 else None)
+    return PartitionSpec(*entries)
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Tell the partitioner how an intermediate value is split; without a mesh do nothing."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return x
+    constrained: jax.Array = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, partition(axes, x.shape, mesh)))
+    return constrained
+
+
+def shard_like(axes: Any, shapes: Any, mesh: Mesh) -> Any:
+    """Return the shardings of a tree of shapes, given a tree of the same structure with logical axes."""
+    return jax.tree.map(lambda shape, names: NamedSharding(mesh, partition(names, shape.shape, mesh)), shapes, axes)

@@ -1,0 +1,248 @@
+"""The train step: one pure, donated function from (state, batch, leave flags) to (state, measures).
+
+Its result does not depend on the mesh or on the number of microsteps. Loss sums, weights and gradients accumulate in
+float32 and are divided once by the global weight. The axis `data` is manual, so that gradients are reduced over it, and
+with it over DCN, once a step and not once a microstep; fsdp and tensor are left to the partitioner.
+
+Shapes: A microsteps, R rows, L length, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from trainingjob_api.base import AXES
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_trainer.model import Params, SplitModel, split_model
+from trainingjob_trainer.optimizer import learning_rate, make_optimizer
+from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.sharding import constrain, shard_like
+
+
+class State(NamedTuple):
+    """All that training carries from step to step, and all that a checkpoint holds."""
+
+    step: jax.Array
+    """Finished steps, int32."""
+    params: Params
+    opt: Any
+    non_finite: jax.Array
+    """Steps in a row, up to now, whose update was skipped because loss or gradients were not finite."""
+    skipped: jax.Array
+    """Skipped updates in all."""
+
+
+class Batch(NamedTuple):
+    """Rows of one step. A row has one token more than it has predictions; padding rows weigh 0."""
+
+    tokens: jax.Array  # int32 [A, R, L + 1]
+    weights: jax.Array  # float32 [A, R]
+
+
+class Measures(NamedTuple):
+    """What a step says about itself; scalars, the same on every process."""
+
+    loss: jax.Array
+    grad_norm: jax.Array
+    learning_rate: jax.Array
+    non_finite: jax.Array
+    skipped: jax.Array
+    leave: jax.Array
+    """Devices of processes that were asked to leave."""
+
+
+type TrainStep = Callable[[State, Batch, jax.Array], tuple[State, Measures]]
+type EvaluateStep = Callable[[Params, Batch], tuple[jax.Array, jax.Array]]
+
+
+class Steps:
+    """The programs over one mesh: make a state, train a step, measure the loss."""
+
+    def __init__(self, spec: TrainingJobSpec, mesh: Mesh) -> None:
+        self._spec = spec
+        self._mesh = mesh
+        self._model = split_model(spec.model, spec.precision, spec.memory)
+        self._optimizer = make_optimizer(spec.optimizer)
+        self.state = self._describe_state()
+        """The state's shapes and shardings."""
+        self.rows = NamedSharding(mesh, PartitionSpec(None, ("data", "fsdp")))
+        """How the rows of a batch lie over the mesh."""
+        self.last = spec.training.steps
+        self.seed = spec.training.seed
+        self._is_one_shard = mesh.shape["data"] == 1
+        self._everywhere = NamedSharding(mesh, PartitionSpec())
+        self._flags = NamedSharding(mesh, PartitionSpec(AXES))
+
+    def compile_init(self, programs: Programs) -> Callable[[], State]:
+        """Return `init` compiled."""
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
+        compiled: Callable[[], State] = programs.build("init", self.init, (), self.state, out_shardings=shardings)
+        return compiled
+
+    def compile_train(self, programs: Programs, num_microsteps: int, num_rows: int) -> TrainStep:
+        """Return `train` compiled for batches of A x R rows. It consumes the state that it is given."""
+        everywhere: list[Any] = [self._everywhere] * len(Measures._fields)
+        measures = Measures(*everywhere)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
+        flags = jax.ShapeDtypeStruct((self._mesh.size,), jnp.int32, sharding=self._flags)
+        compiled: TrainStep = programs.build(
+            "train",
+            self.train,
+            (self.state, self._describe_batch(num_microsteps, num_rows), flags),
+            (self.state, measures),
+            out_shardings=(shardings, measures),
+            donate_argnums=0,
+        )
+        return compiled
+
+    def compile_evaluate(self, programs: Programs, num_microsteps: int, num_rows: int) -> EvaluateStep:
+        """Return `evaluate` compiled for batches of A x R rows."""
+        compiled: EvaluateStep = programs.build(
+            "evaluate",
+            self.evaluate,
+            (self.state.params, self._describe_batch(num_microsteps, num_rows)),
+            (0, 0),
+            out_shardings=self._everywhere,
+        )
+        return compiled
+
+    def flags(self, raised: bool) -> jax.Array:  # noqa: FBT001  # it is the value
+        """Return this process's part of the leave flags: one a device."""
+        return jax.make_array_from_callback(
+            (self._mesh.size,), self._flags, lambda place: np.full(1, int(raised), np.int32)
+        )
+
+    def init(self) -> State:
+        """Return the state before the first step; to be compiled with the shardings of `state`."""
+        params = self._model.init(self._spec.training.seed)
+        zero = jnp.zeros((), jnp.int32)
+        return State(zero, params, self._optimizer.init(as_float32(params)), zero, zero)
+
+    def train(self, state: State, batch: Batch, leave: jax.Array) -> tuple[State, Measures]:
+        """Train one step. `leave` [devices] is 1 where a process was asked to leave."""
+        spec = self._spec
+        total, weight, grads = self._sum_gradients(state.params, batch)
+        loss = total / weight
+        grads = jax.tree.map(lambda grad: grad / weight, grads)
+        grad_norm = optax.global_norm(grads)
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        step = state.step + 1
+        rate = learning_rate(step, spec.optimizer, spec.schedule, spec.training.steps)
+        params32 = as_float32(state.params)
+        updates, opt = self._optimizer.update(grads, state.opt, params32)
+        params = jax.tree.map(
+            lambda old, new, update: (new - rate * update).astype(old.dtype), state.params, params32, updates
+        )
+        params, opt = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), (params, opt), (state.params, state.opt)
+        )
+        non_finite = jnp.where(finite, 0, state.non_finite + 1)
+        skipped = state.skipped + jnp.where(finite, 0, 1)
+        measures = Measures(loss, grad_norm, rate, non_finite, skipped, jnp.sum(leave))
+        return State(step, params, opt, non_finite, skipped), measures
+
+    def evaluate(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Return the sum of a batch's losses and its weight in predictions."""
+
+        def sum_locally(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+            def microstep(sums: tuple[jax.Array, jax.Array], rows: Batch) -> tuple[Any, None]:
+                return jax.tree.map(jnp.add, sums, sum_losses(self._model, params, rows)), None
+
+            zero = self._vary(jnp.zeros(()))
+            sums, _ = jax.lax.scan(microstep, (zero, zero), batch)
+            reduced: tuple[jax.Array, jax.Array] = self._reduce(sums)
+            return reduced
+
+        sums: tuple[jax.Array, jax.Array] = self._over_data(sum_locally)(params, batch)
+        return sums
+
+    def _sum_gradients(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array, Params]:
+        """Return the sum of losses, their weight, and the gradient of the sum in float32."""
+        axes = self._model.axes
+
+        def sum_locally(params: Params, batch: Batch) -> Any:
+            params = self._vary(params)  # else the transpose would reduce over `data` in every microstep
+
+            def microstep(sums: Any, rows: Batch) -> tuple[Any, None]:
+                def total(params: Params) -> tuple[jax.Array, jax.Array]:
+                    return sum_losses(self._model, params, rows)
+
+                (loss, weight), grads = jax.value_and_grad(total, has_aux=True)(params)
+                grads = jax.tree.map(lambda grad, names: constrain(grad, *names), as_float32(grads), axes)
+                return jax.tree.map(jnp.add, sums, (loss, weight, grads)), None
+
+            zero = self._vary(jnp.zeros(()))
+            zeros = jax.tree.map(lambda param: self._vary(jnp.zeros(param.shape, jnp.float32)), params)
+            sums, _ = jax.lax.scan(microstep, (zero, zero, zeros), batch)
+            return self._reduce(sums)
+
+        result: tuple[jax.Array, jax.Array, Params] = self._over_data(sum_locally)(params, batch)
+        return result
+
+    def _over_data(self, function: Any) -> Any:
+        """Return a function of (params, batch) with the axis `data` manual."""
+        if self._is_one_shard:  # XLA cannot reduce over a manual axis of one
+            return function
+        rows = PartitionSpec(None, "data")
+        return jax.shard_map(
+            function,
+            mesh=self._mesh,
+            in_specs=(PartitionSpec(), rows),
+            out_specs=PartitionSpec(),
+            axis_names={"data"},
+        )
+
+    def _vary(self, tree: Any) -> Any:
+        """Declare values as different on each shard of `data`."""
+        return tree if self._is_one_shard else jax.lax.pcast(tree, "data", to="varying")
+
+    def _reduce(self, tree: Any) -> Any:
+        """Return the sum over all shards of `data`."""
+        return tree if self._is_one_shard else jax.lax.psum(tree, "data")
+
+    def _describe_batch(self, num_microsteps: int, num_rows: int) -> Batch:
+        shape = (num_microsteps, num_rows)
+        length = self._spec.training.sequence_length + 1
+        tokens: Any = jax.ShapeDtypeStruct((*shape, length), jnp.int32, sharding=self.rows)
+        weights: Any = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self.rows)
+        return Batch(tokens, weights)
+
+    def _describe_state(self) -> State:
+        shapes = jax.eval_shape(self.init)
+        everywhere: Any = NamedSharding(self._mesh, PartitionSpec())
+        params = shard_like(self._model.axes, shapes.params, self._mesh)
+        opt = optax.tree_utils.tree_map_params(
+            self._optimizer,
+            lambda _, sharding: sharding,
+            shapes.opt,
+            params,
+            transform_non_params=lambda _: everywhere,
+        )
+        state: State = jax.tree.map(
+            lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
+            shapes,
+            State(everywhere, params, opt, everywhere, everywhere),
+        )
+        return state
+
+
+def sum_losses(model: SplitModel, params: Params, rows: Batch) -> tuple[jax.Array, jax.Array]:
+    """Return the sum of the cross-entropies of rows [R, L + 1] and the number of predictions that count."""
+    logits_RLV = model.apply(params, rows.tokens[:, :-1])
+    targets_RL1 = rows.tokens[:, 1:, None]
+    predicted_RL = jnp.take_along_axis(logits_RLV, targets_RL1, axis=-1)[..., 0]
+    losses_RL = jax.nn.logsumexp(logits_RLV, axis=-1) - predicted_RL
+    # A padding row may hold anything, also what makes a loss infinite: it must not reach the sum as 0 x infinity.
+    counted_R1 = rows.weights[:, None]
+    total = jnp.sum(jnp.where(counted_R1 > 0, losses_RL * counted_R1, 0.0))
+    return total, jnp.sum(rows.weights) * losses_RL.shape[1]
+
+
+def as_float32(tree: Any) -> Any:
+    """Return a tree of arrays in float32."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)

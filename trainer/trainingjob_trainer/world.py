@@ -1,0 +1,160 @@
+"""Joining a JAX world exactly as the operator formed it, and speaking with its other processes outside of programs.
+
+Nothing is detected: cluster detection would probe Kubernetes, and the preemption service would swallow SIGTERM. A
+process dials only once the coordinator listens, because the connection's own retry costs a second. The coordination
+service then carries what must not be a collective: a collective whose peers are late by 30 s is an error.
+"""
+
+import logging
+import os
+import socket
+import time
+
+import jax
+from jax._src import distributed  # the coordination service's client has no public name
+from jax.errors import JaxRuntimeError
+
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import Layout, World
+from trainingjob_trainer.failures import TrainingError
+
+LOG = logging.getLogger(__name__)
+CONNECT_SECONDS = 300
+HEARTBEAT_SECONDS = 30
+SHUTDOWN_SECONDS = 5
+PORT_POLL_SECONDS = 0.02
+CPU_COLLECTIVE_SECONDS = 600
+"""Hosts that share few cores may be late to a collective; a hang is for the operator to judge."""
+
+
+class Peers:
+    """The processes of this world, seen from one of them. `client` is None in a world of one."""
+
+    def __init__(self, process: int, num_processes: int, client: distributed.State | None = None) -> None:
+        self.process = process
+        self.num_processes = num_processes
+        self._client = client.client if client else None
+
+    def wait(self, name: str, seconds: float) -> None:
+        """Wait until every process waits for the same name. A name serves once.
+
+        Raises:
+            JaxRuntimeError: they did not all come within `seconds`.
+        """
+        if self._client:
+            self._client.wait_at_barrier(f"trainingjob/{name}", int(seconds * 1000))
+
+    def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
+        """Return what every process said under a name, in process order. A name serves once.
+
+        Raises:
+            JaxRuntimeError: one of them did not speak within `seconds`.
+        """
+        if not self._client:
+            return (text,)
+        keys = [f"trainingjob/{name}/{process}" for process in range(self.num_processes)]
+        self._client.key_value_set(keys[self.process], text)
+        texts = tuple(self._client.blocking_key_value_get(key, int(seconds * 1000)) for key in keys)
+        self.wait(f"{name}/read", seconds)
+        self._client.key_value_delete(keys[self.process])
+        return texts
+
+    def part(self, seconds: float) -> None:
+        """Wait for all to be through, so that no exit looks like a death to the others. Who does not come is gone."""
+        try:
+            self.wait("part", seconds)
+        except JaxRuntimeError as error:
+            LOG.warning("left without the others error=%s", error)
+
+
+def configure(platform: str, layout: Layout) -> None:
+    """Set what JAX must know before it touches a device, and touch none."""
+    jax.config.update("jax_platforms", platform)
+    jax.config.update("jax_enable_preemption_service", False)  # noqa: FBT003  # JAX's own signature
+    jax.config.update("jax_check_proxy_envs", False)  # noqa: FBT003  # peers are never behind a proxy, see `connect`
+    if platform == "cpu":
+        jax.config.update("jax_num_cpu_devices", layout.devices_per_host)
+        patience = " ".join(
+            f"--xla_cpu_collective_{name}={CPU_COLLECTIVE_SECONDS}"
+            for name in ("timeout_seconds", "call_warn_stuck_timeout_seconds", "call_terminate_timeout_seconds")
+        )
+        os.environ["XLA_FLAGS"] = f"{patience} {os.environ.get('XLA_FLAGS', '')}".strip()
+        if layout.num_hosts > 1:
+            jax.config.update("jax_cpu_collectives_implementation", "gloo")
+
+
+def connect(world: World, process: int, layout: Layout, platform: str) -> Peers:
+    """Join the world as a process and check that it has the devices of the layout.
+
+    Raises:
+        TrainingError: the coordinator never listened, or the devices are not those that the spec asks for.
+    """
+    if layout.num_hosts == 1:
+        peers = Peers(0, 1)
+    else:
+        if platform == "tpu" and layout.num_slices > 1:
+            os.environ.update(multislice_environment(world, process))
+        os.environ["no_grpc_proxy"] = _split_address(world.coordinator)[0]  # noqa: SIM112  # gRPC reads this one
+        if process != 0:
+            _wait_for_port(world.coordinator)
+        jax.distributed.initialize(
+            coordinator_address=world.coordinator,
+            coordinator_bind_address=world.coordinator,
+            num_processes=layout.num_hosts,
+            process_id=process,
+            cluster_detection_method="deactivate",
+            initialization_timeout=CONNECT_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+        )
+        peers = Peers(process, layout.num_hosts, distributed.global_state)
+    _check_devices(layout)
+    return peers
+
+
+def multislice_environment(world: World, process: int) -> dict[str, str]:
+    """Return the variables by which libtpu connects slices over DCN.
+
+    Slices are numbered by their place in the world, so that a lost slice leaves no gap.
+    """
+    member = next(member for member in world.members if member.process == process)
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": _split_address(world.coordinator)[0],
+        "MEGASCALE_NUM_SLICES": str(len(world.slices)),
+        "MEGASCALE_SLICE_ID": str(world.slices.index(member.slice)),
+    }
+
+
+def _split_address(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _wait_for_port(address: str) -> None:
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            socket.create_connection(_split_address(address), timeout=1).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise TrainingError(
+                    FailureReason.PEER,
+                    f"the coordinator {address} did not listen for {CONNECT_SECONDS} s: {error}. Can pods of this "
+                    "namespace reach each other on every port?",
+                    fatal=False,
+                ) from error
+            time.sleep(PORT_POLL_SECONDS)
+        else:
+            return
+
+
+def _check_devices(layout: Layout) -> None:
+    here, everywhere = jax.local_device_count(), jax.device_count()
+    if (here, everywhere) != (layout.devices_per_host, layout.num_devices):
+        raise TrainingError(
+            FailureReason.CONFIG,
+            f"expected {layout.devices_per_host} devices on this host and {layout.num_devices} in the world of "
+            f"{layout.num_slices} slices, found {here} and {everywhere} ({jax.devices()[0].device_kind}). "
+            "The topology must be that of the nodes that the pods run on.",
+            path="spec.slices.topology",
+        )
