@@ -1,0 +1,58 @@
+"""The plan and the state of a job as people read them: its sizes, and the strings in the columns of `kubectl get`."""
+
+from trainingjob_api.status import Display, PlanStatus, SizeStatus, TrainingJobStatus
+from trainingjob_api.world import Layout
+from trainingjob_operator.core.plan import Plan, SizePlan
+from trainingjob_operator.core.situation import Situation
+from trainingjob_operator.core.units import short, span
+
+
+def describe_mesh(layout: Layout) -> str:
+    """Return a layout's mesh, axes of degree one left out: `dcn data=2 · ici fsdp=16 tensor=4`."""
+    parts = []
+    for network, degrees in (("dcn", layout.dcn), ("ici", layout.ici)):
+        axes = " ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree != 1)
+        parts.append(f"{network} {axes}" if axes else "")
+    return " · ".join(part for part in parts if part) or "one device"
+
+
+def display(plan: Plan, status: TrainingJobStatus, situation: Situation) -> Display:
+    """Return the columns of a status that is otherwise complete."""
+    progress, world = status.progress, situation.world
+    num_slices = len(world.slices) if world else 0
+    return Display(
+        slices=f"{num_slices}/{plan.allowed[-1]}",
+        step=f"{progress.step if progress else 0}/{plan.spec.training.steps}",
+        loss=f"{progress.loss:.4g}" if progress and progress.loss is not None else "",
+        goodput=f"{status.goodput.ratio * 100:.1f}%" if status.goodput.seconds else "",
+        mesh=describe_mesh(plan.layout(num_slices)) if num_slices else "",
+        tokens_per_second=short(progress.tokens_per_second) if progress and progress.tokens_per_second else "",
+        eta=span(progress.eta_seconds) if progress and progress.eta_seconds is not None else "",
+        checkpoint=str(status.checkpoint.step) if status.checkpoint else "",
+        reason=situation.reason,
+    )
+
+
+def describe_plan(plan: Plan) -> PlanStatus:
+    """Return the plan as the status shows it."""
+    return PlanStatus(
+        parameters=plan.num_parameters,
+        tokens_per_step=plan.tokens_per_step,
+        sizes=tuple(_size_status(plan, size) for size in plan.sizes),
+    )
+
+
+def _size_status(plan: Plan, size: SizePlan) -> SizeStatus:
+    devices = size.num_slices * plan.shape.num_devices
+    if size.layout is None:
+        return SizeStatus(slices=size.num_slices, devices=devices, valid=False, why=size.why[:1024])
+    return SizeStatus(
+        slices=size.num_slices,
+        devices=devices,
+        valid=True,
+        mesh=describe_mesh(size.layout),
+        rows_per_shard=size.layout.rows_per_shard,
+        accumulation=size.layout.accumulation,
+        padding_rows=size.layout.padding_rows,
+        memory_bytes=size.memory.total if size.memory else 0,
+    )

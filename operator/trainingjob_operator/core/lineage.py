@@ -1,0 +1,32 @@
+"""The lineage: which generation trained which steps of the job's one committed history.
+
+A generation that goes on from step s makes everything that earlier ones did after s void. Their checkpoints of those
+steps may still be written, by a host that nobody can reach; the lineage is what keeps readers from taking them.
+"""
+
+from collections.abc import Sequence
+
+from trainingjob_api.world import Span
+
+type Lineage = tuple[Span, ...]
+
+MAX_SPANS = 128
+
+
+def extend(lineage: Sequence[Span], generation: int, restored: int) -> Lineage:
+    """Return the lineage after a generation went on from a step (0: from scratch); the same if that is known."""
+    if any(span.generation >= generation for span in lineage):
+        return tuple(lineage)
+    kept = [_close(span, restored) for span in lineage if span.first <= restored]
+    # Checkpoints that old are long deleted: only the newest few are kept.
+    return (*kept[1 - MAX_SPANS :], Span(generation=generation, first=restored + 1))
+
+
+def before(lineage: Sequence[Span], generation: int) -> Lineage:
+    """Return what a generation may build on."""
+    return tuple(span for span in lineage if span.generation < generation)
+
+
+def _close(span: Span, restored: int) -> Span:
+    last = restored if span.last is None else min(span.last, restored)
+    return span.model_copy(update={"last": last})

@@ -1,0 +1,58 @@
+"""Reasons: the CamelCase words of conditions, causes and events, in one place.
+
+A cause may also carry a word of Kubernetes itself (`Evicted`, `ImagePullBackOff`) or of a host's failure (`Crash`).
+"""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a job is as it is."""
+
+    # The spec and the cluster
+    VALID = "Valid"
+    INVALID_SPEC = "InvalidSpec"
+    JOBSET_MISSING = "JobSetMissing"
+    REFUSED = "Refused"
+    NAME_TAKEN = "NameTaken"
+    # Waiting for pods
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    WAITING_FOR_PODS = "WaitingForPods"
+    WAITING_FOR_NODES = "WaitingForNodes"
+    PLACED = "Placed"
+    # Forming a world
+    STARTING = "Starting"
+    SETTLING = "Settling"
+    WAITING_FOR_SLICES = "WaitingForSlices"
+    FORMED = "Formed"
+    # A world
+    JOINING = "Joining"
+    TRAINING = "Training"
+    ALL_SLICES = "AllSlices"
+    FEWER_SLICES = "FewerSlices"
+    HOST_UNCERTAIN = "HostUncertain"
+    GROWING = "Growing"
+    LEAVING = "Leaving"
+    FINISHING = "Finishing"
+    DRAINING = "Draining"
+    # The end of a world
+    NODE_LOST = "NodeLost"
+    POD_DELETED = "PodDeleted"
+    POD_FAILED = "PodFailed"
+    CONTAINER_EXITED = "ContainerExited"
+    AGENT_RESTARTED = "AgentRestarted"
+    HOST_SILENT = "HostSilent"
+    MEMBERS_CHANGED = "MembersChanged"
+    RESIZED = "Resized"
+    CHECKPOINT_DAMAGED = "CheckpointDamaged"
+    # The end of a job, for now or for good
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    NOT_SUSPENDED = "NotSuspended"
+    COMPLETED = "Completed"
+    OVER = "Over"
+    NOT_OVER = "NotOver"
+    SAME_FAILURE_TWICE = "SameFailureTwice"
+    MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    STANDBY_FAILED = "StandbyFailed"

@@ -1,0 +1,44 @@
+"""Why a slice is not there, in one sentence for people."""
+
+from trainingjob_operator.core.observe import Host, Slice
+from trainingjob_operator.core.pods import Trouble
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.units import span
+
+
+def find_trouble(one: Slice, window: float) -> Trouble | None:  # None: it is ready
+    """Return what keeps a slice from being in a world: the first of its hosts that is not ready says it."""
+    if one.warning and not any(host.pod for host in one.hosts):
+        return one.warning
+    for host in one.hosts:
+        if not host.is_ready(window):
+            return _explain(host, one.warning)
+    return None
+
+
+def describe(one: Slice, trouble: Trouble) -> str:
+    """Return the sentence about a slice."""
+    return f"slice {one.number}: {trouble.message or trouble.reason}"
+
+
+def _explain(host: Host, warning: Trouble | None) -> Trouble:
+    pod, place = host.pod, f"host {host.host}"
+    if pod is None:
+        return Trouble(Reason.WAITING_FOR_PODS, f"{place} has no pod yet")
+    if pod.trouble:
+        return Trouble(
+            pod.trouble.reason, f"{place} ({pod.name}): {pod.trouble.reason}: {pod.trouble.message}".rstrip(": ")
+        )
+    if pod.deleting:
+        return Trouble(Reason.POD_DELETED, f"{place} ({pod.name}) is being deleted")
+    if not pod.node:
+        return Trouble(Reason.WAITING_FOR_NODES, f"{place} ({pod.name}) has no node yet")
+    if not pod.node_ready:
+        return Trouble(Reason.NODE_LOST, f"node {pod.node} of {place} is not ready")
+    if not pod.running:
+        if warning:
+            return Trouble(warning.reason, f"{place} ({pod.name}): {warning.message}")
+        return Trouble(Reason.STARTING, f"{place} ({pod.name}) is starting on node {pod.node}")
+    if host.news is None:
+        return Trouble(Reason.STARTING, f"{place} ({pod.name}) has not reported yet")
+    return Trouble(Reason.HOST_SILENT, f"{place} ({pod.name}) has not reported for {span(host.news.age)}")

@@ -1,0 +1,191 @@
+"""The hub: what hosts say, kept in memory, and what they are told, handed out as soon as there is news.
+
+It decides nothing. Reconciling reads what was heard and publishes what holds; between the two stands the status in the
+API server, so nothing is ever announced that is not written there. Before anything was published after a start, the
+hub has no answer: agents then go on with what they were told last.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+from trainingjob_api.protocol import Answer, Directive, HostReport
+from trainingjob_operator.core.announce import Bulletin
+from trainingjob_operator.core.hearing import Hearing, News
+from trainingjob_operator.shell.ports import Caller
+
+AWAY_SECONDS = 4.0
+"""When no host of a job was heard of for this long, it was the operator that could not be reached."""
+FORGET_SECONDS = 600.0
+"""How long the last words of a pod that is in no world are kept."""
+REPORT_AGAIN_SECONDS = 0.05
+"""An answer is held back while there is no news, so hosts may ask again at once."""
+
+
+@dataclass
+class _Voice:
+    """One pod's newest report, and what it was last told."""
+
+    report: HostReport
+    heard: float
+    changed: float
+    told: tuple[str, Directive, int] | None = None
+
+
+@dataclass
+class _Line:
+    """All that is known of one job."""
+
+    voices: dict[str, _Voice] = field(default_factory=dict)
+    since: float = 0.0
+    heard: float = -inf
+    bulletin: Bulletin | None = None
+    announced: float = 0.0
+    burned: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Hub:
+    """Reports in, bulletins out, for all jobs of this operator.
+
+    `clock` is monotonic seconds. `wake` is called with a job's namespace and name when a host says what should be
+    looked at now.
+    """
+
+    def __init__(self, clock: Callable[[], float], wake: Callable[[str, str], None]) -> None:
+        """Start with nothing heard and nothing to say."""
+        self._clock = clock
+        self._wake = wake
+        self._lines: dict[str, _Line] = {}
+
+    def receive(self, caller: Caller, report: HostReport) -> None:
+        """Take a host's report; wake whoever decides if it is more than one more step."""
+        now = self._clock()
+        line = self._lines.setdefault(caller.job_uid, _Line())
+        if now - line.heard > AWAY_SECONDS:
+            line.since = now
+        line.heard = now
+        voice = line.voices.get(report.pod_uid)
+        if voice is None:
+            line.voices[report.pod_uid] = _Voice(report, now, now)
+        else:
+            has_changed = _state(voice.report) != _state(report)
+            line.voices[report.pod_uid] = _Voice(report, now, now if has_changed else voice.changed, voice.told)
+        if voice is None or is_news(voice.report, report):
+            self._wake(caller.namespace, caller.job)
+
+    async def answer(self, caller: Caller, instance: str, hold: float) -> Answer | None:  # None: nothing is known yet
+        """Return what a host is to do: at once when that is news to it, else after `hold` seconds.
+
+        A host that reports again meanwhile does not wait for this answer any more; it is not told by it.
+        """
+        line = self._lines.setdefault(caller.job_uid, _Line())
+        voice = line.voices.get(caller.pod_uid)
+        try:
+            async with asyncio.timeout(hold):
+                while line.voices.get(caller.pod_uid) is voice and not _has_news(line, caller.pod_uid, instance):
+                    await line.news.wait()
+        except TimeoutError:
+            pass
+        if line.bulletin is None:
+            return None
+        answer = _answer(line.bulletin, caller.pod_uid)
+        if voice is not None:
+            voice.told = _key(instance, answer)
+        return answer
+
+    def hearing(self, job_uid: str) -> Hearing:
+        """Return all that was heard of a job, with ages."""
+        line = self._lines.get(job_uid)
+        if line is None:
+            return Hearing()
+        now = self._clock()
+        news = {
+            pod_uid: News(voice.report, now - voice.heard, now - voice.changed)
+            for pod_uid, voice in line.voices.items()
+        }
+        return Hearing(
+            news=news,
+            listening=now - line.since if line.voices else 0.0,
+            announced=now - line.announced if line.bulletin and line.bulletin.world else 0.0,
+            burned=line.burned,
+        )
+
+    def has_spoken(self, job_uid: str) -> bool:
+        """Return whether anything was published for a job since this operator leads."""
+        line = self._lines.get(job_uid)
+        return line is not None and line.bulletin is not None
+
+    def publish(self, job_uid: str, bulletin: Bulletin) -> None:
+        """Tell a job's hosts what holds now. What it says must be written in the status already."""
+        line = self._lines.setdefault(job_uid, _Line())
+        if line.bulletin == bulletin:
+            return
+        before = line.bulletin.world if line.bulletin else None
+        if bulletin.world and (before is None or before.generation != bulletin.world.generation):
+            line.announced = self._clock()
+        line.bulletin = bulletin
+        self._forget_pods(line)
+        line.news.set()
+        line.news = asyncio.Event()
+
+    def burn(self, job_uid: str, generation: int) -> None:
+        """Never use a generation for a new claim: its claim was sent, and nobody knows whether it arrived."""
+        line = self._lines.setdefault(job_uid, _Line())
+        line.burned = max(line.burned, generation)
+
+    def forget(self, job_uid: str) -> None:
+        """Drop a job that is gone."""
+        self._lines.pop(job_uid, None)
+
+    def clear(self) -> None:
+        """Drop everything: another operator leads, and what was published here may no longer hold."""
+        self._lines.clear()
+
+    def _forget_pods(self, line: _Line) -> None:
+        now, world = self._clock(), line.bulletin.world if line.bulletin else None
+        for pod_uid, voice in tuple(line.voices.items()):
+            is_member = world is not None and world.find_member(pod_uid) is not None
+            if now - voice.heard > FORGET_SECONDS and not is_member:
+                del line.voices[pod_uid]
+
+
+def _answer(bulletin: Bulletin, pod_uid: str) -> Answer:
+    """Return what one host is told: who is not in the world is to wait."""
+    again = REPORT_AGAIN_SECONDS
+    if bulletin.directive is Directive.FINISH:
+        return Answer(directive=bulletin.directive, outcome=bulletin.outcome, report_again_seconds=again)
+    if bulletin.world is None or bulletin.world.find_member(pod_uid) is None:
+        return Answer(directive=Directive.WAIT, report_again_seconds=again)
+    return Answer(directive=bulletin.directive, world=bulletin.world, report_again_seconds=again)
+
+
+def _has_news(line: _Line, pod_uid: str, instance: str) -> bool:
+    if line.bulletin is None:
+        return False
+    voice = line.voices.get(pod_uid)
+    return voice is None or voice.told != _key(instance, _answer(line.bulletin, pod_uid))
+
+
+def is_news(before: HostReport, after: HostReport) -> bool:
+    """Return whether a report should be looked at now: all but steps and commits; the first step of a world too."""
+    return _has_stepped(before) != _has_stepped(after) or _settled(before) != _settled(after)
+
+
+def _has_stepped(report: HostReport) -> bool:
+    return report.progress is not None and report.progress.step > (report.restored or 0)
+
+
+def _settled(report: HostReport) -> HostReport:
+    return report.model_copy(update={"progress": None, "committed": None, "port": 1})
+
+
+def _state(report: HostReport) -> tuple[object, ...]:
+    """Return what changes when a host makes progress."""
+    step = report.progress.step if report.progress else None
+    return report.instance, report.generation, report.phase, step, report.standby
+
+
+def _key(instance: str, answer: Answer) -> tuple[str, Directive, int]:
+    return instance, answer.directive, answer.world.generation if answer.world else 0

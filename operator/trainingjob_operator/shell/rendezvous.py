@@ -1,0 +1,87 @@
+"""The rendezvous: where agents report, and hear what to do.
+
+One request is heartbeat, state and command at once: its answer is held back until there is news for that host or a
+moment has passed. Every caller proves by its token which pod it is, and may speak only for that pod.
+
+Wherever this operator cannot answer for sure, it says 503 and why: agents then go on with what they were told last.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from trainingjob_api.protocol import REPORT_PATH, HostReport
+from trainingjob_operator.shell.hub import Hub
+from trainingjob_operator.shell.logs import Log
+from trainingjob_operator.shell.ports import Authenticator, Caller, ClusterUnavailableError, UnknownCallerError
+
+HOLD_SECONDS = 1.0
+MAX_BODY_BYTES = 64 * 1024
+type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+log = Log("rendezvous")
+
+
+def make_app(hub: Hub, authenticator: Authenticator, is_leading: Callable[[], bool] = lambda: True) -> web.Application:
+    """Return the application that serves `POST /v1/report`."""
+    rendezvous = Rendezvous(hub, authenticator, is_leading)
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.router.add_post(REPORT_PATH, rendezvous.report)
+    return app
+
+
+class Rendezvous:
+    """Takes reports and gives answers."""
+
+    def __init__(self, hub: Hub, authenticator: Authenticator, is_leading: Callable[[], bool]) -> None:
+        """Pass reports to a hub; refuse all while another operator leads."""
+        self._hub = hub
+        self._authenticator = authenticator
+        self._is_leading = is_leading
+
+    async def report(self, request: web.Request) -> web.Response:
+        """Answer one report."""
+        if not self._is_leading():
+            return _refuse(503, "another operator leads; ask again")
+        try:
+            caller = await self._identify(request)
+            report = HostReport.model_validate_json(await request.read(), extra="ignore")  # an agent may be newer
+        except UnknownCallerError as error:
+            log.warning("refused a caller", peer=request.remote, error=str(error))
+            return _refuse(401, str(error))
+        except ClusterUnavailableError as error:
+            return _refuse(503, f"cannot tell now who calls: {error}")
+        except web.HTTPRequestEntityTooLarge:
+            return _refuse(413, f"a report has at most {MAX_BODY_BYTES} bytes")
+        except ValidationError as error:
+            return _refuse(400, f"this is no report: {_describe(error)}")
+        if (report.job_uid, report.pod_uid) != (caller.job_uid, caller.pod_uid):
+            words = (
+                f"pod {caller.pod_uid} of job {caller.job_uid} cannot speak for {report.pod_uid} of {report.job_uid}"
+            )
+            log.warning("refused a report", peer=request.remote, error=words)
+            return _refuse(403, words)
+        self._hub.receive(caller, report)
+        answer = await self._hub.answer(caller, report.instance, HOLD_SECONDS)
+        if answer is None or not self._is_leading():
+            return _refuse(503, "the job has not been looked at yet; ask again")
+        return web.Response(text=answer.model_dump_json(by_alias=True), content_type="application/json")
+
+    async def _identify(self, request: web.Request) -> Caller:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise UnknownCallerError("a report needs the header `Authorization: Bearer TOKEN`")
+        return await self._authenticator.identify(token.strip())
+
+
+def _refuse(status: int, words: str) -> web.Response:
+    return web.json_response({"error": words}, status=status)
+
+
+def _describe(error: ValidationError) -> str:
+    """Return the first few problems of a body; never the body itself."""
+    problems = [
+        f"{'.'.join(str(part) for part in item['loc']) or 'body'}: {item['msg']}" for item in error.errors()[:5]
+    ]
+    return "; ".join(problems)
