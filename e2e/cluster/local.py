@@ -51,6 +51,8 @@ class LocalCluster:
         """
         with owner.exclusive():
             owner.claim()
+            if self.is_up():
+                self._choose_topology()  # refuse before the builds, not after
             ensure_packages()
             ensure_binaries()
             built = images.build([*images.system_recipes(), *images.project_recipes()])
@@ -181,7 +183,7 @@ class LocalCluster:
     def _choose_topology(self) -> Topology:
         running = self.topology()
         if self._wanted not in (None, running):
-            raise ClusterError(f"the cluster runs with {running}; `down` it before you start it with {self._wanted}")
+            raise ClusterError(f"the cluster has {running}, not {self._wanted}; `python -m e2e.cluster down` it first")
         return running
 
     def _start(self, nodes: list[Node], built: list[images.Image]) -> None:

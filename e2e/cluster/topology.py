@@ -92,6 +92,12 @@ class Topology:
             num_tpus=self.tpus_per_host,
         )
 
+    def __str__(self) -> str:
+        """Return the shape in words."""
+        words = ["TPUs:", str(self.tpus_per_host), "a host", self.tpu_accelerator, self.tpu_topology]
+        tpus = f" ({' '.join(filter(None, words))})" if self.tpus_per_host else ""
+        return f"{self.slices} slices of {self.hosts} hosts{tpus}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the topology as plain data; `Topology(**data)` reads it back."""
         return asdict(self)

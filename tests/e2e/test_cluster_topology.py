@@ -29,7 +29,7 @@ def test_a_slice_is_one_node_pool() -> None:
 
 
 def test_addresses_and_pod_ranges_never_overlap() -> None:
-    nodes = Topology(slices=199, hosts=1).nodes()
+    nodes = Topology(slices=66, hosts=3).nodes()
     addresses = {node.address for node in nodes} | {HOST_ADDRESS, CONTROL_PLANE_ADDRESS}
     ranges = {ipaddress.ip_network(node.pod_cidr) for node in nodes}
 
