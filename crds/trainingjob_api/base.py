@@ -6,7 +6,7 @@ Also the string types that several sections share, each with the pattern that th
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 
@@ -35,8 +35,16 @@ Duration = Annotated[
     Field(pattern=r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", min_length=2, max_length=24),
 ]
 """A span of time as Kubernetes writes it: `90s`, `5m`, `1h30m`."""
-Quantity = Annotated[str, Field(pattern=r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$", max_length=24)]
-"""A Kubernetes resource quantity: `500m`, `4`, `16Gi`."""
+Quantity = Annotated[
+    str,
+    Field(
+        pattern=r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$",
+        max_length=24,
+        json_schema_extra={"x-kubernetes-int-or-string": True},
+    ),
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+]
+"""A Kubernetes resource quantity: `500m`, `4`, `16Gi`. A whole number needs no quotes, as everywhere in Kubernetes."""
 Label = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$", max_length=63)]
 """The value of a Kubernetes label."""
 LabelKey = Annotated[

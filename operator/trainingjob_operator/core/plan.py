@@ -1,7 +1,7 @@
 """The plan: everything that follows from a spec, for every number of slices that the job may run on.
 
-`plan_job` is the one place where derived numbers are made. The webhook, the reconciler and the command line call it;
-the manifests and the trainer's RunConfig are made from it.
+`planning.plan_job` is the one place where derived numbers are made. The webhook, the reconciler and the command line
+call it; the manifests and the trainer's RunConfig are made from it.
 """
 
 from dataclasses import dataclass

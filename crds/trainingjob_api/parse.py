@@ -1,0 +1,134 @@
+"""Parsing: from whatever stands in `spec` to a `TrainingJobSpec`, or to every reason why not.
+
+The API server refuses text where a number belongs, ignores null, and knows fields by one name only; so does this. A
+spec with errors is repaired where that is possible, so that rules across fields can be checked on the rest of it: one
+answer then holds all problems. Nothing here raises, whatever comes in.
+"""
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainingjob_api.fields import Location
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem, in_order
+from trainingjob_api.sample import sample_at
+from trainingjob_api.wording import explain, meant, show
+
+MAX_DEPTH = 16
+"""Levels of objects and lists; the spec itself has 6."""
+MAX_BYTES = 256 * 1024
+"""The spec goes into a ConfigMap, and twice into each request about its object."""
+MAX_PROBLEMS = 64
+_REPAIRS = 4
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A parsed spec. With problems, `spec` is a repaired one: only what lies outside of `broken` may be judged."""
+
+    spec: TrainingJobSpec | None
+    """None: too little of it can be used."""
+    problems: tuple[Problem, ...] = ()
+    broken: frozenset[Location] = frozenset()
+    """Places whose value in `spec` is not the user's."""
+
+    def is_intact(self, paths: Sequence[str]) -> bool:
+        """Return whether the fields at these paths, such as `training.steps`, are as the user wrote them."""
+        wanted = [tuple(path.split(".")) for path in paths]
+        return not any(_overlap(location, path) for location in self.broken for path in wanted)
+
+
+class _TooDeepError(Exception):
+    """The value is nested too deeply."""
+
+
+def parse_spec(raw: object) -> Parsed:
+    """Return the spec that a raw value stands for, with all problems of its shape and ranges."""
+    if not isinstance(raw, dict):
+        return _refuse(raw, f"{show(_shallow(raw))} is not an object of fields.")
+    try:
+        plain = _as_json(raw, MAX_DEPTH)
+    except _TooDeepError:
+        return _refuse(None, f"is nested more than {MAX_DEPTH} levels deep.")
+    num_bytes = len(json.dumps(plain))
+    if num_bytes > MAX_BYTES:
+        return _refuse(None, f"has {num_bytes:,} bytes as JSON, but must have at most {MAX_BYTES:,}.")
+    spec, errors = _parse(plain)
+    if spec:
+        return Parsed(spec)
+    problems = tuple(in_order(explain(error) for error in errors)[:MAX_PROBLEMS])
+    return _repair(plain, errors, problems)
+
+
+def _refuse(value: object, message: str) -> Parsed:
+    return Parsed(None, (Problem("spec", value, message),))
+
+
+def _shallow(raw: object) -> object:
+    """Return a value that is safe to print: the kind of a container, not what is in it."""
+    return raw if isinstance(raw, str | int | float | bool | None) else type(raw).__name__
+
+
+def _as_json(value: Any, depth: int) -> Any:
+    """Return a value as JSON has it, without nulls in objects."""
+    if depth < 0:
+        raise _TooDeepError
+    if isinstance(value, dict):
+        return {str(key): _as_json(item, depth - 1) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_as_json(item, depth - 1) for item in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()  # half a surrogate pair is no text
+    return value if isinstance(value, int | float | bool | None) else str(value)
+
+
+def _parse(plain: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
+    try:
+        # JSON mode: strict about types, but a list is a list. Python mode would ask for tuples.
+        spec = TrainingJobSpec.model_validate_json(json.dumps(plain), strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        return None, error.errors(include_url=False)
+    return spec, []
+
+
+def _repair(plain: dict[str, Any], errors: list[Any], problems: tuple[Problem, ...]) -> Parsed:
+    """Put sample values in the place of broken ones until the spec parses."""
+    mended, broken = copy.deepcopy(plain), set[Location]()
+    for _ in range(_REPAIRS):
+        for error in errors:
+            location = tuple(part for part in error["loc"] if part != "[key]")
+            broken.add(location)
+            if error["type"] == "extra_forbidden":
+                similar = meant(location)
+                if similar:
+                    broken.add(similar)  # its value is not what the user had in mind
+            _replace(mended, location)
+        spec, errors = _parse(mended)
+        if spec:
+            return Parsed(spec, problems, frozenset(broken))
+    return Parsed(None, problems, frozenset(broken))
+
+
+def _replace(mended: Any, location: Location) -> None:
+    """Set the sample's value at a place, or take away what the sample does not have."""
+    *parents, last = location
+    place, sample = mended, sample_at(location)
+    try:
+        for part in parents:
+            place = place[part]
+        if sample is None:
+            del place[last]
+        else:
+            place[last] = copy.deepcopy(sample)
+    except (KeyError, IndexError, TypeError):
+        return  # the place is gone: something further up was repaired already
+
+
+def _overlap(location: Location, path: Location) -> bool:
+    """Return whether one place is the other, or lies below it."""
+    return all(mine == theirs for mine, theirs in zip(location, path, strict=False))

@@ -1,0 +1,105 @@
+"""A complete spec with every field written out: what a missing field is answered with.
+
+It also stands in for values that cannot be used, so that the rest of a spec can still be checked.
+"""
+
+from typing import Any
+
+SAMPLE: dict[str, Any] = {
+    "slices": {"accelerator": "cpu", "topology": "2x2", "count": 1, "min": 1, "max": 2},
+    "parallelism": {
+        "ici": {"data": 1, "fsdp": -1, "tensor": 1},
+        "dcn": {"data": -1, "fsdp": 1, "tensor": 1},
+    },
+    "model": {
+        "vocabSize": 257,
+        "embedDim": 128,
+        "mlpDim": 384,
+        "numLayers": 4,
+        "numHeads": 4,
+        "numKvHeads": 4,
+        "headDim": 32,
+        "ropeTheta": 10000.0,
+        "normEpsilon": 1e-5,
+        "tieEmbeddings": False,
+        "initScale": 0.02,
+    },
+    "data": {
+        "train": [{"name": "text", "type": "text", "path": "/data/train", "pattern": "**/*.txt", "exclude": ["*.bak"]}]
+    },
+    "tokenizer": {"type": "tokenizers", "path": "/data/tokenizer.json", "endOfDocument": "</s>"},
+    "training": {"steps": 1000, "globalBatchSize": 16, "sequenceLength": 128, "seed": 0, "maxPerDeviceBatch": 8},
+    "optimizer": {
+        "type": "adamw",
+        "learningRate": 0.001,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "epsilon": 1e-8,
+        "weightDecay": 0.1,
+        "clipNorm": 1.0,
+    },
+    "schedule": {"type": "cosine", "warmupSteps": 100, "finalFraction": 0.1},
+    "precision": {"compute": "float32", "params": "float32"},
+    "memory": {"remat": "none", "scan": True},
+    "checkpoint": {
+        "uri": "/shared/run",
+        "save": {"everySteps": 100},
+        "keep": {"last": 3, "everySteps": 1000},
+        "takeover": False,
+    },
+    "elastic": {"maxRestarts": 10, "growCooldown": "1m", "silenceAfter": "5s"},
+    "evaluation": [
+        {
+            "name": "held-out",
+            "type": "text",
+            "path": "/data/held-out",
+            "pattern": "**/*.txt",
+            "exclude": ["*.bak"],
+            "everySteps": 100,
+            "numBatches": 8,
+        }
+    ],
+    "metrics": {"everySteps": 10, "tensorboard": True},
+    "runtime": {
+        "image": "registry.example/trainer:1.0",
+        "imagePullPolicy": "IfNotPresent",
+        "imagePullSecrets": ["registry"],
+        "serviceAccountName": "trainer",
+        "env": [
+            {
+                "name": "LOG_LEVEL",
+                "value": "info",
+                "secretKeyRef": {"name": "keys", "key": "token"},
+                "configMapKeyRef": {"name": "settings", "key": "level"},
+            }
+        ],
+        "resources": {"cpu": "1", "memory": "2Gi"},
+        "volumes": [{"name": "shared", "claimName": "shared", "mountPath": "/shared", "readOnly": False}],
+        "compileCache": {"enabled": True, "path": "/shared/cache"},
+    },
+    "scheduling": {
+        "queueName": "research",
+        "priorityClassName": "research",
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [
+            {"key": "spot", "operator": "Equal", "value": "yes", "effect": "NoExecute", "tolerationSeconds": 60}
+        ],
+        "exclusiveTopology": "topology.example/rack",
+    },
+    "suspend": False,
+    "ttlSecondsAfterFinished": 86400,
+    "activeDeadlineSeconds": 604800,
+}
+"""Parses field by field; as a whole it contradicts itself where two fields exclude each other."""
+
+
+def sample_at(location: tuple[str | int, ...]) -> Any:  # None: the sample has nothing there
+    """Return the sample's value at a place; every item of a list is answered with the sample's first."""
+    value: Any = SAMPLE
+    for part in location:
+        key = 0 if isinstance(part, int) else part
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value

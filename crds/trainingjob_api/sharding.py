@@ -1,0 +1,30 @@
+"""How tensors are split: from the logical axes of the model's tensors to the axes of the mesh.
+
+The planner counts bytes by this table and the trainer places arrays by it, so that both mean the same program.
+"""
+
+from collections.abc import Mapping
+
+from trainingjob_api.base import Axis
+
+RULES: dict[str, tuple[Axis, ...]] = {
+    "batch": ("data", "fsdp"),
+    "embed": ("fsdp",),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "mlp": ("tensor",),
+    "vocab": ("tensor",),
+    "layers": (),
+    "head": (),
+    "norm": (),
+    "length": (),
+}
+"""Mesh axes that split a tensor's dim, by the dim's logical axis."""
+
+
+def split_ways(logical_axis: str, size: int, degrees: Mapping[Axis, int]) -> int:
+    """Return how many ways a dim is split; 1 where the mesh axes do not divide it: every shard then holds all of it."""
+    ways = 1
+    for axis in RULES[logical_axis]:
+        ways *= degrees[axis]
+    return ways if size % ways == 0 else 1

@@ -1,0 +1,187 @@
+"""Errors of parsing in words: what stands there, what is allowed, and what was probably meant."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path
+from trainingjob_api.problem import Problem
+from trainingjob_api.sample import sample_at
+
+MAX_SHOWN = 60
+"""Characters of a value that a message shows."""
+MAX_MATCHED = 64
+"""Longer names are compared by their beginning."""
+
+PATTERNS: dict[str, str] = {
+    r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$": "an absolute path such as /shared/run",
+    r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$": "a span of time such as 90s, 5m or 1h30m",
+    r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$": "an amount such as 500m, 4 or 16Gi",
+    r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$": "a label's value: letters, digits, `-`, `_` and `.`",
+    r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$": (
+        "a label's key such as disk or example.com/disk"
+    ),
+    r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$": "an object's name: lower-case letters, digits, `-` and `.`",
+    r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$": "a short name: at most 32 lower-case letters, digits and `-`",
+    r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$": "an accelerator such as cpu or tpu-v5p",
+    r"^[0-9]{1,5}(x[0-9]{1,5}){0,2}$": "a topology such as 2x2 or 4x4x4",
+    r"^(/|python:).*$": "an absolute path such as /data/text, or python:SUB",
+    r"^/.*$": "an absolute path such as /data/tokenizer.json",
+    r"^[A-Za-z_][A-Za-z0-9_]{0,127}$": "a variable's name: letters, digits and `_`, no digit first",
+    r"^[A-Za-z0-9._-]+$": "a key: letters, digits, `-`, `_` and `.`",
+    r"^[^\s]+$": "an image such as registry.example/trainer:1.0, without spaces",
+}
+"""What each pattern of the models asks for."""
+
+_NOUNS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "tuple": "a list",
+    "model": "an object of fields",
+    "dict": "an object of fields",
+    "finite": "a finite number",
+}
+_LIMITS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "greater than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+_LENGTHS = {
+    "string_too_short": ("min_length", "at least", "characters"),
+    "string_too_long": ("max_length", "at most", "characters"),
+    "too_short": ("min_length", "at least", "items"),
+    "too_long": ("max_length", "at most", "items"),
+}
+
+type _Error = Mapping[str, Any]
+
+
+def explain(error: _Error) -> Problem:
+    """Return the problem that one of pydantic's errors about the spec stands for."""
+    location = _place(error["loc"])
+    kind = error["type"]
+    if kind == "missing":
+        return Problem(format_path(location), None, _missing(location))
+    if kind == "extra_forbidden":
+        return _unknown(location, error["input"])
+    say = next((say for kinds, say in _SAYINGS if kind in kinds), _say_type)
+    message, nearest = say(error)
+    return Problem(format_path(location), error["input"], message, nearest)
+
+
+def meant(location: Location) -> Location | None:  # None: no field of that object has a similar name
+    """Return the place of the field that an unknown one was probably meant to be."""
+    model = find_model(location[:-1])
+    name = str(location[-1])[:MAX_MATCHED]
+    close = _closest(name, field_names(model) if model else ())
+    return (*location[:-1], close[0]) if close else None
+
+
+def show(value: Any) -> str:
+    """Return a value as a message shows it: plain words as they are, the rest as JSON, long ones cut."""
+    if isinstance(value, str) and re.fullmatch(r"[\w./:@+-]{1,60}", value):
+        return value
+    text = json.dumps(value if not isinstance(value, str) else value[: MAX_SHOWN + 1], default=str)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def _place(loc: Location) -> Location:
+    """Return the place of an error; pydantic marks a bad key of a dict with an extra `[key]`."""
+    return loc[:-1] if loc and loc[-1] == "[key]" else loc
+
+
+def _missing(location: Location) -> str:
+    name, sample = str(location[-1]), sample_at(location)
+    text = json.dumps(sample) if not isinstance(sample, dict) else f"{{{', '.join(sample)}}}"
+    label = "It has the fields" if isinstance(sample, dict) else "Write for example"
+    return f"is missing. {label} `{name}: {text}`." if label.startswith("Write") else f"is missing. {label} {text}."
+
+
+def _unknown(location: Location, value: Any) -> Problem:
+    name, parent = str(location[-1])[:MAX_MATCHED], location[:-1]
+    model = find_model(parent)
+    names = field_names(model) if model else ()
+    close = _closest(name, names)
+    message = f"{show(name)} is not a field of {format_path(parent)}."
+    elsewhere = [format_path(place) for place in all_fields() if _plain(place[-1]) == _plain(name)]
+    if not close and elsewhere:
+        message += f" Was {' or '.join(elsewhere[:2])} meant?"
+    elif not close:
+        message += f" It has {', '.join(names)}."
+    return Problem(format_path(location), value, message, close)
+
+
+def _closest(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names most like a given one, best first; letters' case does not count."""
+    by_plain = {_plain(known): known for known in names}
+    return tuple(by_plain[found] for found in get_close_matches(_plain(name), by_plain, n=2, cutoff=0.7))
+
+
+def _plain(name: str | int) -> str:
+    """Return a name as it compares: without case and underscores."""
+    return str(name).lower().replace("_", "")
+
+
+def _say_type(error: _Error) -> tuple[str, tuple[str, ...]]:
+    noun = _NOUNS.get(error["type"].split("_")[0])
+    if noun is None:
+        return f"{show(error['input'])} is not allowed: {error['msg']}.", ()
+    return f"{show(error['input'])} is not {noun}.", _as_meant(error)
+
+
+def _as_meant(error: _Error) -> tuple[str, ...]:
+    """Return the number or truth that a text in quotes spells."""
+    value, kind = error["input"], error["type"].split("_")[0]
+    if kind == "string" and isinstance(value, bool | int | float):
+        return (json.dumps(json.dumps(value)),)
+    if not isinstance(value, str) or len(value) > MAX_SHOWN:
+        return ()
+    if kind == "bool":
+        known = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
+        return (known[value.lower()],) if value.lower() in known else ()
+    pattern = r"-?[0-9]{1,18}" if kind == "int" else r"-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?"
+    return (value,) if kind in ("int", "float") and re.fullmatch(pattern, value) else ()
+
+
+def _say_choice(error: _Error) -> tuple[str, tuple[str, ...]]:
+    choices = tuple(re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    close = get_close_matches(str(error["input"])[:MAX_MATCHED], choices, n=1, cutoff=0.5)
+    return f"{show(error['input'])} is not one of {', '.join(choices)}.", tuple(close)
+
+
+def _say_limit(error: _Error) -> tuple[str, tuple[str, ...]]:
+    if error["input"] != error["input"]:  # only NaN differs from itself
+        return "NaN is not a number.", ()
+    key, words = _LIMITS[error["type"]]
+    limit = error["ctx"][key]
+    nearest = (f"{limit:g}" if isinstance(limit, float) else str(limit),) if key in ("ge", "le") else ()
+    shown = nearest[0] if nearest else f"{limit:g}"
+    return f"{show(error['input'])} must be {words} {shown}.", nearest
+
+
+def _say_length(error: _Error) -> tuple[str, tuple[str, ...]]:
+    key, words, what = _LENGTHS[error["type"]]
+    limit = error["ctx"][key]
+    unit = what if limit != 1 else what.removesuffix("s")
+    return f"has {len(error['input'])} {what}, but must have {words} {limit} {unit}.", ()
+
+
+def _say_pattern(error: _Error) -> tuple[str, tuple[str, ...]]:
+    pattern, value = error["ctx"]["pattern"], error["input"]
+    slug = re.sub(r"[^a-z0-9]+", "-", value[:MAX_SHOWN].lower()).strip("-")
+    name_like = PATTERNS[pattern].startswith(("a short name", "an object's name"))
+    nearest = (slug,) if name_like and re.fullmatch(pattern, slug) else ()
+    return f"{show(value)} is not {PATTERNS[pattern]}.", nearest
+
+
+_SAYINGS: tuple[tuple[Mapping[str, Any] | tuple[str, ...], Callable[[_Error], tuple[str, tuple[str, ...]]]], ...] = (
+    (("literal_error",), _say_choice),
+    (_LIMITS, _say_limit),
+    (_LENGTHS, _say_length),
+    (("string_pattern_mismatch",), _say_pattern),
+)

@@ -1,0 +1,97 @@
+"""The mesh: from the degrees that a user writes, one of which may be -1, to degrees that multiply to the devices.
+
+ICI degrees fill one slice, DCN degrees the slices; the mesh has their products.
+"""
+
+import math
+
+from trainingjob_api.base import AXES, Axis
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.problem import Problem
+
+REST = -1
+"""The degree of the axis that takes what the others leave."""
+
+
+def resolve(degrees: AxisDegrees, total: int) -> AxisDegrees | None:  # None: they cannot multiply to the total
+    """Return the degrees with -1 replaced, so that their product is the total."""
+    known = math.prod(degree for _, degree in degrees.items() if degree != REST)
+    rest = [axis for axis, degree in degrees.items() if degree == REST]
+    if len(rest) > 1 or known < 1 or total % known or (not rest and known != total):
+        return None
+    return degrees.model_copy(update=dict.fromkeys(rest, total // known))
+
+
+def check_form(path: str, degrees: AxisDegrees) -> list[Problem]:
+    """Check what holds whatever the degrees multiply to: no 0, at most one -1."""
+    rest = [axis for axis, degree in degrees.items() if degree == REST]
+    problems = [
+        Problem(f"{path}.{axis}", 0, "0 is no degree: an axis that is not split has degree 1.", ("1", "-1"))
+        for axis, degree in degrees.items()
+        if degree == 0
+    ]
+    if len(rest) > 1:
+        names = " and ".join(rest)
+        problems.append(
+            Problem(
+                path,
+                dict.fromkeys(rest, REST),
+                f"{names} are both -1, but only one axis can take what the others leave.",
+                tuple(f"{axis}: -1 alone" for axis in rest),
+            )
+        )
+    return problems
+
+
+def check_product(path: str, degrees: AxisDegrees, total: int, what: str) -> list[Problem]:
+    """Check that well-formed degrees multiply to a total; `what` names it: `the 4 devices of a slice`."""
+    if check_form(path, degrees) or resolve(degrees, total):
+        return []
+    factors = " x ".join(f"{axis}={degree}" for axis, degree in degrees.items())
+    known = math.prod(degree for _, degree in degrees.items() if degree != REST)
+    if any(degree == REST for _, degree in degrees.items()):
+        message = f"{factors} cannot fill {what}: {total} is not a multiple of {known}."
+    else:
+        message = f"{factors} is {known}, but must fill {what}."
+    return [Problem(path, dict(degrees.items()), message, _nearest(degrees, total))]
+
+
+def combine(ici: AxisDegrees, dcn: AxisDegrees) -> dict[Axis, int]:
+    """Return the degrees of the whole mesh."""
+    return {axis: getattr(ici, axis) * getattr(dcn, axis) for axis in AXES}
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Return all divisors of a number, ascending."""
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return tuple(sorted({*small, *(number // divisor for divisor in small)}))
+
+
+def nearest_divisors(number: int, wanted: int) -> tuple[int, ...]:
+    """Return the divisors of a number next below and next above a wanted one, ascending."""
+    below = [divisor for divisor in divisors(number) if divisor < wanted][-1:]
+    above = [divisor for divisor in divisors(number) if divisor > wanted][:1]
+    return (*below, *above)
+
+
+def nearest_multiples(factor: int, wanted: int) -> tuple[int, ...]:
+    """Return the multiples of a factor next below and next above a wanted number, ascending."""
+    below = wanted // factor * factor
+    return (below, below + factor) if below else (factor,)
+
+
+def _nearest(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
+    """Return changes of one axis that make the degrees multiply to the total, the smallest change first."""
+    changes: list[tuple[int, str]] = []
+    for axis, degree in degrees.items():
+        if degree == REST:
+            continue
+        # -1 elsewhere takes the rest, so a divisor of what is left will do; without one it must be exact.
+        others = math.prod(other for name, other in degrees.items() if name != axis and other != REST)
+        if total % others:
+            continue
+        left = total // others
+        has_rest = any(other == REST for _, other in degrees.items())
+        fitting = nearest_divisors(left, degree) if has_rest else (left,)
+        changes += [(abs(value - degree), f"{axis}: {value}") for value in fitting]
+    return tuple(text for _, text in sorted(changes)[:3])

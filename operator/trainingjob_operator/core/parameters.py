@@ -1,0 +1,59 @@
+"""The parameters of the model, tensor by tensor, without making one.
+
+The list mirrors the trainer's model; a test holds the two together. Tensors of the layers are stacked: their first dim
+is the layer.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainingjob_api.base import Axis
+from trainingjob_api.learning import Model
+from trainingjob_api.sharding import split_ways
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor of parameters: its place in the model, and its dims with their logical axes."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Return the number of parameters in it."""
+        return math.prod(self.shape)
+
+    def shard_size(self, degrees: Mapping[Axis, int]) -> int:
+        """Return how many of its parameters one device of a mesh holds."""
+        ways = (split_ways(axis, dim, degrees) for axis, dim in zip(self.axes, self.shape, strict=True))
+        return self.size // math.prod(ways)
+
+
+def list_leaves(model: Model) -> tuple[Leaf, ...]:
+    """Return all tensors of parameters."""
+    layers, dim, mlp = model.num_layers, model.embed_dim, model.mlp_dim
+    heads, kv_heads, head = model.num_heads, model.num_kv_heads, model.head_dim
+    kv = Leaf("layers.attention.key", (layers, dim, kv_heads, head), ("layers", "embed", "kv_heads", "head"))
+    gate = Leaf("layers.mlp.gate", (layers, dim, mlp), ("layers", "embed", "mlp"))
+    leaves = (
+        Leaf("embedding", (model.vocab_size, dim), ("vocab", "embed")),
+        Leaf("layers.attention_norm.scale", (layers, dim), ("layers", "norm")),
+        Leaf("layers.attention.query", (layers, dim, heads, head), ("layers", "embed", "heads", "head")),
+        kv,
+        Leaf("layers.attention.value", kv.shape, kv.axes),
+        Leaf("layers.attention.out", (layers, heads, head, dim), ("layers", "heads", "head", "embed")),
+        Leaf("layers.mlp_norm.scale", (layers, dim), ("layers", "norm")),
+        gate,
+        Leaf("layers.mlp.up", gate.shape, gate.axes),
+        Leaf("layers.mlp.down", (layers, mlp, dim), ("layers", "mlp", "embed")),
+        Leaf("norm.scale", (dim,), ("norm",)),
+    )
+    return leaves if model.tie_embeddings else (*leaves, Leaf("head", (dim, model.vocab_size), ("embed", "vocab")))
+
+
+def count_parameters(model: Model) -> int:
+    """Return the number of parameters of a model."""
+    return sum(leaf.size for leaf in list_leaves(model))

@@ -1,0 +1,49 @@
+"""Planning: from a spec to the plan of every size. The one place where derived numbers are made."""
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem
+from trainingjob_operator.core.hardware import find_shape
+from trainingjob_operator.core.parameters import count_parameters
+from trainingjob_operator.core.plan import Plan, SizePlan, SliceShape
+from trainingjob_operator.core.sizes import plan_size
+
+type Sizes = dict[int, SizePlan | list[Problem]]
+"""For each number of slices, its plan, or all that keeps the job from training there."""
+
+
+def plan_job(spec: TrainingJobSpec) -> Plan:
+    """Return the plan of a spec, which need not be valid at any size.
+
+    Raises:
+        ValueError: the hardware table has no such slice.
+    """
+    shape = find_slice(spec)
+    if shape is None:
+        raise ValueError(f"{spec.slices.accelerator} has no slice of topology {spec.slices.topology}")
+    return assemble(spec, shape, plan_sizes(spec, shape))
+
+
+def find_slice(spec: TrainingJobSpec) -> SliceShape | None:  # None: the hardware table has no such slice
+    """Return the shape of a job's slices."""
+    return find_shape(spec.slices.accelerator, spec.slices.topology, spec.scheduling.exclusive_topology)
+
+
+def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> Sizes:
+    """Plan each number of slices from the fewest to the most."""
+    numbers = range(spec.slices.fewest, spec.slices.most + 1)
+    return {num_slices: plan_size(spec, shape, num_slices) for num_slices in numbers}
+
+
+def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes) -> Plan:
+    """Return the plan that holds these sizes."""
+    return Plan(
+        spec=spec,
+        shape=shape,
+        num_parameters=count_parameters(spec.model),
+        sizes=tuple(
+            outcome
+            if isinstance(outcome, SizePlan)
+            else SizePlan(num_slices, None, None, " ".join(str(problem) for problem in outcome))
+            for num_slices, outcome in sizes.items()
+        ),
+    )

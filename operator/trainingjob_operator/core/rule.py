@@ -1,0 +1,28 @@
+"""A rule: what must hold between fields, and which fields it speaks of.
+
+A rule that reads a field which could not be parsed says nothing, so that one mistake is told once and the rest of a
+spec is still checked.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.parse import Parsed
+from trainingjob_api.problem import Problem
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A check over a parsed spec. `reads` are all the fields it looks at, as paths such as `training.steps`."""
+
+    reads: tuple[str, ...]
+    check: Callable[[TrainingJobSpec], Iterable[Problem]]
+
+
+def apply_rules(rules: Sequence[Rule], parsed: Parsed) -> list[Problem]:
+    """Return what the rules find, leaving out those that read a broken field."""
+    spec = parsed.spec
+    if spec is None:
+        return []
+    return [problem for rule in rules if parsed.is_intact(rule.reads) for problem in rule.check(spec)]

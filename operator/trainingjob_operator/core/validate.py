@@ -1,0 +1,91 @@
+"""The one verdict on a TrainingJob: webhook, condition and command line all ask here.
+
+Everything is checked, and everything that is wrong is said at once.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.parse import Parsed, parse_spec
+from trainingjob_api.problem import Problem, in_order
+from trainingjob_api.wording import show
+from trainingjob_operator.core import validate_learning, validate_machine, validate_running, validate_sizes
+from trainingjob_operator.core.names import MAX_LABEL, longest_pod_name
+from trainingjob_operator.core.plan import Plan
+from trainingjob_operator.core.planning import Sizes, assemble, find_slice, plan_sizes
+from trainingjob_operator.core.rule import apply_rules
+from trainingjob_operator.core.units import plural
+
+RULES = (*validate_machine.RULES, *validate_learning.RULES, *validate_running.RULES)
+WARNINGS = (*validate_machine.WARNINGS, *validate_learning.WARNINGS)
+_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A verdict. There is a plan exactly where there are no problems."""
+
+    spec: TrainingJobSpec | None
+    """None: too little of it can be used."""
+    plan: Plan | None
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+
+
+def check_job(name: str, raw_spec: object) -> Checked:
+    """Return the verdict on a job: its plan, or all problems at once, and what is legal but wasteful."""
+    parsed = parse_spec(raw_spec)
+    sizes = _plan_sizes(parsed)
+    problems = in_order(
+        [
+            *parsed.problems,
+            *check_name(name, parsed),
+            *apply_rules(RULES, parsed),
+            *validate_sizes.check_smallest(sizes),
+        ]
+    )
+    plan = None
+    if parsed.spec and not problems:
+        shape = find_slice(parsed.spec)
+        assert shape, "a rule refuses every slice that the hardware table does not have"  # noqa: S101
+        plan = assemble(parsed.spec, shape, sizes)
+    warnings = in_order([*apply_rules(WARNINGS, parsed), *(_warn(plan, sizes) if plan else ())])
+    return Checked(parsed.spec, plan, tuple(problems), tuple(warnings))
+
+
+def check_name(name: str, parsed: Parsed) -> Iterator[Problem]:
+    """The name is the beginning of its pods' names, which are labels and host names at once."""
+    path = "metadata.name"
+    if not name:
+        yield Problem(path, name, "is missing: a TrainingJob needs a name.")
+        return
+    if not _NAME.fullmatch(name):
+        message = f"{show(name)} must be lower-case letters, digits and `-`, with a letter first and no `-` last."
+        slug = re.sub(r"[^a-z0-9]+", "-", name[:MAX_LABEL].lower()).strip("-").lstrip("0123456789-")
+        yield Problem(path, name, message, (slug,) if slug else ())
+    shape = find_slice(parsed.spec) if parsed.spec and parsed.is_intact(("slices",)) else None
+    num_slices, num_hosts = (parsed.spec.slices.most, shape.num_hosts) if parsed.spec and shape else (1, 1)
+    pod = longest_pod_name(name, num_slices, num_hosts)
+    excess = len(pod) - MAX_LABEL
+    if excess > 0:
+        message = (
+            f"{show(name)} has {plural(len(name), 'character')}: its longest pod name would have {len(pod)}, but "
+            f"{MAX_LABEL} are allowed. Drop {plural(excess, 'character')}."
+        )
+        yield Problem(path, name, message)
+
+
+def _plan_sizes(parsed: Parsed) -> Sizes:
+    """Return the outcome of each size; none where the slices are not known, or what a size is made from."""
+    shape = find_slice(parsed.spec) if parsed.spec else None
+    if parsed.spec is None or shape is None or not parsed.is_intact(validate_sizes.READS):
+        return {}
+    return plan_sizes(parsed.spec, shape)
+
+
+def _warn(plan: Plan, sizes: Sizes) -> Iterator[Problem]:
+    yield from validate_sizes.warn_of_sizes(sizes)
+    yield from validate_sizes.warn_of_padding(plan)
+    yield from validate_sizes.warn_of_host_memory(plan)

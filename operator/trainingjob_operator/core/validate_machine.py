@@ -1,0 +1,126 @@
+"""Rules about slices and the mesh that hold at every size."""
+
+from collections.abc import Iterator
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.problem import Problem
+from trainingjob_operator.core.hardware import ACCELERATORS, CPU, find_shape, nearest_topologies
+from trainingjob_operator.core.mesh import REST, check_form, check_product
+from trainingjob_operator.core.rule import Rule
+from trainingjob_operator.core.sizes import DCN, ICI, check_splits, describe_slice
+from trainingjob_operator.core.units import plural
+
+MAX_HOSTS = 4096
+"""Hosts of a job at its largest: the status names each of them."""
+
+
+def check_accelerator(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The accelerator must be a row of the hardware table."""
+    accelerator = spec.slices.accelerator
+    if accelerator not in ACCELERATORS:
+        message = f"{accelerator} is not an accelerator that this operator knows."
+        yield Problem("spec.slices.accelerator", accelerator, message, ACCELERATORS)
+
+
+def check_topology(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The accelerator must have slices of that topology."""
+    accelerator, topology = spec.slices.accelerator, spec.slices.topology
+    if accelerator not in ACCELERATORS or find_shape(accelerator, topology):
+        return
+    reason = "hosts x devices a host, at most 256 x 64" if accelerator == CPU else f"a topology of {accelerator}"
+    nearest = tuple(nearest_topologies(accelerator, topology))
+    yield Problem("spec.slices.topology", topology, f"{topology} is not {reason}.", nearest)
+
+
+def check_counts(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A job has either `count`, or `min` and `max` in this order."""
+    slices = spec.slices
+    written = {name: getattr(slices, name) for name in ("min", "max") if getattr(slices, name) is not None}
+    if slices.count is not None and written:
+        names = " and ".join(written)
+        message = f"excludes {names}: a fixed size is `count` alone, an elastic one `min` and `max`."
+        yield Problem("spec.slices.count", slices.count, message)
+    elif slices.count is None and not written:
+        message = "says not how many: write `count` for a fixed size, or `min` and `max` for an elastic one."
+        yield Problem("spec.slices", slices.model_dump(exclude_none=True), message, ("count: 1", "min: 1, max: 2"))
+    elif slices.count is None and len(written) == 1:
+        (name, value), missing = *written.items(), {"min": "max", "max": "min"}[next(iter(written))]
+        message = f"is missing beside {name}, {value}: an elastic size has both."
+        yield Problem(f"spec.slices.{missing}", None, message, (f"{missing}: {value}",))
+    elif slices.min is not None and slices.max is not None and slices.min > slices.max:
+        message = f"{slices.min} is above spec.slices.max, {slices.max}."
+        yield Problem("spec.slices.min", slices.min, message, (str(slices.max),))
+
+
+def check_hosts(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The largest size must not have more hosts than a status can name."""
+    shape = find_shape(spec.slices.accelerator, spec.slices.topology)
+    if shape is None or spec.slices.most * shape.num_hosts <= MAX_HOSTS:
+        return
+    field = "count" if spec.slices.count else "max"
+    most = MAX_HOSTS // shape.num_hosts
+    message = (
+        f"{plural(spec.slices.most, 'slice')} of {plural(shape.num_hosts, 'host')} are "
+        f"{plural(spec.slices.most * shape.num_hosts, 'host')}, but a job has at most {MAX_HOSTS:,}."
+    )
+    yield Problem(f"spec.slices.{field}", spec.slices.most, message, (str(most),))
+
+
+def check_ici(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The ICI degrees must fill one slice."""
+    yield from check_form(ICI, spec.parallelism.ici)
+    shape = find_shape(spec.slices.accelerator, spec.slices.topology)
+    if shape:
+        yield from check_product(ICI, spec.parallelism.ici, shape.num_devices, describe_slice(shape))
+
+
+def check_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The DCN degrees must be well-formed; whether they fill the slices is asked of each size."""
+    yield from check_form(DCN, spec.parallelism.dcn)
+
+
+def check_written_splits(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Degrees that are written out must divide the model, also where others are still wrong."""
+    yield from check_splits(spec.model, _written(spec.parallelism.ici), _written(spec.parallelism.dcn))
+
+
+def warn_of_tensor_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Tensor parallelism across slices waits for the slow network in each layer."""
+    degree = spec.parallelism.dcn.tensor
+    if degree not in (0, 1):
+        message = "each layer waits for the network between slices, several times a microstep."
+        yield Problem(f"{DCN}.tensor", degree, message, ("1",))
+
+
+def warn_of_whole_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A vocabulary that the tensor axis does not divide is not split."""
+    degree = max(spec.parallelism.ici.tensor, 1) * max(spec.parallelism.dcn.tensor, 1)
+    vocab = spec.model.vocab_size
+    if vocab % degree:
+        message = f"{vocab} is not a multiple of {degree}, the tensor degree: every device holds the whole embedding."
+        yield Problem("spec.model.vocabSize", vocab, message, (str(-(-vocab // degree) * degree),))
+
+
+def _written(degrees: AxisDegrees) -> AxisDegrees:
+    """Return the degrees with 1 in the place of what is still to be found."""
+    return degrees.model_copy(update={axis: 1 for axis, degree in degrees.items() if degree in (REST, 0)})
+
+
+_SLICE = ("slices.accelerator", "slices.topology")
+_COUNTS = ("slices.count", "slices.min", "slices.max")
+_SPLIT_DIMS = ("model.numHeads", "model.numKvHeads", "model.mlpDim", "model.embedDim")
+
+RULES = (
+    Rule(("slices.accelerator",), check_accelerator),
+    Rule(_SLICE, check_topology),
+    Rule(_COUNTS, check_counts),
+    Rule((*_SLICE, *_COUNTS), check_hosts),
+    Rule((*_SLICE, "parallelism.ici"), check_ici),
+    Rule(("parallelism.dcn",), check_dcn),
+    Rule(("parallelism", *_SPLIT_DIMS), check_written_splits),
+)
+WARNINGS = (
+    Rule(("parallelism.dcn.tensor",), warn_of_tensor_over_dcn),
+    Rule(("parallelism.ici.tensor", "parallelism.dcn.tensor", "model.vocabSize"), warn_of_whole_vocabulary),
+)

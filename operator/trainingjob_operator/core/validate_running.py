@@ -1,0 +1,183 @@
+"""Rules about storage, pods, scheduling and elasticity."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+from trainingjob_api.base import seconds
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem
+from trainingjob_api.running import EnvVar, Volume
+from trainingjob_operator.core.hardware import find_shape
+from trainingjob_operator.core.quantity import parse_bytes, parse_quantity
+from trainingjob_operator.core.rule import Rule
+
+RESERVED_FOLDERS = ("/dev", "/etc", "/proc", "/sys", "/tmp", "/usr", "/var/cache/trainingjob", "/var/run/secrets")  # noqa: S108
+"""Folders of the image and of the pod itself: a volume there would hide what the agent stands on."""
+RESERVED_ENV = "TRAININGJOB_"
+MIN_MEMORY = "256Mi"
+"""Python with JAX does not start on less."""
+MIN_SILENCE = 2
+"""Seconds. Agents report about once a second."""
+
+
+def check_checkpoint_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Checkpoints must outlive the pod: they lie in a folder of a writable volume."""
+    uri = PurePosixPath(spec.checkpoint.uri)
+    mounts = [volume for volume in spec.runtime.volumes if uri.is_relative_to(volume.mount_path)]
+    volume = max(mounts, key=lambda volume: len(PurePosixPath(volume.mount_path).parts), default=None)
+    path, name = "spec.checkpoint.uri", uri.name or "run"
+    if ".." in uri.parts:
+        yield Problem(path, str(uri), f"{uri} steps upwards: name the folder itself.")
+    elif volume is None:
+        writable = [one for one in spec.runtime.volumes if not one.read_only]
+        nearest = tuple(f"{one.mount_path.rstrip('/')}/{name}" for one in writable)
+        message = f"{uri} is on none of spec.runtime.volumes: checkpoints there would end with the pod."
+        if not writable:
+            message += " Mount a PersistentVolumeClaim that all hosts share, and name a folder below it."
+        yield Problem(path, str(uri), message, nearest)
+    elif volume.read_only:
+        yield Problem(path, str(uri), f"{uri} is on the volume {volume.name}, which is mounted read-only.")
+    elif len(uri.parts) < 3 or uri == PurePosixPath(volume.mount_path):
+        message = f"{uri} is the top of a volume: a job owns its folder alone, so give it one below."
+        yield Problem(path, str(uri), message, (f"{volume.mount_path.rstrip('/')}/run",))
+
+
+def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Volumes have names and mount paths of their own, away from the pod's."""
+    for number, volume in enumerate(spec.runtime.volumes):
+        at, earlier = f"spec.runtime.volumes[{number}]", spec.runtime.volumes[:number]
+        mount = PurePosixPath(volume.mount_path)
+        if volume.name in {one.name for one in earlier}:
+            message = f"{volume.name} is the name of another volume."
+            yield Problem(f"{at}.name", volume.name, message, (f"{volume.name}-{number}",))
+        if ".." in mount.parts:
+            yield Problem(f"{at}.mountPath", volume.mount_path, f"{mount} steps upwards: name the folder itself.")
+        elif _is_reserved(volume):
+            message = f"{mount} belongs to the pod itself."
+            yield Problem(f"{at}.mountPath", volume.mount_path, message, (f"/mnt/{volume.name}",))
+        elif mount in {PurePosixPath(one.mount_path) for one in earlier}:
+            message = f"{mount} is the mount path of another volume."
+            yield Problem(f"{at}.mountPath", volume.mount_path, message, (f"/mnt/{volume.name}",))
+
+
+def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Compiled programs need a folder that can be written."""
+    path = spec.runtime.compile_cache.path
+    writable = [volume.mount_path for volume in spec.runtime.volumes if not volume.read_only]
+    if path is None:
+        return
+    if ".." in PurePosixPath(path).parts or not any(PurePosixPath(path).is_relative_to(mount) for mount in writable):
+        message = f"{path} is on no writable volume of spec.runtime.volumes; leave it out to use one of the pod's own."
+        nearest = tuple(f"{mount.rstrip('/')}/compile-cache" for mount in writable)
+        yield Problem("spec.runtime.compileCache.path", path, message, nearest)
+
+
+def check_tokenizer_path(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The tokenizer is named by where it is."""
+    path = spec.tokenizer.path
+    if path is not None and ".." in PurePosixPath(path).parts:
+        yield Problem("spec.tokenizer.path", path, f"{path} steps upwards: name the file itself.")
+
+
+def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Each variable has one name, one value, and none of the agent's names."""
+    for number, variable in enumerate(spec.runtime.env):
+        at = f"spec.runtime.env[{number}]"
+        given = _given(variable)
+        if len(given) != 1:
+            found = f"has {' and '.join(given)}" if given else "has no value"
+            message = f"{variable.name} {found}: write exactly one of value, secretKeyRef and configMapKeyRef."
+            yield Problem(at, variable.name, message)
+        if variable.name.startswith(RESERVED_ENV):
+            message = f"{variable.name} is set by the operator: no name may start with {RESERVED_ENV}."
+            yield Problem(f"{at}.name", variable.name, message)
+        if variable.name in {earlier.name for earlier in spec.runtime.env[:number]}:
+            yield Problem(f"{at}.name", variable.name, f"{variable.name} is set twice; keep one of the two.")
+
+
+def check_resources(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A host needs some CPU, and enough memory to start."""
+    cpu, memory = spec.runtime.resources.cpu, spec.runtime.resources.memory
+    if parse_quantity(cpu) == 0:
+        yield Problem("spec.runtime.resources.cpu", cpu, f"{cpu} is none: a host needs some CPU.", ("100m", "1"))
+    elif parse_quantity(cpu) > 1024:
+        message = f"{cpu} is more cores than a machine has: 1 is one core, 500m is half a core."
+        yield Problem("spec.runtime.resources.cpu", cpu, message)
+    if parse_bytes(memory) < parse_bytes(MIN_MEMORY):
+        message = f"{memory} is too little: the trainer does not start on less than {MIN_MEMORY}."
+        yield Problem("spec.runtime.resources.memory", memory, message, (MIN_MEMORY,))
+
+
+def check_pull_secrets(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Pull secrets are a set to the API server."""
+    secrets: Sequence[str] = spec.runtime.image_pull_secrets
+    for number, secret in enumerate(secrets):
+        if secret in secrets[:number]:
+            yield Problem(f"spec.runtime.imagePullSecrets[{number}]", secret, f"{secret} is in the list twice.")
+
+
+def check_tolerations(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Tolerations must be ones that the API server takes; a pod that it refuses would never be seen."""
+    for number, toleration in enumerate(spec.scheduling.tolerations):
+        at = f"spec.scheduling.tolerations[{number}]"
+        if toleration.operator == "Exists" and toleration.value:
+            message = f"{toleration.value} is not compared by Exists: leave it out, or write operator: Equal."
+            yield Problem(f"{at}.value", toleration.value, message)
+        if toleration.operator == "Equal" and toleration.key is None:
+            message = "is missing: Equal compares one taint. Operator Exists without a key tolerates every taint."
+            yield Problem(f"{at}.key", None, message)
+        if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+            message = "only goes with effect: NoExecute."
+            yield Problem(f"{at}.tolerationSeconds", toleration.toleration_seconds, message)
+
+
+def check_node_selector(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The accelerator's own node labels follow from `slices`."""
+    shape = find_shape(spec.slices.accelerator, spec.slices.topology)
+    for key, value in shape.node_labels if shape else ():
+        written = spec.scheduling.node_selector.get(key, value)
+        if written != value:
+            message = f"{written} contradicts spec.slices, from which {value} follows; leave it out."
+            yield Problem(f"spec.scheduling.nodeSelector.{key}", written, message, (value,))
+
+
+def check_silence(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A host cannot be silent sooner than it would have spoken."""
+    silence = spec.elastic.silence_after
+    if seconds(silence) < MIN_SILENCE:
+        message = f"{silence} is too short: a healthy host reports about once a second."
+        yield Problem("spec.elastic.silenceAfter", silence, message, (f"{MIN_SILENCE}s",))
+
+
+def _given(variable: EnvVar) -> list[str]:
+    values = {
+        "value": variable.value,
+        "secretKeyRef": variable.secret_key_ref,
+        "configMapKeyRef": variable.config_map_key_ref,
+    }
+    return [name for name, value in values.items() if value is not None]
+
+
+def _is_reserved(volume: Volume) -> bool:
+    """Return whether a mount would hide a folder of the pod, or lie in one; folders of one's own in /tmp are fine."""
+    mount = PurePosixPath(volume.mount_path)
+    if mount == PurePosixPath("/") or any(PurePosixPath(folder).is_relative_to(mount) for folder in RESERVED_FOLDERS):
+        return True
+    return any(mount.is_relative_to(folder) for folder in RESERVED_FOLDERS if folder != "/tmp")  # noqa: S108
+
+
+_MOUNTS = "runtime.volumes"
+
+RULES = (
+    Rule(("checkpoint.uri", _MOUNTS), check_checkpoint_uri),
+    Rule((_MOUNTS,), check_volumes),
+    Rule(("runtime.compileCache.path", _MOUNTS), check_compile_cache),
+    Rule(("tokenizer.path",), check_tokenizer_path),
+    Rule(("runtime.env",), check_env),
+    Rule(("runtime.resources",), check_resources),
+    Rule(("runtime.imagePullSecrets",), check_pull_secrets),
+    Rule(("scheduling.tolerations",), check_tolerations),
+    Rule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
+    Rule(("elastic.silenceAfter",), check_silence),
+)
+WARNINGS: tuple[Rule, ...] = ()

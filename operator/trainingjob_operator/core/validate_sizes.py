@@ -1,0 +1,91 @@
+"""Verdicts on the sizes of a job: the smallest must be able to train, the others should.
+
+A job waits below its smallest size, so that one must work. A larger size that cannot is left out, with a warning.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from trainingjob_api.problem import Problem
+from trainingjob_operator.core.mesh import nearest_multiples
+from trainingjob_operator.core.plan import Plan
+from trainingjob_operator.core.planning import Sizes
+from trainingjob_operator.core.quantity import format_bytes, parse_bytes
+from trainingjob_operator.core.units import percent, plural, size
+
+READS = (
+    "slices",
+    "parallelism",
+    "model",
+    "training.globalBatchSize",
+    "training.sequenceLength",
+    "training.maxPerDeviceBatch",
+    "precision",
+    "memory",
+)
+"""The fields that the plan of a size is made from."""
+WASTE = 0.1
+"""Share of padding rows above which a batch is worth a warning."""
+MIB = 2**20
+
+
+def check_smallest(sizes: Sizes) -> list[Problem]:
+    """Return what keeps the job from training at its smallest size."""
+    smallest = next(iter(sizes.values()), None)
+    return smallest if isinstance(smallest, list) else []
+
+
+def warn_of_sizes(sizes: Sizes) -> Iterator[Problem]:
+    """Yield a warning for each reason that keeps larger sizes from training."""
+    reasons: dict[str, list[tuple[int, Problem]]] = defaultdict(list)
+    for num_slices, outcome in sizes.items():
+        for problem in outcome if isinstance(outcome, list) else ():
+            reasons[problem.path].append((num_slices, problem))
+    for path, found in reasons.items():
+        numbers = [num_slices for num_slices, _ in found]
+        _, first = found[0]
+        message = f"the job never trains on {_list(numbers)} slices. On {plural(numbers[0], 'slice')}: {first.message}"
+        yield Problem(path, first.value, message, first.nearest)
+
+
+def warn_of_padding(plan: Plan) -> Iterator[Problem]:
+    """Yield a warning where the batch leaves much of a size idle; the worst size speaks for all."""
+    batch = plan.spec.training.global_batch_size
+    layouts = [size.layout for size in plan.sizes if size.layout]
+    worst = max(layouts, key=lambda layout: layout.padding_rows)
+    waste = worst.padding_rows / (batch + worst.padding_rows)
+    if waste > WASTE:
+        message = (
+            f"{batch} does not fill the {worst.batch_shards} batch shards of {plural(worst.num_slices, 'slice')}: "
+            f"{percent(waste)} of the work is padding there."
+        )
+        nearest = tuple(str(multiple) for multiple in nearest_multiples(worst.batch_shards, batch))
+        yield Problem("spec.training.globalBatchSize", batch, message, nearest)
+
+
+def warn_of_host_memory(plan: Plan) -> Iterator[Problem]:
+    """Yield a warning where the devices of a `cpu` host, which live in its own memory, need more than it has."""
+    estimates = [size.memory.total for size in plan.sizes if size.memory]
+    if plan.shape.platform != "cpu":
+        return
+    need = max(estimates) * plan.shape.devices_per_host
+    memory = plan.spec.runtime.resources.memory
+    if need > parse_bytes(memory):
+        message = (
+            f"{memory} is less than what the {plural(plan.shape.devices_per_host, 'device')} of a host need by the "
+            f"estimate, {size(need)}: the trainer may be killed for memory."
+        )
+        nearest = (format_bytes(-(-need // (256 * MIB)) * 256 * MIB),)
+        yield Problem("spec.runtime.resources.memory", memory, message, nearest)
+
+
+def _list(numbers: list[int]) -> str:
+    """Return ascending numbers in words, runs of them shortened: `3`, `3 and 5`, `3, 5 to 8 and 10`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
