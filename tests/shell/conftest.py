@@ -31,6 +31,10 @@ from trainingjob_operator.shell.kinds import (
     Kind,
 )
 
+NAMESPACE = Kind("v1", "Namespace", "namespaces", is_namespaced=False)
+CRD = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", is_namespaced=False)
+"""kopf looks for these two in every cluster."""
+
 type Object = dict[str, Any]
 type Fault = Callable[[web.Request], web.Response | None]
 type Key = tuple[Kind, str, str]
@@ -40,7 +44,7 @@ class ApiServer:
     """Objects by kind, namespace and name, and the HTTP that Kubernetes speaks about them."""
 
     def __init__(self) -> None:
-        self.kinds = {TRAINING_JOB, *CHILDREN, NODE, SECRET, EVENT, LEASE, WEBHOOK_CONFIGURATION}
+        self.kinds = {TRAINING_JOB, *CHILDREN, NODE, SECRET, EVENT, LEASE, WEBHOOK_CONFIGURATION, NAMESPACE, CRD}
         self.reviews: dict[str, Callable[[Object], Object]] = {}
         """Status of a TokenReview or SubjectAccessReview by its spec."""
         self.objects: dict[Key, Object] = {}

@@ -8,7 +8,6 @@ Manifests are cut down to what somebody reads; the rest is most of their size.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.shell.kinds import JOB, JOB_SET, NODE, POD, Kind
@@ -16,7 +15,8 @@ from trainingjob_operator.shell.ports import Manifest
 
 type Key = tuple[str, str]
 """Namespace and name."""
-type EventType = Literal["ADDED", "MODIFIED", "DELETED"] | None
+type EventType = str | None
+"""ADDED, MODIFIED or DELETED; None where the object comes from a list."""
 
 _NODE_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
 

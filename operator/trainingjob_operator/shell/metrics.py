@@ -1,0 +1,191 @@
+"""Numbers for Prometheus: of the operator's own work, and of every job.
+
+A job's numbers are read from its status when they are asked for, so that they go with the job. Labels are names of
+objects and words of ours, never anything that a user could make many of.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from trainingjob_operator.core.goodput import Bucket
+from trainingjob_operator.core.manifests import Manifest, dig, items, number, text
+from trainingjob_operator.core.times import parse_time
+from trainingjob_operator.shell.store import Shelf
+
+RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+REVIEW_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
+JOB_LABELS = ("namespace", "name")
+NEW = "New"
+"""The phase of a job that has no status yet."""
+
+
+class Metrics:
+    """The operator's own numbers. `registry` holds them and those of the jobs."""
+
+    def __init__(self, version: str) -> None:
+        """Start at zero."""
+        self.registry = CollectorRegistry()
+        self.reconcile_seconds = Histogram(
+            "trainingjob_reconcile_duration_seconds",
+            "Time of one look at one job.",
+            buckets=RECONCILE_BUCKETS,
+            registry=self.registry,
+        )
+        self.reconcile_errors = Counter(
+            "trainingjob_reconcile_errors", "Looks at a job that failed and are tried again.", registry=self.registry
+        )
+        self.review_seconds = Histogram(
+            "trainingjob_webhook_duration_seconds",
+            "Time of one answer of the webhook.",
+            ["allowed"],
+            buckets=REVIEW_BUCKETS,
+            registry=self.registry,
+        )
+        self.leading = Gauge("trainingjob_leading", "1 while this operator leads.", registry=self.registry)
+        build = Gauge("trainingjob_build_info", "Always 1.", ["version"], registry=self.registry)
+        build.labels(version).set(1)
+
+    def measure_reconcile(self, seconds: float, has_failed: bool) -> None:  # noqa: FBT001  # the scheduler's callback
+        """Take note of one look at a job."""
+        self.reconcile_seconds.observe(seconds)
+        if has_failed:
+            self.reconcile_errors.inc()
+
+    def measure_review(self, seconds: float, is_allowed: bool) -> None:  # noqa: FBT001  # the webhook's callback
+        """Take note of one answer of the webhook."""
+        self.review_seconds.labels(str(is_allowed).lower()).observe(seconds)
+
+    def add_jobs(self, jobs: Shelf, since: datetime) -> None:
+        """Add the numbers of all jobs; `since` is when this process began."""
+        self.registry.register(JobCollector(jobs, since))
+
+
+class JobCollector(Collector):
+    """Makes the numbers of jobs from their statuses."""
+
+    def __init__(self, jobs: Shelf, since: datetime) -> None:
+        """Read jobs from a shelf. Restarts are counted from `since` on: before that another process counted them."""
+        self._jobs = jobs
+        self._since = since
+        self._restarts: dict[str, _Restarts] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the numbers as they are now."""
+        jobs = tuple(self._jobs)
+        yield _by_phase(jobs)
+        yield _gauge("trainingjob_step", "Optimizer steps done.", jobs, ("progress", "step"))
+        yield _gauge("trainingjob_steps", "Optimizer steps in all.", jobs, ("progress", "of"))
+        yield _gauge("trainingjob_loss", "Newest training loss.", jobs, ("progress", "loss"))
+        yield _gauge(
+            "trainingjob_tokens_per_second", "Tokens a second over all devices.", jobs, ("progress", "tokensPerSecond")
+        )
+        yield _gauge("trainingjob_goodput_ratio", "Training seconds by all seconds.", jobs, ("goodput", "ratio"))
+        yield _slices(jobs)
+        yield _last_commits(jobs)
+        yield _badput(jobs)
+        yield self._count_restarts(jobs)
+
+    def _count_restarts(self, jobs: Iterable[Manifest]) -> Metric:
+        family = CounterMetricFamily(
+            "trainingjob_restarts",
+            "Worlds that ended before the job did, by what ended them.",
+            labels=[*JOB_LABELS, "reason"],
+        )
+        counted = {}
+        for job in jobs:
+            uid = text(job, "metadata", "uid")
+            restarts = counted[uid] = self._restarts.get(uid) or _Restarts(self._baseline(job))
+            restarts.update(job)
+            for reason, count in restarts.by_reason.items():
+                family.add_metric([*_names(job), reason], count)
+        self._restarts = counted  # jobs that are gone take their counts with them
+        return family
+
+    def _baseline(self, job: Manifest) -> int:
+        """Return the newest generation whose end was counted before this process began."""
+        created = parse_time(text(job, "metadata", "creationTimestamp"))
+        if created is not None and created >= self._since:
+            return 0
+        ended = [
+            number(attempt, "generation") or 0 for attempt in items(job, "status", "attempts") if "cause" in attempt
+        ]
+        return max(ended, default=0)
+
+
+class _Restarts:
+    """How often worlds of one job ended, by reason."""
+
+    def __init__(self, baseline: int) -> None:
+        self.by_reason: dict[str, int] = {}
+        self._counted = baseline
+
+    def update(self, job: Manifest) -> None:
+        """Count the ends that are new."""
+        for attempt in items(job, "status", "attempts"):
+            generation, reason = number(attempt, "generation") or 0, text(attempt, "cause", "reason")
+            if reason and generation > self._counted:
+                self._counted = generation
+                self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
+
+
+def _by_phase(jobs: Iterable[Manifest]) -> Metric:
+    family = GaugeMetricFamily("trainingjob_jobs", "Jobs by phase.", labels=["namespace", "phase"])
+    counts: dict[tuple[str, str], int] = {}
+    for job in jobs:
+        key = (text(job, "metadata", "namespace"), text(job, "status", "phase") or NEW)
+        counts[key] = counts.get(key, 0) + 1
+    for key, count in counts.items():
+        family.add_metric(key, count)
+    return family
+
+
+def _gauge(name: str, words: str, jobs: Iterable[Manifest], path: tuple[str, ...]) -> Metric:
+    family = GaugeMetricFamily(name, words, labels=JOB_LABELS)
+    for job in jobs:
+        if (value := _float(dig(job, "status", *path))) is not None:
+            family.add_metric(_names(job), value)
+    return family
+
+
+def _slices(jobs: Iterable[Manifest]) -> Metric:
+    family = GaugeMetricFamily("trainingjob_slices", "Slices in the current world.", labels=JOB_LABELS)
+    for job in jobs:
+        slices = dig(job, "status", "world", "slices")
+        if isinstance(slices, list):
+            family.add_metric(_names(job), len(slices))
+    return family
+
+
+def _last_commits(jobs: Iterable[Manifest]) -> Metric:
+    family = GaugeMetricFamily(
+        "trainingjob_checkpoint_last_commit_timestamp_seconds", "When a checkpoint was last durable.", labels=JOB_LABELS
+    )
+    for job in jobs:
+        if (time := parse_time(text(job, "status", "checkpoint", "time"))) is not None:
+            family.add_metric(_names(job), time.timestamp())
+    return family
+
+
+def _badput(jobs: Iterable[Manifest]) -> Metric:
+    family = CounterMetricFamily(
+        "trainingjob_badput_seconds", "Seconds that did not go to training, by cause.", labels=[*JOB_LABELS, "cause"]
+    )
+    causes = {bucket.value for bucket in Bucket} - {Bucket.TRAINING}
+    for job in jobs:
+        seconds = dig(job, "status", "goodput", "seconds")
+        for cause, value in (seconds if isinstance(seconds, dict) else {}).items():
+            if cause in causes and (number_ := _float(value)) is not None:
+                family.add_metric([*_names(job), cause], number_)
+    return family
+
+
+def _names(job: Manifest) -> tuple[str, str]:
+    return text(job, "metadata", "namespace"), text(job, "metadata", "name")
+
+
+def _float(value: object) -> float | None:  # None: it is no number
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,189 @@
+"""The numbers of a job come from its status and go with it; no input makes many labels."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client.parser import text_string_to_metric_families
+
+from trainingjob_operator.core.goodput import Bucket
+from trainingjob_operator.shell.health import health_app
+from trainingjob_operator.shell.kinds import TRAINING_JOB
+from trainingjob_operator.shell.metrics import Metrics
+from trainingjob_operator.shell.store import Shelf
+
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+BEFORE, AFTER = "2026-11-21T11:00:00Z", "2026-11-21T13:00:00Z"
+STATUS = {
+    "phase": "Running",
+    "progress": {"step": 120, "of": 300, "loss": 2.5, "tokensPerSecond": 4100.0},
+    "goodput": {"ratio": 0.9, "seconds": {"training": 90.0, "compiling": 6.0, "starting": 4.0}},
+    "checkpoint": {"step": 100, "time": "2026-11-21T12:00:10.500Z"},
+    "world": {"slices": [0, 1]},
+}
+J = {"namespace": "research", "name": "llama"}
+
+
+class Jobs:
+    """A shelf of jobs, with its metrics."""
+
+    def __init__(self) -> None:
+        self.shelf = Shelf(TRAINING_JOB)
+        self.metrics = Metrics("1.2.3")
+        self.metrics.add_jobs(self.shelf, START)
+        self.version = 0
+
+    def put(self, name: str = "llama", created: str = AFTER, **status: Any) -> dict[str, Any]:
+        self.version += 1
+        metadata = {"name": name, "namespace": "research", "uid": f"uid-{name}", "creationTimestamp": created}
+        job = {"metadata": {**metadata, "resourceVersion": str(self.version)}, "status": status}
+        self.shelf.put(job)
+        return job
+
+    def read(self, name: str) -> dict[frozenset[tuple[str, str]], float]:
+        found = {}
+        for family in self.metrics.registry.collect():
+            for sample in family.samples:
+                if sample.name == name:
+                    found[frozenset(sample.labels.items())] = sample.value
+        return found
+
+
+@pytest.fixture
+def jobs() -> Jobs:
+    return Jobs()
+
+
+def labelled(value: float, **labels: str) -> dict[frozenset[tuple[str, str]], float]:
+    return {frozenset(labels.items()): value}
+
+
+NUMBERS = {
+    "trainingjob_jobs": labelled(1, namespace="research", phase="Running"),
+    "trainingjob_step": labelled(120, **J),
+    "trainingjob_steps": labelled(300, **J),
+    "trainingjob_loss": labelled(2.5, **J),
+    "trainingjob_tokens_per_second": labelled(4100, **J),
+    "trainingjob_goodput_ratio": labelled(0.9, **J),
+    "trainingjob_slices": labelled(2, **J),
+    "trainingjob_checkpoint_last_commit_timestamp_seconds": labelled(START.timestamp() + 10.5, **J),
+    "trainingjob_badput_seconds_total": labelled(6, cause="compiling", **J) | labelled(4, cause="starting", **J),
+    "trainingjob_build_info": labelled(1, version="1.2.3"),
+}
+
+
+@pytest.mark.parametrize(("name", "want"), NUMBERS.items(), ids=NUMBERS.keys())
+def test_numbers_of_a_job(name: str, want: Any, jobs: Jobs) -> None:
+    jobs.put(**STATUS)
+
+    assert jobs.read(name) == want
+
+
+def test_a_job_that_is_gone_takes_its_numbers_along(jobs: Jobs) -> None:
+    gone = jobs.put(**STATUS, attempts=[{"generation": 1, "cause": {"reason": "NodeLost"}}])
+    jobs.put("other", phase="Suspended")
+    assert jobs.read("trainingjob_restarts_total")
+
+    jobs.shelf.remove(gone)
+
+    left = [name for name in (*NUMBERS, "trainingjob_restarts_total") if jobs.read(name)]
+    assert left == ["trainingjob_jobs", "trainingjob_build_info"]
+    jobs.put(created=AFTER)
+    assert jobs.read("trainingjob_restarts_total") == {}, "a namesake starts at zero"
+
+
+def test_a_job_without_a_status_is_new(jobs: Jobs) -> None:
+    jobs.put()
+
+    assert jobs.read("trainingjob_jobs") == labelled(1, namespace="research", phase="New")
+    assert jobs.read("trainingjob_step") == {}
+
+
+def attempts(*reasons: str) -> list[dict[str, Any]]:
+    """Return attempts 1, 2, …; each ended for a reason, the one after them runs."""
+    ended = [{"generation": number, "cause": {"reason": reason}} for number, reason in enumerate(reasons, 1)]
+    return [*ended, {"generation": len(reasons) + 1}]
+
+
+def test_each_end_of_a_world_counts_once(jobs: Jobs) -> None:
+    jobs.put(attempts=attempts())
+    assert jobs.read("trainingjob_restarts_total") == {}
+
+    jobs.put(attempts=attempts("NodeLost"))
+    jobs.read("trainingjob_restarts_total")
+    jobs.put(attempts=attempts("NodeLost", "Crash", "NodeLost")[1:])
+    jobs.read("trainingjob_restarts_total")
+
+    assert jobs.read("trainingjob_restarts_total") == labelled(2, reason="NodeLost", **J) | labelled(
+        1, reason="Crash", **J
+    )
+
+
+def test_what_an_earlier_process_counted_does_not_count_again(jobs: Jobs) -> None:
+    jobs.put(created=BEFORE, attempts=attempts("NodeLost", "Crash"))
+    assert jobs.read("trainingjob_restarts_total") == {}
+
+    jobs.put(created=BEFORE, attempts=attempts("NodeLost", "Crash", "Crash"))
+
+    assert jobs.read("trainingjob_restarts_total") == labelled(1, reason="Crash", **J)
+
+
+ODD = {
+    "status is a list": {"status": [1]},
+    "numbers are texts": {"status": {"progress": {"step": "many"}, "goodput": {"ratio": True, "seconds": [1]}}},
+    "attempts are numbers": {"status": {"attempts": [1, {"generation": "x", "cause": 3}]}},
+    "times are not": {"metadata": {"creationTimestamp": "soon"}, "status": {"checkpoint": {"time": 3}}},
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_odd_statuses_break_no_scrape(odd: Any, jobs: Jobs) -> None:
+    job = jobs.put("other", **STATUS)
+    metadata = {**job["metadata"], "name": "odd", "uid": "uid-odd", **odd.get("metadata", {})}
+    jobs.shelf.put({**job, **odd, "metadata": metadata})
+
+    assert jobs.read("trainingjob_step") == labelled(120, namespace="research", name="other")
+
+
+def test_causes_are_ours(jobs: Jobs) -> None:
+    seconds = {f"made-up-{number}": 1.0 for number in range(100)} | {bucket.value: 1.0 for bucket in Bucket}
+    jobs.put(goodput={"seconds": seconds})
+
+    causes = {dict(labels)["cause"] for labels in jobs.read("trainingjob_badput_seconds_total")}
+    assert causes == {bucket.value for bucket in Bucket} - {"training"}
+
+
+def test_the_operators_own_work(jobs: Jobs) -> None:
+    jobs.metrics.measure_reconcile(0.2, False)
+    jobs.metrics.measure_reconcile(0.3, True)
+    jobs.metrics.measure_review(0.01, False)
+
+    assert jobs.read("trainingjob_reconcile_duration_seconds_count") == labelled(2)
+    assert jobs.read("trainingjob_reconcile_errors_total") == labelled(1)
+    assert jobs.read("trainingjob_webhook_duration_seconds_count") == labelled(1, allowed="false")
+
+
+async def test_prometheus_can_read_them(jobs: Jobs) -> None:
+    jobs.put(**STATUS)
+    app = health_app(jobs.metrics.registry, healthy=lambda: "", ready=lambda: "")
+
+    async with TestClient(TestServer(app)) as client, client.get("/metrics") as response:
+        text = await response.text()
+
+    names = {family.name for family in text_string_to_metric_families(text)}
+    assert {"trainingjob_step", "trainingjob_restarts", "trainingjob_build_info"} <= names
+    assert all(name.startswith("trainingjob_") for name in names)
+
+
+async def test_probes_say_what_is_wrong(jobs: Jobs) -> None:
+    trouble = {"/healthz": "", "/readyz": ""}
+    app = health_app(jobs.metrics.registry, lambda: trouble["/healthz"], lambda: trouble["/readyz"])
+
+    async with TestClient(TestServer(app)) as client:
+        for path in trouble:
+            async with client.get(path) as response:
+                assert (response.status, await response.text()) == (200, "ok\n")
+            trouble[path] = "the feed is stuck"
+            async with client.get(path) as response:
+                assert (response.status, await response.text()) == (503, "the feed is stuck\n")

@@ -1,0 +1,188 @@
+"""kopf in its thread: its events arrive, it begins anew when it fails, and it ends when it is told to."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client import Configuration
+
+from trainingjob_operator.shell import watching
+from trainingjob_operator.shell.feed import KINDS
+from trainingjob_operator.shell.kinds import JOB_SET, NODE, POD, TRAINING_JOB, Kind
+from trainingjob_operator.shell.watching import CREDENTIALS_LIFE, Watcher, connection_info
+
+JOB = {"metadata": {"name": "llama", "namespace": "research"}, "spec": {}}
+
+
+class Heard:
+    """Notes events in the test's own loop and lets it wait for one."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str | None, str]] = []
+        self.threads: set[str] = set()
+        self.changed = asyncio.Event()
+
+    def __call__(self, kind: Kind, event: str | None, manifest: Any) -> None:
+        self.events.append((kind.name, event, manifest["metadata"]["name"]))
+        self.threads.add(threading.current_thread().name)
+        self.changed.set()
+
+    async def wait_for(self, kind: str, event: str | None, name: str) -> None:
+        await self.wait_until(lambda: (kind, event, name) in self.events)
+
+    async def wait_for_any(self, name: str) -> None:
+        await self.wait_until(lambda: any(name == heard for _, _, heard in self.events))
+
+    async def wait_until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not is_so():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+async def start(server: Any, heard: Heard):
+    """Return a function that starts a watcher; all are ended in the end."""
+    running = []
+
+    def begin(namespaces: tuple[str, ...] = (), kinds: Any = KINDS) -> Watcher:
+        watcher = Watcher(Configuration(host=server[1]), namespaces, lambda: kinds, heard)
+        running.append(asyncio.create_task(watcher.run()))
+        return watcher
+
+    yield begin
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running, timeout=20)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch")]
+
+
+async def test_events_arrive_in_the_loop_of_the_operator(
+    start: Any, heard: Heard, api_server: Any, make_child: Any
+) -> None:
+    api_server.put(TRAINING_JOB, JOB)
+    start()
+    await heard.wait_for("TrainingJob", None, "llama")
+
+    api_server.put(POD, make_child("p"))
+    api_server.put(POD, {"metadata": {"name": "somebody-elses", "namespace": "research"}})
+    api_server.put(NODE, {"metadata": {"name": "n"}})
+    await heard.wait_for("Pod", "ADDED", "p")
+    await heard.wait_for("Node", "ADDED", "n")
+    api_server.drop(POD, "research", "p")
+    await heard.wait_for("Pod", "DELETED", "p")
+
+    assert heard.threads == {threading.current_thread().name}
+    assert {name for _, _, name in heard.events} == {"llama", "p", "n"}
+
+
+async def test_nothing_is_written(start: Any, heard: Heard, api_server: Any) -> None:
+    api_server.put(TRAINING_JOB, JOB)
+    start()
+    await heard.wait_for("TrainingJob", None, "llama")
+
+    assert {request.split()[0] for request in api_server.requests} == {"GET"}
+    assert not any(path.endswith(("/namespaces", "/customresourcedefinitions")) for path in api_server.requests)
+
+
+async def test_only_its_namespaces_are_watched(start: Any, heard: Heard, api_server: Any) -> None:
+    api_server.put(TRAINING_JOB, {"metadata": {"name": "other", "namespace": "private"}, "spec": {}})
+    api_server.put(TRAINING_JOB, JOB)
+    api_server.put(NODE, {"metadata": {"name": "n"}})
+    start(namespaces=("research",))
+    await heard.wait_for("TrainingJob", None, "llama")
+    await heard.wait_for("Node", None, "n")
+
+    assert "other" not in {name for _, _, name in heard.events}
+
+
+async def test_it_begins_anew_when_kopf_fails(
+    start: Any, heard: Heard, api_server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watching, "FIRST_BACKOFF_SECONDS", 0.01)
+    is_broken = True
+
+    def fail_once(request: web.Request) -> web.Response | None:
+        nonlocal is_broken
+        if is_broken and request.query.get("watch") and request.path.endswith("trainingjobs"):
+            is_broken = False
+            return web.json_response({"type": "ERROR", "object": {"code": 500, "message": "broken"}})
+        return None
+
+    api_server.fault = fail_once
+    start()
+    async with asyncio.timeout(20):
+        while "the watch ended; it begins anew" not in caplog.messages:  # noqa: ASYNC110  # the log has no event
+            await asyncio.sleep(0.01)
+    api_server.put(TRAINING_JOB, JOB)
+
+    await heard.wait_for_any("llama")
+
+
+async def test_a_restart_watches_what_is_there_then(start: Any, heard: Heard, api_server: Any, make_child: Any) -> None:
+    kinds = [TRAINING_JOB]
+    api_server.put(TRAINING_JOB, JOB)
+    watcher = start(kinds=kinds)
+    await heard.wait_for("TrainingJob", None, "llama")
+
+    kinds.append(JOB_SET)
+    watcher.restart()
+    api_server.put(JOB_SET, make_child("base"))
+
+    await heard.wait_for_any("base")
+
+
+async def test_a_restart_right_after_the_start_is_not_lost(start: Any, heard: Heard, api_server: Any) -> None:
+    api_server.put(TRAINING_JOB, JOB)
+    watcher = start()
+    await asyncio.sleep(0)
+    watcher.restart()
+
+    await heard.wait_for("TrainingJob", None, "llama")
+
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+async def test_credentials_are_those_of_the_client_and_are_asked_for_again() -> None:
+    tokens = iter(["bearer first", "bearer second"])
+    configuration = Configuration(host="https://k.example", ssl_ca_cert="/ca")
+
+    def refresh(configuration: Any) -> None:
+        configuration.api_key["BearerToken"] = next(tokens)
+
+    configuration.refresh_api_key_hook = refresh
+
+    first = await connection_info(configuration, NOW)
+    second = await connection_info(configuration, NOW)
+
+    assert (first.server, first.ca_path, first.insecure) == ("https://k.example", "/ca", False)
+    assert [first.token, second.token] == ["first", "second"]
+    assert first.expiration == NOW + CREDENTIALS_LIFE
+
+
+async def test_a_client_certificate_needs_no_token() -> None:
+    configuration = Configuration(host="https://k.example")
+    configuration.cert_file, configuration.key_file = "/cert", "/key"
+
+    info = await connection_info(configuration, NOW)
+
+    assert (info.certificate_path, info.private_key_path, info.token, info.expiration) == ("/cert", "/key", None, None)
+
+
+@pytest.fixture(autouse=True)
+def quiet_kopf():
+    """Kopf warns in every thread that signals are none of its business: that is why it is in one."""
+    logging.getLogger("kopf").setLevel(logging.ERROR)
+    yield
+    logging.getLogger("kopf").setLevel(logging.NOTSET)
