@@ -1,0 +1,265 @@
+"""Reconcile: look at one job, decide, act, write its status once, tell its hosts.
+
+The order is what keeps worlds apart. What a decision says is written to the status first, under the version that was
+read; then it is announced; then what it replaces is cleared away. Stopped between any two steps, the next look sees
+what was done and does the rest. Nothing is kept in memory that a new operator could not do without.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import assert_never
+from weakref import WeakValueDictionary
+
+from trainingjob_api.base import seconds
+from trainingjob_api.problem import Problem
+from trainingjob_api.protocol import Directive
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.world import JobIdentity
+from trainingjob_operator.core.announce import Bulletin, list_happenings, make_bulletin
+from trainingjob_operator.core.chores import (
+    Chore,
+    CreateBase,
+    CreateSlice,
+    DeleteJob,
+    DeleteJobSet,
+    DeletePod,
+    list_chores,
+)
+from trainingjob_operator.core.decide import decide
+from trainingjob_operator.core.decisions import Claim, Decision, Expire, Wait
+from trainingjob_operator.core.manifests import Manifest, dig, number, text
+from trainingjob_operator.core.observe import Observed, observe
+from trainingjob_operator.core.plan import Plan
+from trainingjob_operator.core.pods import Trouble, read_pod
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.remember import read_status, write_status
+from trainingjob_operator.core.run_config import run_config
+from trainingjob_operator.core.seats import rebuild_world
+from trainingjob_operator.core.status import blocked_status, invalid_status, next_status
+from trainingjob_operator.core.times import seconds_between
+from trainingjob_operator.core.validate import Checked, check_job
+from trainingjob_operator.core.writing import is_worth_writing
+from trainingjob_operator.render.check import check_jobset
+from trainingjob_operator.render.configmap import render_config_map
+from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
+from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.shell.hub import Hub
+from trainingjob_operator.shell.logs import Log
+from trainingjob_operator.shell.ports import (
+    Children,
+    Cluster,
+    ClusterUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    MissingKindError,
+)
+
+IDLE_SECONDS = 300.0
+"""When nothing but an event can change anything: a look all the same, in case an event was lost."""
+WAITING_SECONDS = 5.0
+FORMING_SECONDS = 0.5
+CONFLICT_TRIES = 5
+
+log = Log("reconcile")
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What was last written of a job's status, and what came since and was not worth writing."""
+
+    written: Manifest
+    newest: TrainingJobStatus
+
+
+class Reconciler:
+    """Brings jobs to where they should be, one look at a time."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        hub: Hub,
+        settings: Callable[[], RenderSettings],
+        now: Callable[[], datetime],
+    ) -> None:
+        """Act on a cluster and speak through a hub; `settings` may change while the operator runs."""
+        self._cluster = cluster
+        self._hub = hub
+        self._settings = settings
+        self._now = now
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._checked: dict[str, tuple[int, Checked]] = {}
+        self._memories: dict[str, _Memory] = {}
+        self._uids: dict[tuple[str, str], str] = {}
+
+    async def reconcile(self, namespace: str, name: str) -> float | None:  # None: the job is gone
+        """Look at a job and return after how many seconds to look again, whatever happens.
+
+        Raises:
+            ClusterUnavailableError: the API server cannot be reached; what was not done is done by a later look.
+        """
+        lock = self._locks.setdefault((namespace, name), asyncio.Lock())
+        async with lock:
+            for _ in range(CONFLICT_TRIES):
+                with suppress(ConflictError):  # somebody else wrote: look again at what is there now
+                    return await self._look(namespace, name)
+        return FORMING_SECONDS
+
+    async def _look(self, namespace: str, name: str) -> float | None:
+        job = await self._cluster.read_job(namespace, name)
+        uid = text(job, "metadata", "uid")
+        self._forget_former(namespace, name, uid)
+        if job is None:
+            return None
+        if dig(job, "metadata", "deletionTimestamp"):
+            return IDLE_SECONDS  # its children go with it
+        status = self._recall(uid, job)
+        checked = self._check(uid, job)
+        if checked.plan is None:
+            return await self._hold(job, status, checked)
+        try:
+            children = await self._cluster.read_children(namespace, uid)
+        except MissingKindError as error:
+            words = f"the cluster has no JobSet: install it ({error})"
+            status = blocked_status(status, Reason.JOBSET_MISSING, words, _generation(job), self._now())
+            await self._write(job, uid, status)
+            return IDLE_SECONDS / 10
+        return await self._step(job, status, checked.plan, checked.warnings, children)
+
+    async def _step(
+        self, job: Manifest, status: TrainingJobStatus, plan: Plan, warnings: Sequence[Problem], children: Children
+    ) -> float | None:
+        """Take the one next step of a job whose spec is valid."""
+        uid = text(job, "metadata", "uid")
+        now = self._now()
+        seen = observe(plan, job, status, children, self._hub.hearing(uid), now)
+        decision = decide(plan, seen, now)
+        if isinstance(decision, Expire):
+            await self._cluster.delete(job)
+            return None
+        chores = list_chores(plan, seen, decision)
+        refusal = await self._create(plan, seen, children, chores)
+        words = tuple(str(warning) for warning in warnings)
+        fresh = next_status(plan, seen, decision, now, warnings=words, refusal=refusal)
+        try:
+            job = await self._write(job, uid, fresh)
+        except ClusterUnavailableError:
+            if isinstance(decision, Claim):  # it may have been written all the same
+                self._hub.burn(uid, decision.world.generation)
+            raise
+        self._hub.publish(uid, make_bulletin(seen, decision, fresh))
+        await self._clear(chores)
+        await self._tell(job, seen, decision, refusal)
+        return _next_look(plan, seen, decision, fresh, now)
+
+    async def _hold(self, job: Manifest, status: TrainingJobStatus, checked: Checked) -> float:
+        """Say what is wrong with a spec. What runs from an earlier spec is left alone, and its hosts hear so."""
+        uid = text(job, "metadata", "uid")
+        problems = [str(problem) for problem in checked.problems]
+        if status.world is not None and not self._hub.has_spoken(uid):
+            children = await self._cluster.read_children(text(job, "metadata", "namespace"), uid)
+            pods = [pod for manifest in children.pods if (pod := read_pod(manifest, children.nodes, self._now()))]
+            world = rebuild_world(status, uid, pods)
+            self._hub.publish(uid, Bulletin(Directive.TRAIN if world else Directive.WAIT, world))
+        await self._write(job, uid, invalid_status(status, problems, _generation(job), self._now()))
+        return IDLE_SECONDS
+
+    async def _create(
+        self, plan: Plan, seen: Observed, children: Children, chores: tuple[Chore, ...]
+    ) -> Trouble | None:  # None: nothing was refused
+        """Create what is missing; return in which words the API server refused it."""
+        job = JobIdentity(name=seen.name, namespace=seen.namespace, uid=seen.uid)
+        settings = self._settings()
+        wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice))]
+        try:
+            if wanted or seen.base is not None:
+                config = render_config_map(run_config(job, plan), settings)
+                if all(config["data"] != dig(known, "data") for known in children.config_maps):
+                    await self._cluster.apply(config)
+            for chore in wanted:
+                jobset = (
+                    render_base_jobset(job, plan, settings)
+                    if isinstance(chore, CreateBase)
+                    else render_slice_jobset(job, plan, settings, chore.number)
+                )
+                if departures := check_jobset(jobset):
+                    return Trouble(Reason.REFUSED, "; ".join(departures))
+                with suppress(ConflictError):  # it is there; the next look sees it
+                    await self._cluster.create(jobset)
+        except ForbiddenError as error:
+            return Trouble(Reason.REFUSED, str(error))
+        return None
+
+    async def _clear(self, chores: tuple[Chore, ...]) -> None:
+        """Delete what the written status no longer needs."""
+        for chore in chores:
+            match chore:
+                case CreateBase() | CreateSlice():
+                    pass  # done before
+                case DeleteJobSet(jobset):
+                    await self._cluster.delete(jobset.manifest)
+                case DeleteJob(child):
+                    await self._cluster.delete(child.manifest)
+                case DeletePod(pod, force):
+                    await self._cluster.delete(pod.manifest, grace_seconds=0 if force else None)
+                case _:
+                    assert_never(chore)
+
+    async def _tell(self, job: Manifest, seen: Observed, decision: Decision, refusal: Trouble | None) -> None:
+        for one in list_happenings(seen, decision, refusal):
+            log.info("job", namespace=seen.namespace, job=seen.name, reason=one.reason, message=one.message)
+            with suppress(ClusterUnavailableError):  # nothing depends on an event
+                await self._cluster.emit(job, warning=one.warning, reason=one.reason, message=one.message)
+
+    async def _write(self, job: Manifest, uid: str, fresh: TrainingJobStatus) -> Manifest:
+        """Write a status if it is worth it, and remember it in any case; return the job as it is now."""
+        if is_worth_writing(read_status(job), fresh, self._now()):
+            job = await self._cluster.write_status(job, write_status(fresh))
+        self._memories[uid] = _Memory(dig(job, "status") or {}, fresh)
+        return job
+
+    def _recall(self, uid: str, job: Manifest) -> TrainingJobStatus:
+        """Return the newest status: what is written, or what came after exactly that was written."""
+        memory = self._memories.get(uid)
+        written = dig(job, "status") or {}
+        return memory.newest if memory and memory.written == written else read_status(job)
+
+    def _check(self, uid: str, job: Manifest) -> Checked:
+        generation = _generation(job)
+        known = self._checked.get(uid)
+        if known and known[0] == generation:
+            return known[1]
+        checked = check_job(text(job, "metadata", "name"), dig(job, "spec"))
+        self._checked[uid] = (generation, checked)
+        return checked
+
+    def _forget_former(self, namespace: str, name: str, uid: str) -> None:
+        """Drop what is known of a job of this name that is gone."""
+        former = self._uids.pop((namespace, name), "")
+        if former and former != uid:
+            for memory in (self._checked, self._memories):
+                memory.pop(former, None)
+            self._hub.forget(former)
+        if uid:
+            self._uids[namespace, name] = uid
+
+
+def _next_look(plan: Plan, seen: Observed, decision: Decision, status: TrainingJobStatus, now: datetime) -> float:
+    """Return after how many seconds time alone may change something."""
+    if status.completion_time is not None:
+        ttl = plan.spec.ttl_seconds_after_finished
+        left = IDLE_SECONDS if ttl is None else ttl - seconds_between(status.completion_time, now) + FORMING_SECONDS
+        return min(max(left, FORMING_SECONDS), IDLE_SECONDS)
+    if isinstance(decision, Wait) and seen.world is not None and decision.reason == Reason.TRAINING:
+        window = seconds(plan.spec.elastic.silence_after)
+        oldest = max((seat.news.age for seat in seen.seats if seat.news), default=0.0)
+        return min(max(window - oldest, FORMING_SECONDS), WAITING_SECONDS)
+    if seen.world is None and not seen.hearing.news:
+        return IDLE_SECONDS if plan.spec.suspend else WAITING_SECONDS
+    return FORMING_SECONDS
+
+
+def _generation(job: Manifest) -> int:
+    return number(job, "metadata", "generation") or 0
