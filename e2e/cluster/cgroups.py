@@ -12,7 +12,19 @@ from e2e.cluster.commands import wait_until
 MOUNT = Path("/sys/fs/cgroup")
 TREE = "trainingjob"
 DAEMONS = "daemons"
-V1_CONTROLLERS = ("blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "pids", "systemd")
+V1_FOLDERS = (
+    "blkio",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "freezer",
+    "hugetlb",
+    "memory",
+    "pids",
+    "systemd",
+    "unified",
+)
 
 
 def is_unified() -> bool:
@@ -24,7 +36,7 @@ def hierarchies() -> list[Path]:
     """Return the root folder of every hierarchy that holds controllers, each folder once."""
     if is_unified():
         return [MOUNT]
-    found = (MOUNT / name for name in V1_CONTROLLERS)
+    found = (MOUNT / name for name in V1_FOLDERS)
     return sorted({path.resolve() for path in found if path.is_dir()})  # cpu and cpuacct are often the same folder
 
 

@@ -25,7 +25,10 @@ JOBSET_IMAGE = "localhost/trainingjob-jobset:dev"
 COREDNS_IMAGE = "localhost/trainingjob-coredns:dev"
 
 OWN = Path(__file__).parent / "images"
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", ".containerignore", "crds", "operator", "trainer")
+SOURCES = (
+    *("pyproject.toml", "README.md", "LICENSE", ".containerignore"),
+    *("crds/trainingjob_api", "operator/trainingjob_operator", "trainer/trainingjob_trainer"),
+)
 KEPT_ARCHIVES = 2
 PIP_DOWNLOAD_OPTIONS = frozenset(
     ("cert", "default-timeout", "extra-index-url", "find-links", "index-url", "proxy", "timeout", "trusted-host")
@@ -81,8 +84,14 @@ def system_recipes() -> list[Recipe]:
 def project_recipes() -> list[Recipe]:
     """Return the project's own images."""
     return [
-        Recipe(OPERATOR_IMAGE, CHECKOUT / "operator/Containerfile", CHECKOUT, SOURCES, has_base=True),
-        Recipe(TRAINER_IMAGE, CHECKOUT / "trainer/Containerfile", CHECKOUT, SOURCES, has_base=True),
+        Recipe(
+            image,
+            CHECKOUT / folder / "Containerfile",
+            CHECKOUT,
+            (*SOURCES, f"{folder}/requirements.lock"),
+            has_base=True,
+        )
+        for image, folder in ((OPERATOR_IMAGE, "operator"), (TRAINER_IMAGE, "trainer"))
     ]
 
 
