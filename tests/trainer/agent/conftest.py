@@ -121,9 +121,12 @@ match part:
     case "orphans":
         if os.fork() == 0:
             time.sleep(600)
-        if os.fork() == 0:
+        if (parent := os.fork()) == 0:
             os.setsid()
-            os.execv("/bin/true", ["true"])
+            if os.fork() == 0:
+                os.execv("/bin/true", ["true"])
+            os._exit(0)
+        os.waitpid(parent, 0)
 tell(phase="training", restored=0)
 if part == "finish":
     tell(progress={"step": 10}, committed=10, phase="done")
@@ -139,18 +142,23 @@ tell(progress={"step": 5}, committed=5, phase="left")
 
 
 class FakeOperator:
-    """A rendezvous that answers what it is told to, at once when that changes."""
+    """A rendezvous that answers what it is told to, at once when that changes.
+
+    Otherwise it holds answers back for very long, so that what an agent says in time it says because it has news.
+    """
 
     def __init__(self) -> None:
         self.answer = Answer(directive=Directive.WAIT)
         self.reports: list[HostReport] = []
         self.tokens: list[str] = []
         self.refuses_with = 0
+        self.hold_seconds = 10.0
+        self.report_again_seconds = 3600.0
         self._changed = asyncio.Condition()
 
     async def say(self, directive: Directive, world: World | None = None, outcome: str = "") -> None:
         async with self._changed:
-            self.answer = Answer(directive=directive, world=world, outcome=outcome, report_again_seconds=0.3)
+            self.answer = Answer(directive=directive, world=world, outcome=outcome)
             self._changed.notify_all()
 
     async def hear(self, holds: Callable[[HostReport], object]) -> HostReport:
@@ -170,9 +178,10 @@ class FakeOperator:
             self._changed.notify_all()
             before = self.answer
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.3):
+                async with asyncio.timeout(self.hold_seconds):
                     await self._changed.wait_for(lambda: self.answer is not before)
-            return web.Response(text=self.answer.model_dump_json(by_alias=True))
+            answer = self.answer.model_copy(update={"report_again_seconds": self.report_again_seconds})
+            return web.Response(text=answer.model_dump_json(by_alias=True))
 
     def application(self) -> web.Application:
         application = web.Application()
@@ -187,3 +196,4 @@ async def operator(variables: dict[str, str]) -> AsyncIterator[FakeOperator]:
     async with TestServer(operator.application()) as server:
         variables["TRAININGJOB_RENDEZVOUS"] = f"http://127.0.0.1:{server.port}"
         yield operator
+        await operator.say(Directive.WAIT)  # lets go of the answers held back

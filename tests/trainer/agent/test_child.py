@@ -135,6 +135,14 @@ def group_of(pid: int) -> int:
     return 0
 
 
+async def test_a_child_that_ends_leaves_nothing_behind(run_config) -> None:
+    followed = Followed(["/bin/sh", "-c", "sleep 600 & echo $!"], run_config)
+
+    end = await followed.until_end()
+
+    assert int(end.log) not in alive()
+
+
 async def test_a_killed_standby_ends_too(fake_trainer, run_config) -> None:
     followed = Followed(fake_trainer(), run_config)
 

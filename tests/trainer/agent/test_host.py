@@ -192,6 +192,14 @@ SCRIPTS: dict[str, Script] = {
         (6.9, Ticked(), []),
         (7, Ticked(), [SpawnStandby(3)]),
     ],
+    "a standby that came up starts the count of dead ones anew": [
+        (0, Ticked(), [SpawnStandby(1)]),
+        (2, Ended(1, code=1), []),
+        (3, Ticked(), [SpawnStandby(2)]),
+        (5, ready(2), []),
+        (9, killed(2), []),
+        (10, Ticked(), [SpawnStandby(3)]),
+    ],
     "a standby that was ready and died is replaced": [*STANDBY, (9, killed(1), []), (10, Ticked(), [SpawnStandby(2)])],
     "no standby once all steps are trained": [
         *STARTED,
@@ -377,6 +385,58 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             (11, Ended(4, code=1), []),
         ],
         {"generation": 1, "phase": "training", "failure": None},
+    ),
+    "standbys that die after the child do not hide why it died": (
+        [
+            *STARTED,
+            (5, phase(1, Phase.TRAINING), [SpawnStandby(2)]),
+            (6, Ended(1, code=3), []),
+            (6, Ended(2, code=1), []),
+            (7, Ticked(), [SpawnStandby(3)]),
+            (8, Ended(3, code=1), []),
+            (10, Ticked(), [SpawnStandby(4)]),
+            (11, Ended(4, code=1), []),
+        ],
+        {
+            "generation": 1,
+            "phase": "failed",
+            "failure": Failure(
+                reason=FailureReason.CRASH,
+                message="the trainer exited with code 3 before it was done and gave no reason; see the end of its log.",
+                exit_code=3,
+            ),
+        },
+    ),
+    "a world is not given up while the child before it is still being reaped": (
+        [
+            *STARTED,
+            (5, phase(1, Phase.TRAINING), [SpawnStandby(2)]),
+            (6, Ended(2, code=1), []),
+            (7, Ticked(), [SpawnStandby(3)]),
+            (8, Ended(3, code=1), []),
+            (10, Ticked(), [SpawnStandby(4)]),
+            (11, train(TWO), [KillChild(1)]),
+            (11, Ended(4, code=1), []),
+        ],
+        {"generation": 1},
+    ),
+    "a killed child's late words count, its late phases do not": (
+        [
+            *TRAINING,
+            (9, WAIT, [KillChild(1)]),
+            (9, Spoke(1, Event(phase=Phase.SAVING, committed=6)), []),
+        ],
+        {"generation": 1, "phase": "idle", "committed": 6},
+    ),
+    "left in the moment of the kill: left": (
+        [
+            *TRAINING,
+            (9, leave(ONE), [AskToLeave(1)]),
+            (10, WAIT, [KillChild(1)]),
+            (10, phase(1, Phase.LEFT), []),
+            (10, killed(1), []),
+        ],
+        {"generation": 1, "phase": "left", "failure": None},
     ),
     "a pod that goes offers no standby": (
         [*TRAINING, (9, Terminated(), [AskToLeave(1), KillChild(2)])],

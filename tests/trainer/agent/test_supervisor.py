@@ -162,6 +162,7 @@ async def test_a_world_without_this_host_ends_its_trainer(launch, operator) -> N
 
 async def test_an_operator_that_goes_and_comes_back_finds_the_trainer_at_work(launch, operator, monkeypatch) -> None:
     monkeypatch.setattr("trainingjob_trainer.agent.reporter.FIRST_RETRY_SECONDS", 0.01)
+    operator.hold_seconds = operator.report_again_seconds = 0.1
     launch()
     await operator.hear(has_standby)
     await operator.say(Directive.TRAIN, world(1))
@@ -258,16 +259,22 @@ async def run():
 adopt_orphans()
 sys.exit(asyncio.run(run()))
 """
+    operator.hold_seconds = operator.report_again_seconds = 0.1
     command = fake_trainer(g1="orphans")
     environ = os.environ | variables | {"TMPDIR": str(tmp_path)}
     agent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, *command, env=environ)
-    await operator.hear(has_standby)
-    await operator.say(Directive.TRAIN, world(1))
-    await operator.hear(lambda report: is_training(1)(report) and report.standby)
-    await operator.hear(lambda _: not zombies_of(agent.pid))
-    await operator.say(Directive.FINISH, outcome="Failed")
+    try:
+        await operator.hear(has_standby)
+        await operator.say(Directive.TRAIN, world(1))
+        await operator.hear(lambda report: is_training(1)(report) and report.standby)
+        await operator.hear(lambda _: not zombies_of(agent.pid))
+        await operator.say(Directive.FINISH, outcome="Failed")
 
-    assert await asyncio.wait_for(agent.wait(), 20) == 0
+        assert await asyncio.wait_for(agent.wait(), 20) == 0
+    finally:
+        if agent.returncode is None:
+            agent.kill()
+            await agent.wait()
 
 
 def zombies_of(parent: int) -> list[int]:

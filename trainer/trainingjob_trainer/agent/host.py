@@ -41,6 +41,8 @@ STANDBY_TRIES = 3
 BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 STARTING_UP = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING})
 """Phases of a child that a standby's imports would slow down."""
+LEFT_WELL = (Phase.LEFT, Phase.DONE)
+"""Phases that a child keeps, however it ends after them."""
 OUTCOME_CHARACTERS = 2048
 
 
@@ -117,9 +119,11 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
     active = state.active
     if not active or active.child != child:
         return state
+    # What a killed child still said stays true, but it is in no phase any more.
+    phase = active.phase if active.killed and event.phase not in LEFT_WELL else event.phase
     active = replace(
         active,
-        phase=event.phase or active.phase,
+        phase=phase or active.phase,
         progress=event.progress or active.progress,
         restored=active.restored if event.restored is None else event.restored,
         committed=active.committed if event.committed is None else event.committed,
@@ -137,7 +141,7 @@ def _bury(host: Host, state: State, ended: Ended, now: float) -> State:
     if not active or active.child != ended.child:
         return state
     active = replace(active, alive=False)
-    if not active.killed and active.phase not in (Phase.LEFT, Phase.DONE):
+    if active.phase not in (*LEFT_WELL, Phase.IDLE):
         step = active.progress.step if active.progress else active.restored
         active = replace(active, phase=Phase.FAILED, failure=explain_end(ended, step=step, memory=host.memory))
     return replace(state, active=active)
@@ -196,7 +200,8 @@ def _find_due_for_child(state: State, live: Active, now: float) -> tuple[State, 
     """Return the end of the child in a world, or the request to leave, whichever is due."""
     in_place = state.target is not None and state.target.generation == live.generation
     if not in_place or (state.stop_by is not None and now >= state.stop_by):
-        return replace(state, active=replace(live, killed=True)), KillChild(live.child)
+        phase = live.phase if live.phase in LEFT_WELL else Phase.IDLE
+        return replace(state, active=replace(live, killed=True, phase=phase)), KillChild(live.child)
     if (state.leaving or state.stop_by is not None) and not live.asked_to_leave:
         return replace(state, active=replace(live, asked_to_leave=True)), AskToLeave(live.child)
     return None
@@ -217,9 +222,7 @@ def _wants_standby(state: State) -> bool:
         return False
     if not state.active or (state.target and state.target.generation > state.active.generation):
         return True
-    if state.active.phase is Phase.DONE:
-        return False
-    return not (state.active.alive and not state.active.killed and state.active.phase in STARTING_UP)
+    return state.active.phase is not Phase.DONE and state.active.phase not in STARTING_UP
 
 
 def _finish_alone_at(host: Host, state: State) -> float | None:  # None: there is more to do, or to save

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trainingjob_api.protocol import Failure, HostReport, Phase
-from trainingjob_trainer.agent.state import Active, Host, State
+from trainingjob_trainer.agent.state import Host, State
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,7 @@ def is_news(new: HostReport, old: HostReport | None) -> bool:
 
 
 def _describe_phase(state: State) -> tuple[Phase, Failure | None]:
-    active = state.active
-    if active is None or _was_taken_out(active):
-        return (Phase.FAILED, state.broken) if state.broken else (Phase.IDLE, None)
-    return active.phase, active.failure
-
-
-def _was_taken_out(active: Active) -> bool:
-    return active.killed and active.phase not in (Phase.LEFT, Phase.DONE)
+    """Return the phase, and why it is FAILED; a host between two worlds has failed if it can start nothing."""
+    if state.active and state.active.phase is not Phase.IDLE:
+        return state.active.phase, state.active.failure
+    return (Phase.FAILED, state.broken) if state.broken else (Phase.IDLE, None)
