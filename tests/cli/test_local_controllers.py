@@ -28,7 +28,7 @@ class Run:
         self.tokens.append(token)
         scratch = self._folder / pod["metadata"]["name"]
         scratch.mkdir()
-        return await start_container(pod, scratch, self._folder / "log", {}, token)
+        return await start_container(pod, token, config_maps={}, volumes={}, scratch=scratch, log=self._folder / "log")
 
     def _notice(self) -> None:
         self._news.set()

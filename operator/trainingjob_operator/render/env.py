@@ -18,7 +18,8 @@ def render_env(runtime: Runtime, settings: RenderSettings) -> list[Manifest]:
         *([_plain("HOME", TMP_FOLDER)] if "HOME" not in named else []),
         _plain("TRAININGJOB_CONFIG", f"{CONFIG_FOLDER}/{RUN_CONFIG_KEY}"),
         _plain("TRAININGJOB_RENDEZVOUS", settings.rendezvous_url),
-        _plain("TRAININGJOB_CA", f"{CONFIG_FOLDER}/{CA_KEY}"),
+        # Without certificates the rendezvous speaks plain HTTP, which agents accept on the loopback device only.
+        *([_plain("TRAININGJOB_CA", f"{CONFIG_FOLDER}/{CA_KEY}")] if settings.ca_pem else []),
         _plain("TRAININGJOB_TOKEN", f"{TOKEN_FOLDER}/{TOKEN_FILE}"),
         _field("TRAININGJOB_POD", "metadata.name"),
         _field("TRAININGJOB_POD_UID", "metadata.uid"),

@@ -4,6 +4,7 @@ Only what the operator reads is filled in: owners, labels, phases, addresses and
 given where objects are stored, and the chance in a pod's name comes as an argument.
 """
 
+import signal
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -71,7 +72,8 @@ def ended_pod(pod: Manifest, end: ContainerEnd, now: datetime) -> Manifest:
     }
     if end.signal:
         terminated["signal"] = end.signal
-    return _with_container(pod, "Succeeded" if succeeded else "Failed", {"terminated": terminated}, ready=False)
+    ended = _with_container(pod, "Succeeded" if succeeded else "Failed", {"terminated": terminated}, ready=False)
+    return ended if succeeded else {**ended, "status": {**ended["status"], "message": _describe_end(end)}}
 
 
 def local_node() -> Manifest:
@@ -94,6 +96,12 @@ def slice_of(pod: Manifest) -> int:
 def host_of(pod: Manifest) -> int:
     """Return a pod's number in its slice."""
     return int(pod["metadata"]["labels"][HOST_LABEL])
+
+
+def _describe_end(end: ContainerEnd) -> str:
+    if end.signal:
+        return f"its process was killed ({signal.Signals(end.signal).name})"
+    return f"its process ended with exit code {end.exit_code}: {end.message}".rstrip(": \n")
 
 
 def _child_job(jobset: Manifest, replicated: dict[str, Any], index: int) -> Manifest:

@@ -5,22 +5,13 @@ controller and the kubelet do to `Controllers`. The operator's own code runs unc
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from trainingjob_operator.cli.local.children import NODE, local_node
 from trainingjob_operator.cli.local.controllers import Controllers
 from trainingjob_operator.cli.local.objects import Objects
+from trainingjob_operator.core.announce import Happening
 from trainingjob_operator.core.manifests import Children
 from trainingjob_operator.shell.ports import ConflictError, Manifest
-
-
-@dataclass(frozen=True)
-class Event:
-    """An event on the job, as `kubectl get events` would show it."""
-
-    warning: bool
-    reason: str
-    message: str
 
 
 class LocalCluster:
@@ -33,7 +24,7 @@ class LocalCluster:
         controllers: Controllers,
         *,
         save_job: Callable[[Manifest], None],
-        emit: Callable[[Event], None],
+        emit: Callable[[Happening], None],
     ) -> None:
         """Keep one job. `save_job` is called with every new state of it, before anybody can act on that state."""
         self.job = job
@@ -83,7 +74,7 @@ class LocalCluster:
     async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
         """Pass an event on to whoever shows them."""
         del job
-        self._emit(Event(warning, reason, message))
+        self._emit(Happening(warning=warning, reason=reason, message=message))
 
     def suspend(self) -> None:
         """Set `spec.suspend`, as `kubectl patch` would."""

@@ -7,6 +7,7 @@ the token as files, the exit code and the termination message. Images, limits an
 import asyncio
 import contextlib
 import ctypes
+import json
 import os
 import shutil
 import signal
@@ -17,7 +18,10 @@ from typing import Any
 
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.local.children import ContainerEnd
-from trainingjob_operator.shell.ports import Manifest
+from trainingjob_operator.cli.local.paths import Mounts, move_path, move_paths
+from trainingjob_operator.core.manifests import Manifest
+from trainingjob_operator.render.configmap import RUN_CONFIG_KEY
+from trainingjob_operator.render.volumes import TMP_FOLDER, TOKEN_FILE
 
 TERMINATION_LOG = "TRAININGJOB_TERMINATION_LOG"
 _PR_SET_PDEATHSIG = 1
@@ -60,16 +64,21 @@ class Container:
 
 
 async def start_container(
-    pod: Manifest, scratch: Path, log: Path, config_maps: Mapping[str, Manifest], token: str
+    pod: Manifest, token: str, *, config_maps: Mapping[str, Manifest], volumes: Mounts, scratch: Path, log: Path
 ) -> Container:
-    """Start the pod's container. Its files live in `scratch`, its output is appended to `log`.
+    """Start the pod's container.
+
+    `volumes` are the folders that outlive the pod, by mount path; what else is mounted lives in `scratch`. Output is
+    appended to `log`.
 
     Raises:
         CommandError: its program is not installed on this machine.
     """
-    mounts = _make_mounts(pod, scratch, config_maps, token)
+    mounts = _make_mounts(pod, token, config_maps, volumes, scratch)
     termination_log = scratch / "termination-log"
     environment = os.environ | container_environment(pod, mounts) | {TERMINATION_LOG: str(termination_log)}
+    if TMP_FOLDER in mounts:
+        environment["TMPDIR"] = str(mounts[TMP_FOLDER])
     container = pod["spec"]["containers"][0]
     command = [*container.get("command", []), *container.get("args", [])]
     with log.open("ab") as output:
@@ -86,7 +95,7 @@ async def start_container(
     return Container(process, termination_log)
 
 
-def container_environment(pod: Manifest, mounts: Mapping[str, Path]) -> dict[str, str]:
+def container_environment(pod: Manifest, mounts: Mounts) -> dict[str, str]:
     """Return the container's variables as the kubelet would resolve them, with paths below a mount moved to its folder.
 
     Variables from Secrets and ConfigMaps are left out: there are none here. They can be set in the shell.
@@ -97,14 +106,6 @@ def container_environment(pod: Manifest, mounts: Mapping[str, Path]) -> dict[str
         if value is not None:
             environment[variable["name"]] = move_path(value, mounts)
     return environment
-
-
-def move_path(path: str, mounts: Mapping[str, Path]) -> str:
-    """Return the path below the folder of the innermost mount that holds it; a path outside all mounts stays."""
-    for mount in sorted(mounts, key=len, reverse=True):
-        if path == mount or path.startswith(mount.rstrip("/") + "/"):
-            return str(mounts[mount]) + path[len(mount.rstrip("/")) :]
-    return path
 
 
 def _resolve(variable: dict[str, Any], pod: Manifest) -> str | None:  # None: its source does not exist here
@@ -123,26 +124,26 @@ def _resolve(variable: dict[str, Any], pod: Manifest) -> str | None:  # None: it
     return value if isinstance(value, str) else ""
 
 
-def _make_mounts(pod: Manifest, scratch: Path, config_maps: Mapping[str, Manifest], token: str) -> dict[str, Path]:
-    """Return the folder behind each mount path, filled. Claims need none: their mount paths are folders already."""
-    volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
-    mounts = {}
+def _make_mounts(
+    pod: Manifest, token: str, config_maps: Mapping[str, Manifest], volumes: Mounts, scratch: Path
+) -> dict[str, Path]:
+    """Return the folder behind each mount path, filled."""
+    sources = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
+    mounts = dict(volumes)
     for mount in pod["spec"]["containers"][0].get("volumeMounts", []):
-        volume = volumes[mount["name"]]
-        if "persistentVolumeClaim" in volume:
+        if mount["mountPath"] in volumes:
             continue
         folder = mounts[mount["mountPath"]] = scratch / mount["name"]
         folder.mkdir(parents=True, mode=0o700)
-        for name, text in _volume_files(volume, config_maps, token).items():
-            (folder / name).write_text(text)
+        source = sources[mount["name"]]
+        if "configMap" in source:
+            config = config_maps[source["configMap"]["name"]]["data"]
+            # The job's paths are the pod's; the trainer is to find them where they lie here.
+            run_config = move_paths(json.loads(config[RUN_CONFIG_KEY]), volumes)
+            (folder / RUN_CONFIG_KEY).write_text(json.dumps(run_config, indent=2))
+        elif "projected" in source:
+            (folder / TOKEN_FILE).write_text(token)
     return mounts
-
-
-def _volume_files(volume: Manifest, config_maps: Mapping[str, Manifest], token: str) -> dict[str, str]:
-    if "configMap" in volume:
-        return dict(config_maps[volume["configMap"]["name"]]["data"])
-    sources = volume.get("projected", {}).get("sources", [])
-    return {source["serviceAccountToken"]["path"]: token for source in sources if "serviceAccountToken" in source}
 
 
 def find_program(name: str) -> str:

@@ -66,6 +66,11 @@ class Controllers:
                 self.kill_all()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def num_containers(self) -> int:
+        """Return how many containers run."""
+        return len(self._containers)
+
     def put(self, manifest: Manifest) -> None:
         """Keep an object, new or changed."""
         self._objects.put(manifest, datetime.now(UTC))

@@ -13,9 +13,11 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from trainingjob_api.running import Volume
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.shell.ports import Manifest
 
@@ -29,22 +31,15 @@ class Workspace:
         """Use a folder; it need not exist yet.
 
         Raises:
-            CommandError: its path has characters that no path in a TrainingJob may have.
+            CommandError: its path has characters that no path of a TrainingJob may have: the trainer would refuse it.
         """
         self.root = root.expanduser().absolute()
-        if not _ALLOWED.fullmatch(str(self.root)):
-            raise CommandError(
-                f"{self.root}: the path of a run may hold letters, digits and _@%+=:,.- only. Choose one with --dir."
-            )
+        _check_path(self.root)
 
     @property
     def cache(self) -> Path:
         """Return the folder of compiled programs."""
         return self.root / "cache"
-
-    def volume(self, name: str) -> Path:
-        """Return the folder that stands for a volume."""
-        return self.root / "volumes" / name
 
     def log(self, slice_number: int, host: int) -> Path:
         """Return the file that a host's output is appended to."""
@@ -74,6 +69,37 @@ class Workspace:
             lock.flush()
             yield
 
+    def bind(self, volumes: Sequence[Volume], chosen: Sequence[str]) -> dict[str, Path]:
+        """Return the folder behind each volume's mount path: one that was chosen (`NAME=FOLDER`), or one of ours.
+
+        Raises:
+            CommandError: a choice names no volume or no folder, or there is nothing that could be read.
+        """
+        names = [volume.name for volume in volumes]
+        folders = dict(_parse_choice(choice, names) for choice in chosen)
+        for volume in volumes:
+            own = self.root / "volumes" / volume.name
+            if volume.name not in folders and volume.read_only and not own.exists():
+                raise CommandError(
+                    f"volume `{volume.name}` is read-only and there is no folder for it. "
+                    f"Give one with --volume {volume.name}=FOLDER, or fill {own}."
+                )
+            folders.setdefault(volume.name, own).mkdir(parents=True, exist_ok=True)
+        return {volume.mount_path: folders[volume.name] for volume in volumes}
+
+    def forget(self, checkpoints: Path) -> None:
+        """Delete what earlier runs left: the job, its logs and its checkpoints. Other files stay.
+
+        Raises:
+            CommandError: the checkpoints are outside this folder; they are not deleted unasked.
+        """
+        if not checkpoints.is_relative_to(self.root):
+            raise CommandError(f"the checkpoints are in {checkpoints}, outside {self.root}: move or delete them first.")
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        for log in (self.root / "logs").glob("*.log"):
+            log.unlink()
+        (self.root / "job.json").unlink(missing_ok=True)
+
     def load_job(self) -> Manifest | None:  # None: nothing has run here yet
         """Return the job as the last run left it.
 
@@ -95,3 +121,22 @@ class Workspace:
         unfinished = path.with_suffix(".tmp")
         unfinished.write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
         unfinished.replace(path)
+
+
+def _parse_choice(choice: str, names: Sequence[str]) -> tuple[str, Path]:
+    name, separator, folder = choice.partition("=")
+    if not separator or not folder:
+        raise CommandError(f"--volume {choice}: write it as NAME=FOLDER.")
+    if name not in names:
+        known = ", ".join(f"`{one}`" for one in names) or "none"
+        raise CommandError(f"--volume {choice}: the job has no volume `{name}`. It has: {known}.")
+    path = Path(folder).expanduser().absolute()
+    if not path.is_dir():
+        raise CommandError(f"--volume {choice}: {path} is no folder.")
+    _check_path(path)
+    return name, path
+
+
+def _check_path(path: Path) -> None:
+    if not _ALLOWED.fullmatch(str(path)):
+        raise CommandError(f"{path}: the path may hold letters, digits and _@%+=:,.- only. Choose another folder.")

@@ -1,0 +1,72 @@
+"""What happens during a local run, as lines for people. Pure.
+
+A loss and the recovery from it become one line, told when training goes on: that is when its cost is known. What ends
+without a recovery is told at once.
+"""
+
+from dataclasses import dataclass
+
+from trainingjob_api.protocol import Phase, Progress
+from trainingjob_api.status import Attempt, TrainingJobStatus
+from trainingjob_operator.cli.report import describe_recovery
+from trainingjob_operator.core.announce import Happening
+from trainingjob_operator.core.hearing import Hearing
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.units import plural
+
+_TOLD_OTHERWISE = frozenset({Reason.FORMED, Reason.COMPLETED, Reason.SUSPENDED})
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """How far a run is at one moment, faster than its status is written."""
+
+    step: int
+    num_slices: int
+    activity: str
+    """What goes on, where it is not training."""
+    progress: Progress | None = None
+    """The newest step's measures."""
+
+
+def take_snapshot(status: TrainingJobStatus, hearing: Hearing) -> Snapshot:
+    """Return how far a run is, by its status and by what its hosts said last."""
+    step = status.progress.step if status.progress else 0
+    if status.world is None:
+        return Snapshot(step, 0, status.phase.lower() or "starting")
+    reports = [news.report for news in hearing.news.values() if news.report.generation == status.world.generation]
+    steps = [report.progress for report in reports if report.progress]
+    newest = max(steps, key=lambda progress: (progress.step, progress.loss is not None), default=None)
+    order = list(Phase)
+    slowest = min((report.phase for report in reports), key=order.index, default=Phase.IDLE)
+    is_training = slowest is Phase.TRAINING and newest is not None
+    activity = "" if is_training else status.phase.lower() if slowest is Phase.IDLE else slowest.value
+    return Snapshot(newest.step if newest else step, len(status.world.slices), activity, newest)
+
+
+def tell_change(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
+    """Return lines about worlds that came since: the first one, and each that has made its first step."""
+    known = {attempt.generation: attempt for attempt in before.attempts}
+    lines = []
+    for number, attempt in enumerate(after.attempts):
+        old = known.get(attempt.generation)
+        if number > 0 and attempt.recovery_seconds is not None and (old is None or old.recovery_seconds is None):
+            lines.append(_tell_recovery(after.attempts[number - 1], attempt))
+    return lines
+
+
+def tell_happening(happening: Happening, status: TrainingJobStatus) -> str:
+    """Return the line about an event; empty where another line tells of it."""
+    if happening.reason in _TOLD_OTHERWISE:
+        return ""
+    ended = [attempt.cause.message for attempt in status.attempts[:-1] if attempt.cause]
+    recovers = bool(status.attempts) and status.attempts[-1].ended is None
+    if recovers and ended and happening.message == ended[-1]:
+        return ""
+    return happening.message
+
+
+def _tell_recovery(ended: Attempt, begun: Attempt) -> str:
+    cause = ended.cause.message.splitlines()[0] if ended.cause and ended.cause.message else "the world ended"
+    parts = [cause, f"now {plural(begun.slices, 'slice')}", *describe_recovery(begun).split(", ")]
+    return " · ".join(parts)

@@ -1,0 +1,74 @@
+"""The job of a local run: made anew, or taken up where the last run in the same folder left it.
+
+Pure. What must not be lost between runs is the operator's memory in the status: which world was the last, and which
+saved steps belong to the job. What only told of the last run's end is dropped, so that a run always can be started.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from trainingjob_api.job import API_VERSION, KIND
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.core.goodput import Bucket
+from trainingjob_operator.core.manifests import Manifest, dig
+from trainingjob_operator.core.remember import read_status, write_status
+from trainingjob_operator.core.situation import Stage
+from trainingjob_operator.core.times import format_time
+
+NAMESPACE = "local"
+LEARNING = ("model", "data", "tokenizer", "training", "optimizer", "schedule", "precision")
+"""Sections of the spec that a job keeps for life: saved state means something only together with them."""
+
+
+def new_job(name: str, spec: dict[str, Any], uid: str, now: datetime) -> Manifest:
+    """Return a job that has never run."""
+    metadata = {
+        "name": name,
+        "namespace": NAMESPACE,
+        "uid": uid,
+        "resourceVersion": "1",
+        "generation": 1,
+        "creationTimestamp": format_time(now),
+    }
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+
+
+def has_succeeded(job: Manifest) -> bool:
+    """Return whether a job has trained all its steps."""
+    return read_status(job).phase == Stage.SUCCEEDED
+
+
+def take_up(job: Manifest, spec: dict[str, Any]) -> Manifest:
+    """Return the job as a new run goes on with it.
+
+    Raises:
+        CommandError: the spec differs from the last run's in what the saved state depends on.
+    """
+    changed = [difference for name in LEARNING for difference in _differences(name, dig(job, "spec", name), spec[name])]
+    if changed:
+        lines = "".join(f"\n  {line}" for line in changed)
+        raise CommandError(
+            f"the job differs from the one that was begun here:{lines}\n"
+            "Undo that, or start anew with --fresh, or in another folder with --dir."
+        )
+    metadata = {**job["metadata"], "generation": job["metadata"]["generation"] + 1}
+    return {**job, "metadata": metadata, "spec": spec, "status": write_status(_rested(read_status(job)))}
+
+
+def _rested(status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status after a pause: the time since the last run was spent suspended, and a failure is forgiven."""
+    if status.completion_time is None:
+        return status.model_copy(
+            update={"goodput": status.goodput.model_copy(update={"current": Bucket.SUSPENDED.value})}
+        )
+    return TrainingJobStatus(
+        world=status.world, lineage=status.lineage, progress=status.progress, checkpoint=status.checkpoint
+    )
+
+
+def _differences(path: str, before: Any, after: Any) -> list[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = sorted(before.keys() | after.keys())
+        return [line for key in keys for line in _differences(f"{path}.{key}", before.get(key), after.get(key))]
+    return [] if before == after else [f"spec.{path}: {after!r}, was {before!r}"]

@@ -1,0 +1,166 @@
+"""`trainingjob run`: a job on this machine, without a cluster."""
+
+import asyncio
+import importlib.util
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_operator.cli.documents import Document, read_one_job
+from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.local.container import find_program
+from trainingjob_operator.cli.local.localise import localise, variables_from_objects
+from trainingjob_operator.cli.local.objects import new_uid
+from trainingjob_operator.cli.local.paths import Mounts, move_path
+from trainingjob_operator.cli.local.resume import has_succeeded, new_job, take_up
+from trainingjob_operator.cli.local.runner import Fault, Runner
+from trainingjob_operator.cli.local.view import choose_view
+from trainingjob_operator.cli.local.workspace import Workspace
+from trainingjob_operator.cli.report import describe_attempts, describe_goodput, describe_progress, find_condition
+from trainingjob_operator.cli.validate import require_valid, warning_lines
+from trainingjob_operator.core.manifests import Manifest
+from trainingjob_operator.core.plan import Plan
+from trainingjob_operator.core.remember import read_status
+from trainingjob_operator.core.situation import Stage
+from trainingjob_operator.core.units import plural, short
+from trainingjob_operator.render.volumes import CACHE_FOLDER
+from trainingjob_operator.shell.logs import ROOT, TextFormatter
+
+FOLDER = "trainingjob-runs"
+AGENT = "trainingjob-agent"
+SUCCEEDED, FAILED, INTERRUPTED = 0, 1, 130
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose."""
+
+    num_slices: int | None = None
+    """None: as many as the spec allows."""
+    folder: Path | None = None
+    """None: a folder of the job's name below `FOLDER`."""
+    volumes: Sequence[str] = ()
+    """`NAME=FOLDER` each."""
+    fresh: bool = False
+    fault: Fault | None = None
+
+
+def run_file(file: str, options: Options, console: Console) -> int:
+    """Run a file's TrainingJob to its end; return the exit code.
+
+    Raises:
+        CommandError: it cannot be started; the text says why.
+    """
+    document = read_one_job(file)
+    plan, _ = require_valid(document)
+    missing = _missing_variables(plan.spec)
+    _require_trainer()
+    workspace = Workspace(options.folder or Path(FOLDER) / document.name)
+    with workspace.held():
+        volumes = {CACHE_FOLDER: workspace.cache, **workspace.bind(plan.spec.runtime.volumes, options.volumes)}
+        spec = localise(plan.spec, options.num_slices)
+        plan, warnings = require_valid(Document(document.place, {**document.content, "spec": spec}))
+        _require_cpu(plan)
+        checkpoints = Path(move_path(plan.spec.checkpoint.uri, volumes))
+        for line in (headline(document.name, plan), *warning_lines(warnings), *missing):
+            _print(console, line)
+        if options.fresh:
+            workspace.forget(checkpoints)
+        job = _open_job(document.name, spec, workspace)
+        if has_succeeded(job):
+            _print(console, "all steps were trained in an earlier run; --fresh starts anew")
+        else:
+            job = _run(job, volumes, workspace, options.fault, console)
+        return _conclude(job, checkpoints, console)
+
+
+def headline(name: str, plan: Plan) -> str:
+    """Return what is trained on what, on one line."""
+    shape = plan.shape
+    parts = (
+        name,
+        f"{short(plan.num_parameters)} parameters",
+        shape.accelerator,
+        " x ".join(
+            (
+                plural(plan.spec.slices.most, "slice"),
+                plural(shape.num_hosts, "host"),
+                plural(shape.devices_per_host, "device"),
+            )
+        ),
+        plural(plan.spec.training.steps, "step"),
+    )
+    return " · ".join(parts)
+
+
+def _open_job(name: str, spec: dict[str, Any], workspace: Workspace) -> Manifest:
+    job = workspace.load_job()
+    if job is None:
+        return new_job(name, spec, new_uid(), datetime.now(UTC))
+    return job if has_succeeded(job) else take_up(job, spec)
+
+
+def _run(job: Manifest, volumes: Mounts, workspace: Workspace, fault: Fault | None, console: Console) -> Manifest:
+    log = logging.FileHandler(workspace.root / "logs" / "operator.log", encoding="utf-8")
+    log.setFormatter(TextFormatter())
+    logger = logging.getLogger(ROOT)
+    logger.addHandler(log)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # what matters of it is shown as lines of the run
+    try:
+        with choose_view(console, job["spec"]["training"]["steps"]) as view:
+            return asyncio.run(Runner.start(job, volumes, workspace, view, fault=fault))
+    finally:
+        logger.removeHandler(log)
+        log.close()
+
+
+def _conclude(job: Manifest, checkpoints: Path, console: Console) -> int:
+    """Print how the run ended; return the exit code."""
+    status = read_status(job)
+    failed = find_condition(status, "Failed")
+    if status.progress:
+        _print(console, describe_progress(status.progress))
+    for line in (*describe_attempts(status.attempts), *describe_goodput(status.goodput)):
+        _print(console, line)
+    _print(console, f"checkpoints and metrics  {checkpoints}")
+    if failed and failed.status == "True":
+        _print(console, f"failed: {failed.message}")
+        return FAILED
+    if status.phase == Stage.SUCCEEDED:
+        return SUCCEEDED
+    saved = f"saved step {status.checkpoint.step:,}" if status.checkpoint else "nothing was saved yet"
+    _print(console, f"stopped; {saved}; the same command goes on from there")
+    return INTERRUPTED
+
+
+def _require_trainer() -> None:
+    find_program(AGENT)
+    if importlib.util.find_spec("jax") is None:
+        raise CommandError("jax is not installed here. Install the trainer too: pip install 'trainingjob[trainer]'.")
+
+
+def _require_cpu(plan: Plan) -> None:
+    if plan.shape.platform != "cpu":
+        raise CommandError(
+            f"spec.slices.accelerator: {plan.shape.accelerator} is not on this machine: a run without a cluster is on "
+            "`cpu`. Set accelerator: cpu and topology: 2x2 to try the job, with a model that fits."
+        )
+
+
+def _missing_variables(spec: TrainingJobSpec) -> list[str]:
+    missing = [name for name in variables_from_objects(spec) if name not in os.environ]
+    return [
+        f"Warning  spec.runtime.env: {name} is not set in this shell; there are no Secrets here." for name in missing
+    ]
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,198 @@
+"""A local run: the operator's own code over processes of this machine, from the first process to the last.
+
+The same reconciler, hub and rendezvous as in a cluster, the same agents as in a pod. Only what is around them differs:
+`LocalCluster` in the place of the API server, plain HTTP on the loopback device, one job.
+"""
+
+import asyncio
+import contextlib
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aiohttp import web
+
+from trainingjob_operator.cli.local.children import host_of, slice_of
+from trainingjob_operator.cli.local.cluster import LocalCluster
+from trainingjob_operator.cli.local.container import Container, start_container
+from trainingjob_operator.cli.local.controllers import Controllers
+from trainingjob_operator.cli.local.narrate import take_snapshot, tell_change, tell_happening
+from trainingjob_operator.cli.local.objects import Objects
+from trainingjob_operator.cli.local.paths import Mounts
+from trainingjob_operator.cli.local.view import View
+from trainingjob_operator.cli.local.workspace import Workspace
+from trainingjob_operator.core.announce import Happening
+from trainingjob_operator.core.manifests import Manifest
+from trainingjob_operator.core.remember import read_status
+from trainingjob_operator.core.situation import Stage
+from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.shell.hub import Hub
+from trainingjob_operator.shell.ports import Caller, UnknownCallerError
+from trainingjob_operator.shell.reconcile import Reconciler
+from trainingjob_operator.shell.rendezvous import make_app
+from trainingjob_operator.shell.scheduler import Scheduler
+
+LOOPBACK = "127.0.0.1"
+IMAGE = "this-machine"
+"""Pods name an image; here it is whatever is installed."""
+BACKOFF_SECONDS = 2.0
+SECONDS_BETWEEN_LOOKS = 0.25
+FAREWELL_SECONDS = 15.0
+"""How long agents may take to end after the job did."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A slice that is to be killed, as if its power went, when a step is reached."""
+
+    slice: int
+    step: int
+
+
+class Runner:
+    """Runs one job until it is over, or was asked to stop and has saved, or was told to stop at once."""
+
+    def __init__(
+        self,
+        job: Manifest,
+        volumes: Mounts,
+        workspace: Workspace,
+        view: View,
+        *,
+        fault: Fault | None = None,
+        backoff_seconds: float = BACKOFF_SECONDS,
+    ) -> None:
+        """Take over a job. `volumes` has the folder behind each mount path; `workspace` must be held."""
+        metadata = job["metadata"]
+        self._volumes = volumes
+        self._workspace = workspace
+        self._view = view
+        self._fault = fault
+        self._uid: str = metadata["uid"]
+        self._key: tuple[str, str] = (metadata["namespace"], metadata["name"])
+        self._status = read_status(job)
+        self._objects = Objects()
+        self._controllers = Controllers(
+            self._uid, self._objects, self._start_pod, notify=self._wake, backoff_seconds=backoff_seconds
+        )
+        self._cluster = LocalCluster(job, self._objects, self._controllers, save_job=self._save, emit=self._tell)
+        self._hub = Hub(time.monotonic, lambda namespace, name: self._wake())
+        reconciler = Reconciler(self._cluster, self._hub, self._render_settings, lambda: datetime.now(UTC))
+        self._scheduler = Scheduler(reconciler.reconcile)
+        self._url = ""
+        self._scratch = Path()
+        self._stop = asyncio.Event()
+
+    @classmethod
+    async def start(
+        cls, job: Manifest, volumes: Mounts, workspace: Workspace, view: View, *, fault: Fault | None = None
+    ) -> Manifest:
+        """Make a runner on the running event loop, and run the job; return it as it is at the end."""
+        return await cls(job, volumes, workspace, view, fault=fault).run()
+
+    async def run(self) -> Manifest:
+        """Run the job; return it as it is at the end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._interrupt)
+        with tempfile.TemporaryDirectory(prefix="trainingjob-") as scratch:
+            self._scratch = Path(scratch)
+            server = serve(make_app(self._hub, _Tokens(self._controllers, self._cluster)))
+            async with server as self._url, self._controllers.running():
+                self._scheduler.resume()
+                self._wake()
+                await self._watch()
+                await self._scheduler.stop()
+        return self._cluster.job
+
+    async def _watch(self) -> None:
+        """Show how the run goes, until it is over."""
+        begun = time.monotonic()
+        ended = None
+        while not self._stop.is_set():
+            now = time.monotonic()
+            snapshot = take_snapshot(self._status, self._hub.hearing(self._uid))
+            self._view.show(snapshot, now - begun)
+            if self._fault and snapshot.step >= self._fault.step:
+                self._controllers.kill_slice(self._fault.slice)
+                self._fault = None
+            if self._is_over():
+                ended = ended or now
+                if not self._controllers.num_containers or now - ended > FAREWELL_SECONDS:
+                    return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), SECONDS_BETWEEN_LOOKS)
+
+    def _is_over(self) -> bool:
+        return self._status.completion_time is not None or self._status.phase == Stage.SUSPENDED
+
+    def _interrupt(self) -> None:
+        """Save and stop; at once when asked again, or when there is nothing that could be saved."""
+        if self._cluster.job["spec"].get("suspend") or self._is_over():
+            self._stop.set()
+            return
+        self._view.say("saving and stopping; press Ctrl-C again to stop without a save")
+        self._cluster.suspend()
+        self._wake()
+
+    def _wake(self) -> None:
+        self._scheduler.wake(*self._key)
+
+    def _save(self, job: Manifest) -> None:
+        self._workspace.save_job(job)
+        before, self._status = self._status, read_status(job)
+        for line in tell_change(before, self._status):
+            self._say(line)
+
+    def _tell(self, happening: Happening) -> None:
+        if line := tell_happening(happening, self._status):
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        self._view.say(f"{datetime.now().astimezone():%H:%M:%S}  {line}")
+
+    async def _start_pod(self, pod: Manifest, token: str) -> Container:
+        scratch = self._scratch / pod["metadata"]["name"]
+        scratch.mkdir(mode=0o700)
+        config_maps = {manifest["metadata"]["name"]: manifest for manifest in self._objects.of_kind("ConfigMap")}
+        log = self._workspace.log(slice_of(pod), host_of(pod))
+        return await start_container(
+            pod, token, config_maps=config_maps, volumes=self._volumes, scratch=scratch, log=log
+        )
+
+    def _render_settings(self) -> RenderSettings:
+        return RenderSettings(trainer_image=IMAGE, rendezvous_url=self._url, ca_pem="")
+
+
+@contextlib.asynccontextmanager
+async def serve(app: web.Application) -> AsyncIterator[str]:
+    """Serve on a free port of the loopback device while the context lasts; give the address."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, LOOPBACK, 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        yield f"http://{LOOPBACK}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+class _Tokens:
+    """Implements `ports.Authenticator`: each pod was given a random token when it was started."""
+
+    def __init__(self, controllers: Controllers, cluster: LocalCluster) -> None:
+        self._controllers = controllers
+        self._cluster = cluster
+
+    async def identify(self, token: str) -> Caller:
+        """Return the pod that a token was given to. Raises `UnknownCallerError` where there is none."""
+        pod = self._controllers.find_pod(token)
+        if pod is None:
+            raise UnknownCallerError("no pod of this run was given that token")
+        metadata = self._cluster.job["metadata"]
+        return Caller(pod["metadata"]["uid"], metadata["namespace"], metadata["name"], metadata["uid"])

@@ -1,0 +1,136 @@
+"""The program `trainingjob`, also called as `kubectl trainingjob`: its commands, their options and their help.
+
+Each command imports what it needs when it runs, so that `--help` and shell completion answer at once.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from trainingjob_operator.cli.errors import CommandError
+
+
+class Program(TyperGroup):
+    """The group of all commands; it turns a `CommandError` into one line and exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except CommandError as error:
+            typer.echo(f"Error: {error}", err=True)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    cls=Program,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Check, plan, try and watch TrainingJobs. `validate`, `plan`, `render` and `run` need no cluster.",
+)
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file with one TrainingJob; `-` is standard input.")]
+Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="YAML files; `-` is standard input.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The TrainingJob's name.")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Its namespace. Default: the context's own.", show_default=False)
+]
+KubeContext = Annotated[
+    str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
+]
+Kubeconfig = Annotated[
+    Path | None, typer.Option("--kubeconfig", help="The kubeconfig file. Default: KUBECONFIG, else ~/.kube/config.")
+]
+
+
+@app.command()
+def validate(files: Files) -> None:
+    """Find all problems of TrainingJob files.
+
+    The verdict is the same as at `kubectl apply`, in the same words. Exits with 1 if there is a problem.
+    """
+    from trainingjob_operator.cli.validate import validate_files
+
+    if not validate_files(files):
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    file: File,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,  # noqa: FBT002
+) -> None:
+    """Show what a job comes to at each size.
+
+    For every number of slices that the job may run on: devices, mesh, batch, accumulation, padding and memory.
+    """
+    from trainingjob_operator.cli.plan import print_plan
+
+    print_plan(file, as_json=as_json)
+
+
+@app.command()
+def render(
+    file: File,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write one file an object into this folder.")
+    ] = None,
+) -> None:
+    """Print the objects that a job becomes.
+
+    They are what the operator would create. Names end in a hash of the job's UID, which only the API server can give.
+    """
+    from trainingjob_operator.cli.render import render_file
+
+    render_file(file, output)
+
+
+@app.command()
+def run(
+    file: File,
+    slices: Annotated[
+        int | None, typer.Option("--slices", min=1, help="The most slices to start. Default: the spec's own.")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="Where all files go. Default: trainingjob-runs/NAME."),
+    ] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FOLDER", help="The folder that stands for a volume. Default: one below DIR."),
+    ] = None,
+    fresh: Annotated[  # noqa: FBT002
+        bool, typer.Option("--fresh", help="Delete the checkpoints of earlier runs and begin at step 0.")
+    ] = False,
+    kill_slice: Annotated[
+        int | None, typer.Option(min=0, help="Try a failure: kill all processes of this slice. Needs --at-step.")
+    ] = None,
+    at_step: Annotated[int | None, typer.Option(min=0, help="When to kill it.")] = None,
+) -> None:
+    """Train on this machine, without a cluster.
+
+    The same plan, rendezvous, agents and trainer as in a cluster, one process a host. Ctrl-C saves and stops; the same
+    command goes on from there. Paths below a volume's mount path are moved to the folder that stands for the volume;
+    other paths are read as they are.
+    """
+    from rich.console import Console
+
+    from trainingjob_operator.cli.local.run import Options, run_file
+    from trainingjob_operator.cli.local.runner import Fault
+
+    if (kill_slice is None) != (at_step is None):
+        raise CommandError("--kill-slice and --at-step belong together: give both or none.")
+    fault = None if kill_slice is None or at_step is None else Fault(kill_slice, at_step)
+    options = Options(num_slices=slices, folder=folder, volumes=volume or (), fresh=fresh, fault=fault)
+    raise typer.Exit(run_file(file, options, Console()))
+
+
+def main() -> None:
+    """Run the program that the user typed."""
+    called_by_kubectl = Path(sys.argv[0]).name == "kubectl-trainingjob"
+    app(prog_name="kubectl trainingjob" if called_by_kubectl else "trainingjob")

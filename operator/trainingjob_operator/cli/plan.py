@@ -1,0 +1,70 @@
+"""`trainingjob plan`: what a spec comes to at every number of slices, before anything runs."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from trainingjob_api.problem import Problem
+from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.tables import align
+from trainingjob_operator.cli.validate import require_valid, warning_lines
+from trainingjob_operator.core.display import describe_mesh, describe_plan
+from trainingjob_operator.core.plan import Plan, SizePlan
+from trainingjob_operator.core.units import percent, plural, short, size
+
+
+def print_plan(file: str, *, as_json: bool) -> None:
+    """Print the plan of a file's TrainingJob.
+
+    Raises:
+        CommandError: the file has no single TrainingJob, or it has problems.
+    """
+    job = read_one_job(file)
+    plan, warnings = require_valid(job)
+    if as_json:
+        typer.echo(json.dumps(plan_as_json(job.name, plan, warnings), indent=2))
+        return
+    for line in (headline(job.name, plan), "", *plan_table(plan), *warning_lines(warnings)):
+        typer.echo(line)
+
+
+def headline(name: str, plan: Plan) -> str:
+    """Return what is trained on what, on one line."""
+    shape, slices = plan.shape, plan.spec.slices
+    sizes = f"{slices.fewest} to {slices.most} slices" if slices.fewest < slices.most else plural(slices.most, "slice")
+    parts = (name, f"{short(plan.num_parameters)} parameters", f"{shape.accelerator} {shape.topology}", sizes)
+    return " · ".join(parts)
+
+
+def plan_table(plan: Plan) -> list[str]:
+    """Return one line a number of slices, under headings."""
+    device = "device" if plan.shape.platform == "cpu" else "chip"
+    headings = ("slices", f"{device}s", "mesh", f"batch/{device} x accumulation", f"memory/{device}")
+    return align([headings, *(_row(plan, one) for one in plan.sizes)], right=(0, 1))
+
+
+def plan_as_json(name: str, plan: Plan, warnings: Sequence[Problem]) -> dict[str, Any]:
+    """Return the plan in the fields of `status.plan`, with the job's name and what is wasteful in it."""
+    return {
+        "name": name,
+        "accelerator": plan.shape.accelerator,
+        "topology": plan.shape.topology,
+        **describe_plan(plan).model_dump(mode="json", by_alias=True),
+        "warnings": [str(warning) for warning in warnings],
+    }
+
+
+def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:
+    devices = str(one.num_slices * plan.shape.num_devices)
+    layout = one.layout
+    if layout is None:
+        return str(one.num_slices), devices, f"not possible: {one.why}", "", ""
+    batch = f"{layout.rows_per_shard} x {layout.accumulation}"
+    if layout.padding_rows:
+        share = layout.padding_rows / (layout.padding_rows + plan.spec.training.global_batch_size)
+        batch += f"  ({percent(share)} padding)"
+    need = size(one.memory.total) if one.memory else ""
+    of = f" of {size(plan.shape.memory_bytes)}" if plan.shape.memory_bytes else ""
+    return str(one.num_slices), devices, describe_mesh(layout), batch, f"{need}{of}"

@@ -1,0 +1,113 @@
+"""A TrainingJob's status as people read it: what it does now, how far it is, what happened, where the time went.
+
+Pure. `status` prints it of a job in a cluster, `run` at the end of a local one.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from trainingjob_api.status import Attempt, Condition, Goodput, ProgressStatus, TrainingJobStatus
+from trainingjob_operator.cli.tables import align
+from trainingjob_operator.core.times import parse_time, seconds_between
+from trainingjob_operator.core.units import percent, plural, short, span
+
+_EXPLAINED_BY = {
+    "Invalid": "Valid",
+    "Queued": "Queued",
+    "Degraded": "Degraded",
+    "Suspended": "Suspended",
+    "Succeeded": "Succeeded",
+    "Failed": "Failed",
+}
+"""The condition whose message says why a job is in a phase; every other phase is explained by Running."""
+
+
+def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[str]:
+    """Return all that is worth knowing of a job, one line each."""
+    lines = [_headline(name, status)]
+    if status.progress:
+        lines.append(describe_progress(status.progress))
+    if status.checkpoint:
+        age = span(seconds_between(status.checkpoint.time, now))
+        lines.append(f"checkpoint {status.checkpoint.step:,} {status.checkpoint.tier}, {age} ago")
+    return [*lines, *describe_attempts(status.attempts), *describe_goodput(status.goodput)]
+
+
+def find_reason(status: TrainingJobStatus) -> str:
+    """Return why the job is as it is, in the operator's words; empty where they say nothing."""
+    found = find_condition(status, _EXPLAINED_BY.get(status.phase, "Running"))
+    return found.message if found else ""
+
+
+def find_condition(status: TrainingJobStatus, kind: str) -> Condition | None:  # None: it was not set yet
+    """Return a condition by its type."""
+    return next((condition for condition in status.conditions if condition.type == kind), None)
+
+
+def describe_progress(progress: ProgressStatus) -> str:
+    """Return how far training is and how fast, on one line."""
+    parts = [f"step {progress.step:,} of {progress.of:,} ({progress.percent:.0f} %)"]
+    if progress.loss is not None:
+        parts.append(f"loss {progress.loss:.4g}")
+    parts += [f"{name} {loss:.4g}" for name, loss in sorted(progress.evaluations.items())]
+    if progress.tokens_per_second:
+        parts.append(f"{short(progress.tokens_per_second)} tokens/s")
+    if progress.eta_seconds:
+        parts.append(f"done in about {span(progress.eta_seconds)}")
+    return "   ".join(parts)
+
+
+def describe_attempts(attempts: Sequence[Attempt]) -> list[str]:
+    """Return a table of worlds, oldest first: their size, their steps, their end, and how quickly the next went on."""
+    if not attempts:
+        return []
+    followers = [*attempts[1:], None]
+    rows = [_attempt_row(attempt, follower) for attempt, follower in zip(attempts, followers, strict=True)]
+    return ["attempts", *(f"  {line}" for line in align(rows, right=(2,)))]
+
+
+def describe_goodput(goodput: Goodput) -> list[str]:
+    """Return where the time went, largest first, on one line; no line where none has passed."""
+    if not goodput.seconds:
+        return []
+    spent = sorted(goodput.seconds.items(), key=lambda item: -item[1])
+    parts = " · ".join(f"{_words(name)} {span(seconds)}" for name, seconds in spent if seconds >= 0.05)
+    return [f"goodput {percent(goodput.ratio)}   {parts}"]
+
+
+def _headline(name: str, status: TrainingJobStatus) -> str:
+    reason = find_reason(status)
+    since = parse_time(status.world.since) if status.world and status.phase in ("Running", "Degraded") else None
+    clock = f" since {since.astimezone():%H:%M:%S}" if since else ""
+    on = f" on {status.display.slices} slices{clock}" if status.display.slices and since else ""
+    text = f"{name}  {status.phase or 'New: the operator has not looked at it yet'}{on}"
+    return f"{text}: {reason}" if reason else text
+
+
+def _attempt_row(attempt: Attempt, follower: Attempt | None) -> tuple[str, ...]:
+    first = "" if attempt.first_step is None else f"{attempt.first_step:,}"
+    last = "now" if attempt.ended is None else "" if attempt.last_step is None else f"{attempt.last_step:,}"
+    cause = attempt.cause.message.splitlines()[0] if attempt.cause and attempt.cause.message else ""
+    return (
+        f"#{attempt.generation}",
+        plural(attempt.slices, "slice"),
+        f"step {first}",
+        f"-> {last}" if last else "",
+        cause,
+        describe_recovery(follower) if follower else "",
+    )
+
+
+def describe_recovery(attempt: Attempt) -> str:
+    """Return how quickly a world went on after the one before it, and what that cost."""
+    parts = []
+    if attempt.recovery_seconds is not None:
+        parts.append(f"back in {span(attempt.recovery_seconds)}")
+    if attempt.lost_steps is not None:
+        parts.append(f"{plural(attempt.lost_steps, 'step')} lost")
+    return ", ".join(parts)
+
+
+def _words(bucket: str) -> str:
+    """Return a camelCase name as words: `lostSteps` is `lost steps`."""
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in bucket)

@@ -1,0 +1,64 @@
+"""`trainingjob validate`: the verdict of the webhook, in its words, without a cluster."""
+
+from collections.abc import Iterable, Sequence
+
+import typer
+
+from trainingjob_api.problem import Problem, summarise
+from trainingjob_operator.cli.documents import Document, read_documents
+from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.core.plan import Plan
+from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.validate import check_job
+
+
+def validate_files(files: Sequence[str]) -> bool:
+    """Print the verdict on every TrainingJob of the files; return whether all are valid.
+
+    Raises:
+        CommandError: a file cannot be read, or there is no TrainingJob in any of them.
+    """
+    documents = read_documents(files)
+    if not any(document.is_job for document in documents):
+        found = "".join(f"\n  {document.place} is {document.describe()}" for document in documents)
+        raise CommandError(f"there is no TrainingJob in {', '.join(files)}.{found}")
+    verdicts = [_judge(document) for document in documents]
+    return all(verdicts)
+
+
+def require_valid(document: Document) -> tuple[Plan, tuple[Problem, ...]]:
+    """Return the plan of a valid TrainingJob, and the warnings about it.
+
+    Raises:
+        CommandError: it has problems; the text holds all of them.
+    """
+    checked = check_job(document.name, document.spec)
+    if checked.plan is None:
+        raise CommandError(summarise(document.name, checked.problems))
+    return checked.plan, tuple(checked.warnings)
+
+
+def warning_lines(warnings: Iterable[Problem]) -> list[str]:
+    """Return the warnings about a job, one a line."""
+    return [f"Warning  {warning}" for warning in warnings]
+
+
+def _judge(document: Document) -> bool:
+    if not document.is_job:
+        typer.echo(f"{document.place} is {document.describe()}: not checked.")
+        return True
+    checked = check_job(document.name, document.spec)
+    if checked.plan is None:
+        typer.echo(f"{document.place}: {summarise(document.name, checked.problems)}")
+    else:
+        typer.echo(f'{document.place}: TrainingJob "{document.name}" is valid: {_sizes(checked.plan)}.')
+    for line in warning_lines(checked.warnings):
+        typer.echo(line)
+    return checked.plan is not None
+
+
+def _sizes(plan: Plan) -> str:
+    allowed = plan.allowed
+    if len(allowed) == 1:
+        return f"trains on {plural(allowed[0], 'slice')}"
+    return f"trains on {', '.join(str(size) for size in allowed[:-1])} or {plural(allowed[-1], 'slice')}"
