@@ -143,11 +143,11 @@ def object_paths(part: object, path: str) -> Iterator[str]:
 
 
 MOUNTS = {
-    "over the config": ("/etc/trainingjob", "overlaps one of"),
-    "below the config": ("/etc/trainingjob/more/", "overlaps one of"),
-    "above the config": ("/etc", "overlaps one of"),
-    "over everything": ("/", "overlaps one of"),
-    "over the program": ("/opt/venv", "overlaps one of"),
+    "over the config": ("/etc/trainingjob", "belongs to the pod itself"),
+    "below the config": ("/etc/trainingjob/more/", "belongs to the pod itself"),
+    "above the config": ("/etc", "belongs to the pod itself"),
+    "over everything": ("/", "belongs to the pod itself"),
+    "over the program": ("/opt/venv", "belongs to the pod itself"),
     "with steps back": ("/shared/../etc/trainingjob", "must not contain `..`"),
 }
 

@@ -6,13 +6,12 @@ from pathlib import PurePosixPath
 from trainingjob_api.base import seconds
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_api.running import EnvVar, Volume
+from trainingjob_api.running import EnvVar
+from trainingjob_operator.core.folders import is_reserved
 from trainingjob_operator.core.hardware import find_shape
 from trainingjob_operator.core.quantity import parse_bytes, parse_quantity
 from trainingjob_operator.core.rule import Rule
 
-RESERVED_FOLDERS = ("/dev", "/etc", "/proc", "/sys", "/tmp", "/usr", "/var/cache/trainingjob", "/var/run/secrets")  # noqa: S108
-"""Folders of the image and of the pod itself: a volume there would hide what the agent stands on."""
 RESERVED_ENV = "TRAININGJOB_"
 MIN_MEMORY = "256Mi"
 """Python with JAX does not start on less."""
@@ -29,7 +28,7 @@ def check_checkpoint_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
     if ".." in uri.parts:
         yield Problem(path, str(uri), f"{uri} steps upwards: name the folder itself.")
     elif volume is None:
-        writable = [one for one in spec.runtime.volumes if not one.read_only]
+        writable = [one for one in spec.runtime.volumes if not (one.read_only or is_reserved(one.mount_path))]
         nearest = tuple(f"{one.mount_path.rstrip('/')}/{name}" for one in writable)
         message = f"{uri} is on none of spec.runtime.volumes: checkpoints there would end with the pod."
         if not writable:
@@ -52,7 +51,7 @@ def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
             yield Problem(f"{at}.name", volume.name, message, (f"{volume.name}-{number}",))
         if ".." in mount.parts:
             yield Problem(f"{at}.mountPath", volume.mount_path, f"{mount} steps upwards: name the folder itself.")
-        elif _is_reserved(volume):
+        elif is_reserved(volume.mount_path):
             message = f"{mount} belongs to the pod itself."
             yield Problem(f"{at}.mountPath", volume.mount_path, message, (f"/mnt/{volume.name}",))
         elif mount in {PurePosixPath(one.mount_path) for one in earlier}:
@@ -63,7 +62,7 @@ def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Compiled programs need a folder that can be written."""
     path = spec.runtime.compile_cache.path
-    writable = [volume.mount_path for volume in spec.runtime.volumes if not volume.read_only]
+    writable = [one.mount_path for one in spec.runtime.volumes if not (one.read_only or is_reserved(one.mount_path))]
     if path is None:
         return
     if ".." in PurePosixPath(path).parts or not any(PurePosixPath(path).is_relative_to(mount) for mount in writable):
@@ -156,14 +155,6 @@ def _given(variable: EnvVar) -> list[str]:
         "configMapKeyRef": variable.config_map_key_ref,
     }
     return [name for name, value in values.items() if value is not None]
-
-
-def _is_reserved(volume: Volume) -> bool:
-    """Return whether a mount would hide a folder of the pod, or lie in one; folders of one's own in /tmp are fine."""
-    mount = PurePosixPath(volume.mount_path)
-    if mount == PurePosixPath("/") or any(PurePosixPath(folder).is_relative_to(mount) for folder in RESERVED_FOLDERS):
-        return True
-    return any(mount.is_relative_to(folder) for folder in RESERVED_FOLDERS if folder != "/tmp")  # noqa: S108
 
 
 _MOUNTS = "runtime.volumes"

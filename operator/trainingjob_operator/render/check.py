@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainingjob_api.protocol import TOKEN_AUDIENCE
+from trainingjob_operator.core.folders import is_reserved
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import JOB_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
 from trainingjob_operator.render.metadata import MANAGED_BY_LABEL
 from trainingjob_operator.render.shapes import ANYTHING, FALSE, TEXT, TRUE, Leaf, Maybe, Shape, departures, required
 
 LABELS = frozenset((JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, MANAGED_BY_LABEL))
-OUR_FOLDERS = ("/etc/trainingjob", "/var/run/secrets", "/var/cache/trainingjob", "/tmp", "/dev/shm", "/opt/venv")  # noqa: S108
 
 _KEY = Maybe({"name": TEXT, "key": TEXT})
 _NOT_ROOT = Leaf("a number above 0", lambda user: type(user) is int and user > 0, is_required=True)
@@ -124,11 +124,6 @@ def _check_mounts(spec: dict[str, Any], container: dict[str, Any], path: str) ->
             yield f"{here}: {folder} must not contain `..`"
         if folder in seen:
             yield f"{here}: {folder} is mounted twice"
-        if mount["name"] in claims and any(_overlap(folder, ours) for ours in OUR_FOLDERS):
-            yield f"{here}: {folder} overlaps one of {', '.join(OUR_FOLDERS)}"
+        if mount["name"] in claims and is_reserved(folder):
+            yield f"{here}: {folder} belongs to the pod itself"
         seen.add(folder)
-
-
-def _overlap(one: str, other: str) -> bool:
-    one, other = one.rstrip("/") + "/", other.rstrip("/") + "/"
-    return one.startswith(other) or other.startswith(one)

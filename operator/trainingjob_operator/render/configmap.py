@@ -1,6 +1,7 @@
 """The ConfigMap that tells a job's agents and trainer what to do, and whom to trust.
 
-The certificates live beside the config, not in it: they change while the job runs, the config never does.
+The certificates live beside the config, not in it: they change while the job runs, and nothing else that is read here
+does.
 """
 
 from trainingjob_api.world import RunConfig

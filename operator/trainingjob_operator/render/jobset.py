@@ -81,7 +81,7 @@ def _render(
                     "name": REPLICATED_JOB,
                     "replicas": num_slices,
                     "template": {
-                        "metadata": {"labels": dict(slice_labels)},
+                        "metadata": {"labels": slice_labels},
                         "spec": _slice_job(plan.shape, render_pod_template(job, plan, settings, slice_labels)),
                     },
                 }

@@ -1,0 +1,16 @@
+"""Folders of a pod that are not a job's to mount: a volume there would hide what the agent stands on.
+
+The rule about specs refuses such a mount in words; the check of rendered pods refuses it once more.
+"""
+
+from pathlib import PurePosixPath
+
+TMP = "/tmp"  # noqa: S108  # a folder inside the pod
+RESERVED = ("/dev", "/etc", "/opt/venv", "/proc", "/sys", TMP, "/usr", "/var/cache/trainingjob", "/var/run/secrets")
+
+
+def is_reserved(folder: str) -> bool:
+    """Return whether a mount would hide a folder of the pod or lie in one; folders of one's own in /tmp are fine."""
+    mount = PurePosixPath(folder)
+    hides = any(PurePosixPath(reserved).is_relative_to(mount) for reserved in RESERVED)
+    return hides or any(mount.is_relative_to(reserved) for reserved in RESERVED if reserved != TMP)
