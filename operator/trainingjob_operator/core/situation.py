@@ -110,7 +110,7 @@ def _joined(seen: Observed, reason: str) -> str:
 
 
 def _suspended(seen: Observed) -> Situation:
-    if any(jobset.is_own for jobset in seen.jobsets):
+    if seen.pods or any(jobset.is_own for jobset in seen.jobsets):
         return Situation(Stage.SUSPENDING, Reason.SUSPENDING, "giving all pods back", Bucket.SUSPENDED, None)
     return Situation(Stage.SUSPENDED, Reason.SUSPENDED, "`spec.suspend` is true", Bucket.SUSPENDED, None)
 

@@ -1,0 +1,200 @@
+"""Reconciling whole jobs in a small cluster with real agents' rules, step by step and through faults."""
+
+import pytest
+
+from tests.builders import NAME, UID
+from tests.simulation import OperatorKilledError, Simulation
+from trainingjob_operator.core.names import base_jobset, slice_jobset
+from trainingjob_operator.shell.ports import ClusterUnavailableError
+
+
+async def test_a_job_trains_to_its_end() -> None:
+    sim = Simulation()
+
+    await sim.run(120, until="Succeeded")
+
+    status = sim.status
+    assert status.phase == "Succeeded"
+    assert [(a.slices, a.first_step, a.last_step) for a in status.attempts] == [(2, 0, 20)]
+    assert status.display.slices == "2/2"
+    assert status.display.step == "20/20"
+    assert sim.condition("Succeeded") == ("True", "Completed")
+
+
+async def test_a_lost_slice_shrinks_the_world_and_comes_back_into_it() -> None:
+    sim = Simulation(total=200)
+    await sim.run_until_step(10)
+    before = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod") if pod["spec"]["nodeName"].startswith("node-0")}
+
+    for host in (0, 1):
+        sim.kill_node(f"node-1-{host}")
+    await sim.run(20)
+    assert sim.status.display.slices == "1/2"
+    assert sim.condition("Degraded") == ("True", "FewerSlices")
+    assert sim.status.attempts[0].cause
+    assert sim.status.attempts[0].cause.slice == 1
+    await sim.run(60)  # the nodes are marked, the pods are forced away, the slice is made anew
+    for host in (0, 1):
+        sim.restore_node(f"node-1-{host}")
+    await sim.run(30)
+
+    status = sim.status
+    assert status.display.slices == "2/2"
+    assert [attempt.slices for attempt in status.attempts] == [2, 1, 2]
+    assert status.attempts[2].lost_steps == 0
+    assert status.restarts.model_dump() == {"total": 1, "counted": 0}
+    after = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
+    assert before <= after
+    await sim.run(400, until="Succeeded")
+    assert sim.status.phase == "Succeeded"
+
+
+async def test_the_first_slice_may_be_lost_too() -> None:
+    sim = Simulation(total=60)
+    await sim.run_until_step(10)
+
+    for host in (0, 1):
+        sim.kill_node(f"node-0-{host}")
+    await sim.run(20)
+    world = sim.status.world
+    assert world
+    assert world.slices == (1,)
+    assert sim.newest_step > 10
+    for host in (0, 1):
+        sim.restore_node(f"node-0-{host}")
+    await sim.run(300, until="Succeeded")
+
+    assert sim.status.phase == "Succeeded"
+
+
+async def test_a_drained_pod_costs_no_step() -> None:
+    sim = Simulation(total=60)
+    await sim.run_until_step(10)
+
+    sim.delete_pod("node-1-0")
+    await sim.run(300, until="Succeeded")
+
+    attempts = sim.status.attempts
+    assert [attempt.lost_steps for attempt in attempts[1:]] == [0] * (len(attempts) - 1)
+    assert sim.status.restarts.total == 0
+
+
+async def test_a_crash_is_counted_once_and_training_goes_on() -> None:
+    sim = Simulation()
+    await sim.run_until_step(10)
+
+    sim.crash_child("node-1-0", "ValueError: bad")
+    await sim.run(120, until="Succeeded")
+
+    assert sim.status.phase == "Succeeded"
+    assert sim.status.restarts.model_dump() == {"total": 1, "counted": 1}
+    assert [(a.first_step, a.last_step) for a in sim.status.attempts] == [(0, 10), (8, 20)]
+    assert sim.status.attempts[1].lost_steps == 2
+    assert sim.status.goodput.seconds["lostSteps"] == 2.0
+    assert [(span.first, span.last) for span in sim.status.lineage] == [(1, 8), (9, None)]
+
+
+async def test_the_same_crash_at_the_same_step_ends_the_job() -> None:
+    sim = Simulation()
+    for _ in range(2):
+        await sim.run_until_step(10)
+        sim.crash_child("node-1-0", "ValueError: bad")
+        await sim.run(4)
+    await sim.run(60, until="Failed")
+
+    assert sim.condition("Failed") == ("True", "SameFailureTwice")
+    assert all(pod["status"]["phase"] == "Succeeded" for pod in sim.cluster.all("Pod"))
+
+
+async def test_suspend_saves_and_gives_all_pods_back_and_resume_goes_on() -> None:
+    sim = Simulation(total=40)
+    await sim.run_until_step(10)
+
+    sim.edit(suspend=True)
+    await sim.run(40, until="Suspended")
+    assert sim.status.phase == "Suspended"
+    assert not sim.cluster.all("Pod")
+    assert not sim.cluster.all("JobSet")
+    await sim.run(100)
+    written = len(sim.cluster.statuses)
+    await sim.run(100)
+    assert len(sim.cluster.statuses) == written, "a suspended job costs no writes"
+    sim.edit(suspend=False)
+    await sim.run(120, until="Succeeded")
+
+    assert sim.status.phase == "Succeeded"
+    assert sim.status.restarts.total == 0
+    assert sim.status.attempts[1].lost_steps == 0
+    assert sim.status.goodput.seconds["suspended"] >= 200
+    assert sim.status.running_seconds < 100
+
+
+async def test_two_slices_are_needed_and_one_is_lost_for_a_while() -> None:
+    sim = Simulation(spec={"slices": {"accelerator": "cpu", "topology": "2x2", "count": 2}}, total=40)
+    await sim.run_until_step(10)
+
+    for host in (0, 1):
+        sim.kill_node(f"node-1-{host}")
+    await sim.run(60)
+    assert sim.status.phase == "Recovering"
+    assert sim.condition("Degraded") == ("True", "WaitingForSlices")
+    assert sim.condition("Running")[0] == "False"
+    for host in (0, 1):
+        sim.restore_node(f"node-1-{host}")
+    await sim.run(300, until="Succeeded")
+
+    assert sim.status.phase == "Succeeded"
+    assert len(sim.cluster.all("JobSet")) == 1
+
+
+async def fault_run(fault_at: int, *, after: bool, error: BaseException) -> Simulation:
+    """Run a job through a lost slice, with a fault at one write."""
+    sim = Simulation(total=16)
+    count = 0
+
+    def strike(write: str) -> None:
+        nonlocal count
+        count += 1
+        if count == fault_at:
+            raise error
+
+    setattr(sim.cluster, "after" if after else "before", strike)
+    killed = False
+    for _ in range(600):
+        await sim.tick()
+        if sim.newest_step >= 6 and not killed:
+            killed = True
+            for host in (0, 1):
+                sim.kill_node(f"node-1-{host}")
+        if not sim.operator_up:
+            sim.restart_operator()
+        if sim.status.phase == "Succeeded":
+            break
+    return sim
+
+
+NUM_WRITES = 16
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "error", [OperatorKilledError(), ClusterUnavailableError("gone")], ids=["killed", "unavailable"]
+)
+@pytest.mark.parametrize("fault_at", range(1, NUM_WRITES + 1))
+async def test_a_fault_at_any_write_changes_nothing_in_the_end(
+    fault_at: int, after: bool, error: BaseException
+) -> None:
+    sim = await fault_run(fault_at, after=after, error=error)
+
+    status = sim.status
+    assert status.phase == "Succeeded"
+    assert [attempt.slices for attempt in status.attempts] == [2, 1]
+    assert status.restarts.model_dump() == {"total": 1, "counted": 0}
+    names = sorted(item["metadata"]["name"] for item in sim.cluster.all("JobSet"))
+    assert names == [base_jobset(NAME, UID), slice_jobset(NAME, UID, 1)]
+
+
+async def test_the_faults_strike_all_writes_of_that_life() -> None:
+    sim = await fault_run(10_000, after=False, error=OperatorKilledError())
+
+    assert len(sim.cluster.writes) <= NUM_WRITES

@@ -1,0 +1,377 @@
+"""A job's whole life in simulated time: the real operator core and shell, the real rules of agents, a small cluster.
+
+Only the training itself is made up: a world makes a step a second while all its children live, commits every few steps,
+and goes on from the newest commit of its lineage.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from tests.builders import NAME, NAMESPACE, UID, spec_manifest
+from tests.fake_cluster import GRACE_SECONDS, FakeCluster, Node, Time
+from trainingjob_api.job import API_VERSION, KIND
+from trainingjob_api.protocol import Answer, Failure, FailureReason, Phase, Progress
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.world import Span, World
+from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
+from trainingjob_operator.core.pods import HOST_LABEL, JOB_INDEX_LABEL
+from trainingjob_operator.core.remember import read_status
+from trainingjob_operator.core.seats import fingerprint
+from trainingjob_operator.core.times import format_time
+from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.shell.hub import Hub
+from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, Manifest
+from trainingjob_operator.shell.reconcile import Reconciler
+from trainingjob_trainer.agent.host import begin, react
+from trainingjob_trainer.agent.report import Place, describe
+from trainingjob_trainer.agent.state import (
+    Answered,
+    AskToLeave,
+    Ended,
+    Finish,
+    Host,
+    KillChild,
+    News,
+    SpawnStandby,
+    Spoke,
+    StartChild,
+    State,
+    Stop,
+    Terminated,
+    Ticked,
+)
+from trainingjob_trainer.wire import Event
+
+TICK = 0.5
+IMPORT_SECONDS = 2.0
+COMPILE_SECONDS = 2.0
+COMMIT_EVERY = 4
+
+
+class OperatorKilledError(BaseException):
+    """The operator's process ends here."""
+
+
+@dataclass
+class Child:
+    """A trainer process."""
+
+    number: int
+    born: float
+    world: World | None = None
+    process: int = 0
+    started: float = 0.0
+    leave: bool = False
+    phase: Phase | None = None
+
+
+@dataclass
+class Agent:
+    """Process 1 of a pod, by its real rules, and its children."""
+
+    pod_uid: str
+    node: str
+    place: Place
+    host: Host
+    state: State
+    children: dict[int, Child] = field(default_factory=dict)
+    cut_off: bool = False
+    exit_code: int | None = None
+
+    def hear(self, news: News, now: float) -> None:
+        """React to news and do what the rules say."""
+        step = react(self.host, self.state, news, now)
+        self.state = step.state
+        for action in step.actions:
+            match action:
+                case SpawnStandby(child):
+                    self.children[child] = Child(child, now)
+                case StartChild(child, world, process):
+                    started = self.children[child]
+                    started.world, started.process, started.started = world, process, now
+                case AskToLeave(child):
+                    self.children[child].leave = True
+                case KillChild(child):
+                    self.children.pop(child, None)
+                    self.hear(Ended(child, signal="SIGKILL"), now)
+                case Finish():
+                    self.exit_code = 0
+                case Stop():
+                    self.exit_code = 143
+
+    def active(self) -> Child | None:  # None: no child is in a world
+        """Return the child that is in a world and lives."""
+        return next((child for child in self.children.values() if child.world), None)
+
+
+@dataclass
+class Simulation:
+    """A cluster, a job, its agents and an operator."""
+
+    spec: Manifest = field(default_factory=dict)
+    time: Time = field(default_factory=Time)
+    total: int = 20
+    step_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        training = {"steps": self.total, "globalBatchSize": 16, "sequenceLength": 32}
+        elastic = {"growCooldown": "5s", "maxRestarts": 100}
+        sections = {"training": training, "elastic": elastic, **self.spec}
+        self.cluster = FakeCluster(self.time)
+        self.cluster.put(
+            {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "metadata": {"name": NAME, "namespace": NAMESPACE, "uid": UID, "generation": 1},
+                "spec": spec_manifest(**sections),
+            }
+        )
+        self.agents: dict[str, Agent] = {}
+        self.commits: set[tuple[int, int]] = set()
+        self.steps: dict[int, float] = {}
+        self.announced: dict[int, str] = {}
+        self.operator_up = True
+        self.restart_operator()
+
+    # The operator
+
+    def restart_operator(self) -> None:
+        """Start an operator that knows nothing."""
+        self.hub = Hub(self.time.monotonic, self._wake)
+        self.reconciler = Reconciler(
+            self.cluster, self.hub, lambda: RenderSettings("image", "https://here", "pem"), self.time.now
+        )
+        self.due = self.time.seconds
+        self.operator_up = True
+
+    def _wake(self, namespace: str, name: str) -> None:
+        self.due = self.time.seconds
+
+    async def look(self) -> None:
+        """Let the operator look at the job, if it is up and it is time."""
+        if not self.operator_up or self.time.seconds < self.due:
+            return
+        try:
+            again = await self.reconciler.reconcile(NAMESPACE, NAME)
+        except ClusterUnavailableError:
+            again = 1.0
+        except OperatorKilledError:
+            self.operator_up = False
+            return
+        self.due = self.time.seconds + (1000.0 if again is None else again)
+
+    # Time
+
+    async def tick(self) -> None:
+        """Let half a second pass."""
+        self.time.seconds += TICK
+        self.cluster.tick()
+        self._run_agents()
+        self._train()
+        for agent in list(self.agents.values()):
+            await self._report(agent)
+            self._exit_if_finished(agent)
+        await self.look()
+        self.check()
+
+    async def run(self, seconds: float, until: str = "") -> None:
+        """Let time pass, until the job's phase is as wanted."""
+        end = self.time.seconds + seconds
+        while self.time.seconds < end and not (until and self.status.phase == until):
+            await self.tick()
+
+    async def run_until_step(self, step: int, seconds: float = 120.0) -> None:
+        """Let time pass until training has made a step."""
+        end = self.time.seconds + seconds
+        while self.newest_step < step:
+            assert self.time.seconds < end, f"no step {step}: {self.status}"
+            await self.tick()
+
+    @property
+    def job(self) -> Manifest:
+        """Return the TrainingJob."""
+        return self.cluster.objects["TrainingJob", NAME]
+
+    @property
+    def status(self) -> TrainingJobStatus:
+        """Return the job's status."""
+        return read_status(self.job)
+
+    @property
+    def newest_step(self) -> int:
+        """Return the newest step that any agent knows of."""
+        steps = [
+            a.state.active.progress.step for a in self.agents.values() if a.state.active and a.state.active.progress
+        ]
+        return max(steps, default=0)
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        """Return the status and the reason of a condition."""
+        found = next(one for one in self.status.conditions if one.type == kind)
+        return found.status, found.reason
+
+    # Invariants
+
+    def check(self) -> None:
+        """Raise where two worlds share a generation, or a host heard of one that is not written."""
+        written = {s["world"]["generation"]: s["world"]["members"] for s in self.cluster.statuses if s.get("world")}
+        generations = [s["world"]["generation"] for s in self.cluster.statuses if s.get("world")]
+        assert generations == sorted(generations), "generations never fall"
+        assert self.announced.items() <= written.items(), "what is announced is written, with the same members"
+        attempts = self.status.attempts
+        assert len({attempt.generation for attempt in attempts}) == len(attempts), "one attempt a world"
+
+    # Faults
+
+    def kill_node(self, name: str) -> None:
+        """Cut a node's power."""
+        node = self.cluster.nodes[name]
+        node.up, node.down_since = False, self.time.seconds
+        for agent in self._agents_on(name):
+            del self.agents[agent.pod_uid]
+
+    def restore_node(self, name: str) -> None:
+        """Give a node its power back: kubelet starts its pods' containers anew."""
+        self.cluster.nodes[name].up = True
+
+    def crash_child(self, name: str, message: str, reason: FailureReason = FailureReason.CRASH) -> bool:
+        """Let the child on a node fail; return whether there was one."""
+        for agent in self._agents_on(name):
+            child = agent.active()
+            if child and child.phase not in (Phase.LEFT, Phase.DONE):
+                del agent.children[child.number]
+                agent.hear(
+                    Ended(child.number, code=1, failure=Failure(reason=reason, message=message)), self.time.seconds
+                )
+                return True
+        return False
+
+    def delete_pod(self, name: str) -> None:
+        """Delete the pod on a node, as a drain does."""
+        pod = self.cluster.pod_of(name)
+        if pod is not None:
+            deadline = self.time.now() + timedelta(seconds=GRACE_SECONDS)
+            pod["metadata"].setdefault("deletionTimestamp", format_time(deadline))
+
+    def _agents_on(self, node: str) -> list[Agent]:
+        return [agent for agent in self.agents.values() if agent.node == node]
+
+    # Agents and training
+
+    def _run_agents(self) -> None:
+        pods = {pod["metadata"]["uid"]: pod for pod in self.cluster.all("Pod")}
+        for uid in [uid for uid in self.agents if uid not in pods]:
+            del self.agents[uid]
+        for uid, pod in pods.items():
+            node = self.cluster.nodes.get(pod["spec"].get("nodeName", ""))
+            if pod["status"]["phase"] == "Running" and node and node.up and uid not in self.agents:
+                self._start_agent(pod, node)
+        for agent in list(self.agents.values()):
+            pod = pods[agent.pod_uid]
+            if pod["metadata"].get("deletionTimestamp"):
+                agent.hear(Terminated(), self.time.seconds)
+            agent.hear(Ticked(), self.time.seconds)
+            for child in list(agent.children.values()):
+                ready = not child.world and self.time.seconds - child.born >= IMPORT_SECONDS
+                if ready:
+                    agent.hear(Spoke(child.number, Event(ready=True)), self.time.seconds)
+
+    def _exit_if_finished(self, agent: Agent) -> None:
+        if agent.exit_code is None:
+            return
+        pod = next(pod for pod in self.cluster.all("Pod") if pod["metadata"]["uid"] == agent.pod_uid)
+        pod["status"]["phase"] = "Succeeded" if agent.exit_code == 0 else "Failed"
+        del self.agents[agent.pod_uid]
+
+    def _start_agent(self, pod: Manifest, node: Node) -> None:
+        labels = pod["metadata"]["labels"]
+        number = int(labels[SLICE_OFFSET_LABEL]) + int(labels[JOB_INDEX_LABEL])
+        uid = pod["metadata"]["uid"]
+        place = Place(
+            pod["metadata"]["name"], number, int(labels[HOST_LABEL]), pod["status"]["podIP"], str(self.time.seconds)
+        )
+        remembered = pod.get("ledger", 0)
+        self.agents[uid] = Agent(uid, node.name, place, Host(UID, uid, "1Gi"), begin(remembered, self.time.seconds))
+
+    def _train(self) -> None:
+        worlds: dict[int, list[tuple[Agent, Child]]] = {}
+        for agent in self.agents.values():
+            child = agent.active()
+            if child and child.world:
+                worlds.setdefault(child.world.generation, []).append((agent, child))
+                pod = next(p for p in self.cluster.all("Pod") if p["metadata"]["uid"] == agent.pod_uid)
+                pod["ledger"] = child.world.generation
+        for generation, joined in worlds.items():
+            world = joined[0][1].world
+            assert world is not None
+            if {child.process for _, child in joined} == {member.process for member in world.members}:
+                self._advance(generation, world, joined)
+
+    def _advance(self, generation: int, world: World, joined: list[tuple[Agent, Child]]) -> None:
+        """Let a complete world make progress: restore, compile, step, commit, leave, or be done."""
+        now = self.time.seconds
+        begun = max(child.started for _, child in joined)
+        if now - begun < COMPILE_SECONDS:
+            return
+        if generation not in self.steps:
+            mine = [(g, s) for g, s in self.commits if any(in_span(span, g, s) for span in world.lineage)]
+            restored = max(mine, default=(0, 0))[1]
+            self.steps[generation] = float(restored)
+            self._say(joined, Event(phase=Phase.TRAINING, restored=restored))
+            return
+        if any(child.leave for _, child in joined):
+            self._end(generation, joined, Phase.LEFT)
+            return
+        self.steps[generation] += TICK / self.step_seconds
+        step = int(self.steps[generation])
+        if step >= self.total:
+            self._say(joined, Event(progress=Progress(step=self.total, loss=1.0, step_seconds=self.step_seconds)))
+            self._end(generation, joined, Phase.DONE)
+            return
+        event = Event(progress=Progress(step=step, loss=2.0, step_seconds=self.step_seconds)) if step else Event()
+        if step and step % COMMIT_EVERY == 0:
+            self.commits.add((generation, step))
+            event = event.model_copy(update={"committed": step})
+        self._say(joined, event)
+
+    def _end(self, generation: int, joined: list[tuple[Agent, Child]], phase: Phase) -> None:
+        step = min(int(self.steps[generation]), self.total)
+        self.commits.add((generation, step))
+        self._say(joined, Event(phase=phase, committed=step))
+        for agent, child in joined:
+            agent.children.pop(child.number, None)
+            agent.hear(Ended(child.number, code=0), self.time.seconds)
+
+    def _say(self, joined: list[tuple[Agent, Child]], event: Event) -> None:
+        for agent, child in joined:
+            child.phase = event.phase or child.phase
+            agent.hear(Spoke(child.number, event), self.time.seconds)
+
+    async def _report(self, agent: Agent) -> None:
+        if agent.cut_off or not self.operator_up:
+            return
+        report = describe(agent.host, agent.place, agent.state, 5000)
+        caller = Caller(agent.pod_uid, NAMESPACE, NAME, UID)
+        self.hub.receive(caller, report)
+        answer = await self.hub.answer(caller, report.instance, 0)
+        if answer is not None:
+            self._note(answer)
+            agent.hear(Answered(answer), self.time.seconds)
+
+    def _note(self, answer: Answer) -> None:
+        if answer.world:
+            members = fingerprint(answer.world.members)
+            assert self.announced.setdefault(answer.world.generation, members) == members, "one world a generation"
+
+    def edit(self, **sections: object) -> None:
+        """Change the job's spec, as `kubectl apply` does."""
+        self.job["spec"] = {**copy.deepcopy(self.job["spec"]), **sections}
+        self.job["metadata"]["generation"] += 1
+        self.cluster.touch(self.job)
+        self.due = self.time.seconds
+
+
+def in_span(span: Span, generation: int, step: int) -> bool:
+    """Return whether a checkpoint lies in a span of the lineage."""
+    return span.generation == generation and step >= span.first and (span.last is None or step <= span.last)
