@@ -51,7 +51,7 @@ async def feed(api: Any, store: Store) -> Feed:
 async def cluster(api: Any, store: Store, feed: Feed, clock: Clock) -> KubernetesCluster:
     for kind in KINDS:
         await feed.list_all(kind)
-    feed.is_primed = True
+    feed.primed.set()
     return KubernetesCluster(api, store, feed, clock)
 
 
@@ -70,6 +70,8 @@ async def test_a_job_is_read_as_it_is_now(cluster: KubernetesCluster, api_server
     assert store[TRAINING_JOB].find("research", "llama") is not None
 
     api_server.drop(TRAINING_JOB, "research", "llama", silently=True)
+    assert await cluster.read_job("research", "llama") is None
+    api_server.kinds.remove(TRAINING_JOB)
     assert await cluster.read_job("research", "llama") is None
 
 
@@ -152,7 +154,7 @@ async def test_without_jobset_the_words_say_so(
 
 
 async def test_before_all_is_listed_nothing_is_known(cluster: KubernetesCluster, feed: Feed) -> None:
-    feed.is_primed = False
+    feed.primed.clear()
 
     with pytest.raises(ClusterUnavailableError):
         await cluster.read_children("research", "job-uid")

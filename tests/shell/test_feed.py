@@ -120,14 +120,18 @@ async def test_an_object_without_a_job_wakes_nobody(feed: Feed, woken: Listener,
     assert woken.take() == []
 
 
-async def test_an_unknown_kind_is_missing_until_it_is_there(feed: Feed, api_server: Any) -> None:
+async def test_an_unknown_kind_is_missing_until_it_is_there(api: Any, api_server: Any, store: Store) -> None:
+    told = []
+    feed = Feed(api, store, (), lambda *_: None, lambda: told.append(feed.missing))
     api_server.kinds.remove(JOB_SET)
     await feed._try_to_list(JOB_SET)
+    await feed._try_to_list(JOB_SET)
+    await feed._try_to_list(POD)
     assert feed.missing == {JOB_SET}
 
     api_server.kinds.add(JOB_SET)
     await feed._try_to_list(JOB_SET)
-    assert feed.missing == frozenset()
+    assert told == [{JOB_SET}, frozenset()], "only changes are told"
 
 
 class Lists:
@@ -153,10 +157,10 @@ async def test_what_failed_is_listed_again_soon_and_the_rest_rarely(store: Store
     running = asyncio.create_task(feed.run())
 
     await asyncio.sleep(MISSING_SECONDS / 2)
-    assert not feed.is_primed
+    assert not feed.primed.is_set()
     lists.failing = set()
     await asyncio.sleep(MISSING_SECONDS)
-    assert feed.is_primed
+    assert feed.primed.is_set()
     assert feed.silent_seconds == MISSING_SECONDS / 2
     await asyncio.sleep(RELIST_SECONDS)
     running.cancel()

@@ -141,6 +141,7 @@ async def test_one_whose_requests_hang_ceases_in_time(start) -> None:
     await asyncio.sleep(50)
 
     assert one.story == [(0.0, True), (50 + DEADLINE_SECONDS, False)]
+    assert one.lease.may_speak, "nobody else leads: what it last said still holds"
 
 
 async def test_one_that_comes_back_finds_the_other_and_waits(start) -> None:
@@ -154,6 +155,7 @@ async def test_one_that_comes_back_finds_the_other_and_waits(start) -> None:
 
     assert [one.lease.is_leading, two.lease.is_leading] == [False, True]
     assert one.lease.other == "two"
+    assert [one.lease.may_speak, two.lease.may_speak] == [False, True]
 
 
 async def test_one_whose_lease_was_taken_ceases_at_once(start) -> None:

@@ -77,8 +77,8 @@ async def test_events_arrive_in_the_loop_of_the_operator(
     api_server.put(POD, make_child("p"))
     api_server.put(POD, {"metadata": {"name": "somebody-elses", "namespace": "research"}})
     api_server.put(NODE, {"metadata": {"name": "n"}})
-    await heard.wait_for("Pod", "ADDED", "p")
-    await heard.wait_for("Node", "ADDED", "n")
+    await heard.wait_for_any("p")
+    await heard.wait_for_any("n")
     api_server.drop(POD, "research", "p")
     await heard.wait_for("Pod", "DELETED", "p")
 

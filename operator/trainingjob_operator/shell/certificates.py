@@ -61,10 +61,18 @@ def renew(known: Certificates | None, names: Sequence[str], now: datetime) -> Ce
 
     Each is replaced a third of its life before it ends. What has ended or cannot be read is made anew at once.
     """
+    renewed = _renew_one(known, names, now)
+    while renewed is not known:
+        renewed, known = _renew_one(renewed, names, now), renewed
+    return renewed
+
+
+def _renew_one(known: Certificates | None, names: Sequence[str], now: datetime) -> Certificates:
+    """Return the certificates with the most urgent step done; the very same object where there is none."""
     if known is None:
         return _start(names, now)
     if known.next_ca is not None and not _is_usable(known.next_ca, now):
-        return renew(replace(known, next_ca=None), names, now)
+        return replace(known, next_ca=None)
     if not _is_usable(known.ca, now):
         return _promote(known, known.next_ca, names, now) if known.next_ca else _start(names, now)
     if known.next_ca is None and _is_due(known.ca, now):

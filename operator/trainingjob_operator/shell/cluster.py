@@ -44,7 +44,10 @@ class KubernetesCluster:
 
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
         """Return the TrainingJob as it is now; None where it is gone."""
-        job = await self._api.get(TRAINING_JOB, namespace, name)
+        try:
+            job = await self._api.get(TRAINING_JOB, namespace, name)
+        except MissingKindError:
+            return None  # without the kind there are no jobs
         if job is not None:
             self._store.put(TRAINING_JOB, job)
         return job
@@ -55,7 +58,7 @@ class KubernetesCluster:
             raise MissingKindError(
                 f"the API server does not know {JOB_SET.plural} of {JOB_SET.api_version}: JobSet is not installed"
             )
-        if not self._feed.is_primed:
+        if not self._feed.primed.is_set():
             raise ClusterUnavailableError("not all objects are listed yet")
         jobsets, jobs, pods, config_maps = (
             self._store[kind].of_job(namespace, uid) for kind in (JOB_SET, JOB, POD, CONFIG_MAP)

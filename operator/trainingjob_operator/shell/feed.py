@@ -25,16 +25,28 @@ log = Log("feed")
 class Feed:
     """Fills a store and says which jobs a change concerns."""
 
-    def __init__(self, api: Api, store: Store, namespaces: tuple[str, ...], wake: Callable[[str, str], None]) -> None:
-        """Feed a store with the objects of some namespaces (none: of all)."""
+    def __init__(
+        self,
+        api: Api,
+        store: Store,
+        namespaces: tuple[str, ...],
+        wake: Callable[[str, str], None],
+        on_kinds: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Feed a store with the objects of some namespaces (none: of all).
+
+        `wake` is told the namespace and name of each job that a change concerns; `on_kinds` is called when `missing`
+        has changed.
+        """
         self.missing: frozenset[Kind] = frozenset()
         """Kinds that the API server did not know when it was last asked."""
-        self.is_primed = False
-        """Whether every kind was listed at least once: before that, what the store does not hold may yet exist."""
+        self.primed = asyncio.Event()
+        """Set when every kind was listed once: before that, what the store does not hold may yet exist."""
         self._api = api
         self._store = store
         self._namespaces = namespaces
         self._wake = wake
+        self._on_kinds = on_kinds
         self._heard_at = asyncio.get_running_loop().time()
 
     @property
@@ -47,7 +59,8 @@ class Feed:
         kinds = set(KINDS)
         while True:
             failed = {kind for kind in KINDS if kind in kinds and not await self._try_to_list(kind)}
-            self.is_primed = self.is_primed or not failed
+            if not failed:
+                self.primed.set()
             again = failed | self.missing
             await asyncio.sleep(MISSING_SECONDS if again else RELIST_SECONDS)
             kinds = set(again) or set(KINDS)
@@ -78,15 +91,19 @@ class Feed:
         except MissingKindError as error:
             if kind not in self.missing:
                 log.warning("the API server does not know a kind", kind=kind.name, error=str(error))
-            self.missing |= {kind}
+                self._set_missing(self.missing | {kind})
             return True
         except ClusterUnavailableError as error:
             log.warning("cannot list", kind=kind.name, error=str(error))
             return False
         if kind in self.missing:
             log.info("the API server knows a kind now", kind=kind.name)
-        self.missing -= {kind}
+            self._set_missing(self.missing - {kind})
         return True
+
+    def _set_missing(self, missing: frozenset[Kind]) -> None:
+        self.missing = missing
+        self._on_kinds()
 
     def _tell(self, kind: Kind, manifest: Manifest) -> None:
         for namespace, name in self._jobs_of(kind, manifest):

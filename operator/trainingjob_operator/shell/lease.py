@@ -60,6 +60,8 @@ class Lease:
     ) -> None:
         """Compete under the name `holder`; `now` is only for people to read."""
         self.is_leading = False
+        self.may_speak = False
+        """Whether it led last, as far as known: then what it last told agents still holds."""
         self.other = ""
         """Who else holds the Lease, as far as known. Empty: nobody."""
         self._api = api
@@ -107,6 +109,7 @@ class Lease:
             await self._api.replace(LEASE, {**lease, "spec": self._spec(lease.get("spec") or {})})
         else:
             self.other = text(lease, "spec", "holderIdentity")
+            self.may_speak = False
             if self.is_leading:
                 self._cease(f"taken by {self.other}")
             return
@@ -137,7 +140,7 @@ class Lease:
             self._expiry.cancel()
         self._expiry = self._loop.call_at(deadline, self._cease, "not renewed in time")
         if not self.is_leading:
-            self.is_leading = True
+            self.is_leading = self.may_speak = True
             log.info("leading", holder=self._holder)
             self._on_change(True)  # noqa: FBT003  # the argument's name is the callback's
 

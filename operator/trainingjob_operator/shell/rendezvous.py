@@ -43,7 +43,9 @@ class Rendezvous:
     async def report(self, request: web.Request) -> web.Response:
         """Answer one report."""
         if not self._is_leading():
-            return _refuse(503, "another operator leads; ask again")
+            refusal = _refuse(503, "another operator leads; ask again")
+            refusal.force_close()  # the next connection leads to whoever is ready: the leader
+            return refusal
         try:
             caller = await self._identify(request)
             report = HostReport.model_validate_json(await request.read(), extra="ignore")  # an agent may be newer

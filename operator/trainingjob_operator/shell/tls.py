@@ -105,14 +105,13 @@ class FolderSource:
 class Tls:
     """The TLS context of all servers of the operator, kept fresh."""
 
-    def __init__(self, source: Source, on_change: Callable[[str], None] = lambda bundle: None) -> None:
-        """Use certificates of a source; `on_change` gets each new bundle."""
+    def __init__(self, source: Source) -> None:
+        """Use certificates of a source."""
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.ready = asyncio.Event()
         """Set as soon as there is a certificate to serve with."""
         self._source = source
-        self._on_change = on_change
         self._proof: Proof | None = None
 
     @property
@@ -140,11 +139,8 @@ class Tls:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             log.error("cannot use the certificates", error=str(error))
             return False
-        has_new_bundle = proof.bundle != self.bundle
         self._proof = proof
         self.ready.set()
-        if has_new_bundle:
-            self._on_change(proof.bundle)
         return True
 
 

@@ -7,6 +7,7 @@ started again; what was missed meanwhile comes with its first list.
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -91,7 +92,7 @@ class _Watch:
         self._registry = make_registry(configuration, kinds, on_event)
         self._settings = make_settings(kinds)
         self._is_stopped = threading.Event()
-        self._inside: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._inside: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
 
     @property
     def is_stopped(self) -> bool:
@@ -106,23 +107,26 @@ class _Watch:
         """End soon; may be called from any thread, and before `main` has begun."""
         self._is_stopped.set()
         if self._inside:
-            loop, flag = self._inside
-            loop.call_soon_threadsafe(flag.set)
+            loop, task = self._inside
+            with contextlib.suppress(RuntimeError):  # its loop has just closed
+                loop.call_soon_threadsafe(task.cancel)
 
     async def _operate(self) -> None:
-        flag = asyncio.Event()
-        self._inside = asyncio.get_running_loop(), flag
-        if self._is_stopped.is_set():
-            return
+        task = asyncio.create_task(self._watch())
+        self._inside = asyncio.get_running_loop(), task
+        if self.is_stopped:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):  # not by kopf's flag: it would wait for hung requests
+            await task
+
+    async def _watch(self) -> None:
         await kopf.operator(
             registry=self._registry,
             settings=self._settings,
             standalone=True,
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
-            stop_flag=flag,
         )
-        self._inside = None
 
 
 def make_registry(configuration: Any, kinds: Iterable[Kind], on_event: OnEvent) -> kopf.OperatorRegistry:
@@ -145,6 +149,7 @@ def make_registry(configuration: Any, kinds: Iterable[Kind], on_event: OnEvent) 
 def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
     """Return kopf's settings: only objects of jobs, nothing written, every request with an end."""
     settings = kopf.OperatorSettings()
+    settings.process.ultimate_exiting_timeout = None  # it would kill the thread that we may still wait for
     settings.posting.enabled = False
     settings.scanning.disabled = True  # it would watch all CRDs and namespaces; the feed notices missing kinds itself
     settings.networking.request_timeout = SECONDS_A_PAGE

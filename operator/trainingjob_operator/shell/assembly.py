@@ -1,0 +1,186 @@
+"""The operator put together: its parts, the order of their start, and their end."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+
+from aiohttp import web
+
+from trainingjob_operator.core.validate import check_job
+from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.shell.admission import Admission
+from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.cluster import KubernetesCluster
+from trainingjob_operator.shell.feed import KINDS, RELIST_SECONDS, Feed
+from trainingjob_operator.shell.health import health_app
+from trainingjob_operator.shell.hub import Hub
+from trainingjob_operator.shell.identity import PodAuthenticator, may_use_service_account
+from trainingjob_operator.shell.kinds import TRAINING_JOB
+from trainingjob_operator.shell.lease import Lease
+from trainingjob_operator.shell.logs import Log
+from trainingjob_operator.shell.metrics import Metrics
+from trainingjob_operator.shell.reconcile import Reconciler
+from trainingjob_operator.shell.rendezvous import make_app
+from trainingjob_operator.shell.scheduler import Scheduler
+from trainingjob_operator.shell.settings import METRICS_PORT, RENDEZVOUS_PORT, WEBHOOK_PORT, Settings
+from trainingjob_operator.shell.store import Store
+from trainingjob_operator.shell.tls import FolderSource, SecretSource, Tls, WebhookTrust
+from trainingjob_operator.shell.watching import Watcher
+from trainingjob_operator.shell.webhook import webhook_app
+
+STUCK_SECONDS = 3 * RELIST_SECONDS
+GRACE_SECONDS = 10.0
+"""For looks that have begun, when the operator is to end."""
+ANSWER_SECONDS = 2.0
+"""For requests that have begun, when a server is to end: longer than an answer to an agent is held back."""
+
+log = Log("operator")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where the operator listens. 0: any free port."""
+
+    webhook: int = WEBHOOK_PORT
+    rendezvous: int = RENDEZVOUS_PORT
+    metrics: int = METRICS_PORT
+
+
+class Operator:
+    """All parts of one operator, connected."""
+
+    def __init__(self, settings: Settings, api: Api) -> None:
+        """Connect the parts; nothing runs yet."""
+        self._settings = settings
+        own_certificates = settings.certificates is None
+        source = SecretSource(api, settings) if settings.certificates is None else FolderSource(settings.certificates)
+        self.tls = Tls(source)
+        self.trust = (
+            WebhookTrust(api, settings.webhook_configuration, self.tls)
+            if settings.webhook_enabled and own_certificates
+            else None
+        )
+        self.store = Store(KINDS)
+        self.metrics = Metrics(version("trainingjob"))
+        self.metrics.add_jobs(self.store[TRAINING_JOB], datetime.now(UTC))
+        self.scheduler = Scheduler(self._reconcile, self.metrics.measure_reconcile)
+        self.feed = Feed(api, self.store, settings.namespaces, self.scheduler.wake, self._watch_other_kinds)
+        self.watcher = Watcher(
+            api.configuration,
+            settings.namespaces,
+            lambda: (kind for kind in KINDS if kind not in self.feed.missing),
+            self.feed.event,
+        )
+        self.hub = Hub(asyncio.get_running_loop().time, self.scheduler.wake)
+        cluster = KubernetesCluster(api, self.store, self.feed, partial(datetime.now, UTC))
+        self._reconciler = Reconciler(cluster, self.hub, self._render_settings, partial(datetime.now, UTC))
+        self.lease = Lease(api, settings.namespace, settings.service, holder_name(), self._lead)
+        self.admission = Admission(check_job, partial(may_use_service_account, api))
+        self.authenticator = PodAuthenticator(api, self.store)
+
+    async def run(self, stop: asyncio.Event, ports: Ports) -> None:
+        """Operate until told to stop.
+
+        Raises:
+            OSError: a port is taken.
+            Exception: a part broke that cannot go on; a new process may.
+        """
+        async with contextlib.AsyncExitStack() as servers:
+            health = health_app(self.metrics.registry, self._find_sickness, self._find_unreadiness)
+            await servers.enter_async_context(serving(health, ports.metrics))
+            rendezvous = make_app(self.hub, self.authenticator, lambda: self.lease.may_speak)
+            await servers.enter_async_context(serving(rendezvous, ports.rendezvous, self.tls.context))
+            if self._settings.webhook_enabled:
+                webhook = webhook_app(self.admission, self.metrics.measure_review)
+                await servers.enter_async_context(serving(webhook, ports.webhook, self.tls.context))
+            await self._run_parts(stop)
+
+    async def _run_parts(self, stop: asyncio.Event) -> None:
+        parts = [self.tls.run(), self.feed.run(), self._watch(), self._compete()]
+        if self.trust:
+            parts.append(self.trust.run())
+        tasks = [asyncio.create_task(part) for part in parts]
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.scheduler.stop(), GRACE_SECONDS)
+            await self.lease.release()
+            broken = [error for task in tasks if task.done() and (error := task.exception())]
+            for task in (stopping, *tasks):
+                task.cancel()
+            await asyncio.gather(stopping, *tasks, return_exceptions=True)
+        if broken:
+            raise broken[0]
+
+    async def _watch(self) -> None:
+        await self.feed.primed.wait()  # it knows by then which kinds there are
+        await self.watcher.run()
+
+    async def _compete(self) -> None:
+        await asyncio.gather(self.feed.primed.wait(), self.tls.ready.wait())  # to lead is to be able to work
+        await self.lease.run()
+
+    async def _reconcile(self, namespace: str, name: str) -> float | None:
+        return await self._reconciler.reconcile(namespace, name)
+
+    def _watch_other_kinds(self) -> None:
+        self.watcher.restart()
+
+    def _lead(self, is_leading: bool) -> None:  # noqa: FBT001  # the lease's callback
+        self.metrics.leading.set(is_leading)
+        if is_leading:
+            self.hub.clear()  # another may have led in between, and said something else
+            self.scheduler.resume()
+        else:
+            self.scheduler.pause()
+
+    def _render_settings(self) -> RenderSettings:
+        return RenderSettings(
+            trainer_image=self._settings.trainer_image,
+            rendezvous_url=self._settings.rendezvous_url,
+            ca_pem=self.tls.bundle,
+            trainer_pull_policy=self._settings.trainer_pull_policy,
+            elastic_workload_priority=self._settings.elastic_workload_priority,
+        )
+
+    def _find_sickness(self) -> str:
+        silence = self.feed.silent_seconds
+        return f"nothing was listed for {silence:.0f} s" if silence > STUCK_SECONDS else ""
+
+    def _find_unreadiness(self) -> str:
+        if not self.tls.ready.is_set():
+            return "there is no certificate yet"
+        if not self.feed.primed.is_set():
+            return "not all objects are listed yet"
+        if not self.lease.may_speak:
+            return f"'{self.lease.other}' leads" if self.lease.other else "nobody leads yet"
+        return ""
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: web.Application, port: int, context: ssl.SSLContext | None = None
+) -> AsyncIterator[web.AppRunner]:
+    """Serve an application on all addresses; requests that have begun are answered before the end."""
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=ANSWER_SECONDS)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, port=port, ssl_context=context).start()
+        yield runner
+    finally:
+        await runner.cleanup()
+
+
+def holder_name() -> str:
+    """Return this operator's name in the Lease: the pod's in a cluster, unlike any other process outside."""
+    is_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    return socket.gethostname() if is_pod else f"{socket.gethostname()}-{os.getpid()}"

@@ -1,0 +1,261 @@
+"""The whole operator as one process would run it, against an API server in memory."""
+
+import asyncio
+import contextlib
+import copy
+import ssl
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from aiohttp import web
+from kubernetes.aio.client import Configuration
+
+from trainingjob_api.job import KIND
+from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
+from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
+from trainingjob_operator.shell import assembly
+from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.assembly import Operator, Ports
+from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB, JOB_SET, LEASE, POD, SECRET, TRAINING_JOB
+from trainingjob_operator.shell.settings import Settings
+
+EXAMPLE = yaml.safe_load((Path(__file__).parents[2] / "crds/examples/demo.yaml").read_text())
+SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="trainingjob-operator")
+HOST = SETTINGS.host
+
+
+class Running:
+    """An operator that runs, and the addresses of its servers."""
+
+    def __init__(self, operator: Operator, ports: dict[str, int]) -> None:
+        self.operator = operator
+        self.ports = ports
+        self.stop = asyncio.Event()
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.ports['metrics']}{path}") as response,
+        ):
+            return response.status, await response.text()
+
+    async def post(self, port: str, path: str, body: Any, token: str = "") -> tuple[int, Any]:
+        """Post to a TLS server as somebody who trusts the published CAs and knows the operator by its name."""
+        trusting = ssl.create_default_context(cadata=self.operator.tls.bundle)
+        headers = {"Authorization": f"Bearer {token}"}
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting)) as session,
+            session.post(
+                f"https://127.0.0.1:{self.ports[port]}{path}", json=body, headers=headers, server_hostname=HOST
+            ) as response,
+        ):
+            assert response.status != 503 or "close" in response.headers.get("Connection", ""), "go and find the leader"
+            return response.status, await response.json()
+
+
+@pytest.fixture
+async def start(server: Any, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_factory: Any):
+    """Return a function that starts an operator; all are stopped in the end, and must end well."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def begin(settings: Settings = SETTINGS) -> Running:
+            monkeypatch.setattr(assembly, "holder_name", lambda: f"operator-{len(begun)}")
+            api = await stack.enter_async_context(Api(Configuration(host=server[1])))
+            ports = {name: unused_tcp_port_factory() for name in ("webhook", "rendezvous", "metrics")}
+            running = Running(Operator(settings, api), ports)
+            begun.append(asyncio.create_task(running.operator.run(running.stop, Ports(**ports))))
+            stack.push_async_callback(end, begun[-1], running.stop)
+            return running
+
+        begun: list[asyncio.Task[None]] = []
+        yield begin
+
+
+async def end(task: asyncio.Task[None], stop: asyncio.Event) -> None:
+    stop.set()
+    async with asyncio.timeout(20):
+        await task
+
+
+async def until(find: Any, what: str = "it") -> Any:
+    """Wait until a function returns something, and return that."""
+    try:
+        async with asyncio.timeout(20):
+            while not (found := find()):  # noqa: ASYNC110  # the state of many parts has no one event
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        pytest.fail(f"waited in vain until {what}")
+    return found
+
+
+def found(api_server: Any, kind: Any) -> list[dict[str, Any]]:
+    return [item for key, item in api_server.objects.items() if key[0] is kind]
+
+
+@pytest.fixture
+def job(api_server: Any) -> dict[str, Any]:
+    metadata = {"name": "demo", "namespace": "research", "generation": 1}
+    return api_server.put(TRAINING_JOB, {"metadata": metadata, "spec": copy.deepcopy(EXAMPLE["spec"])})
+
+
+def pod_of(api_server: Any, jobset: dict[str, Any]) -> dict[str, Any]:
+    """Make the first pod of a JobSet and its Job, as the controllers would."""
+    labels = {key: jobset["metadata"]["labels"][key] for key in (JOB_LABEL, UID_LABEL)}
+
+    def put(kind: Any, name: str, owner: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        reference = {"kind": owner["kind"], "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
+        metadata = {"name": name, "namespace": "research", "labels": labels}
+        return api_server.put(
+            kind, {"metadata": metadata | {"ownerReferences": [reference | {"controller": True}]}, **fields}
+        )
+
+    child = put(JOB, f"{jobset['metadata']['name']}-slice-0", jobset, spec={"parallelism": 2})
+    return put(POD, f"{child['metadata']['name']}-0", child, spec={}, status={"phase": "Pending"})
+
+
+async def test_a_job_gets_its_children_and_a_status(start: Any, api_server: Any, job: Any) -> None:
+    await start()
+
+    (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
+    (config_map,) = found(api_server, CONFIG_MAP)
+    status = await until(lambda: found(api_server, TRAINING_JOB)[0].get("status"), "the job has a status")
+
+    assert jobset["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+    assert "BEGIN CERTIFICATE" in config_map["data"]["ca.crt"]
+    assert {condition["type"]: condition["status"] for condition in status["conditions"]}["Valid"] == "True"
+
+
+async def test_a_job_that_comes_later_is_seen_by_the_watch(start: Any, api_server: Any) -> None:
+    running = await start()
+    await until(lambda: running.operator.lease.is_leading, "it leads")
+    await until(lambda: any("?watch" in path or path.endswith("trainingjobs") for path in api_server.requests))
+
+    metadata = {"name": "later", "namespace": "research", "generation": 1}
+    api_server.put(TRAINING_JOB, {"metadata": metadata, "spec": copy.deepcopy(EXAMPLE["spec"])})
+
+    await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
+
+
+async def test_an_agent_is_heard_and_answered(start: Any, api_server: Any, job: Any) -> None:
+    running = await start()
+    (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
+    pod = pod_of(api_server, jobset)
+    extra = {f"authentication.kubernetes.io/pod-{key}": [pod["metadata"][key]] for key in ("name", "uid")}
+    user = {"username": "system:serviceaccount:research:default", "extra": extra}
+    status = {"authenticated": True, "audiences": [TOKEN_AUDIENCE], "user": user}
+    api_server.reviews["tokenreviews"] = lambda spec: status if spec["token"] == "good" else {}
+    report = {
+        "jobUid": job["metadata"]["uid"],
+        "pod": pod["metadata"]["name"],
+        "podUid": pod["metadata"]["uid"],
+        "slice": 0,
+        "host": 0,
+        "address": "10.0.0.1",
+        "instance": "a",
+        "port": 4000,
+        "standby": True,
+    }
+
+    code, answer = await running.post("rendezvous", REPORT_PATH, report, token="good")
+    assert (code, answer["directive"]) == (200, "wait")
+    code, answer = await running.post("rendezvous", REPORT_PATH, report, token="bad")
+    assert (code, answer["error"]) == (401, f"the token is not valid for {TOKEN_AUDIENCE}: refused")
+    code, answer = await running.post("rendezvous", REPORT_PATH, {**report, "podUid": "other"}, token="good")
+    assert code == 403
+
+
+def review(spec: Any) -> dict[str, Any]:
+    request = {
+        "uid": "u",
+        "kind": {"kind": KIND},
+        "operation": "CREATE",
+        "namespace": "research",
+        "object": {"metadata": {"name": "demo"}, "spec": spec},
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+async def test_the_webhook_knows_the_rules(start: Any) -> None:
+    running = await start()
+    await until(running.operator.tls.ready.is_set, "there is a certificate")
+    bad = copy.deepcopy(EXAMPLE["spec"])
+    bad["slices"]["topology"] = "3x"
+    bad["model"]["headDim"] = 3
+
+    code, answer = await running.post("webhook", "/validate", review(EXAMPLE["spec"]))
+    assert (code, answer["response"]["allowed"]) == (200, True)
+    code, answer = await running.post("webhook", "/validate", review(bad))
+    assert answer["response"]["allowed"] is False
+    assert "spec.slices.topology" in answer["response"]["status"]["message"]
+    assert "spec.model.headDim" in answer["response"]["status"]["message"]
+
+
+async def test_probes_and_metrics(start: Any, api_server: Any, job: Any) -> None:
+    running = await start()
+    await until(lambda: running.operator.lease.is_leading, "it leads")
+    await until(lambda: found(api_server, TRAINING_JOB)[0].get("status"), "the job has a status")
+
+    assert await running.get("/healthz") == (200, "ok\n")
+    assert await running.get("/readyz") == (200, "ok\n")
+    _, text = await running.get("/metrics")
+    assert "trainingjob_leading 1.0" in text
+    assert 'trainingjob_jobs{namespace="research",phase=' in text
+
+
+async def test_without_an_api_server_it_is_alive_and_not_ready(start: Any, api_server: Any) -> None:
+    api_server.fault = lambda _: web.Response(status=503)
+    running = await start()
+    await until(lambda: api_server.requests, "it has asked")
+
+    assert await running.get("/healthz") == (200, "ok\n")
+    assert await running.get("/readyz") == (503, "there is no certificate yet\n")
+
+
+async def test_of_two_only_one_leads_and_the_other_takes_over(start: Any, api_server: Any, job: Any) -> None:
+    first, second = await start(), await start()
+    await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
+    leader, other = (first, second) if first.operator.lease.is_leading else (second, first)
+    await until(lambda: other.operator.lease.other, "the other knows who leads")
+
+    assert not other.operator.lease.is_leading
+    assert (await other.get("/readyz"))[0] == 503
+    assert (await leader.get("/readyz"))[0] == 200
+    code, _ = await other.post("rendezvous", REPORT_PATH, {}, token="any")
+    assert code == 503
+
+    leader.stop.set()
+    await until(lambda: other.operator.lease.is_leading, "the other leads")
+    assert len(found(api_server, JOB_SET)) == 1
+    assert len(found(api_server, LEASE)) == 1
+    assert len(found(api_server, SECRET)) == 1
+
+
+async def test_without_jobset_the_job_says_so_and_goes_on_when_it_comes(start: Any, api_server: Any, job: Any) -> None:
+    api_server.kinds.remove(JOB_SET)
+    running = await start()
+    status = await until(lambda: found(api_server, TRAINING_JOB)[0].get("status"), "the job has a status")
+    assert "JobSet" in " ".join(condition.get("message", "") for condition in status["conditions"])
+
+    api_server.kinds.add(JOB_SET)
+    await running.operator.feed._try_to_list(JOB_SET)
+    running.operator.scheduler.wake("research", "demo")
+
+    await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
+
+
+async def test_a_part_that_breaks_ends_the_process(
+    start: Any, api_server: Any, server: Any, unused_tcp_port: int
+) -> None:
+    async with Api(Configuration(host=server[1])) as api:
+        operator = Operator(SETTINGS, api)
+        operator.feed.run = broken  # type: ignore[method-assign]
+
+        with pytest.raises(ZeroDivisionError):
+            await operator.run(asyncio.Event(), Ports(0, 0, 0))
+
+
+async def broken() -> None:
+    raise ZeroDivisionError
