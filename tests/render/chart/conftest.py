@@ -1,0 +1,111 @@
+"""Helm over the chart: each rendering happens once a session."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.binaries import HELM
+
+CHART = Path(__file__).parents[3] / "charts/trainingjob"
+NAMESPACE = "trainingjob-system"
+
+EVERYTHING: dict[str, Any] = {
+    "image": {"digest": f"sha256:{'0' * 64}"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "trainer": {"image": {"repository": "registry.example:5000/ml/trainer", "tag": "2.0", "pullPolicy": "Always"}},
+    "watch": {"namespaces": ["research", "prod"]},
+    "kueue": {"elasticWorkloadPriority": "low"},
+    "webhook": {"failurePolicy": "Ignore", "timeoutSeconds": 10},
+    "certManager": {"enabled": True},
+    "logs": {"level": "debug", "format": "text"},
+    "metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"}},
+    "networkPolicy": {"enabled": True},
+    "roles": {"aggregateToEdit": True},
+    "serviceAccount": {"name": "trainer", "annotations": {"iam.example/role": "training"}},
+    "nodeSelector": {"role": "system"},
+    "tolerations": [{"key": "system", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "system-cluster-critical",
+    "podAnnotations": {"note": "hello"},
+    "podLabels": {"team": "ml"},
+}
+LITTLE: dict[str, Any] = {
+    "webhook": {"enabled": False},
+    "roles": {"create": False},
+    "serviceAccount": {"create": False, "name": "given"},
+    "metrics": {"serviceMonitor": {"enabled": True}},
+}
+OWN_ISSUER: dict[str, Any] = {
+    "certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "company"}},
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "everything": EVERYTHING,
+    "little": LITTLE,
+    "own-issuer": OWN_ISSUER,
+}
+
+
+@dataclass
+class Chart:
+    """The chart, rendered by helm."""
+
+    helm: str
+    folder: Path = CHART
+    rendered: dict[str, str] = field(default_factory=dict)
+
+    def run(self, command: str, values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+        """Run a command of helm over the chart."""
+        words = {"template": ["template", "trainingjob", str(CHART), f"--namespace={NAMESPACE}"]}
+        words["lint"] = ["lint", "--strict", str(CHART)]
+        return subprocess.run(
+            [self.helm, *words[command], "--values=-"],
+            input=json.dumps(values),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def template(self, values: dict[str, Any]) -> str:
+        """Return the manifests as text, without the large definition unless the values speak of it."""
+        values = {"crds": {"enabled": False}} | values
+        key = json.dumps(values)
+        if key not in self.rendered:
+            done = self.run("template", values)
+            assert done.returncode == 0, done.stderr
+            self.rendered[key] = done.stdout
+        return self.rendered[key]
+
+    def objects(self, values: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the manifests."""
+        return [one for one in yaml.safe_load_all(self.template(values)) if one]
+
+    def find(self, kind: str, values: dict[str, Any], name: str = "trainingjob-operator") -> dict[str, Any]:
+        """Return one manifest."""
+        (found,) = [one for one in self.objects(values) if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+        return found
+
+
+@pytest.fixture(scope="session")
+def chart() -> Chart:
+    program = shutil.which("helm") or str(HELM.folder() / "helm")
+    if not Path(program).exists():
+        pytest.skip("no helm on PATH, and `make cluster-up` has not built one yet")
+    return Chart(program)
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request) -> str:
+    """Each name of `VARIANTS`."""
+    return request.param
+
+
+@pytest.fixture
+def variants() -> dict[str, dict[str, Any]]:
+    return VARIANTS

@@ -1,0 +1,128 @@
+"""What the chart installs: the operator, its webhook, the definition."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from trainingjob_operator.shell.settings import Settings, read_settings
+
+ROOT = Path(__file__).parents[3]
+NAMESPACE = "trainingjob-system"
+CUSTOM_KINDS = {"Certificate", "Issuer", "ServiceMonitor", "PodMonitor"}
+
+
+def test_the_manifests_are_the_golden_ones(chart, golden, variants, variant) -> None:
+    golden(ROOT / f"tests/golden/chart/{variant}.yaml", chart.template(variants[variant]))
+
+
+def test_every_object_is_one_that_the_api_server_knows(chart, variants, variant) -> None:
+    manifests = chart.objects(variants[variant])
+
+    builtin = [one for one in manifests if one["kind"] not in CUSTOM_KINDS]
+    assert len(builtin) >= 7
+    for one in builtin:
+        kubernetes_validate.validate(one, desired_version="1.36", strict=True)
+
+
+def test_lint_has_nothing_to_say(chart, variants, variant) -> None:
+    done = chart.run("lint", variants[variant])
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[WARNING]" not in done.stdout
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_definition_is_the_generated_one_and_stays_if_asked(chart, keep) -> None:
+    values = {"crds": {"keep": keep}}
+    crd = chart.find("CustomResourceDefinition", values, "trainingjobs.trainingjob.dev")
+
+    generated = yaml.safe_load((ROOT / "crds/trainingjob.yaml").read_text())
+    assert crd["spec"] == generated["spec"]
+    assert crd["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == ("keep" if keep else None)
+
+
+def environment(chart: Any, values: dict[str, Any]) -> dict[str, str]:
+    deployment = chart.find("Deployment", values)
+    variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    return {one["name"]: one.get("value", NAMESPACE) for one in variables}
+
+
+def test_the_operator_reads_what_the_chart_says(chart, variants) -> None:
+    assert read_settings(environment(chart, {})) == Settings(
+        trainer_image="localhost/trainingjob-trainer:0.1.0", namespace=NAMESPACE
+    )
+    assert read_settings(environment(chart, variants["everything"])) == Settings(
+        trainer_image="registry.example:5000/ml/trainer:2.0",
+        namespace=NAMESPACE,
+        namespaces=("research", "prod"),
+        trainer_pull_policy="Always",
+        elastic_workload_priority="low",
+        certificates=Path("/etc/trainingjob/certificates"),
+        log_level="debug",
+        log_format="text",
+    )
+    assert not read_settings(environment(chart, variants["little"])).webhook_enabled
+
+
+def test_the_chart_sets_every_variable_and_no_other(chart) -> None:
+    assert environment(chart, {}).keys() == {f"TRAININGJOB_{name.upper()}" for name in Settings.__dataclass_fields__}
+
+
+def test_the_operator_s_own_pod_is_hardened(chart) -> None:
+    pod = chart.find("Deployment", {})["spec"]["template"]["spec"]
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not any("hostPath" in volume for volume in pod["volumes"])
+
+
+def test_two_operators_never_overlap_in_a_rollout(chart) -> None:
+    deployment = chart.find("Deployment", {})
+
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_the_webhook_asks_about_our_own_kind_and_only_about_new_specs(chart) -> None:
+    (webhook,) = chart.find("ValidatingWebhookConfiguration", {})["webhooks"]
+
+    (rule,) = webhook["rules"]
+    assert (rule["apiGroups"], rule["resources"]) == (["trainingjob.dev"], ["trainingjobs"])
+    assert rule["operations"] == ["CREATE", "UPDATE"]
+    assert "object.spec != oldObject.spec" in webhook["matchConditions"][0]["expression"]
+    assert (webhook["failurePolicy"], webhook["sideEffects"], webhook["timeoutSeconds"]) == ("Fail", "None", 5)
+
+
+def test_the_webhook_leaves_other_namespaces_alone(chart, variants) -> None:
+    (webhook,) = chart.find("ValidatingWebhookConfiguration", variants["everything"])["webhooks"]
+
+    (selector,) = webhook["namespaceSelector"]["matchExpressions"]
+    assert (selector["operator"], selector["values"]) == ("In", ["research", "prod"])
+
+
+def test_the_chart_never_writes_what_the_operator_publishes(chart, variants, variant) -> None:
+    """An upgrade that wrote an empty bundle or Secret would cut off every agent and every `kubectl apply`."""
+    manifests = chart.objects(variants[variant])
+
+    assert "caBundle" not in json.dumps(manifests)
+    assert not any("data" in one or "stringData" in one for one in manifests if one["kind"] == "Secret")
+
+
+def test_the_webhook_calls_the_service_at_its_port(chart) -> None:
+    (webhook,) = chart.find("ValidatingWebhookConfiguration", {})["webhooks"]
+    service = chart.find("Service", {})
+    containers = chart.find("Deployment", {})["spec"]["template"]["spec"]["containers"]
+
+    ports = {one["name"]: one["containerPort"] for one in containers[0]["ports"]}
+    reached = {one["port"]: ports[one["targetPort"]] for one in service["spec"]["ports"]}
+    assert reached == {443: 9443, 8443: 8443, 8080: 8080}
+    called = webhook["clientConfig"]["service"]
+    assert (called["name"], called["namespace"], called["port"]) == (service["metadata"]["name"], NAMESPACE, 443)

@@ -1,0 +1,45 @@
+"""Every example, rendered: reviewers read the diff of these goldens first."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.world import JobIdentity
+from trainingjob_operator.cli.render import to_yaml
+from trainingjob_operator.core.planning import plan_job
+from trainingjob_operator.core.run_config import run_config
+from trainingjob_operator.render.check import check_jobset
+from trainingjob_operator.render.configmap import render_config_map
+from trainingjob_operator.render.jobset import render_jobsets
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = {path.stem: path for path in sorted((ROOT / "crds/examples").glob("*.yaml"))}
+
+
+@pytest.fixture(params=EXAMPLES.values(), ids=EXAMPLES.keys())
+def example(request) -> Path:
+    return request.param
+
+
+@pytest.fixture
+def manifests(example, settings) -> list[dict]:
+    document = yaml.safe_load(example.read_text())
+    job = JobIdentity(
+        name=document["metadata"]["name"], namespace="default", uid="00000000-0000-0000-0000-000000000001"
+    )
+    plan = plan_job(TrainingJobSpec.model_validate(document["spec"]))
+    return [render_config_map(run_config(job, plan), settings), *render_jobsets(job, plan, settings)]
+
+
+def test_the_examples_of_the_documentation_are_there() -> None:
+    assert {"demo", "fixed", "elastic", "tpu-v5p-4-slices"} <= EXAMPLES.keys()
+
+
+def test_an_example_renders_as_the_golden_says(manifests, golden, example) -> None:
+    golden(ROOT / f"tests/golden/manifests/{example.stem}.yaml", to_yaml(manifests))
+
+
+def test_an_example_s_pods_may_be_created(manifests) -> None:
+    assert [line for one in manifests if one["kind"] == "JobSet" for line in check_jobset(one)] == []
