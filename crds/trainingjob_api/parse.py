@@ -61,7 +61,7 @@ def parse_spec(raw: object) -> Parsed:
     spec, errors = _parse(plain)
     if spec:
         return Parsed(spec)
-    problems = tuple(in_order(explain(error) for error in errors)[:MAX_PROBLEMS])
+    problems = tuple(in_order(explain(error) for error in errors if _is_telling(error, errors))[:MAX_PROBLEMS])
     return _repair(plain, errors, problems)
 
 
@@ -94,6 +94,15 @@ def _parse(plain: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
     except ValidationError as error:
         return None, error.errors(include_url=False)
     return spec, []
+
+
+def _is_telling(error: Any, errors: list[Any]) -> bool:
+    """Return whether an error says what no other one says better."""
+    if error["type"] == "missing":  # misspelt, and told as such
+        return all(other["type"] != "extra_forbidden" or meant(other["loc"]) != error["loc"] for other in errors)
+    if error["type"] == "too_short":  # pydantic counts only the items that it could parse
+        return bool(len(error["input"]) < error["ctx"]["min_length"])
+    return True
 
 
 def _repair(plain: dict[str, Any], errors: list[Any], problems: tuple[Problem, ...]) -> Parsed:

@@ -1,0 +1,53 @@
+"""Write the files that are made from the models: the CRD, and the chart's copy of it.
+
+`python crds/generate.py` writes them; with `--check` it only compares, and fails with the difference.
+"""
+
+import difflib
+import sys
+from pathlib import Path
+
+import yaml
+
+from trainingjob_api.schema import make_crd
+
+ROOT = Path(__file__).parent.parent
+DESTINATIONS = (ROOT / "crds/trainingjob.yaml", ROOT / "charts/trainingjob/files/trainingjob-crd.yaml")
+HEADER = "# Made by `make generate` from crds/trainingjob_api; do not edit.\n"
+
+
+def render() -> str:
+    """Return the text of the CRD's files."""
+    return HEADER + yaml.dump(make_crd(), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Write or compare the files; return the exit code."""
+    text = render()
+    if arguments not in ([], ["--check"]):
+        print(f"usage: {sys.argv[0]} [--check]", file=sys.stderr)
+        return 2
+    if not arguments:
+        for path in DESTINATIONS:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return 0
+    stale = [path for path in DESTINATIONS if not path.exists() or path.read_text() != text]
+    for path in stale:
+        before = path.read_text().splitlines() if path.exists() else []
+        name = str(path.relative_to(ROOT))
+        print(*difflib.unified_diff(before, text.splitlines(), name, "the models", lineterm=""), sep="\n")
+        print(f"{name} does not agree with the models. Run: make generate", file=sys.stderr)
+    return 1 if stale else 0
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes equal parts out each time: the API server knows no anchors."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Return that no part is ever an alias."""
+        return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+"""The rules that the API server checks itself, in CEL: the shape of unions, and what may never change.
+
+It tells them before it asks the webhook, and then the webhook's answer is not asked for. So this is only about what is
+written where; whatever compares values is left to the webhook, which can name them and the nearest legal ones.
+"""
+
+from typing import Any
+
+type CelRule = dict[str, Any]
+
+MAX_NAME = 38
+"""The longest pod name adds 25 characters, and more where slices or hosts have two digits: the webhook counts them."""
+
+ROOT_RULES: tuple[CelRule, ...] = (
+    {
+        "rule": f"size(self.metadata.name) <= {MAX_NAME}",
+        "message": f"metadata.name must have at most {MAX_NAME} characters: it begins the names of pods.",
+    },
+    {
+        "rule": "self.metadata.name.matches('^[a-z]([a-z0-9-]*[a-z0-9])?$')",
+        "message": "metadata.name must be lower-case letters, digits and `-`, with a letter first and no `-` last.",
+    },
+)
+
+
+def _at(path: str, rule: str, message: str) -> CelRule:
+    """Return a rule whose error stands at a field below the object that is checked."""
+    return {"rule": rule, "message": message, "fieldPath": path}
+
+
+def _fixed(reason: str) -> CelRule:
+    return {"rule": "self == oldSelf", "message": f"cannot change: {reason} Create another job instead."}
+
+
+_COUNTS = (
+    _at(
+        ".count",
+        "!has(self.count) || !(has(self.min) || has(self.max))",
+        "excludes min and max: a fixed size is `count` alone, an elastic one `min` and `max`.",
+    ),
+    {
+        "rule": "has(self.count) || has(self.min) || has(self.max)",
+        "message": "says not how many: write `count` for a fixed size, or `min` and `max` for an elastic one.",
+    },
+    _at(
+        ".min",
+        "has(self.count) || !has(self.max) || has(self.min)",
+        "is missing beside spec.slices.max: an elastic size has both.",
+    ),
+    _at(
+        ".max",
+        "has(self.count) || !has(self.min) || has(self.max)",
+        "is missing beside spec.slices.min: an elastic size has both.",
+    ),
+)
+_TOKENIZER = (
+    _at(
+        ".path",
+        "self.type != 'tokenizers' || has(self.path)",
+        "is missing: write the absolute path of a tokenizer.json file in the pod.",
+    ),
+    _at(".path", "self.type != 'byte' || !has(self.path)", "only goes with type: tokenizers."),
+    _at(".endOfDocument", "self.type != 'byte' || !has(self.endOfDocument)", "only goes with type: tokenizers."),
+)
+_ENV: CelRule = {
+    "rule": "[has(self.value), has(self.secretKeyRef), has(self.configMapKeyRef)].filter(given, given).size() == 1",
+    "message": "must have exactly one of value, secretKeyRef and configMapKeyRef.",
+}
+_WORLD = _fixed("the worlds of the job and their checkpoints were planned with it.")
+_MODEL = _fixed("checkpoints hold this model.")
+_COURSE = _fixed("the loss curve would no longer be that of one job.")
+_DATA = _fixed("the order of the data that was trained on depends on it.")
+_STORAGE = _fixed("the job owns its folder.")
+_PODS = _fixed("the pods were made with it.")
+
+SPEC_RULES: dict[tuple[str, ...], tuple[CelRule, ...]] = {
+    ("slices",): (*_COUNTS, _WORLD),
+    ("parallelism",): (_WORLD,),
+    ("model",): (_MODEL,),
+    ("data",): (_DATA,),
+    ("tokenizer",): (*_TOKENIZER, _DATA),
+    ("training",): (_COURSE,),
+    ("optimizer",): (_COURSE,),
+    ("schedule",): (_COURSE,),
+    ("precision",): (_COURSE,),
+    ("memory",): (_WORLD,),
+    ("checkpoint",): (_STORAGE,),
+    ("elastic", "silenceAfter"): (_PODS,),
+    ("evaluation",): (_COURSE,),
+    ("metrics",): (_PODS,),
+    ("runtime",): (_PODS,),
+    ("runtime", "env", "[]"): (_ENV,),
+    ("scheduling",): (_PODS,),
+}
+"""Rules of each object of the spec. What is not here may change: `suspend`, `ttlSecondsAfterFinished`,
+`activeDeadlineSeconds`, `elastic.maxRestarts` and `elastic.growCooldown`."""

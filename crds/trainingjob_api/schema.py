@@ -1,0 +1,180 @@
+"""The CustomResourceDefinition, made from the models: what the API server itself checks and explains.
+
+Pydantic's JSON schema is rewritten as a structural schema: no references, no `anyOf` with null, bounds as OpenAPI 3.0
+writes them. Objects of the spec keep unknown fields, because the API server would else drop them without a word; the
+webhook and the condition refuse them by name. Defaults are written into the spec, so that no later version of this file
+changes a job.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainingjob_api.cel import ROOT_RULES, SPEC_RULES
+from trainingjob_api.job import GROUP, KIND, PLURAL, VERSION, TrainingJobSpec
+from trainingjob_api.status import TrainingJobStatus
+
+type Schema = dict[str, Any]
+
+_COLUMNS: tuple[tuple[str, str, str, int], ...] = (
+    ("Status", "string", ".status.phase", 0),
+    ("Slices", "string", ".status.display.slices", 0),
+    ("Step", "string", ".status.display.step", 0),
+    ("Loss", "string", ".status.display.loss", 0),
+    ("Goodput", "string", ".status.display.goodput", 0),
+    ("Restarts", "integer", ".status.restarts.total", 0),
+    ("Age", "date", ".metadata.creationTimestamp", 0),
+    ("Mesh", "string", ".status.display.mesh", 1),
+    ("Tokens/s", "string", ".status.display.tokensPerSecond", 1),
+    ("ETA", "string", ".status.display.eta", 1),
+    ("Checkpoint", "string", ".status.display.checkpoint", 1),
+    ("Reason", "string", ".status.display.reason", 1),
+)
+"""Name, type, path and priority; priority 1 is shown by `-o wide` alone."""
+
+
+def make_crd() -> Schema:
+    """Return the manifest of the CustomResourceDefinition."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": ["tj"],
+                "categories": [KIND.lower()],
+            },
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [_column(*column) for column in _COLUMNS],
+                    "schema": {"openAPIV3Schema": _object_schema()},
+                }
+            ],
+        },
+    }
+
+
+def spec_schema() -> Schema:
+    """Return the structural schema of the spec, without its rules."""
+    schema = TrainingJobSpec.model_json_schema(by_alias=True)
+    return _structural(schema, schema["$defs"], keep_unknown=True)
+
+
+def status_schema() -> Schema:
+    """Return the structural schema of the status. It has no defaults: the operator writes it whole."""
+    schema = TrainingJobStatus.model_json_schema(by_alias=True)
+    return _structural(schema, schema["$defs"], keep_unknown=False)
+
+
+def _column(name: str, kind: str, path: str, priority: int) -> Schema:
+    return {"name": name, "type": kind, "jsonPath": path, **({"priority": priority} if priority else {})}
+
+
+def _object_schema() -> Schema:
+    spec = spec_schema()
+    for path, rules in SPEC_RULES.items():
+        place = spec
+        for name in path:
+            place = place["items"] if name == "[]" else place["properties"][name]
+        place["x-kubernetes-validations"] = list(rules)
+    return {
+        "type": "object",
+        "description": "A whole training config in one object: what to train, on which slices, from which data.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": "The version of this object's schema."},
+            "kind": {"type": "string", "description": f"The kind of this object: {KIND}."},
+            "metadata": {"type": "object"},  # the API server describes it itself, and allows nothing else here
+            "spec": spec,
+            "status": status_schema(),
+        },
+        "x-kubernetes-validations": list(ROOT_RULES),
+    }
+
+
+def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any], *, keep_unknown: bool) -> Schema:
+    """Return a node of a JSON schema, and all below it, as a structural schema."""
+    node = _resolve(node, definitions)
+
+    def inner(child: Mapping[str, Any]) -> Schema:
+        return _structural(child, definitions, keep_unknown=keep_unknown)
+
+    schema: Schema = {key: node[key] for key in _KEPT if key in node} | _bounds(node)
+    if keep_unknown and node.get("default") is not None:
+        schema["default"] = _without_nulls(node["default"])
+    if node.get("x-kubernetes-int-or-string"):
+        schema.pop("type")
+    if node.get("type") == "array":
+        schema["items"] = inner(node["items"])
+        schema.setdefault("x-kubernetes-list-type", "atomic")
+    if values := _values(node):
+        schema["additionalProperties"] = inner(values)
+    if "properties" in node:
+        schema["properties"] = {name: inner(child) for name, child in node["properties"].items()}
+        schema |= {"x-kubernetes-preserve-unknown-fields": True} if keep_unknown else {}
+    return schema
+
+
+_KEPT = (
+    "type",
+    "description",
+    "enum",
+    "format",
+    "pattern",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "required",
+    "x-kubernetes-int-or-string",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+)
+
+
+def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a node with its reference followed and its null taken away; what the node itself says goes first."""
+    if "$ref" in node:
+        return {**_resolve(definitions[node["$ref"].rpartition("/")[2]], definitions), **node}
+    if "anyOf" in node:
+        (only,) = (choice for choice in node["anyOf"] if choice.get("type") != "null")
+        return {**_resolve(only, definitions), **node}
+    return node
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a default without the fields that it leaves unset."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def _bounds(node: Mapping[str, Any]) -> Schema:
+    """Return what OpenAPI 3.0 writes in another way: single values, and limits that are themselves not allowed."""
+    bounds: Schema = {"enum": [node["const"]]} if "const" in node else {}
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if exclusive in node:
+            bounds |= {bound: node[exclusive], exclusive: True}
+    return bounds
+
+
+def _values(node: Mapping[str, Any]) -> Mapping[str, Any] | None:  # None: objects with fields, not a map
+    """Return the schema of a map's values."""
+    patterns = node.get("patternProperties")
+    if patterns:
+        (values,) = patterns.values()  # of its keys the API server knows nothing; the webhook does
+        return dict(values)
+    values = node.get("additionalProperties")
+    return values if isinstance(values, dict) else None
