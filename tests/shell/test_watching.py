@@ -86,6 +86,19 @@ async def test_events_arrive_in_the_loop_of_the_operator(
     assert {name for _, _, name in heard.events} == {"llama", "p", "n"}
 
 
+async def test_a_container_without_users_is_no_hindrance(
+    start: Any, heard: Heard, api_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody() -> str:
+        raise OSError("No username set in the environment")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    api_server.put(TRAINING_JOB, JOB)
+    start()
+
+    await heard.wait_for("TrainingJob", None, "llama")
+
+
 async def test_nothing_is_written(start: Any, heard: Heard, api_server: Any) -> None:
     api_server.put(TRAINING_JOB, JOB)
     start()

@@ -18,7 +18,7 @@ import kopf
 
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import UID_LABEL
-from trainingjob_operator.shell.api import PAGE_SIZE, SECONDS_A_PAGE, SECONDS_A_REQUEST
+from trainingjob_operator.shell.api import FIELD_MANAGER, PAGE_SIZE, SECONDS_A_PAGE, SECONDS_A_REQUEST
 from trainingjob_operator.shell.kinds import CHILDREN, Kind
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.store import EventType
@@ -124,6 +124,7 @@ class _Watch:
             registry=self._registry,
             settings=self._settings,
             standalone=True,
+            identity=FIELD_MANAGER,  # type: ignore[arg-type]  # else it asks for a user's name, and a container has none
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
         )
