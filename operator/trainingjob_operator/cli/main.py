@@ -130,6 +130,52 @@ def run(
     raise typer.Exit(run_file(file, options, Console()))
 
 
+@app.command()
+def status(
+    name: Name,
+    namespace: Namespace = None,
+    watch: Annotated[  # noqa: FBT002
+        bool, typer.Option("--watch", "-w", help="Keep it on the screen until the job is over.")
+    ] = False,
+    context: KubeContext = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show what a job does and what happened to it.
+
+    Its phase and why, its progress, its checkpoints, every world it trained in, and where the time went.
+    """
+    from rich.console import Console
+
+    from trainingjob_operator.cli.remote import Target
+    from trainingjob_operator.cli.status import show_status
+
+    show_status(Target(name, namespace, context, kubeconfig), Console(), watch=watch)
+
+
+@app.command()
+def logs(
+    name: Name,
+    namespace: Namespace = None,
+    follow: Annotated[  # noqa: FBT002
+        bool, typer.Option("--follow", "-f", help="Print new lines as they come, until the job is over.")
+    ] = False,
+    slice_number: Annotated[int | None, typer.Option("--slice", min=0, help="Only this slice.")] = None,
+    host: Annotated[int | None, typer.Option("--host", min=0, help="Only this host of each slice.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", min=0, help="Only the last lines of each host.")] = None,
+    context: KubeContext = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Print what the hosts of a job write.
+
+    Each line stands behind its slice and host. With -f, hosts that come later join in.
+    """
+    from trainingjob_operator.cli.logs import Selection, show_logs
+    from trainingjob_operator.cli.remote import Target
+
+    target = Target(name, namespace, context, kubeconfig)
+    show_logs(target, Selection(slice_number, host, tail), typer.echo, follow=follow)
+
+
 def main() -> None:
     """Run the program that the user typed."""
     called_by_kubectl = Path(sys.argv[0]).name == "kubectl-trainingjob"

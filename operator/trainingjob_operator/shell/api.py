@@ -4,8 +4,9 @@ The client finds the server and keeps the credentials fresh. Its typed models ar
 and the core works on manifests as they are. Every way in which a request can fail becomes one of the errors of `ports`.
 """
 
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -13,7 +14,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
-from trainingjob_operator.shell.kinds import Kind
+from trainingjob_operator.shell.kinds import POD, Kind
 from trainingjob_operator.shell.ports import (
     ClusterUnavailableError,
     ConflictError,
@@ -95,6 +96,21 @@ class Api:
                 return
             query["continue"] = metadata["continue"]
 
+    async def log_lines(self, namespace: str, pod: str, query: dict[str, str]) -> AsyncIterator[str]:
+        """Yield the lines of a pod's log, oldest first; `query` has the options of the API (`follow`, `tailLines`).
+
+        Raises `NotFoundError` and all errors of `ports`.
+        """
+        path = POD.path(namespace, pod, "log")
+        what = f"GET {path}"
+        with _failures_explained(what):
+            response = await self._open("GET", path, query, None, "application/json", None)
+            async with response:
+                if response.status >= 400:
+                    raise error_of(what, response.status, await response.read(), "")
+                async for line in response.content:
+                    yield line.decode(errors="replace").rstrip("\n")
+
     async def create(self, kind: Kind, manifest: Manifest, namespace: str = "") -> Manifest:
         """Create an object and return it. Raises all errors of `ports`; `ConflictError` where it exists."""
         return await self._write("POST", kind.path(namespace), {"fieldManager": FIELD_MANAGER}, manifest)
@@ -168,26 +184,47 @@ class Api:
         seconds: float = 0.0,
     ) -> Any:
         what = f"{method} {path}"
-        try:
-            verb, url, headers, payload, _ = await self._client.param_serialize(
-                method,
-                path,
-                query_params=list(query.items()),
-                header_params={"Accept": "application/json", "Content-Type": content_type},
-                body=body,
-                auth_settings=["BearerToken"],
-            )
-            timeout = aiohttp.ClientTimeout(total=seconds or self._seconds_a_request)
-            response = await self._client.call_api(verb, url, headers, payload, _request_timeout=timeout)
+        with _failures_explained(what):
+            response = await self._open(method, path, query, body, content_type, seconds or self._seconds_a_request)
             text = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError, ConfigException) as error:
-            raise ClusterUnavailableError(f"{what}: {type(error).__name__} {error}".rstrip()) from error
         if response.status >= 400:
             raise error_of(what, response.status, text, response.headers.get("Retry-After", ""))
         try:
             return json.loads(text)
         except ValueError as error:
             raise ClusterUnavailableError(f"{what}: the answer is not JSON") from error
+
+    async def _open(
+        self,
+        method: Method,
+        path: str,
+        query: dict[str, str],
+        body: object,
+        content_type: str,
+        seconds: float | None,  # None: as long as it takes
+    ) -> aiohttp.ClientResponse:
+        """Send a request and return the response, its body not read yet."""
+        verb, url, headers, payload, _ = await self._client.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=self._seconds_a_request)
+        answered = await self._client.call_api(verb, url, headers, payload, _request_timeout=timeout)
+        response: aiohttp.ClientResponse = answered.response
+        return response
+
+
+@contextlib.contextmanager
+def _failures_explained(what: str) -> Iterator[None]:
+    """Turn a connection that failed into an error of `ports`."""
+    try:
+        yield
+    except (aiohttp.ClientError, TimeoutError, OSError, ConfigException) as error:
+        raise ClusterUnavailableError(f"{what}: {type(error).__name__} {error}".rstrip()) from error
 
 
 async def connect() -> Api:
@@ -205,6 +242,22 @@ async def connect() -> Api:
         except (ConfigException, OSError, ValueError, TypeError) as error:
             raise ClusterUnavailableError(f"not inside a cluster, and no usable kubeconfig: {error}") from error
     return Api(configuration)
+
+
+async def connect_as_user(kubeconfig: str | None, context: str | None) -> tuple[Api, str]:
+    """Return the API server that a kubeconfig's context names, and the context's namespace.
+
+    `kubeconfig` is a path, None: where `kubectl` looks; `context` is a name, None: the current one.
+
+    Raises:
+        ClusterUnavailableError: it cannot be used.
+    """
+    configuration = Configuration()
+    try:
+        loader = await load_kube_config(kubeconfig, context, client_configuration=configuration, persist_config=False)
+    except (ConfigException, OSError, ValueError, TypeError) as error:
+        raise ClusterUnavailableError(f"no usable kubeconfig: {error}") from error
+    return Api(configuration), str(loader.current_context["context"].get("namespace") or "default")
 
 
 def error_of(what: str, status: int, text: bytes, retry_after: str) -> Exception:

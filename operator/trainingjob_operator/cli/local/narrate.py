@@ -14,7 +14,7 @@ from trainingjob_operator.core.hearing import Hearing
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.units import plural
 
-_TOLD_OTHERWISE = frozenset({Reason.FORMED, Reason.COMPLETED, Reason.SUSPENDED})
+_TOLD_OTHERWISE = frozenset({Reason.FORMED, Reason.COMPLETED, Reason.SUSPENDING, Reason.SUSPENDED})
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,9 @@ class Snapshot:
     step: int
     num_slices: int
     activity: str
-    """What goes on, where it is not training."""
+    """What goes on, where it is not making steps."""
+    is_training: bool = False
+    """Whether it is training, with the evaluations and saves that belong to that."""
     progress: Progress | None = None
     """The newest step's measures."""
 
@@ -39,9 +41,14 @@ def take_snapshot(status: TrainingJobStatus, hearing: Hearing) -> Snapshot:
     newest = max(steps, key=lambda progress: (progress.step, progress.loss is not None), default=None)
     order = list(Phase)
     slowest = min((report.phase for report in reports), key=order.index, default=Phase.IDLE)
-    is_training = slowest is Phase.TRAINING and newest is not None
-    activity = "" if is_training else status.phase.lower() if slowest is Phase.IDLE else slowest.value
-    return Snapshot(newest.step if newest else step, len(status.world.slices), activity, newest)
+    activity = status.phase.lower() if slowest is Phase.IDLE else slowest.value
+    return Snapshot(
+        step=newest.step if newest else step,
+        num_slices=len(status.world.slices),
+        activity="" if newest and slowest is Phase.TRAINING else activity,
+        is_training=newest is not None and slowest in (Phase.TRAINING, Phase.EVALUATING, Phase.SAVING),
+        progress=newest,
+    )
 
 
 def tell_change(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:

@@ -128,11 +128,17 @@ class Runner:
                 await asyncio.wait_for(self._stop.wait(), SECONDS_BETWEEN_LOOKS)
 
     def _is_over(self) -> bool:
-        return self._status.completion_time is not None or self._status.phase == Stage.SUSPENDED
+        return self._status.completion_time is not None or (
+            self._is_asked_to_stop and self._status.phase == Stage.SUSPENDED
+        )
+
+    @property
+    def _is_asked_to_stop(self) -> bool:
+        return bool(self._cluster.job["spec"].get("suspend"))
 
     def _interrupt(self) -> None:
         """Save and stop; at once when asked again, or when there is nothing that could be saved."""
-        if self._cluster.job["spec"].get("suspend") or self._is_over():
+        if self._is_asked_to_stop or self._is_over():
             self._stop.set()
             return
         self._view.say("saving and stopping; press Ctrl-C again to stop without a save")

@@ -99,7 +99,7 @@ class PlainView:
 
     def show(self, snapshot: Snapshot, seconds: float) -> None:
         """Print a line if it is time for one."""
-        state = (snapshot.activity, snapshot.num_slices)
+        state = ("" if snapshot.is_training else snapshot.activity, snapshot.num_slices)
         if state == self._last and seconds < self._due:
             return
         self._last, self._due = state, seconds + SECONDS_BETWEEN_LINES

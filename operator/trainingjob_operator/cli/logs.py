@@ -1,0 +1,89 @@
+"""`trainingjob logs`: what the hosts of a job print, each line behind its host."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.remote import NoLogError, Remote, Target, open_remote
+from trainingjob_operator.core.pods import Pod
+from trainingjob_operator.core.remember import read_status
+from trainingjob_operator.shell.ports import ClusterUnavailableError
+
+SECONDS_BETWEEN_LOOKS = 2.0
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Whose lines, and which. None: all."""
+
+    slice: int | None = None
+    host: int | None = None
+    tail: int | None = None
+
+    def covers(self, pod: Pod) -> bool:
+        """Return whether the user asked for a pod's lines."""
+        return self.slice in (None, pod.slice) and self.host in (None, pod.host)
+
+
+def show_logs(target: Target, selection: Selection, write: Callable[[str], None], *, follow: bool) -> None:
+    """Write the lines of a job's hosts, host by host; with `follow` as they come, until the job is over.
+
+    Raises:
+        CommandError: there is no such job or host, or the cluster cannot be asked.
+    """
+    asyncio.run(_show(target, selection, write, follow=follow))
+
+
+async def _show(target: Target, selection: Selection, write: Callable[[str], None], *, follow: bool) -> None:
+    async with open_remote(target) as remote:
+        if follow:
+            await _follow(remote, selection, write)
+            return
+        pods = [pod for pod in await remote.list_pods(await remote.read_job()) if selection.covers(pod)]
+        if not pods:
+            raise CommandError(f'TrainingJob "{target.name}" has no such host now; `trainingjob status` says why.')
+        for pod in pods:
+            try:
+                await _copy(remote.log_lines(pod, tail=selection.tail), pod, write)
+            except NoLogError as error:
+                write(f"{_name(pod)} | no log: {error}")
+
+
+async def _follow(remote: Remote, selection: Selection, write: Callable[[str], None]) -> None:
+    """Copy all logs at once; pods that come later join, until the job is over and every log has ended."""
+    following: dict[str, asyncio.Task[None]] = {}
+    ended: dict[str, datetime] = {}
+    async with asyncio.TaskGroup() as group:
+        while True:
+            job = await remote.read_job()
+            pods = [pod for pod in await remote.list_pods(job) if selection.covers(pod)]
+            for pod in pods:
+                if pod.uid in following and following[pod.uid].done():
+                    del following[pod.uid]
+                    ended[pod.uid] = datetime.now(UTC)
+                if pod.uid not in following and (pod.running or pod.uid not in ended):
+                    # The stream of a container that is started again, or that broke, goes on where it ended.
+                    since = ended.get(pod.uid)
+                    lines = remote.log_lines(pod, follow=True, tail=None if since else selection.tail, since=since)
+                    following[pod.uid] = group.create_task(_copy_what_there_is(lines, pod, write))
+            if read_status(job).completion_time is not None:
+                return
+            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+async def _copy_what_there_is(lines: AsyncIterator[str], pod: Pod, write: Callable[[str], None]) -> None:
+    """Copy lines until they end; a log that is not there yet, or that breaks, ends at once and is tried again."""
+    with contextlib.suppress(NoLogError, ClusterUnavailableError):
+        await _copy(lines, pod, write)
+
+
+async def _copy(lines: AsyncIterator[str], pod: Pod, write: Callable[[str], None]) -> None:
+    async for line in lines:
+        write(f"{_name(pod)} | {line}")
+
+
+def _name(pod: Pod) -> str:
+    return f"slice {pod.slice} host {pod.host}"

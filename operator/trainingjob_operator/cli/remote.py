@@ -1,0 +1,108 @@
+"""A TrainingJob of a cluster, for the commands that only read: job, pods and logs; every failure is put into words."""
+
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.core.manifests import Manifest, text
+from trainingjob_operator.core.names import UID_LABEL
+from trainingjob_operator.core.pods import Pod, read_pod
+from trainingjob_operator.core.times import format_time
+from trainingjob_operator.shell.api import Api, NotFoundError, connect_as_user
+from trainingjob_operator.shell.kinds import POD, TRAINING_JOB
+from trainingjob_operator.shell.ports import ClusterUnavailableError, ForbiddenError, MissingKindError
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which job the user means. None: what the kubeconfig says."""
+
+    name: str
+    namespace: str | None = None
+    context: str | None = None
+    kubeconfig: Path | None = None
+
+
+class Remote:
+    """One job of a cluster."""
+
+    def __init__(self, api: Api, namespace: str, name: str) -> None:
+        """Name a job; it need not exist."""
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+
+    async def read_job(self) -> Manifest:
+        """Return the job as it is now. Raises `CommandError` where there is none."""
+        job = await self._api.get(TRAINING_JOB, self._namespace, self._name)
+        if job is None:
+            raise CommandError(
+                f'there is no TrainingJob "{self._name}" in namespace {self._namespace}. '
+                "`kubectl get trainingjobs -A` lists all."
+            )
+        return job
+
+    async def list_pods(self, job: Manifest) -> list[Pod]:
+        """Return the job's pods in the order of their slices and hosts, older ones of the same host first."""
+        labels = f"{UID_LABEL}={text(job, 'metadata', 'uid')}"
+        now = datetime.now(UTC)
+        found = [
+            pod
+            async for page in self._api.pages(POD, self._namespace, labels=labels)
+            for manifest in page.items
+            if (pod := read_pod(manifest, {}, now))
+        ]
+        return sorted(found, key=lambda pod: (pod.slice, pod.host, pod.created))
+
+    async def log_lines(
+        self, pod: Pod, *, follow: bool = False, tail: int | None = None, since: datetime | None = None
+    ) -> AsyncIterator[str]:
+        """Yield the lines of a pod's log: the last `tail`, or those that came after `since`.
+
+        Raises `NoLogError` where there is none, now or any more.
+        """
+        query = {"follow": "true"} if follow else {}
+        query |= {} if tail is None else {"tailLines": str(tail)}
+        query |= {} if since is None else {"sinceTime": format_time(since)}
+        try:
+            async for line in self._api.log_lines(self._namespace, pod.name, query):
+                yield line
+        except (NotFoundError, ForbiddenError) as error:  # gone, or its container has not started
+            raise NoLogError(str(error)) from error
+
+
+class NoLogError(Exception):
+    """A pod has no log, now or any more. The text is the API server's."""
+
+
+@contextlib.asynccontextmanager
+async def open_remote(target: Target) -> AsyncIterator[Remote]:
+    """Connect to the cluster of a job.
+
+    Raises:
+        CommandError: the cluster cannot be reached or refuses, now or while the context lasts.
+    """
+    _require_kubeconfig(target)
+    logging.getLogger("kubernetes").addHandler(logging.NullHandler())  # what goes wrong is said below
+    try:
+        kubeconfig = str(target.kubeconfig) if target.kubeconfig else None
+        api, namespace = await connect_as_user(kubeconfig, target.context)
+        async with api:
+            yield Remote(api, target.namespace or namespace, target.name)
+    except MissingKindError as error:
+        raise CommandError("this cluster does not know TrainingJobs: install the operator first.") from error
+    except (ClusterUnavailableError, ForbiddenError) as error:
+        raise CommandError(f"the cluster cannot be asked: {error}") from error
+
+
+def _require_kubeconfig(target: Target) -> None:
+    """Raise `CommandError` where no kubeconfig is, before the client says so in its own way."""
+    default = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    candidates = [str(target.kubeconfig)] if target.kubeconfig else default.split(os.pathsep)
+    if not any(Path(path).is_file() for path in candidates):
+        raise CommandError(f"there is no kubeconfig at {', '.join(candidates)}. Name one with --kubeconfig.")

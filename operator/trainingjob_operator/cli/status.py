@@ -1,0 +1,43 @@
+"""`trainingjob status`: what a job of a cluster does, how far it is and what happened to it."""
+
+import asyncio
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from trainingjob_operator.cli.remote import Remote, Target, open_remote
+from trainingjob_operator.cli.report import describe_job
+from trainingjob_operator.core.remember import read_status
+
+SECONDS_BETWEEN_LOOKS = 2.0
+
+
+def show_status(target: Target, console: Console, *, watch: bool) -> None:
+    """Print a job's state once, or again and again until the job is over.
+
+    Raises:
+        CommandError: there is no such job, or the cluster cannot be asked.
+    """
+    asyncio.run(_show(target, console, watch=watch))
+
+
+async def _show(target: Target, console: Console, *, watch: bool) -> None:
+    async with open_remote(target) as remote:
+        view, is_over = await _look(remote, target.name)
+        if not watch:
+            console.print(view, soft_wrap=True)
+            return
+        with Live(view, console=console, auto_refresh=False) as live:
+            while not is_over:
+                await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+                view, is_over = await _look(remote, target.name)
+                live.update(view, refresh=True)
+
+
+async def _look(remote: Remote, name: str) -> tuple[Text, bool]:
+    """Return a job's state as text, and whether the job is over."""
+    status = read_status(await remote.read_job())
+    lines = describe_job(name, status, datetime.now(UTC))
+    return Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), status.completion_time is not None
