@@ -7,13 +7,12 @@ from trainingjob_operator.core.units import span
 
 
 def find_trouble(one: Slice, window: float) -> Trouble | None:  # None: it is ready
-    """Return what keeps a slice from being in a world: the first of its hosts that is not ready says it."""
+    """Return what keeps a slice from being in a world: its first host with more to say than that it starts."""
     if one.warning and not any(host.pod for host in one.hosts):
         return one.warning
-    for host in one.hosts:
-        if not host.is_ready(window):
-            return _explain(host, one.warning)
-    return None
+    troubles = [_explain(host, one.warning) for host in one.hosts if not host.is_ready(window)]
+    telling = [trouble for trouble in troubles if trouble.reason != Reason.STARTING]
+    return next(iter([*telling, *troubles]), None)
 
 
 def describe(one: Slice, trouble: Trouble) -> str:
