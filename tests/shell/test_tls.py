@@ -204,8 +204,12 @@ async def test_every_webhook_gets_the_bundle(trust: WebhookTrust, api_server: An
     assert api_server.version == version, "nothing is written twice"
 
 
-async def test_without_a_configuration_nothing_breaks(trust: WebhookTrust, api_server: Any) -> None:
+async def test_without_a_configuration_nothing_breaks(
+    trust: WebhookTrust, api_server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     assert not await trust.refresh()
+    assert not await trust.refresh()
+    assert caplog.messages.count("cannot write the webhook configuration") == 1
 
     api_server.put(WEBHOOK_CONFIGURATION, configuration(""))
     assert await trust.refresh()

@@ -26,6 +26,7 @@ DURATION_SECONDS = 10
 DEADLINE_SECONDS = 7.0
 """After a renewal: for how long to lead without another one."""
 RENEW_SECONDS = 2.0
+RELEASED = "released"
 
 log = Log("lease")
 
@@ -90,7 +91,7 @@ class Lease:
         """Cease to lead and let another take over at once. Best effort: else it waits for the duration."""
         if not self.is_leading:
             return
-        self._cease("released")
+        self._cease(RELEASED)
         try:
             lease = await self._api.get(LEASE, self._namespace, self._name)
             if lease and text(lease, "spec", "holderIdentity") == self._holder:
@@ -149,5 +150,6 @@ class Lease:
             self._expiry.cancel()
             self._expiry = None
         self.is_leading = False
-        log.warning("leading no longer", holder=self._holder, why=why)
+        note = log.info if why == RELEASED else log.warning
+        note("leading no longer", holder=self._holder, why=why)
         self._on_change(False)  # noqa: FBT003

@@ -152,6 +152,7 @@ class WebhookTrust:
         self._api = api
         self._name = name
         self._tls = tls
+        self._trouble = ""
 
     async def run(self) -> None:
         """Look again for ever: somebody may have installed the configuration anew."""
@@ -162,26 +163,32 @@ class WebhookTrust:
 
     async def refresh(self) -> bool:
         """Write the CAs where others stand. Return whether they stand there now."""
-        wanted = base64.b64encode(self._tls.bundle.encode()).decode()
         try:
-            configuration = await self._api.get(WEBHOOK_CONFIGURATION, "", self._name)
-            if configuration is None:
-                log.warning("there is no webhook configuration", name=self._name)
-                return False
-            changes: list[Manifest] = [
-                {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": wanted}
-                for index, webhook in enumerate(items(configuration, "webhooks"))
-                if text(webhook, "clientConfig", "caBundle") != wanted
-            ]
-            if changes:
-                version = configuration["metadata"]["resourceVersion"]
-                fence = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-                await self._api.patch(WEBHOOK_CONFIGURATION, "", self._name, [fence, *changes])
-                log.info("the API server trusts the webhook", name=self._name)
-        except (ClusterUnavailableError, ForbiddenError, MissingKindError, ConflictError, NotFoundError) as error:
-            log.warning("cannot write the webhook configuration", name=self._name, error=str(error))
-            return False
-        return True
+            await self._write(base64.b64encode(self._tls.bundle.encode()).decode())
+            trouble = ""
+        except NotFoundError:
+            trouble = "there is none"
+        except (ClusterUnavailableError, ForbiddenError, MissingKindError, ConflictError) as error:
+            trouble = str(error)
+        if trouble and trouble != self._trouble:  # it may last: once is enough
+            log.warning("cannot write the webhook configuration", name=self._name, error=trouble)
+        self._trouble = trouble
+        return not trouble
+
+    async def _write(self, wanted: str) -> None:
+        configuration = await self._api.get(WEBHOOK_CONFIGURATION, "", self._name)
+        if configuration is None:
+            raise NotFoundError(self._name)
+        changes: list[Manifest] = [
+            {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": wanted}
+            for index, webhook in enumerate(items(configuration, "webhooks"))
+            if text(webhook, "clientConfig", "caBundle") != wanted
+        ]
+        if changes:
+            version = configuration["metadata"]["resourceVersion"]
+            fence = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+            await self._api.patch(WEBHOOK_CONFIGURATION, "", self._name, [fence, *changes])
+            log.info("the API server trusts the webhook", name=self._name)
 
 
 def dump(certificates: Certificates) -> dict[str, str]:
