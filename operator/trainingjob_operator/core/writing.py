@@ -13,6 +13,8 @@ from trainingjob_operator.core.times import seconds_between
 WRITE_SECONDS = 10.0
 MAX_BYTES = 60_000
 """Room for one status, a little below what is promised: 64 KiB."""
+FEW = 5
+"""Attempts that are kept before the names of pods are given up."""
 
 
 def is_worth_writing(old: TrainingJobStatus, new: TrainingJobStatus, now: datetime) -> bool:
@@ -26,16 +28,11 @@ def is_worth_writing(old: TrainingJobStatus, new: TrainingJobStatus, now: dateti
 
 
 def fit(status: TrainingJobStatus) -> TrainingJobStatus:
-    """Return the status cut down to what an object may hold, least wanted first: logs, old attempts, names of pods."""
-    if _size(status) <= MAX_BYTES:
-        return status
-    attempts = tuple(_without_log(attempt) for attempt in status.attempts[:-1]) + status.attempts[-1:]
-    status = status.model_copy(update={"attempts": attempts})
-    if _size(status) > MAX_BYTES and status.world:
-        # The hash of the members is enough to recognise them.
-        status = status.model_copy(update={"world": status.world.model_copy(update={"pods": ()})})
-    while _size(status) > MAX_BYTES and len(status.attempts) > 1:
-        status = status.model_copy(update={"attempts": status.attempts[1:]})
+    """Return the status cut down to what an object may hold: least wanted first, and no more than must be."""
+    for shorten in (_without_old_logs, _with_few_attempts, _without_pods, _with_one_attempt):
+        if _size(status) <= MAX_BYTES:
+            break
+        status = shorten(status)
     return status
 
 
@@ -62,10 +59,29 @@ def _without_time(status: TrainingJobStatus) -> TrainingJobStatus:
     return status.model_copy(update={"goodput": Goodput(), "running_seconds": 0.0, "display": shown})
 
 
+def _without_old_logs(status: TrainingJobStatus) -> TrainingJobStatus:
+    old = tuple(_without_log(attempt) for attempt in status.attempts[:-1])
+    return status.model_copy(update={"attempts": old + status.attempts[-1:]})
+
+
 def _without_log(attempt: Attempt) -> Attempt:
-    cause = attempt.cause
-    return attempt.model_copy(update={"cause": cause.model_copy(update={"log": ""})}) if cause else attempt
+    cause = attempt.cause.model_copy(update={"log": ""}) if attempt.cause else None
+    return attempt.model_copy(update={"cause": cause})
+
+
+def _with_few_attempts(status: TrainingJobStatus) -> TrainingJobStatus:
+    return status.model_copy(update={"attempts": status.attempts[-FEW:]})
+
+
+def _without_pods(status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status without the names of the world's pods: the hash of the members is enough to know them by."""
+    world = status.world.model_copy(update={"pods": ()}) if status.world else None
+    return status.model_copy(update={"world": world})
+
+
+def _with_one_attempt(status: TrainingJobStatus) -> TrainingJobStatus:
+    return status.model_copy(update={"attempts": status.attempts[-1:]})
 
 
 def _size(status: TrainingJobStatus) -> int:
-    return len(json.dumps(write_status(status)))
+    return len(json.dumps(write_status(status), ensure_ascii=False).encode())

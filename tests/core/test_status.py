@@ -1,0 +1,362 @@
+"""The status after each step of a job's life: what people read and what the operator remembers."""
+
+import json
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import NOW, job_manifest, make_plan
+from tests.scenes import Scene, drop_pod, fail, trained
+from trainingjob_api.protocol import Damage, Phase, Progress
+from trainingjob_api.status import Attempt, Condition, TrainingJobStatus
+from trainingjob_api.world import Span
+from trainingjob_operator.core import goodput, lineage
+from trainingjob_operator.core.announce import list_happenings, make_bulletin
+from trainingjob_operator.core.conditions import KNOWN
+from trainingjob_operator.core.remember import read_status, write_status
+from trainingjob_operator.core.status import blocked_status, invalid_status
+from trainingjob_operator.core.times import format_time, seconds_between
+from trainingjob_operator.core.writing import MAX_BYTES, fit, is_worth_writing
+
+
+def by_type(status: TrainingJobStatus) -> dict[str, Condition]:
+    return {condition.type: condition for condition in status.conditions}
+
+
+def truth(status: TrainingJobStatus) -> dict[str, tuple[str, str]]:
+    return {kind: (one.status, one.reason) for kind, one in by_type(status).items()}
+
+
+def test_a_world_that_trains() -> None:
+    status = trained().status
+
+    assert truth(status) == {
+        "Valid": ("True", "Valid"),
+        "Queued": ("False", "Placed"),
+        "Running": ("True", "Training"),
+        "Degraded": ("False", "AllSlices"),
+        "Suspended": ("False", "NotSuspended"),
+        "Succeeded": ("Unknown", "NotOver"),
+        "Failed": ("False", "NotOver"),
+    }
+    assert by_type(status)["Running"].message == "training on 2 slices"
+    assert status.phase == "Running"
+    assert status.display.model_dump() == {
+        "slices": "2/2",
+        "step": "10/100",
+        "loss": "2.5",
+        "goodput": "",
+        "mesh": "dcn data=2 · ici fsdp=4",
+        "tokens_per_second": "1 k",
+        "eta": "45 s",
+        "checkpoint": "",
+        "reason": "Training",
+    }
+    assert status.plan
+    assert [size.valid for size in status.plan.sizes] == [True, True]
+    assert status.world
+    assert status.world.pods[0].endswith("/pod-0-0")
+    assert status.world.why == "2 slices ready"
+
+
+def test_a_size_that_is_none_says_why() -> None:
+    scene = Scene(plan=make_plan(1, 2, allowed=(1,))).form(0)
+
+    assert scene.status.plan
+    assert (scene.status.plan.sizes[1].valid, scene.status.plan.sizes[1].why) == (False, "does not divide")
+    assert scene.status.display.slices == "1/1"
+
+
+def test_a_condition_keeps_its_time_until_it_changes() -> None:
+    scene = trained()
+    first = by_type(scene.status)
+    scene.train(step=11)
+    scene.step(60.0)
+    later = by_type(scene.status)
+    scene.hear_slice(0, 1, phase=Phase.DONE)
+    scene.step(60.0)
+
+    assert later["Running"].last_transition_time == first["Running"].last_transition_time
+    ended = by_type(scene.status)
+    assert ended["Running"].last_transition_time == format_time(NOW + timedelta(minutes=2))
+    assert (ended["Succeeded"].status, ended["Failed"].status) == ("True", "False")
+    assert scene.status.completion_time == format_time(NOW + timedelta(minutes=2))
+    assert scene.status.attempts[-1].cause
+    assert scene.status.attempts[-1].cause.reason == "Completed"
+
+
+def test_nothing_changes_after_the_end() -> None:
+    scene = trained().hear_slice(0, 1, phase=Phase.DONE)
+    scene.step()
+    ended = scene.status
+    scene.step(3600.0)
+
+    assert scene.status == ended
+
+
+def test_phases_of_a_world_are_where_the_time_goes() -> None:
+    scene = Scene().place(0, 1).hear_slice(0, 1)
+    scene.step()
+    for phase, restored in (
+        (Phase.CONNECTING, None),
+        (Phase.RESTORING, None),
+        (Phase.COMPILING, 0),
+        (Phase.TRAINING, 0),
+    ):
+        scene.hear_slice(0, 1, generation=1, phase=phase, restored=restored)
+        scene.step(10.0)
+    scene.hear(0, 0, phase=Phase.EVALUATING)
+    scene.hear(0, 1, phase=Phase.SAVING)
+    scene.step(10.0)
+    scene.hear_slice(0, 1, phase=Phase.EVALUATING)
+    scene.step(10.0)
+    scene.step(10.0)
+
+    assert scene.status.goodput.seconds == {
+        "starting": 20.0,
+        "restoring": 10.0,
+        "compiling": 10.0,
+        "training": 20.0,
+        "evaluating": 10.0,
+    }
+    assert scene.status.goodput.ratio == round(20 / 70, 4)
+
+
+def test_time_after_a_lost_slice_is_recovery_from_when_it_fell_silent() -> None:
+    scene = trained()
+    scene.step(100.0)
+    scene.silence(1).hear_slice(0, still=6.0)
+    scene.step(6.0)
+    scene.train(step=0, restored=8, phase=Phase.RESTORING, progress=None)
+    scene.step(2.0)
+    scene.train(step=9, restored=8)
+    scene.step(3.0)
+
+    status = scene.status
+    assert status.goodput.seconds == {"training": 99.0, "recovering": 8.0, "restoring": 3.0, "lostSteps": 1.0}
+    assert status.attempts[0].ended == format_time(NOW + timedelta(seconds=100))
+    assert (status.attempts[1].lost_steps, status.attempts[1].recovery_seconds) == (2, 11.0)
+    assert status.lineage == (Span(generation=1, first=1, last=8), Span(generation=2, first=9))
+    assert status.attempts[0].cause
+    assert status.attempts[0].cause.message == "host 0 of slice 1 fell silent and its peers stopped"
+
+
+@given(st.lists(st.tuples(st.floats(-100, 100), st.sampled_from(["train", "crash", "lose", "leave"])), max_size=12))
+def test_every_second_is_in_exactly_one_place(moves: list[tuple[float, str]]) -> None:
+    scene = trained()
+    latest = 0.0
+    for seconds, move in moves:
+        latest = max(latest, (scene.now - NOW).total_seconds() + seconds)
+        scene.now += timedelta(seconds=seconds)
+        if scene.status.completion_time:
+            break
+        if move == "crash" and scene.status.world:
+            fail(scene, scene.status.world.slices[0], 0, message=str(seconds), still=1.0)
+        elif move == "leave" and scene.status.world:
+            scene.hear_slice(*scene.status.world.slices, phase=Phase.LEFT)
+        else:
+            scene.train(step=20, restored=10)
+        scene.step()
+        spent = sum(scene.status.goodput.seconds.values())
+        assert abs(spent - max(latest, 0.0)) < 0.01
+        assert all(value >= 0 for value in scene.status.goodput.seconds.values())
+
+
+def test_suspended_time_is_nobodys_loss() -> None:
+    status = TrainingJobStatus.model_validate({"goodput": {"seconds": {"training": 50.0, "suspended": 50.0}}})
+
+    assert goodput.running_seconds(status.goodput) == 50.0
+    assert goodput.move(status.goodput, "training", "recovering", 0.0) == status.goodput
+    assert goodput.move(status.goodput, "training", "recovering", 5.0).ratio == 0.9
+
+
+def test_progress_follows_the_world_back_to_where_it_restored() -> None:
+    scene = trained().train(step=30, committed=25)
+    scene.step(1.0)
+    assert scene.status.checkpoint
+    assert scene.status.checkpoint.step == 25
+    fail(scene, 1, 1).step()
+    scene.train(step=0, restored=20, progress=None, committed=None, phase=Phase.COMPILING, failure=None)
+    scene.step(1.0)
+
+    assert scene.status.progress
+    assert scene.status.progress.step == 20
+    assert scene.status.checkpoint
+    assert scene.status.checkpoint.step == 20
+    assert scene.status.attempts[-1].lost_steps == 10
+
+
+def test_the_newest_measures_are_those_of_the_furthest_host() -> None:
+    scene = trained()
+    scene.hear(1, 1, progress=Progress(step=12, loss=2.25, evaluations={"held-out": 2.5}))
+    scene.hear(0, 0, progress=Progress(step=12))
+    scene.step(1.0)
+    assert scene.status.progress
+    assert (scene.status.progress.step, scene.status.progress.loss) == (12, 2.25)
+    scene.hear_slice(0, 1, progress=Progress(step=13))
+    scene.step(1.0)
+
+    assert scene.status.progress.evaluations == {"held-out": 2.5}
+    assert scene.status.progress.eta_seconds is None
+
+
+def test_numbers_are_written_every_ten_seconds_and_transitions_at_once() -> None:
+    scene = trained()
+    scene.step(1.0)
+    old = scene.status
+    scene.train(step=12, committed=12)
+    scene.step(5.0)
+    assert is_worth_writing(old, scene.status, scene.now)  # the first commit
+    old = scene.status
+
+    scene.train(step=13, committed=13)
+    scene.step(9.0)
+    assert not is_worth_writing(old, scene.status, scene.now)
+    scene.step(1.0)
+    assert is_worth_writing(old, scene.status, scene.now)
+
+    old = scene.status
+    fail(scene, 1, 1).step()
+    assert is_worth_writing(old, scene.status, scene.now)
+
+
+def test_time_alone_is_never_worth_a_write() -> None:
+    scene = trained()
+    old = scene.status
+    scene.step(1000.0)
+
+    assert scene.status != old
+    assert not is_worth_writing(old, scene.status, scene.now)
+
+
+def test_a_status_never_outgrows_the_object() -> None:
+    scene = trained(plan=make_plan(elastic={"maxRestarts": 1000}))
+    for number in range(25):
+        fail(scene, 1, 1, message=f"{number} " + "x" * 1000, log="y" * 2048).step(10.0)
+        scene.train(step=10, restored=10, failure=None)
+    status = scene.status
+    assert status.world
+    assert len(status.attempts) == 20
+    assert size(status) <= MAX_BYTES
+    logs = [attempt.cause.log for attempt in status.attempts[:-1] if attempt.cause]
+    assert logs[0] == "", "the logs of old attempts go first"
+
+    pods = tuple(f"pod-{number}/{'u' * 36}" for number in range(1000))
+    for num_pods, attempts, kept in ((500, 5, 500), (900, 5, 0)):
+        fuller = status.model_copy(update={"world": status.world.model_copy(update={"pods": pods[:num_pods]})})
+        fuller = fuller.model_copy(update={"attempts": tuple(tell_more(one) for one in status.attempts)})
+        fitted = fit(fuller)
+        assert fitted.world
+        assert (len(fitted.attempts), len(fitted.world.pods)) == (attempts, kept)
+        assert size(fitted) <= MAX_BYTES
+
+    endless = status.model_copy(
+        update={"world": None, "attempts": tuple(tell_more(one, 30000) for one in status.attempts)}
+    )
+    assert fit(endless).attempts == endless.attempts[-1:]
+
+
+def size(status: TrainingJobStatus) -> int:
+    return len(json.dumps(write_status(status), ensure_ascii=False).encode())
+
+
+def tell_more(attempt: Attempt, length: int = 4000) -> Attempt:
+    return attempt.model_copy(update={"started": "s" * length})
+
+
+def test_a_status_reads_back_as_it_was_written() -> None:
+    status = trained().status
+
+    assert read_status({"status": write_status(status)}) == status
+
+
+def test_fields_that_make_no_sense_are_dropped_and_the_rest_is_kept() -> None:
+    job = job_manifest(make_plan(), trained().status)
+    job["status"] |= {"goodput": "much", "unheardOf": 1}
+
+    status = read_status(job)
+
+    assert status.goodput.seconds == {}
+    assert status.world
+    assert read_status({"status": "none"}) == TrainingJobStatus()
+
+
+def test_a_spec_that_cannot_be_planned() -> None:
+    status = invalid_status(TrainingJobStatus(), ["spec.model: is missing.", "spec.data: is missing."], 3, NOW)
+
+    assert status.phase == "Invalid"
+    assert [one.type for one in status.conditions if one.status == "Unknown"] == [k for k in KNOWN if k != "Valid"]
+    valid = by_type(status)["Valid"]
+    assert (valid.status, valid.reason, valid.observed_generation) == ("False", "InvalidSpec", 3)
+    assert valid.message == "2 problems:\nspec.model: is missing.\nspec.data: is missing."
+    assert status.problems == ("spec.model: is missing.", "spec.data: is missing.")
+
+
+def test_a_spec_that_became_invalid_says_so_beside_what_runs() -> None:
+    running = trained().status
+
+    status = invalid_status(running, ["spec.elastic.maxRestarts: must be at least 0."], 2, NOW)
+
+    assert status.phase == "Running"
+    assert truth(status)["Running"] == ("True", "Training")
+    assert truth(status)["Valid"] == ("False", "InvalidSpec")
+
+
+def test_a_cluster_without_jobsets() -> None:
+    status = blocked_status(TrainingJobStatus(), "JobSetMissing", "install it", 1, NOW)
+
+    assert (status.phase, truth(status)["Queued"], status.display.reason) == (
+        "Queued",
+        ("True", "JobSetMissing"),
+        "JobSetMissing",
+    )
+
+
+def test_a_lineage_forgets_what_was_never_built_upon() -> None:
+    spans = lineage.extend((), 1, 0)
+    spans = lineage.extend(spans, 2, 50)
+    spans = lineage.extend(spans, 4, 20)
+
+    assert spans == (Span(generation=1, first=1, last=20), Span(generation=4, first=21))
+    assert lineage.extend(spans, 4, 30) == spans
+    assert lineage.before(spans, 4) == spans[:1]
+    assert lineage.extend(spans, 5, 0) == (Span(generation=5, first=1),)
+    for generation in range(6, 300):
+        spans = lineage.extend(spans, generation, generation * 10)
+    assert len(spans) == lineage.MAX_SPANS
+
+
+def test_a_damaged_checkpoint_is_told_once_when_it_is_known_what_was_taken_instead() -> None:
+    scene = Scene().place(0, 1).hear_slice(0, 1)
+    scene.step()
+    damage = (Damage(step=20, message="data/0 differs"),)
+    scene.train(step=10, restored=10, damaged=damage)
+    seen, decision = scene.see(), scene.decide()
+    first = list_happenings(seen, decision, None)
+    scene.step()
+
+    assert [(one.warning, one.reason, one.message) for one in first] == [
+        (True, "CheckpointDamaged", "step 20 was skipped: data/0 differs")
+    ]
+    assert list_happenings(scene.see(), scene.decide(), None) == ()
+    assert list_happenings(Scene().see(), Scene().decide(), None) == ()
+
+
+def test_hosts_hear_how_the_job_ended() -> None:
+    scene = drop_pod(trained().hear_slice(0, 1, phase=Phase.DONE), 1, 1)
+    scene.step()
+
+    bulletin = make_bulletin(scene.see(), scene.decide(), scene.status)
+
+    assert bulletin.outcome == "Succeeded: Completed: all steps are trained and saved"
+    forged = scene.status.model_copy(update={"conditions": ()})
+    assert make_bulletin(scene.see(), scene.decide(), forged).outcome == "Ended"
+
+
+def test_times_read_back_and_nonsense_is_none() -> None:
+    assert seconds_between(format_time(NOW), NOW + timedelta(seconds=1.5)) == 1.5
+    assert seconds_between("2026-11-21T11:59:59", NOW) == 1.0
+    assert seconds_between("yesterday", NOW) == 0.0
+    assert seconds_between(None, NOW) == 0.0
+    assert seconds_between(format_time(NOW), NOW - timedelta(hours=1)) == 0.0
