@@ -152,6 +152,7 @@ class FakeOperator:
         self.reports: list[HostReport] = []
         self.tokens: list[str] = []
         self.refuses_with = 0
+        self.patience_seconds = 20.0
         self.hold_seconds = 10.0
         self.report_again_seconds = 3600.0
         self._changed = asyncio.Condition()
@@ -161,11 +162,25 @@ class FakeOperator:
             self.answer = Answer(directive=directive, world=world, outcome=outcome)
             self._changed.notify_all()
 
-    async def hear(self, holds: Callable[[HostReport], object]) -> HostReport:
-        """Return the newest report once it fulfils a condition."""
-        async with self._changed, asyncio.timeout(20):
-            await self._changed.wait_for(lambda: self.reports and holds(self.reports[-1]))
-            return self.reports[-1]
+    async def hear(self, holds: Callable[[HostReport], object], pod_uid: str = "uid-0") -> HostReport:
+        """Return a pod's newest report once it fulfils a condition."""
+
+        def newest() -> HostReport | None:
+            return next((report for report in reversed(self.reports) if report.pod_uid == pod_uid), None)
+
+        def is_heard() -> bool:
+            report = newest()
+            return report is not None and bool(holds(report))
+
+        async with self._changed:
+            try:
+                async with asyncio.timeout(self.patience_seconds):
+                    await self._changed.wait_for(is_heard)
+            except TimeoutError:
+                pytest.fail(f"the newest report of {pod_uid} is still {newest()}")
+            report = newest()
+            assert report is not None
+            return report
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.read()

@@ -22,9 +22,9 @@ PATIENCE_SECONDS = 20
 class Followed:
     """A child with all that it told, so far."""
 
-    def __init__(self, command: Sequence[str], config: RunConfig) -> None:
+    def __init__(self, command: Sequence[str], config: RunConfig, output: io.BytesIO | None = None) -> None:
         self.told: list[Spoke | Ended] = []
-        self.output = io.BytesIO()
+        self.output = output or io.BytesIO()
         self._config = config
         self._change = asyncio.Event()
         self.child = Child(1, command, self._tell, self.output)
@@ -174,6 +174,45 @@ async def test_a_very_long_line_is_passed_on_in_pieces(run_config) -> None:
     written = followed.output.getvalue()
     assert written.replace(b"[standby] ", b"").replace(b"\n", b"") == long * b"x" + b"the end"
     assert max(map(len, written.splitlines())) <= 2 * child_module.CHUNK + len("[standby] ")
+
+
+class FullDisk(io.BytesIO):
+    def write(self, *_) -> int:
+        raise OSError("no space left on device")
+
+
+async def test_a_log_that_nobody_takes_stops_nothing(run_config) -> None:
+    much = 3 * child_module.CHUNK
+    command = ["/bin/sh", "-c", f"head -c {much} /dev/zero | tr '\\0' '\\n'; printf 'the end'"]
+    followed = Followed(command, run_config, FullDisk())
+
+    end = await followed.until_end()
+
+    assert (end.code, end.log) == (0, "the end")
+
+
+async def test_who_stops_following_a_child_ends_it(fake_trainer, run_config) -> None:
+    followed = Followed(fake_trainer(), run_config)
+
+    await followed.start()
+    followed.task.cancel()
+    await asyncio.wait({followed.task})
+
+    assert followed.child.pid not in alive()
+    assert not any(isinstance(news, Ended) for news in followed.told)
+
+
+async def test_a_mistake_of_ours_is_not_swallowed(fake_trainer, run_config) -> None:
+    followed = Followed(fake_trainer(), run_config)
+    followed.child._tell = None
+
+    with pytest.raises(TypeError):
+        await asyncio.wait_for(kill_and_wait(followed), PATIENCE_SECONDS)
+
+
+async def kill_and_wait(followed: Followed) -> None:
+    followed.child.kill()
+    await followed.task
 
 
 async def test_pipes_that_a_stranger_holds_delay_the_end_only_a_little(run_config, monkeypatch) -> None:

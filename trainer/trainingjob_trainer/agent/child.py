@@ -72,7 +72,7 @@ class Child:
         return self._process.pid
 
     async def follow(self) -> None:
-        """Pass on what the child writes until it has ended and was reaped."""
+        """Pass on what the child writes until it has ended and was reaped. Whoever cancels this ends it."""
         loop = asyncio.get_running_loop()
         assert self._process.stdin is not None  # noqa: S101  # asked for above
         assert self._process.stdout is not None  # noqa: S101  # asked for above
@@ -83,12 +83,15 @@ class Child:
         readers = {asyncio.create_task(self._read_events(events)), asyncio.create_task(self._read_log(output))}
         try:
             await self._died()
-            _, unfinished = await asyncio.wait(readers, timeout=DRAIN_SECONDS)
-            for reader in unfinished:
-                reader.cancel()
+            drained, _ = await asyncio.wait(readers, timeout=DRAIN_SECONDS)
+            for reader in drained:
+                reader.result()
         finally:
+            for reader in readers:
+                reader.cancel()
             for pipe in (stdin, events_pipe, output_pipe):
                 pipe.close()
+            self._reap()
         self._tell(self._describe_end())
 
     def start(self, start: Start) -> None:
@@ -111,7 +114,7 @@ class Child:
             self._stdin.write(message.model_dump_json(by_alias=True).encode() + b"\n")
 
     async def _died(self) -> None:
-        """Wait for the end, then clear the group: until it is reaped nobody else can have its number."""
+        """Wait for the end."""
         loop = asyncio.get_running_loop()
         dead = asyncio.Event()
         pidfd = os.pidfd_open(self.pid)
@@ -121,6 +124,10 @@ class Child:
         finally:
             loop.remove_reader(pidfd)
             os.close(pidfd)
+        self._reap()
+
+    def _reap(self) -> None:
+        """End what is left of the group, then reap: until then nobody else can have its number."""
         self.kill()
         self._process.wait()
 
@@ -153,8 +160,9 @@ class Child:
     def _print(self, lines: list[bytes]) -> None:
         if lines:
             prefix = f"[{self._name}] ".encode()
-            self._log.write(b"".join(prefix + line + b"\n" for line in lines))
-            self._log.flush()
+            with contextlib.suppress(OSError):  # a log that nobody takes must not stop the training
+                self._log.write(b"".join(prefix + line + b"\n" for line in lines))
+                self._log.flush()
 
     def _describe_end(self) -> Ended:
         code = self._process.returncode

@@ -47,8 +47,6 @@ END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FINISHED = 0
 TERMINATED = 128 + signal.SIGTERM
 """Not 0: that would complete this host's index for good."""
-REAP_SECONDS = 5.0
-"""How long killed children may take to be gone: one that hangs in the kernel goes with the container."""
 
 
 class Supervisor:
@@ -75,7 +73,7 @@ class Supervisor:
         self._ledger = Ledger(environment.pod_uid)
         self._port = HeldPort(environment.address)
         self._children: dict[int, Child] = {}
-        self._follows: set[asyncio.Task[None]] = set()
+        self._tasks = asyncio.TaskGroup()
         self._loop = asyncio.get_running_loop()
         self._state = begin(self._remember(), self._loop.time())
         self._news: asyncio.Queue[News] = asyncio.Queue()
@@ -90,14 +88,14 @@ class Supervisor:
         try:
             async with Rendezvous(environment.rendezvous, environment.token, environment.ca) as rendezvous:
                 reporter = Reporter(rendezvous.post, self._describe, self._hear)
-                async with asyncio.TaskGroup() as tasks:
-                    reporting = tasks.create_task(reporter.run())
+                async with self._tasks:
+                    reporting = self._tasks.create_task(reporter.run())
                     code = await self._live(reporter)
                     reporting.cancel()
+                    self._end_children()
                 if code == TERMINATED:
                     await reporter.say_farewell()
         finally:
-            await self._end_children()
             self._port.release()
             for number in (signal.SIGCHLD, *END_SIGNALS):
                 self._loop.remove_signal_handler(number)
@@ -170,9 +168,7 @@ class Supervisor:
             self._news.put_nowait(Ended(number, failure=failure))
             return
         self._children[number] = child
-        follow = asyncio.create_task(child.follow())
-        self._follows.add(follow)
-        follow.add_done_callback(self._follows.discard)
+        self._tasks.create_task(child.follow())
 
     def _start(self, number: int, start: Start) -> None:
         world = start.world
@@ -192,11 +188,9 @@ class Supervisor:
         self._port = HeldPort(self._environment.address)
         self._children[number].start(start)
 
-    async def _end_children(self) -> None:
+    def _end_children(self) -> None:
         for child in self._children.values():
             child.kill()
-        if self._follows:
-            await asyncio.wait(self._follows, timeout=REAP_SECONDS)
 
     def _describe(self) -> HostReport:
         return describe(self._host, self._place, self._state, self._port.number)
