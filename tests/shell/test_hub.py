@@ -1,0 +1,240 @@
+"""What hosts say is kept with its age; what they are told is handed out once it is news to them."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.builders import NAME, NAMESPACE, UID, make_report
+from trainingjob_api.protocol import Directive, HostReport, Phase, Progress
+from trainingjob_api.world import Member, World
+from trainingjob_operator.core.announce import Bulletin
+from trainingjob_operator.core.hearing import Hearing
+from trainingjob_operator.shell.hub import AWAY_SECONDS, FORGET_SECONDS, Hub
+from trainingjob_operator.shell.ports import Caller
+
+
+@dataclass
+class Desk:
+    """A hub, its clock, and whom it woke."""
+
+    now: float = 50.0
+    woken: list[tuple[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.hub = Hub(lambda: self.now, lambda namespace, name: self.woken.append((namespace, name)))
+
+    def receive(self, report: HostReport) -> None:
+        self.hub.receive(caller(report.pod_uid), report)
+
+    def hear(self) -> Hearing:
+        return self.hub.hearing(UID)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def caller(pod_uid: str) -> Caller:
+    return Caller(pod_uid, NAMESPACE, NAME, UID)
+
+
+def make_world(generation: int, *pods: str) -> World:
+    members = tuple(
+        Member(process=number, slice=0, host=number, pod=pod, pod_uid=pod, address="10.0.0.1")
+        for number, pod in enumerate(pods)
+    )
+    return World(generation=generation, job_uid=UID, coordinator="10.0.0.1:5000", members=members)
+
+
+def train(generation: int, *pods: str) -> Bulletin:
+    return Bulletin(Directive.TRAIN, make_world(generation, *pods))
+
+
+def test_ages_run_on_the_hubs_own_clock(desk: Desk) -> None:
+    desk.receive(make_report(0, 0))
+    desk.now += 2.0
+    desk.receive(make_report(0, 1))
+    desk.now += 1.0
+    desk.receive(make_report(0, 0))
+    desk.now += 0.5
+
+    news = desk.hear().news
+    assert (news["pod-0-0"].age, news["pod-0-0"].still) == (0.5, 3.5)
+    assert (news["pod-0-1"].age, news["pod-0-1"].still) == (1.5, 1.5)
+    assert desk.hear().listening == 3.5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"generation": 1},
+        {"phase": Phase.TRAINING},
+        {"progress": Progress(step=1)},
+        {"standby": False},
+        {"instance": "b"},
+    ],
+    ids=str,
+)
+def test_a_host_that_changes_does_not_stand_still(desk: Desk, change: dict[str, object]) -> None:
+    desk.receive(make_report(0, 0))
+    desk.now += 2.0
+    desk.receive(make_report(0, 0, **change))
+
+    assert desk.hear().news["pod-0-0"].still == 0.0
+
+
+def test_after_a_time_without_any_report_listening_begins_anew(desk: Desk) -> None:
+    assert desk.hear().listening == 0.0
+    desk.receive(make_report(0, 0))
+    desk.now += AWAY_SECONDS
+    desk.receive(make_report(0, 0))
+    assert desk.hear().listening == AWAY_SECONDS
+    desk.now += AWAY_SECONDS + 0.1
+
+    desk.receive(make_report(0, 0))
+
+    assert desk.hear().listening == 0.0
+
+
+NEWS = {
+    "the first report": (None, make_report(), True),
+    "the same again": (make_report(), make_report(), False),
+    "another port": (make_report(), make_report(port=6000), False),
+    "another phase": (make_report(), make_report(phase=Phase.TRAINING), True),
+    "the first step": (make_report(restored=4), make_report(restored=4, progress=Progress(step=5)), True),
+    "one more step": (make_report(progress=Progress(step=5)), make_report(progress=Progress(step=6)), False),
+    "a commit": (make_report(committed=5), make_report(committed=10), False),
+    "a standby": (make_report(standby=False), make_report(), True),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "wakes"), NEWS.values(), ids=NEWS.keys())
+def test_what_wakes_whoever_decides(desk: Desk, before: HostReport | None, after: HostReport, wakes: bool) -> None:
+    if before:
+        desk.receive(before)
+    desk.woken.clear()
+
+    desk.receive(after)
+
+    assert desk.woken == ([(NAMESPACE, NAME)] if wakes else [])
+
+
+async def test_nothing_is_answered_before_anything_is_known(desk: Desk) -> None:
+    desk.receive(make_report())
+
+    assert await desk.hub.answer(caller("pod-0-0"), "a", 0) is None
+    assert not desk.hub.has_spoken(UID)
+
+
+async def test_a_member_hears_of_its_world_and_a_stranger_waits(desk: Desk) -> None:
+    desk.hub.publish(UID, train(3, "pod-0-0"))
+
+    member = await desk.hub.answer(caller("pod-0-0"), "a", 0)
+    stranger = await desk.hub.answer(caller("pod-9-9"), "a", 0)
+
+    assert member
+    assert (member.directive, member.world) == (Directive.TRAIN, make_world(3, "pod-0-0"))
+    assert stranger
+    assert (stranger.directive, stranger.world) == (Directive.WAIT, None)
+
+
+async def test_all_hear_the_end(desk: Desk) -> None:
+    desk.hub.publish(UID, Bulletin(Directive.FINISH, outcome="Succeeded"))
+
+    answer = await desk.hub.answer(caller("pod-9-9"), "a", 0)
+
+    assert answer
+    assert (answer.directive, answer.outcome) == (Directive.FINISH, "Succeeded")
+
+
+async def test_an_answer_waits_for_news_and_comes_at_once_with_it(desk: Desk) -> None:
+    desk.receive(make_report())
+    desk.hub.publish(UID, train(1, "pod-0-0"))
+    await desk.hub.answer(caller("pod-0-0"), "a", 0)
+
+    waiting = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 60))
+    await asyncio.sleep(0)
+    desk.hub.publish(UID, train(1, "pod-0-0"))  # the same again is no news
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    desk.hub.publish(UID, train(2, "pod-0-0"))
+    answer = await asyncio.wait_for(waiting, 10)
+
+    assert answer
+    assert answer.world
+    assert answer.world.generation == 2
+
+
+async def test_an_agent_that_was_restarted_is_told_again_at_once(desk: Desk) -> None:
+    desk.receive(make_report())
+    desk.hub.publish(UID, train(1, "pod-0-0"))
+    await desk.hub.answer(caller("pod-0-0"), "a", 0)
+
+    answer = await asyncio.wait_for(desk.hub.answer(caller("pod-0-0"), "b", 60), 10)
+
+    assert answer
+    assert answer.directive is Directive.TRAIN
+
+
+async def test_who_reports_again_is_told_by_the_new_answer_not_by_the_old_one(desk: Desk) -> None:
+    desk.receive(make_report())
+    desk.hub.publish(UID, train(1, "pod-0-0"))
+    await desk.hub.answer(caller("pod-0-0"), "a", 0)
+    abandoned = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 60))
+    await asyncio.sleep(0)
+    desk.receive(make_report(phase=Phase.TRAINING))
+    waiting = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 60))
+    await asyncio.sleep(0)
+
+    desk.hub.publish(UID, train(2, "pod-0-0"))
+
+    assert await asyncio.wait_for(abandoned, 10)
+    answer = await asyncio.wait_for(waiting, 10)
+    assert answer
+    assert answer.world
+    assert answer.world.generation == 2
+
+
+def test_a_world_is_announced_when_it_is_first_published(desk: Desk) -> None:
+    assert desk.hear().announced == 0.0
+    desk.hub.publish(UID, train(1, "pod-0-0"))
+    desk.now += 5.0
+    desk.hub.publish(UID, Bulletin(Directive.LEAVE, make_world(1, "pod-0-0")))
+    assert desk.hear().announced == 5.0
+
+    desk.hub.publish(UID, train(2, "pod-0-0"))
+    assert desk.hear().announced == 0.0
+    desk.now += 5.0
+    desk.hub.publish(UID, Bulletin(Directive.WAIT))
+    assert desk.hear().announced == 0.0
+
+
+def test_a_burned_generation_stays_burned(desk: Desk) -> None:
+    desk.hub.burn(UID, 4)
+    desk.hub.burn(UID, 3)
+
+    assert desk.hear().burned == 4
+
+
+def test_pods_that_are_long_gone_are_forgotten_unless_they_are_members(desk: Desk) -> None:
+    for host in (0, 1):
+        desk.receive(make_report(0, host))
+    desk.now += FORGET_SECONDS + 1
+
+    desk.hub.publish(UID, train(1, "pod-0-0"))
+
+    assert list(desk.hear().news) == ["pod-0-0"]
+
+
+def test_a_job_that_is_gone_is_forgotten(desk: Desk) -> None:
+    desk.receive(make_report())
+    desk.hub.forget(UID)
+    desk.hub.forget(UID)
+    assert desk.hear() == Hearing()
+
+    desk.receive(make_report())
+    desk.hub.publish(UID, Bulletin(Directive.WAIT))
+    desk.hub.clear()
+    assert not desk.hub.has_spoken(UID)

@@ -1,0 +1,248 @@
+"""Reconciling where something is missing, refused, wrong or gone."""
+
+import pytest
+
+from tests.builders import NAME, NAMESPACE, UID
+from tests.simulation import Simulation
+from trainingjob_api.protocol import Directive
+from trainingjob_operator.core.names import base_jobset, config_map
+from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.shell import reconcile
+from trainingjob_operator.shell.ports import Caller, ConflictError, ForbiddenError, Manifest
+from trainingjob_operator.shell.reconcile import CONFLICT_TRIES, FORMING_SECONDS, IDLE_SECONDS, Reconciler
+
+
+def events(sim: Simulation) -> list[tuple[bool, str]]:
+    return [(warning, reason) for warning, reason, _ in sim.cluster.events]
+
+
+async def look(sim: Simulation) -> float | None:
+    return await sim.reconciler.reconcile(NAMESPACE, NAME)
+
+
+async def test_a_job_that_is_gone_needs_no_look() -> None:
+    sim = Simulation()
+    del sim.cluster.objects["TrainingJob", NAME]
+
+    assert await look(sim) is None
+    assert sim.cluster.writes == []
+
+
+async def test_a_job_on_its_way_out_is_left_alone() -> None:
+    sim = Simulation()
+    sim.job["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+
+    assert await look(sim) == IDLE_SECONDS
+    assert sim.cluster.writes == []
+
+
+async def test_a_spec_that_cannot_be_planned_is_a_condition_and_makes_nothing() -> None:
+    sim = Simulation(spec={"model": {}})
+
+    assert await look(sim) == IDLE_SECONDS
+    await look(sim)
+
+    assert sim.condition("Valid") == ("False", "InvalidSpec")
+    assert any(problem.startswith("spec.model.vocabSize") for problem in sim.status.problems)
+    assert sim.cluster.writes == ["status TrainingJob"]
+
+
+SHAPES: dict[str, object] = {
+    "no spec": None,
+    "a list": [],
+    "a string": "spec",
+    "nothing in it": {},
+    "lists for sections": {"model": [], "slices": [[]], "data": "x"},
+    "numbers for sections": {"model": 1, "slices": float("nan"), "training": True},
+}
+
+
+@pytest.mark.parametrize("spec", SHAPES.values(), ids=SHAPES.keys())
+async def test_no_shape_of_a_spec_breaks_it(spec: object) -> None:
+    sim = Simulation()
+    sim.job["spec"] = spec
+    sim.job["status"] = {"world": [], "conditions": "x"}
+
+    await look(sim)
+
+    assert sim.condition("Valid")[0] == "False"
+
+
+async def test_a_bad_edit_leaves_what_runs_alone_and_is_taken_back() -> None:
+    sim = Simulation(total=40)
+    await sim.run_until_step(5)
+    good = sim.job["spec"]["elastic"]
+    sim.edit(elastic={"maxRestarts": -1})
+    await sim.run(5)
+    sim.restart_operator()
+    await sim.run(5)
+    assert sim.condition("Valid") == ("False", "InvalidSpec")
+    assert sim.newest_step > 10
+    pods = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
+    assert pods == set(sim.agents)
+
+    sim.edit(elastic=good)
+    await sim.run(120, until="Succeeded")
+
+    assert sim.condition("Valid") == ("True", "Valid")
+    assert sim.status.problems == ()
+    assert len(sim.status.attempts) == 1
+
+
+async def test_a_new_operator_repeats_the_world_of_a_job_with_a_bad_spec() -> None:
+    sim = Simulation()
+    await sim.run_until_step(5)
+    sim.edit(elastic={"maxRestarts": -1})
+    sim.restart_operator()
+
+    await look(sim)
+
+    agent = next(iter(sim.agents.values()))
+    answer = await sim.hub.answer(reconcile_caller(agent.pod_uid), "x", 0)
+    assert answer
+    assert answer.directive is Directive.TRAIN
+    assert answer.world
+    assert answer.world.generation == 1
+
+
+def reconcile_caller(pod_uid: str) -> Caller:
+    return Caller(pod_uid, NAMESPACE, NAME, UID)
+
+
+async def test_a_cluster_without_jobset_says_so_until_it_is_installed() -> None:
+    sim = Simulation()
+    sim.cluster.has_jobset = False
+
+    again = await look(sim)
+    assert sim.condition("Queued") == ("True", "JobSetMissing")
+    assert again
+    assert again < IDLE_SECONDS
+    sim.cluster.has_jobset = True
+    await sim.run(120, until="Succeeded")
+
+    assert sim.status.phase == "Succeeded"
+
+
+async def test_what_the_api_server_refuses_is_said_in_its_words() -> None:
+    sim = Simulation()
+
+    def refuse(write: str) -> None:
+        if write == "create JobSet":
+            raise ForbiddenError("exceeded quota: research")
+
+    sim.cluster.before = refuse
+    await look(sim)
+    queued = next(one for one in sim.status.conditions if one.type == "Queued")
+    assert (queued.status, queued.reason, queued.message) == ("True", "Refused", "exceeded quota: research")
+    assert events(sim) == [(True, "Refused")]
+
+    sim.cluster.before = lambda write: None
+    await sim.run(120, until="Succeeded")
+    assert sim.status.phase == "Succeeded"
+
+
+async def test_a_pod_that_must_not_be_is_never_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = Simulation()
+    monkeypatch.setattr(reconcile, "check_jobset", lambda jobset: ["spec.hostNetwork: must not be there"])
+
+    await look(sim)
+
+    assert not sim.cluster.all("JobSet")
+    assert sim.condition("Queued") == ("True", "Refused")
+
+
+async def test_a_jobset_that_appeared_meanwhile_is_taken_as_it_is() -> None:
+    sim = Simulation()
+    await look(sim)
+    stored = sim.cluster.objects["JobSet", base_jobset(NAME, UID)]["metadata"]["uid"]
+    sim.cluster.stale_reads = 1
+    sim.cluster._last_children = type(await sim.cluster.read_children(NAMESPACE, "nobody"))()
+
+    await look(sim)
+
+    assert sim.cluster.objects["JobSet", base_jobset(NAME, UID)]["metadata"]["uid"] == stored
+
+
+async def test_a_jobset_of_somebody_else_is_never_touched() -> None:
+    sim = Simulation()
+    await look(sim)
+    jobset = sim.cluster.objects["JobSet", base_jobset(NAME, UID)]
+    jobset["metadata"]["ownerReferences"][0]["uid"] = "another"
+    sim.cluster.objects["Someone", "another"] = {"kind": "Someone", "metadata": {"uid": "another"}}
+    jobset["spec"]["suspend"] = True
+
+    sim.edit(suspend=True)
+    await sim.run(30)
+
+    assert ("JobSet", base_jobset(NAME, UID)) in sim.cluster.objects
+
+
+async def test_a_conflict_is_looked_at_again_a_few_times() -> None:
+    sim = Simulation()
+    tries = 0
+
+    def change(write: str) -> None:
+        nonlocal tries
+        if write == "status TrainingJob":
+            tries += 1
+            raise ConflictError("changed")
+
+    sim.cluster.before = change
+
+    assert await look(sim) == FORMING_SECONDS
+    assert tries == CONFLICT_TRIES
+
+
+async def test_a_new_certificate_authority_reaches_the_pods() -> None:
+    sim = Simulation(total=60)
+    await sim.run_until_step(5)
+    renewed = RenderSettings("image", "https://here", "pem and a new one")
+    sim.reconciler = Reconciler(sim.cluster, sim.hub, lambda: renewed, sim.time.now)
+
+    await look(sim)
+    await look(sim)
+
+    stored = sim.cluster.objects["ConfigMap", config_map(NAME, UID)]
+    assert stored["data"]["ca.crt"] == "pem and a new one"
+    assert sim.cluster.writes.count("apply ConfigMap") == 2
+
+
+async def test_an_ended_job_is_deleted_in_time() -> None:
+    sim = Simulation(spec={"ttlSecondsAfterFinished": 30})
+    await sim.run(120, until="Succeeded")
+    again = await look(sim)
+    assert again
+    assert 0 < again <= 31
+    children = [item for item in sim.cluster.objects.values() if item["kind"] != "TrainingJob"]
+    assert children
+
+    sim.time.seconds += 40
+    assert await look(sim) is None
+
+    assert ("TrainingJob", NAME) not in sim.cluster.objects
+
+
+async def test_a_namesake_starts_afresh() -> None:
+    sim = Simulation()
+    await sim.run_until_step(5)
+    former: Manifest = sim.cluster.objects.pop(("TrainingJob", NAME))
+    fresh = {
+        "kind": "TrainingJob",
+        "metadata": {"name": NAME, "namespace": NAMESPACE, "uid": "second", "generation": 1},
+    }
+    sim.cluster.put(fresh | {"spec": former["spec"]})
+
+    await look(sim)
+
+    assert not sim.hub.has_spoken(UID)
+    assert sim.status.world is None
+    assert ("JobSet", base_jobset(NAME, "second")) in sim.cluster.objects
+
+
+async def test_people_hear_what_happened_once() -> None:
+    sim = Simulation()
+    await sim.run_until_step(10)
+    sim.crash_child("node-1-0", "ValueError: bad")
+    await sim.run(120, until="Succeeded")
+
+    assert events(sim) == [(False, "Formed"), (True, "Crash"), (False, "Formed"), (False, "Completed")]
