@@ -87,10 +87,9 @@ async def open_remote(target: Target) -> AsyncIterator[Remote]:
     Raises:
         CommandError: the cluster cannot be reached or refuses, now or while the context lasts.
     """
-    _require_kubeconfig(target)
+    kubeconfig = _find_kubeconfig(target)
     logging.getLogger("kubernetes").addHandler(logging.NullHandler())  # what goes wrong is said below
     try:
-        kubeconfig = str(target.kubeconfig) if target.kubeconfig else None
         api, namespace = await connect_as_user(kubeconfig, target.context)
         async with api:
             yield Remote(api, target.namespace or namespace, target.name)
@@ -100,9 +99,10 @@ async def open_remote(target: Target) -> AsyncIterator[Remote]:
         raise CommandError(f"the cluster cannot be asked: {error}") from error
 
 
-def _require_kubeconfig(target: Target) -> None:
-    """Raise `CommandError` where no kubeconfig is, before the client says so in its own way."""
+def _find_kubeconfig(target: Target) -> str:
+    """Return the path of the kubeconfig, or several as KUBECONFIG has them. Raises `CommandError` where none is."""
     default = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    candidates = [str(target.kubeconfig)] if target.kubeconfig else default.split(os.pathsep)
-    if not any(Path(path).is_file() for path in candidates):
-        raise CommandError(f"there is no kubeconfig at {', '.join(candidates)}. Name one with --kubeconfig.")
+    paths = str(target.kubeconfig) if target.kubeconfig else default
+    if not any(Path(path).is_file() for path in paths.split(os.pathsep)):
+        raise CommandError(f"there is no kubeconfig at {paths}. Name one with --kubeconfig.")
+    return paths

@@ -63,7 +63,7 @@ def describe_attempts(attempts: Sequence[Attempt]) -> list[str]:
         return []
     followers = [*attempts[1:], None]
     rows = [_attempt_row(attempt, follower) for attempt, follower in zip(attempts, followers, strict=True)]
-    return ["attempts", *(f"  {line}" for line in align(rows, right=(2,)))]
+    return ["attempts", *(f"  {line}" for line in align(rows, right=(3,)))]
 
 
 def describe_goodput(goodput: Goodput) -> list[str]:
@@ -91,7 +91,8 @@ def _attempt_row(attempt: Attempt, follower: Attempt | None) -> tuple[str, ...]:
     return (
         f"#{attempt.generation}",
         plural(attempt.slices, "slice"),
-        f"step {first}",
+        "step",
+        first,
         f"-> {last}" if last else "",
         cause,
         describe_recovery(follower) if follower else "",

@@ -244,10 +244,10 @@ async def connect() -> Api:
     return Api(configuration)
 
 
-async def connect_as_user(kubeconfig: str | None, context: str | None) -> tuple[Api, str]:
+async def connect_as_user(kubeconfig: str, context: str | None) -> tuple[Api, str]:
     """Return the API server that a kubeconfig's context names, and the context's namespace.
 
-    `kubeconfig` is a path, None: where `kubectl` looks; `context` is a name, None: the current one.
+    `kubeconfig` is a path, or several as KUBECONFIG has them; `context` is a name, None: the current one.
 
     Raises:
         ClusterUnavailableError: it cannot be used.

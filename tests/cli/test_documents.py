@@ -1,0 +1,102 @@
+"""Reading TrainingJobs from files: what is there is named, what cannot be read is explained."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainingjob_operator.cli.documents import read_documents, read_one_job
+from trainingjob_operator.cli.errors import CommandError
+
+JOB = "apiVersion: trainingjob.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\n"
+OTHER = "apiVersion: v1\nkind: ConfigMap\n"
+
+
+def write(folder: Path, text: str | bytes) -> str:
+    path = folder / "job.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+VALUES = {
+    "exponent without a point": ("3e-4", 3e-4),
+    "exponent with a point": ("3.0e-4", 3e-4),
+    "whole number": ("1_000", 1000),
+    "hexadecimal": ("0x1f", 31),
+    "negative": ("-3", -3),
+    "date stays text": ("2026-11-21", "2026-11-21"),
+    "clock stays text": ("1:30", "1:30"),
+    "quantity stays text": ("5m", "5m"),
+    "truth": ("true", True),
+    "nothing": ("", None),
+}
+
+
+@pytest.mark.parametrize(("text", "want"), VALUES.values(), ids=VALUES.keys())
+def test_values_are_read_as_kubectl_reads_them(text: str, want: Any, tmp_path: Path) -> None:
+    (document,) = read_documents([write(tmp_path, f"a: {text}\n")])
+
+    assert document.content == {"a": want}
+    assert type(document.content["a"]) is type(want)
+
+
+UNREADABLE = {
+    "a key that stands twice": ("a: 1\nb: 2\na: 3\n", "no valid YAML: the key `a` stands twice in line 3, column 1."),
+    "broken syntax": ("a: [1\nb: 2\n", "no valid YAML: expected ',' or ']', but got ':' in line 2, column 2."),
+    "deep nesting": ("[" * 3000, "no valid YAML: it is nested too deeply."),
+    "bytes that are no text": (b"a: \xff", "is not UTF-8 text: invalid start byte at byte 3."),
+    "a tag that makes objects": ("!!python/object:os.system {}", "could not determine a constructor for the tag"),
+}
+
+
+@pytest.mark.parametrize(("text", "want"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_what_cannot_be_read_says_why(text: str | bytes, want: str, tmp_path: Path) -> None:
+    with pytest.raises(CommandError) as caught:
+        read_documents([write(tmp_path, text)])
+
+    assert want in str(caught.value)
+
+
+def test_a_missing_file_says_so() -> None:
+    with pytest.raises(CommandError, match=r"Cannot read nowhere.yaml: No such file or directory."):
+        read_documents(["nowhere.yaml"])
+
+
+def test_documents_are_named_by_their_place(tmp_path: Path) -> None:
+    path = write(tmp_path, f"{JOB}---\n---\n{OTHER}")
+
+    documents = read_documents([path])
+
+    assert [(one.place, one.is_job, one.name) for one in documents] == [
+        (f"{path}, document 1,", True, "a"),
+        (f"{path}, document 3,", False, ""),
+    ]
+
+
+def test_standard_input_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(JOB))
+
+    assert read_one_job("-").name == "a"
+
+
+NOT_ONE = {
+    "another kind": (OTHER, "holds no TrainingJob: {path} is a ConfigMap, not a TrainingJob."),
+    "no object": ("- 1\n", "holds no TrainingJob: {path} is not a Kubernetes object (it has no `kind`)."),
+    "nothing": ("", "holds no TrainingJob: it is empty."),
+    "another version": (
+        JOB.replace("v1alpha1", "v2"),
+        "is a TrainingJob of apiVersion 'trainingjob.dev/v2', not 'trainingjob.dev/v1alpha1'.",
+    ),
+    "two": (f"{JOB}---\n{JOB.replace('a}', 'b}')}", 'holds 2 TrainingJobs ("a", "b"). Put one into a file of its own.'),
+}
+
+
+@pytest.mark.parametrize(("text", "want"), NOT_ONE.values(), ids=NOT_ONE.keys())
+def test_one_job_is_wanted(text: str, want: str, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+
+    with pytest.raises(CommandError) as caught:
+        read_one_job(path)
+
+    assert want.format(path=path) in str(caught.value)

@@ -1,0 +1,101 @@
+"""A status as people read it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_operator.cli.report import describe_job
+
+NOW = datetime(2026, 11, 21, 12, 10, 0, tzinfo=UTC)
+START = "2026-11-21T12:00:00Z"
+
+
+def make_status(**fields: Any) -> TrainingJobStatus:
+    return TrainingJobStatus.model_validate(fields)
+
+
+def condition(kind: str, message: str, status: str = "True") -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": "R", "message": message, "lastTransitionTime": START}
+
+
+def attempt(generation: int, slices: int, **fields: Any) -> dict[str, Any]:
+    return {"generation": generation, "slices": slices, "started": START, **fields}
+
+
+def test_a_running_job_is_told_whole() -> None:
+    status = make_status(
+        phase="Degraded",
+        conditions=[condition("Degraded", "slice 2: node gke-7f31 of host 0 is not ready")],
+        progress={
+            "step": 48210,
+            "of": 200000,
+            "percent": 24.1,
+            "loss": 2.11312,
+            "tokensPerSecond": 2_020_000,
+            "etaSeconds": 457_200,
+            "evaluations": {"held-out": 2.2},
+        },
+        checkpoint={"step": 48000, "time": "2026-11-21T12:07:00Z"},
+        attempts=[
+            attempt(
+                1,
+                4,
+                ended=START,
+                firstStep=0,
+                lastStep=31977,
+                cause={"reason": "NodeLost", "message": "node gke-11c9 of host 0 of slice 0 is not ready"},
+            ),
+            attempt(2, 3, firstStep=31974, lastStep=48210, recoverySeconds=4.1, lostSteps=3),
+        ],
+        goodput={"ratio": 0.974, "seconds": {"compiling": 360, "training": 181860, "lostSteps": 120, "queued": 0.01}},
+    )
+
+    assert describe_job("llama3-8b", status, NOW) == [
+        "llama3-8b  Degraded: slice 2: node gke-7f31 of host 0 is not ready",
+        "step 48,210 of 200,000 (24 %)   loss 2.113   held-out 2.2   2.02 M tokens/s   done in about 5 d 7 h",
+        "checkpoint 48,000 durable, 3 m 0 s ago",
+        "attempts",
+        "  #1  4 slices  step       0  -> 31,977  node gke-11c9 of host 0 of slice 0 is not ready  back in 4.1 s, "
+        "3 steps lost",
+        "  #2  3 slices  step  31,974  -> now",
+        "goodput 97.4 %   training 50 h 31 m · compiling 6 m 0 s · lost steps 2 m 0 s",
+    ]
+
+
+HEADLINES = {
+    "never looked at": ({}, "job  New: the operator has not looked at it yet"),
+    "invalid": (
+        {"phase": "Invalid", "conditions": [condition("Valid", "1 problem:\nspec.model: bad", "False")]},
+        "job  Invalid: 1 problem:\nspec.model: bad",
+    ),
+    "waiting": (
+        {"phase": "Queued", "conditions": [condition("Queued", "no nodes"), condition("Running", "", "False")]},
+        "job  Queued: no nodes",
+    ),
+    "starting": (
+        {"phase": "Starting", "conditions": [condition("Running", "hosts are joining the world", "False")]},
+        "job  Starting: hosts are joining the world",
+    ),
+    "failed": (
+        {"phase": "Failed", "conditions": [condition("Failed", "the data is empty")]},
+        "job  Failed: the data is empty",
+    ),
+    "succeeded": ({"phase": "Succeeded"}, "job  Succeeded"),
+}
+
+
+@pytest.mark.parametrize(("fields", "want"), HEADLINES.values(), ids=HEADLINES.keys())
+def test_the_headline_says_why(fields: dict[str, Any], want: str) -> None:
+    assert describe_job("job", make_status(**fields), NOW) == [want]
+
+
+def test_the_headline_of_a_world_says_its_size_and_since_when() -> None:
+    world = {"generation": 1, "slices": [0, 1, 2], "coordinator": "h:1", "members": "x", "since": START}
+    status = make_status(phase="Running", world=world, display={"slices": "3/3"})
+
+    (line,) = describe_job("job", status, NOW)
+
+    since = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).astimezone()
+    assert line == f"job  Running on 3/3 slices since {since:%H:%M:%S}"
