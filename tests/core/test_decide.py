@@ -301,3 +301,29 @@ def test_a_world_too_large_for_the_status_is_recognised_by_its_hash() -> None:
 
     scene.pods[1, 1] = pod_manifest(scene.plan, 1, 1, uid="another")
     assert kind(scene.decide()) == (Claim, (0,), Reason.MEMBERS_CHANGED, False)
+
+
+def test_a_world_whose_attempts_were_lost_from_the_status_still_lives() -> None:
+    scene = trained()
+    scene.status = scene.status.model_copy(update={"attempts": ()})
+
+    assert kind(scene.decide()) == (Wait, Reason.TRAINING)
+
+
+def test_a_world_without_slices_is_none() -> None:
+    scene = trained()
+    assert scene.status.world
+    scene.status = scene.status.model_copy(update={"world": scene.status.world.model_copy(update={"slices": ()})})
+
+    assert scene.see().world is None
+
+
+def test_only_pods_of_its_slices_are_taken_for_members_of_a_large_world() -> None:
+    scene = Scene().form(0).place(1)
+    assert scene.status.world
+    scene.status = scene.status.model_copy(update={"world": scene.status.world.model_copy(update={"pods": ()})})
+
+    world = scene.see().world
+
+    assert world
+    assert [member.pod_uid for member in world.members] == ["pod-0-0", "pod-0-1"]

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.builders import make_plan
+from tests.builders import failure, make_plan
 from tests.scenes import Scene, fail, kind, lose_node, trained
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_operator.core.decisions import Claim, Decision, Expire, Fail, Succeed, Wait
@@ -120,3 +120,11 @@ def test_a_clock_that_was_set_back_or_on_ends_nothing() -> None:
     scene = Scene(plan=make_plan(activeDeadlineSeconds=7200)).form(0, 1)
     for hour in (-1, 1):
         assert kind(scene.step(3600.0 * hour)) == (Wait, Reason.TRAINING)
+
+
+def test_a_job_that_never_started_ends_without_an_attempt() -> None:
+    scene = Scene().place(0).hear_slice(0).hear(0, 1, phase=Phase.FAILED, failure=failure(), standby=False)
+
+    assert scene.step() == Fail(Reason.STANDBY_FAILED, "host 1 of slice 0 cannot start: ValueError: bad")
+    assert scene.status.attempts == ()
+    assert scene.status.phase == "Failed"
