@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import copy
 import ssl
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell import assembly
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.assembly import Operator, Ports
+from trainingjob_operator.shell.certificates import renew
 from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB, JOB_SET, LEASE, POD, SECRET, TRAINING_JOB
 from trainingjob_operator.shell.settings import Settings
+from trainingjob_operator.shell.tls import dump
 
 EXAMPLE = yaml.safe_load((Path(__file__).parents[2] / "crds/examples/demo.yaml").read_text())
 SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="trainingjob-operator")
@@ -205,10 +209,34 @@ async def test_probes_and_metrics(start: Any, api_server: Any, job: Any) -> None
     assert 'trainingjob_jobs{namespace="research",phase=' in text
 
 
+async def test_certificates_of_somebody_else_and_no_webhook(start: Any, api_server: Any, tmp_path: Path) -> None:
+    made = dump(renew(None, (HOST,), datetime.now(UTC)))
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        (tmp_path / name).write_text(made[name])
+
+    running = await start(replace(SETTINGS, certificates=tmp_path, webhook_enabled=False))
+    await until(lambda: running.operator.lease.is_leading, "it leads")
+
+    assert running.operator.tls.bundle == made["ca.crt"]
+    assert not any("secrets" in path or "webhookconfigurations" in path for path in api_server.requests)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await running.post("webhook", "/validate", review({}))
+
+
+async def test_an_operator_that_lists_no_more_is_to_be_restarted(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = await start()
+    await until(lambda: running.operator.lease.is_leading, "it leads")
+    monkeypatch.setattr(assembly, "STUCK_SECONDS", -1.0)
+
+    code, words = await running.get("/healthz")
+
+    assert (code, words.split(" for ")[0]) == (503, "nothing was listed")
+
+
 async def test_without_an_api_server_it_is_alive_and_not_ready(start: Any, api_server: Any) -> None:
     api_server.fault = lambda _: web.Response(status=503)
     running = await start()
-    await until(lambda: api_server.requests, "it has asked")
+    await until(lambda: len(api_server.requests) > 1, "it has asked")
 
     assert await running.get("/healthz") == (200, "ok\n")
     assert await running.get("/readyz") == (503, "there is no certificate yet\n")

@@ -1,0 +1,107 @@
+"""The process ends by a signal, and its exit code says how it went."""
+
+import asyncio
+import os
+import signal
+import socket
+from typing import Any
+
+import pytest
+
+from trainingjob_operator.shell import main as main_module
+from trainingjob_operator.shell.assembly import Ports
+from trainingjob_operator.shell.kinds import LEASE
+from trainingjob_operator.shell.main import EXIT_BAD_SETTINGS, main, operate
+from trainingjob_operator.shell.settings import Settings
+
+SETTINGS = Settings(trainer_image="t")
+
+
+@pytest.fixture(autouse=True)
+def outside_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
+    """Hide clusters and kubeconfigs of this machine, and leave the log as it is."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
+    monkeypatch.setattr(main_module, "set_up", lambda level, form: None)
+    for name in [name for name in os.environ if name.startswith("TRAININGJOB_")]:
+        monkeypatch.delenv(name)
+    return tmp_path / "config"
+
+
+def test_bad_settings_are_told_and_end_it(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("TRAININGJOB_LOG_LEVEL", "loud")
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == EXIT_BAD_SETTINGS
+    assert "TRAININGJOB_TRAINER_IMAGE: must name" in (err := capsys.readouterr().err)
+    assert "TRAININGJOB_LOG_LEVEL: 'loud'" in err
+
+
+def test_without_a_cluster_it_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 1
+    assert "cannot operate" in caplog.messages
+
+
+def test_what_nobody_foresaw_brings_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def break_down(settings: Settings) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
+    monkeypatch.setattr(main_module, "operate", break_down)
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+def write_kubeconfig(path: Any, url: str) -> None:
+    path.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],"
+        f" clusters: [{{name: k, cluster: {{server: '{url}'}}}}], users: [{{name: u, user: {{token: t}}}}]}}"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_well(
+    number: signal.Signals,
+    server: Any,
+    outside_a_cluster: Any,
+    unused_tcp_port_factory: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    write_kubeconfig(outside_a_cluster, server[1])
+    ports = Ports(*(unused_tcp_port_factory() for _ in range(3)))
+    running = asyncio.create_task(operate(SETTINGS, ports))
+    async with asyncio.timeout(20):
+        while "leading" not in caplog.messages:  # noqa: ASYNC110  # the log has no event
+            await asyncio.sleep(0.02)
+
+    os.kill(os.getpid(), number)
+    async with asyncio.timeout(20):
+        await running
+
+    assert caplog.messages[-1] == "stopped"
+    lease = server[0].find(LEASE, SETTINGS.namespace, SETTINGS.service)
+    assert lease["spec"]["holderIdentity"] == "", "another may take over at once"
+
+
+async def test_a_port_that_is_taken_ends_it(server: Any, outside_a_cluster: Any) -> None:
+    write_kubeconfig(outside_a_cluster, server[1])
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+
+        with pytest.raises(OSError, match="address already in use"):
+            await operate(SETTINGS, Ports(0, 0, taken.getsockname()[1]))
