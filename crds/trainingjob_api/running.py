@@ -85,10 +85,12 @@ class EnvVar(Strict):
 
 
 class Resources(Strict):
-    """What one host's container gets: requested and limited alike. Accelerators are added by the plan."""
+    """What one host's container gets. Accelerators are added by the plan."""
 
-    cpu: Quantity = Field(default="1", description="CPU cores.")
-    memory: Quantity = Field(default="2Gi", description="Memory; memory volumes are added to it.")
+    cpu: Quantity = Field(default="1", description="CPU cores that it is promised. It may use more where they lie idle.")
+    memory: Quantity = Field(
+        default="2Gi", description="Memory that it is promised and held to; memory volumes are added to it."
+    )
 
 
 class Volume(Strict):

@@ -79,14 +79,16 @@ def _container(runtime: Runtime, settings: RenderSettings, shape: SliceShape, vo
 
 
 def _resources(runtime: Runtime, shape: SliceShape, volumes: Sequence[Mounted]) -> Manifest:
-    """Return requests and limits, which are the same: a host that is short of what it was promised slows all others."""
+    """Return requests and limits: alike for all that cannot be shared, so that no host takes what another was promised.
+
+    CPU has no limit: a host that compiles, or reads ahead, may use what lies idle, and waits for nobody's quota.
+    """
     memory = parse_bytes(runtime.resources.memory) + sum(mounted.memory_bytes for mounted in volumes)
-    amounts = {
-        "cpu": runtime.resources.cpu,
+    limits = {
         "memory": format_bytes(memory),
         **({shape.resource: str(shape.devices_per_host)} if shape.resource else {}),
     }
-    return {"requests": amounts, "limits": dict(amounts)}
+    return {"requests": {"cpu": runtime.resources.cpu, **limits}, "limits": limits}
 
 
 def _tolerations(shape: SliceShape, scheduling: Scheduling) -> list[Manifest]:
