@@ -57,6 +57,7 @@ check: lint ## The fast part: lint, types, contracts, generated files, every tes
 .PHONY: journeys
 journeys: install ## The journeys on a real cluster (E2E_CLUSTER=local|kind|existing)
 	$(PYTEST) -m cluster e2e/journeys tests
+	$(PYTEST) -q tests/render/chart # left out of the first `make check` of a machine without helm; now it has one
 
 .PHONY: test
 test: check journeys ## Everything: the fast tests first, then the journeys on the real cluster
