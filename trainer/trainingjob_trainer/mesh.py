@@ -19,13 +19,18 @@ def build_mesh(devices: Sequence[jax.Device], layout: Layout) -> Mesh:
     """Return the mesh of a layout over all devices of its world.
 
     Raises:
-        ValueError: the slices are not equal in size.
+        ValueError: there are not as many devices as the layout has.
     """
     ici = [degree for _, degree in layout.ici.items()]
     dcn = [degree for _, degree in layout.dcn.items()]
+    if len(devices) != layout.num_devices:
+        raise ValueError(f"the layout has {layout.num_devices} devices, not {len(devices)}")
+    # Process ids are dense, slice by slice. On a TPU they are the runtime's own, but the devices know their slice.
+    ordered = sorted(devices, key=lambda device: (_slice_of(device), device.process_index, device.id))
+    size = len(ordered) // layout.num_slices
     slices = [
-        mesh_utils.create_device_mesh(ici, members, allow_split_physical_axes=True)
-        for members in _split_slices(devices, layout)
+        mesh_utils.create_device_mesh(ici, ordered[first : first + size], allow_split_physical_axes=True)
+        for first in range(0, len(ordered), size)
     ]
     outer_first = np.stack(slices).reshape(*dcn, *ici)
     interleaved = outer_first.transpose([place + inner for place in range(len(AXES)) for inner in (0, len(AXES))])
@@ -33,15 +38,5 @@ def build_mesh(devices: Sequence[jax.Device], layout: Layout) -> Mesh:
     return Mesh(interleaved.reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def _split_slices(devices: Sequence[jax.Device], layout: Layout) -> list[list[jax.Device]]:
-    """Return the devices of each slice. Process ids are dense, slice by slice; TPU devices know their own slice."""
-    slices: list[list[jax.Device]] = [[] for _ in range(layout.num_slices)]
-    for device in sorted(devices, key=lambda device: (device.process_index, device.id)):
-        if device.platform == "tpu" and layout.num_slices > 1:
-            place = device.slice_index
-        else:
-            place = device.process_index // layout.hosts_per_slice
-        slices[place].append(device)
-    if len({len(members) for members in slices}) != 1:
-        raise ValueError(f"slices of unequal size: {[len(members) for members in slices]} devices")
-    return slices
+def _slice_of(device: jax.Device) -> int:
+    return getattr(device, "slice_index", 0) if device.platform == "tpu" else 0

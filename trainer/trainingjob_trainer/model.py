@@ -150,7 +150,7 @@ class Decoder(nnx.Module):
         stacked = nnx.vmap(
             lambda rngs: Layer(model, precision, rngs), in_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"}
         )
-        self.layers = stacked(rngs.fork(split=model.num_layers))  # type: ignore[no-untyped-call]
+        self.layers = stacked(rngs.split(model.num_layers))  # type: ignore[no-untyped-call]
         self.norm = RMSNorm(model, precision)
         if not model.tie_embeddings:
             self.head = make_param(rngs, (D, V), ("embed", "vocab"), D**-0.5, params)

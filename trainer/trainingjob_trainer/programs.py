@@ -4,7 +4,11 @@ JAX's own cache cannot serve a world: its key differs on every process, and only
 program is kept as one file, named by a hash of all that shaped it: this package's source, the libraries, the parts of
 the spec that enter the program, the layout, the platform, and the compiler's flags.
 
-Loading such a file runs what is in it: the folder must be writable by nobody but the job.
+A program is the same for all processes of a world. One that has it, or else process 0 that compiles it, hands it to the
+others through the checkpoint folder: hosts that share few cores compile once, and a host that comes back does not
+compile at all.
+
+Loading such a file runs what is in it: both folders must be writable by nobody but the job.
 """
 
 import hashlib
@@ -14,7 +18,6 @@ import os
 import pickle
 import platform
 import zlib
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,43 +27,78 @@ from jax.experimental import serialize_executable
 
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.files import write_whole
+from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
+SHARE_SECONDS = 1800
+"""How long a process waits for another one to compile."""
 LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "numpy")
 
 
 class Programs:
-    """Compiles programs, or loads them from a folder. `folder` is empty where none are kept."""
+    """Compiles programs, or loads them. `folder` keeps them on this host; where it is empty none are kept or shared.
 
-    def __init__(self, folder: str, config: RunConfig, layout: Layout) -> None:
+    `root` is the job's checkpoint folder.
+    """
+
+    def __init__(self, folder: str, root: Path, config: RunConfig, layout: Layout, peers: Peers) -> None:
         self._folder = Path(folder) if folder else None
+        self._shared = root / "programs"
         self._shaped_by = describe_surroundings(config, layout)
+        self._platform = config.accelerator_platform
+        self._peers = peers
         if folder:
             # The rest, such as a transfer's small programs, goes through JAX's own cache.
             jax.config.update("jax_compilation_cache_dir", folder)
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
             jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-    def build(self, name: str, function: Any, arguments: Sequence[Any], result: Any, **options: Any) -> Any:
-        """Return `function` compiled for arguments of these shapes and shardings.
+    def build(
+        self, name: str, function: Any, arguments: tuple[Any, ...], result: Any, *, once: bool = False, **options: Any
+    ) -> Any:
+        """Return `function` compiled for arguments of these shapes and shardings. All processes build together.
 
-        `result` is a tree of the structure that it returns; `options` are those of `jax.jit`.
+        `result` is a tree of the structure that it returns, `options` are those of `jax.jit`. `once`: it runs once, so
+        that on a CPU a quick compilation is worth more than quick code.
         """
-        path = self._path(name)
-        if path and (loaded := _load(path, tuple(arguments), result)):
-            LOG.info("loaded a compiled program name=%s", name)
-            return loaded
-        compiled = jax.jit(function, **options).lower(*arguments).compile()
-        LOG.info("compiled a program name=%s", name)
-        if path:
-            _keep(path, compiled)
-        return compiled
 
-    def _path(self, name: str) -> Path | None:  # None: programs are not kept
+        def compile_here() -> Any:
+            effort = {"xla_backend_optimization_level": 0} if once and self._platform == "cpu" else None
+            compiled = jax.jit(function, **options).lower(*arguments).compile(compiler_options=effort)
+            LOG.info("compiled a program name=%s", name)
+            return compiled
+
         if not self._folder:
-            return None
-        key = hashlib.sha256(json.dumps([name, self._shaped_by], sort_keys=True).encode()).hexdigest()
-        return self._folder / f"{name}-{key[:32]}.program"
+            return compile_here()
+        key = hashlib.sha256(json.dumps([name, self._shaped_by], sort_keys=True).encode()).hexdigest()[:32]
+        kept = self._folder / f"{name}-{key}.program"
+        trees = jax.tree.structure((arguments, {})), jax.tree.structure(result)
+        content = _read(kept)
+        program = _load(content, *trees)
+        told = self._peers.exchange(f"program/{name}", json.dumps([key, program is not None]), SHARE_SECONDS)
+        everyone: list[tuple[str, bool]] = [json.loads(text) for text in told]
+        if all(has for _, has in everyone):
+            LOG.info("loaded a compiled program name=%s", name)
+            return program
+        giver = next((process for process, (_, has) in enumerate(everyone) if has), 0)
+        shared = self._shared / kept.name
+        if self._peers.process == giver:
+            if program is None:
+                program = compile_here()
+                content = _serialize(program)
+                _write(kept, content)
+            if self._peers.num_processes > 1:
+                _write(shared, content)
+        self._peers.wait(f"program/{name}/given", SHARE_SECONDS)
+        if program is None and everyone[giver][0] == key:
+            content = _read(shared)
+            program = _load(content, *trees)
+            _write(kept, content)
+        self._peers.wait(f"program/{name}/taken", SHARE_SECONDS)
+        if self._peers.process == giver:
+            shared.unlink(missing_ok=True)
+        # Another kind of processor than the giver's, or a platform whose programs cannot be written down.
+        return compile_here() if program is None else program
 
 
 def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
@@ -103,23 +141,42 @@ def _describe_cpu() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
-def _load(path: Path, arguments: tuple[Any, ...], result: Any) -> Any | None:  # None: not there, or of no use
+def _read(path: Path) -> bytes:
+    """Return a kept program; empty: it is not there."""
     try:
-        serialized = pickle.loads(zlib.decompress(path.read_bytes()))  # noqa: S301  # the job's own folder
-        return serialize_executable.deserialize_and_load(
-            serialized, jax.tree.structure((arguments, {})), jax.tree.structure(result)
-        )
+        return path.read_bytes()
     except FileNotFoundError:
-        return None
-    except Exception as error:  # noqa: BLE001  # whatever is wrong with a kept program, compiling is the way out
-        LOG.warning("cannot load a compiled program, compiling it path=%s error=%s", path, error)
-        return None
+        return b""
+    except OSError as error:
+        LOG.warning("cannot read a compiled program path=%s error=%s", path, error)
+        return b""
 
 
-def _keep(path: Path, compiled: Any) -> None:
+def _load(content: bytes, arguments: Any, result: Any) -> Any | None:  # None: there is none, or it is of no use
+    if not content:
+        return None
     try:
-        serialized, _, _ = serialize_executable.serialize(compiled)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, zlib.compress(pickle.dumps(serialized), level=1))
+        serialized = pickle.loads(zlib.decompress(content))  # noqa: S301  # the job's own folders
+        return serialize_executable.deserialize_and_load(serialized, arguments, result)
+    except Exception as error:  # noqa: BLE001  # whatever is wrong with a kept program, compiling is the way out
+        LOG.warning("cannot load a compiled program, compiling it error=%s", error)
+        return None
+
+
+def _serialize(compiled: Any) -> bytes:
+    """Return a program as bytes; empty: this platform cannot."""
+    try:
+        return zlib.compress(pickle.dumps(serialize_executable.serialize(compiled)[0]), level=1)
     except Exception as error:  # noqa: BLE001  # training goes on without
+        LOG.warning("cannot write a compiled program down error=%s", error)
+        return b""
+
+
+def _write(path: Path, content: bytes) -> None:
+    if not content:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
+    except OSError as error:  # training goes on without
         LOG.warning("cannot keep a compiled program path=%s error=%s", path, error)

@@ -46,7 +46,7 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
     configure(config.accelerator_platform, layout)
     peers = connect(world, start.process, layout, config.accelerator_platform)
     steps = Steps(spec, build_mesh(jax.devices(), layout))
-    programs = Programs(start.compile_cache, config, layout)
+    programs = Programs(start.compile_cache, root, config, layout, peers)
 
     events.enter(Phase.RESTORING)
     checkpoints = Checkpoints(root, config, world, peers, indexes.train.identity, events)

@@ -1,0 +1,145 @@
+"""Trainer processes, driven as an agent drives them: a standby, one world on its standard input, events on a pipe."""
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainingjob_api.protocol import Damage, Failure, Phase
+from trainingjob_api.world import RunConfig, World
+from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Command, Event, Start
+
+PATIENCE = 120.0
+
+
+class Trainer:
+    """A trainer process and all that it said."""
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "trainingjob_trainer.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(writing,),
+            env={**os.environ, EVENTS_FD_VARIABLE: str(writing), "JAX_PLATFORMS": "cpu"},
+        )
+        os.close(writing)
+        self.events: list[Event] = []
+        self.log = ""
+        self._news: queue.Queue[Event | None] = queue.Queue()
+        self._readers = [
+            threading.Thread(target=self._read_events, args=(reading,), daemon=True),
+            threading.Thread(target=self._read_log, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_events(self, reading: int) -> None:
+        with os.fdopen(reading, "rb") as events:
+            for line in events:
+                self._news.put(Event.model_validate_json(line))
+        self._news.put(None)
+
+    def _read_log(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as output:
+            self.log = ""
+            for line in output:
+                self.log += line.decode(errors="replace")
+
+    def wait(self, wanted: Callable[[Event], Any]) -> Event:
+        """Return the next event that is wanted; every event before it is kept too."""
+        while True:
+            event = self._news.get(timeout=PATIENCE)
+            assert event is not None, f"the trainer ended first: {self.events[-3:]}\n{self.log}"
+            self.events.append(event)
+            if wanted(event):
+                return event
+
+    def write(self, message: Start | Command) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(message.model_dump_json().encode() + b"\n")
+        self.process.stdin.flush()
+
+    def wait_for_step(self, step: int) -> None:
+        self.wait(lambda event: event.progress and event.progress.step >= step)
+
+    def wait_for_end(self) -> int:
+        """Return the exit code, all events read."""
+        while (event := self._news.get(timeout=PATIENCE)) is not None:
+            self.events.append(event)
+        code = self.process.wait(timeout=PATIENCE)
+        for reader in self._readers:
+            reader.join(timeout=PATIENCE)
+        return code
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        for reader in self._readers:
+            reader.join(timeout=PATIENCE)
+
+    @property
+    def phases(self) -> list[Phase]:
+        return [event.phase for event in self.events if event.phase]
+
+    @property
+    def losses(self) -> dict[int, float]:
+        return {p.step: p.loss for e in self.events if (p := e.progress) and p.loss is not None}
+
+    @property
+    def committed(self) -> list[int]:
+        return [event.committed for event in self.events if event.committed is not None]
+
+    @property
+    def restored(self) -> int | None:
+        return next((event.restored for event in self.events if event.restored is not None), None)
+
+    @property
+    def damaged(self) -> list[Damage]:
+        return [event.damaged for event in self.events if event.damaged]
+
+    @property
+    def failure(self) -> Failure | None:
+        return next((event.failure for event in self.events if event.failure), None)
+
+
+class Crew:
+    """Trainer processes of one test. Standbys are started ahead, as an agent does, because importing takes seconds."""
+
+    def __init__(self) -> None:
+        self._all: list[Trainer] = []
+        self.standbys: list[Trainer] = []
+
+    def prepare(self, count: int) -> None:
+        while len(self.standbys) < count:
+            trainer = Trainer()
+            self._all.append(trainer)
+            self.standbys.append(trainer)
+
+    def start(self, config: RunConfig, world: World, compile_cache: Path | None = None) -> list[Trainer]:
+        """Hand a world to as many trainers as it has members."""
+        count = len(world.members)
+        self.prepare(count)
+        trainers, self.standbys = self.standbys[:count], self.standbys[count:]
+        for process, trainer in enumerate(trainers):
+            trainer.wait(lambda event: event.ready)
+            cache = str(compile_cache or "")
+            trainer.write(Start(config=config, world=world, process=process, compile_cache=cache))
+        return trainers
+
+    def close(self) -> None:
+        for trainer in self._all:
+            trainer.close()

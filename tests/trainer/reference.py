@@ -1,0 +1,85 @@
+"""The model and one step of AdamW, written again: NumPy in float64, one row and one head at a time, no library.
+
+What the trainer computes over any mesh must equal this. Gradients come from JAX, of a forward pass that is checked
+against the one here.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from trainingjob_api.job import TrainingJobSpec
+
+type Tree = dict[str, Any]
+
+
+def row_losses(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> np.ndarray:
+    """Return the cross-entropy of each prediction of one row of tokens."""
+    model = spec.model
+    x = params["embedding"][tokens[:-1]]
+    for number in range(model.num_layers):
+        layer = pick(params["layers"], number)
+        h = norm(x, layer["attention_norm"]["scale"], model.norm_epsilon)
+        for head in range(model.num_heads):
+            shared = head // (model.num_heads // model.num_kv_heads)
+            q = rotate(h @ layer["attention"]["query"][:, head], model.rope_theta)
+            k = rotate(h @ layer["attention"]["key"][:, shared], model.rope_theta)
+            v = h @ layer["attention"]["value"][:, shared]
+            x = x + attend(q, k, v) @ layer["attention"]["out"][head]
+        h = norm(x, layer["mlp_norm"]["scale"], model.norm_epsilon)
+        gate = h @ layer["mlp"]["gate"]
+        x = x + (gate / (1 + np.exp(-gate)) * (h @ layer["mlp"]["up"])) @ layer["mlp"]["down"]
+    x = norm(x, params["norm"]["scale"], model.norm_epsilon)
+    logits = x @ (params["embedding"].T if model.tie_embeddings else params["head"])
+    return np.log(np.exp(logits).sum(axis=-1)) - logits[np.arange(len(x)), tokens[1:]]
+
+
+def pick(tree: Any, number: int) -> Any:
+    """Return one layer's parameters."""
+    return {k: pick(v, number) for k, v in tree.items()} if isinstance(tree, dict) else tree[number]
+
+
+def norm(x: np.ndarray, scale: np.ndarray, epsilon: float) -> np.ndarray:
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * scale
+
+
+def rotate(x: np.ndarray, theta: float) -> np.ndarray:
+    """Turn the pair (i, i + half) at position p by p / theta ** (i / half), as complex numbers."""
+    half = x.shape[-1] // 2
+    turns = np.exp(1j * np.outer(np.arange(len(x)), theta ** (-np.arange(half) / half)))
+    turned = (x[:, :half] + 1j * x[:, half:]) * turns
+    return np.concatenate([turned.real, turned.imag], axis=-1)
+
+
+def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    out = np.zeros((len(q), v.shape[-1]))
+    for place in range(len(q)):
+        scores = np.exp(q[place] @ k[: place + 1].T / np.sqrt(q.shape[-1]))
+        out[place] = scores / scores.sum() @ v[: place + 1]
+    return out
+
+
+class AdamW:
+    """AdamW after its paper, with clipping by the global norm; state in float64, by the parameter's path."""
+
+    def __init__(self, spec: TrainingJobSpec) -> None:
+        self.spec = spec
+        self.step = 0
+        self.m: dict[str, np.ndarray] = {}
+        self.v: dict[str, np.ndarray] = {}
+
+    def update(self, params: dict[str, np.ndarray], grads: dict[str, np.ndarray], rate: float) -> dict[str, np.ndarray]:
+        o = self.spec.optimizer
+        self.step += 1
+        total = np.sqrt(sum((grad**2).sum() for grad in grads.values()))
+        clip = min(1.0, o.clip_norm / total) if o.clip_norm else 1.0
+        updated = {}
+        for name, param in params.items():
+            grad = grads[name] * clip
+            self.m[name] = o.beta1 * self.m.get(name, 0.0) + (1 - o.beta1) * grad
+            self.v[name] = o.beta2 * self.v.get(name, 0.0) + (1 - o.beta2) * grad**2
+            m_hat = self.m[name] / (1 - o.beta1**self.step)
+            v_hat = self.v[name] / (1 - o.beta2**self.step)
+            decay = 0.0 if name.endswith("scale']") else o.weight_decay
+            updated[name] = param - rate * (m_hat / (np.sqrt(v_hat) + o.epsilon) + decay * param)
+        return updated

@@ -1,0 +1,232 @@
+"""Real trainer processes in real worlds, spoken to as an agent does."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.crew import Crew, Trainer
+from tests.trainer.tiny import make_config, make_spec, make_world
+from trainingjob_api.protocol import FailureReason, Phase
+from trainingjob_api.world import RunConfig, Span
+from trainingjob_trainer.events import ORPHANED
+from trainingjob_trainer.wire import Command
+
+WHOLE_LIFE = [Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING, Phase.TRAINING]
+FIRST = Span(generation=1, first=1)
+MANY = 100_000
+"""Steps that no test ends: it kills the world or leaves it."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "shared/checkpoints"
+
+
+def make(root: Path, text: Path, **changes: Any) -> RunConfig:
+    return make_config(make_spec(root, text, **changes))
+
+
+def read_curve(root: Path) -> dict[tuple[int, int], float]:
+    lines = (root / "metrics/metrics.jsonl").read_text().splitlines()
+    return {(line["generation"], line["step"]): line["loss"] for line in map(json.loads, lines) if "loss" in line}
+
+
+def undisturbed(crew: Crew, root: Path, text: Path, programs: Path, num_steps: int) -> dict[int, float]:
+    """Train the same job alone and without a fault; return its losses."""
+    config = make(root.parent / "undisturbed/run", text, training__steps=num_steps, schedule__type="constant")
+    (trainer,) = crew.start(config, make_world(1, 1), programs)
+    assert trainer.wait_for_end() == 0, trainer.log
+    return trainer.losses
+
+
+def test_two_processes_train_to_the_end(crew: Crew, root: Path, text: Path, programs: Path) -> None:
+    held_out = [{"name": "held", "path": str(text), "everySteps": 4, "numBatches": 2}]
+    config = make(root, text, evaluation=held_out)
+
+    trainers = crew.start(config, make_world(1, 2), programs)
+
+    for trainer in trainers:
+        assert trainer.wait_for_end() == 0, trainer.log
+        assert trainer.phases[: len(WHOLE_LIFE)] == WHOLE_LIFE
+        assert trainer.phases[-1] is Phase.DONE
+        assert Phase.EVALUATING in trainer.phases
+        assert trainer.restored == 0
+        assert trainer.committed == [2, 4, 6]
+        assert list(trainer.losses) == [1, 2, 3, 4, 5, 6]
+    assert trainers[0].losses == trainers[1].losses
+    assert trainers[0].losses[6] < trainers[0].losses[1]
+    assert read_curve(root) == {(1, step): loss for step, loss in trainers[0].losses.items()}
+    last = [event.progress for event in trainers[1].events if event.progress][-1]
+    assert last.evaluations["held"] == pytest.approx(trainers[1].losses[6], abs=1.0)
+    assert sorted(path.name for path in (root / "lineage-0").iterdir()) == ["2", "4", "6"]
+    assert list((root / "programs").iterdir()) == []
+
+
+def test_a_killed_world_is_followed_on_fewer_and_then_on_more_processes(
+    crew: Crew, root: Path, text: Path, programs: Path
+) -> None:
+    config = make(root, text, training__steps=MANY, schedule__type="constant")
+    both = crew.start(config, make_world(1, 2), programs)
+    crew.prepare(1)
+    both[0].wait(lambda event: event.committed == 4)
+    for trainer in both:
+        trainer.kill()
+
+    (one,) = crew.start(config, make_world(2, 1, (FIRST,)), programs)
+    crew.prepare(2)
+    one.wait(lambda event: event.restored is not None)
+    shrunk_at = one.restored
+    assert shrunk_at is not None
+    assert shrunk_at >= 4
+    one.wait(lambda event: event.committed is not None and event.committed >= shrunk_at + 4)
+    one.write(Command(leave=True))
+    assert one.wait_for_end() == 0, one.log
+    assert one.phases[-1] is Phase.LEFT
+    grown_at = one.committed[-1]
+    assert grown_at == max(one.losses)
+
+    history = (
+        Span(generation=1, first=1, last=shrunk_at),
+        Span(generation=2, first=shrunk_at + 1),
+    )
+    grown = crew.start(config, make_world(3, 2, history), programs)
+    grown[1].wait_for_step(grown_at + 4)
+    assert [trainer.restored for trainer in grown if trainer.restored is not None] == [grown_at]
+    for trainer in grown:
+        trainer.kill()
+
+    num_steps = grown_at + 4
+    want = undisturbed(crew, root, text, programs, num_steps)
+    curve = read_curve(root)
+    spans = [(1, 1, shrunk_at), (2, shrunk_at + 1, grown_at), (3, grown_at + 1, num_steps)]
+    seen = {step: curve[generation, step] for generation, first, last in spans for step in range(first, last + 1)}
+    assert seen == pytest.approx(want, abs=1e-3)
+
+
+def test_a_world_leaves_together_when_one_process_is_asked(crew: Crew, root: Path, text: Path, programs: Path) -> None:
+    config = make(root, text, training__steps=MANY, checkpoint__save__everySteps=MANY)
+    trainers = crew.start(config, make_world(1, 2), programs)
+    for trainer in trainers:
+        trainer.wait_for_step(2)
+
+    trainers[1].process.send_signal(signal.SIGTERM)
+
+    for trainer in trainers:
+        assert trainer.wait_for_end() == 0, trainer.log
+        assert trainer.phases[-1] is Phase.LEFT
+    assert trainers[0].committed == trainers[1].committed == [max(trainers[0].losses)]
+
+
+def test_a_damaged_step_is_reported_and_the_one_before_it_restored(
+    crew: Crew, root: Path, text: Path, programs: Path
+) -> None:
+    config = make(root, text, schedule__type="constant")
+    (first,) = crew.start(config, make_world(1, 1), programs)
+    crew.prepare(2)
+    assert first.wait_for_end() == 0, first.log
+    largest = max(
+        (path for path in (root / "lineage-0/6").rglob("*") if path.is_file()), key=lambda p: p.stat().st_size
+    )
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 4
+    largest.write_bytes(content)
+
+    trainers = crew.start(config, make_world(2, 2, (FIRST,)), programs)
+
+    for trainer in trainers:
+        assert trainer.wait_for_end() == 0, trainer.log
+        assert trainer.restored == 4
+        assert trainer.committed == [6]
+    (damage,) = trainers[0].damaged
+    assert damage.step == 6
+    assert "has changed since it was saved" in damage.message
+    assert trainers[0].losses == pytest.approx({step: first.losses[step] for step in (5, 6)}, abs=1e-3)
+
+
+def test_a_finished_job_that_is_started_again_is_done_at_once(
+    crew: Crew, root: Path, text: Path, programs: Path
+) -> None:
+    config = make(root, text)
+    (first,) = crew.start(config, make_world(1, 1), programs)
+    crew.prepare(1)
+    assert first.wait_for_end() == 0, first.log
+
+    (again,) = crew.start(config, make_world(2, 1, (FIRST,)), programs)
+
+    assert again.wait_for_end() == 0, again.log
+    assert (again.restored, again.losses, again.phases[-1]) == (6, {}, Phase.DONE)
+
+
+def test_losses_that_stay_infinite_fail_the_world_at_the_same_step(
+    crew: Crew, root: Path, text: Path, programs: Path
+) -> None:
+    config = make(root, text, training__steps=MANY, optimizer={"learningRate": 10.0, "clipNorm": 0, "weightDecay": 10})
+
+    (trainer,) = crew.start(config, make_world(1, 1))
+
+    assert trainer.wait_for_end() == 1
+    assert trainer.failure is not None
+    assert (trainer.failure.reason, trainer.failure.fatal) == (FailureReason.NON_FINITE, False)
+    assert trainer.failure.path == "spec.optimizer.learningRate"
+    assert trainer.failure.step is not None
+
+
+def fail(crew: Crew, config: RunConfig) -> Trainer:
+    (trainer,) = crew.start(config, make_world(1, 1))
+    assert trainer.wait_for_end() == 1
+    return trainer
+
+
+def test_what_cannot_be_trained_fails_at_once_in_words(crew: Crew, root: Path, text: Path, programs: Path) -> None:
+    crew.prepare(3)
+    (text / "part-0.txt").write_bytes(b"text \xff")
+    bad_text = fail(crew, make(root, text)).failure
+    assert bad_text is not None
+    assert (bad_text.reason, bad_text.fatal, bad_text.path) == (FailureReason.DATA, True, "spec.data.train[0].path")
+    assert "part-0.txt is not UTF-8 text: byte 5" in bad_text.message
+
+    small_vocabulary = fail(crew, make(root, text, model__vocabSize=100)).failure
+    assert small_vocabulary is not None
+    assert (small_vocabulary.path, small_vocabulary.value) == ("spec.model.vocabSize", "100")
+
+    foreign = fail(crew, make_config(make_spec(root, text), uid="other")).failure
+    assert foreign is not None
+    assert (foreign.reason, foreign.fatal, foreign.path) == (FailureReason.CONFIG, True, "spec.checkpoint.uri")
+    assert "holds the checkpoints of tests/tiny" in foreign.message
+
+
+def test_a_folder_that_cannot_be_written_is_a_storage_failure(crew: Crew, tmp_path: Path, text: Path) -> None:
+    (tmp_path / "file").touch()
+
+    failure = fail(crew, make(tmp_path / "file/checkpoints", text)).failure
+
+    assert failure is not None
+    assert (failure.reason, failure.fatal, failure.path) == (FailureReason.STORAGE, True, "spec.checkpoint.uri")
+    assert "Not a directory" in failure.message
+
+
+def test_a_trainer_whose_agent_is_gone_ends(crew: Crew, root: Path, text: Path, programs: Path) -> None:
+    config = make(root, text, training__steps=MANY)
+    (trainer,) = crew.start(config, make_world(1, 1), programs)
+    trainer.wait_for_step(1)
+    assert trainer.process.stdin is not None
+
+    trainer.process.stdin.close()
+
+    assert trainer.wait_for_end() == ORPHANED
+    assert trainer.failure is None
+
+
+def test_a_standby_whose_agent_is_gone_ends_quietly(crew: Crew) -> None:
+    crew.prepare(1)
+    (standby,) = crew.standbys
+    standby.wait(lambda event: event.ready)
+    assert standby.process.stdin is not None
+
+    standby.process.stdin.close()
+
+    assert standby.wait_for_end() == 0
+    assert standby.phases == []

@@ -1,0 +1,44 @@
+"""The mesh: DCN outside, ICI inside, for each axis."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from tests.trainer.tiny import make_layout
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.world import Layout
+from trainingjob_trainer.mesh import build_mesh
+
+CASES: dict[str, tuple[Layout, list[list[list[int]]]]] = {
+    "one slice": (
+        make_layout(devices_per_host=8, ici=AxisDegrees(data=2, fsdp=2, tensor=2)),
+        [[[0, 1], [2, 3]], [[4, 5], [6, 7]]],
+    ),
+    "data over slices": (
+        make_layout(num_slices=2, devices_per_host=4, ici=AxisDegrees(fsdp=4), dcn=AxisDegrees(data=2)),
+        [[[0], [1], [2], [3]], [[4], [5], [6], [7]]],
+    ),
+    "data over slices and inside them": (
+        make_layout(num_slices=2, devices_per_host=4, ici=AxisDegrees(data=2, fsdp=2), dcn=AxisDegrees(data=2)),
+        [[[0], [1]], [[2], [3]], [[4], [5]], [[6], [7]]],
+    ),
+    "fsdp over slices and inside them": (
+        make_layout(num_slices=2, devices_per_host=4, ici=AxisDegrees(fsdp=2, tensor=2), dcn=AxisDegrees(fsdp=2)),
+        [[[0, 1], [2, 3], [4, 5], [6, 7]]],
+    ),
+}
+
+
+@pytest.mark.parametrize(("layout", "want"), CASES.values(), ids=CASES.keys())
+def test_orders_devices(layout: Layout, want: list[list[list[int]]]) -> None:
+    mesh = build_mesh(jax.devices()[::-1], layout)
+
+    assert np.vectorize(lambda device: device.id)(mesh.devices).tolist() == want
+    assert mesh.axis_names == ("data", "fsdp", "tensor")
+    assert mesh.axis_types == (AxisType.Auto,) * 3
+
+
+def test_another_number_of_devices_is_refused() -> None:
+    with pytest.raises(ValueError, match="the layout has 2 devices, not 8"):
+        build_mesh(jax.devices(), make_layout())

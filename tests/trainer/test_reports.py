@@ -1,0 +1,159 @@
+"""What the trainer says: failures, events, metrics, learning rates."""
+
+import errno
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+from jax.errors import JaxRuntimeError
+from tensorboardX.proto import event_pb2
+
+from trainingjob_api.learning import Optimizer, Schedule
+from trainingjob_api.protocol import FailureReason, Phase, Progress
+from trainingjob_api.running import Metrics
+from trainingjob_trainer.events import Events
+from trainingjob_trainer.failures import TrainingError, explain, storage_error
+from trainingjob_trainer.metrics import MetricsWriter
+from trainingjob_trainer.optimizer import learning_rate
+from trainingjob_trainer.wire import Event
+
+EXPLAINED: dict[str, tuple[BaseException, FailureReason, bool]] = {
+    "a known cause": (
+        TrainingError(FailureReason.DATA, "no text", path="spec.data.train[0].path"),
+        FailureReason.DATA,
+        True,
+    ),
+    "an unknown one": (RuntimeError("what is this"), FailureReason.CRASH, False),
+    "no memory on the host": (MemoryError("no memory"), FailureReason.OUT_OF_MEMORY, False),
+    "no memory on the device": (
+        JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12 bytes"),
+        FailureReason.OUT_OF_MEMORY,
+        False,
+    ),
+    "a peer's end, told by gloo": (
+        JaxRuntimeError("FAILED_PRECONDITION: Gloo all-reduce failed: Connection reset by peer"),
+        FailureReason.PEER,
+        False,
+    ),
+    "a peer's end, told by a barrier": (
+        JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out. Id: trainingjob/ready"),
+        FailureReason.PEER,
+        False,
+    ),
+    "a program that XLA refuses": (JaxRuntimeError("INVALID_ARGUMENT: bad shape"), FailureReason.CRASH, False),
+    "a full disk": (storage_error(OSError(errno.ENOSPC, ""), "saving", "/x/y"), FailureReason.STORAGE, False),
+    "a read-only disk": (storage_error(OSError(errno.EROFS, ""), "saving", "/x/y"), FailureReason.STORAGE, True),
+}
+
+
+@pytest.mark.parametrize(("error", "reason", "fatal"), EXPLAINED.values(), ids=EXPLAINED.keys())
+def test_explain(error: BaseException, reason: FailureReason, fatal: bool) -> None:
+    failure = explain(error, step=7)
+
+    assert (failure.reason, failure.fatal, failure.step) == (reason, fatal, 7)
+    assert type(error).__name__ in failure.log
+
+
+def test_a_long_message_is_cut() -> None:
+    assert len(explain(RuntimeError("x" * 5000), step=None).message) == 1024
+
+
+def test_events_are_lines_and_a_phase_is_told_once(tmp_path: Path) -> None:
+    with (tmp_path / "events").open("wb", buffering=0) as file:
+        events = Events(file.fileno())
+        for phase in (Phase.TRAINING, Phase.TRAINING, Phase.SAVING, Phase.TRAINING):
+            events.enter(phase)
+        events.send(Event(progress=Progress(step=3, loss=1.5)))
+
+    lines = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [line.phase for line in lines[:3]] == [Phase.TRAINING, Phase.SAVING, Phase.TRAINING]
+    assert lines[3].progress == Progress(step=3, loss=1.5)
+    assert events.step == 3
+
+
+def test_a_program_started_by_hand_is_told_so() -> None:
+    with pytest.raises(ValueError, match="TRAININGJOB_EVENTS_FD must be the number of an open file"):
+        Events.from_environment({})
+
+
+def progress(step: int, loss: float | None = 2.0) -> Progress:
+    return Progress(step=step, loss=loss, grad_norm=1.0, learning_rate=0.1, tokens_per_second=10.0, step_seconds=0.1)
+
+
+def read_lines(root: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (root / "metrics/metrics.jsonl").read_text().splitlines()]
+
+
+def test_due_steps_and_the_last_are_written_with_their_generation(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, Metrics(every_steps=2, tensorboard=False), generation=3, restored=0) as writer:
+        for step in (1, 2, 3):
+            writer.write_step(progress(step), last=step == 3)
+        writer.write_evaluation(3, "held", 1.25)
+
+    lines = read_lines(tmp_path)
+    assert [(line["generation"], line["step"], line.get("loss")) for line in lines] == [
+        (3, 2, 2.0),
+        (3, 3, 2.0),
+        (3, 3, None),
+    ]
+    assert (lines[2]["evaluation"], lines[2]["held_out_loss"]) == ("held", 1.25)
+
+
+def test_a_line_that_a_killed_writer_left_half_is_cut(tmp_path: Path) -> None:
+    metrics = Metrics(every_steps=1, tensorboard=False)
+    with MetricsWriter(tmp_path, metrics, generation=1, restored=0) as writer:
+        writer.write_step(progress(1), last=False)
+    with (tmp_path / "metrics/metrics.jsonl").open("a") as file:
+        file.write('{"generation": 1, "st')
+
+    with MetricsWriter(tmp_path, metrics, generation=2, restored=1) as writer:
+        writer.write_step(progress(2), last=False)
+
+    assert [line["step"] for line in read_lines(tmp_path)] == [1, 2]
+
+
+def test_a_loss_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, Metrics(every_steps=1, tensorboard=False), generation=1, restored=0) as writer:
+        writer.write_evaluation(1, "held", float("nan"))
+
+    assert read_lines(tmp_path)[0]["held_out_loss"] is None
+
+
+def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, Metrics(every_steps=1), generation=1, restored=0) as writer:
+        writer.write_step(progress(4), last=False)
+
+    (path,) = (tmp_path / "metrics/tensorboard").iterdir()
+    seen = {value.tag: (event.step, value.simple_value) for event in read_events(path) for value in event.summary.value}
+    assert seen["train/loss"] == (4, 2.0)
+
+
+def read_events(path: Path) -> list[event_pb2.Event]:
+    """Read TensorBoard's records: length, its checksum, the event, its checksum."""
+    content, place, found = path.read_bytes(), 0, []
+    while place < len(content):
+        size = int.from_bytes(content[place : place + 8], "little")
+        found.append(event_pb2.Event.FromString(content[place + 12 : place + 12 + size]))
+        place += 16 + size
+    return found
+
+
+RATES: dict[str, tuple[Schedule, dict[int, float]]] = {
+    "constant": (Schedule(type="constant"), {1: 1.0, 100: 1.0}),
+    "warm-up from zero": (Schedule(type="constant", warmup_steps=10), {1: 0.1, 5: 0.5, 10: 1.0, 11: 1.0}),
+    "linear to the final fraction": (Schedule(type="linear", final_fraction=0.2), {50: 0.6, 100: 0.2}),
+    "cosine to the final fraction": (
+        Schedule(type="cosine", warmup_steps=20, final_fraction=0.0),
+        {20: 1.0, 60: 0.5, 100: 0.0},
+    ),
+}
+
+
+@pytest.mark.parametrize(("schedule", "want"), RATES.values(), ids=RATES.keys())
+def test_learning_rate(schedule: Schedule, want: dict[int, float]) -> None:
+    optimizer = Optimizer(learning_rate=2.0)
+
+    seen = {step: float(learning_rate(jnp.int32(step), optimizer, schedule, 100)) for step in want}
+
+    assert seen == pytest.approx({step: 2.0 * rate for step, rate in want.items()}, abs=1e-6)

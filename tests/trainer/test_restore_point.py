@@ -1,0 +1,221 @@
+"""Which saved step is restored, and what happens to the others."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.tiny import UID, make_world
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import Span
+from trainingjob_trainer.events import Events
+from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.integrity import Integrity, hash_files, list_files, write_integrity
+from trainingjob_trainer.restore_point import RestorePoint, belongs
+from trainingjob_trainer.world import Peers
+
+DATA = "index"
+HISTORY = (Span(generation=1, first=1, last=20), Span(generation=3, first=21))
+
+
+def record(generation: int, step: int, uid: str = UID) -> Integrity:
+    return Integrity(job_uid=uid, generation=generation, step=step, data=DATA, files={})
+
+
+BELONGS: dict[str, tuple[Integrity, tuple[Span, ...], bool, bool]] = {
+    "inside a closed span": (record(1, 20), HISTORY, False, True),
+    "after a closed span": (record(1, 30), HISTORY, False, False),
+    "inside the open span": (record(3, 40), HISTORY, False, True),
+    "before the generation's span": (record(3, 20), HISTORY, False, False),
+    "of a generation that was left out": (record(2, 30), HISTORY, False, False),
+    "of the newest generation, not recorded yet": (record(4, 50), HISTORY, False, True),
+    "of this world's own number": (record(5, 50), HISTORY, False, False),
+    "the restore point of a span, of a generation left out": (record(2, 20), HISTORY, False, True),
+    "no history yet": (record(1, 10), (), False, True),
+    "of another job": (record(1, 10, "other"), (), False, False),
+    "of another job, taken over": (record(9, 10, "other"), (), True, True),
+    "of another job, taken over before, and not restored then": (record(1, 10, "other"), HISTORY, True, False),
+    "of another job, restored when it was taken over": (
+        record(7, 10, "other"),
+        (Span(generation=1, first=11),),
+        True,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("saved", "lineage", "takeover", "want"), BELONGS.values(), ids=BELONGS.keys())
+def test_belongs(saved: Integrity, lineage: tuple[Span, ...], takeover: bool, want: bool) -> None:
+    assert belongs(saved, make_world(5, 1, lineage), takeover=takeover) is want
+
+
+class Shelf:
+    """A lineage's folder with made-up steps, and what is said about it."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "lineage-0"
+        self.folder.mkdir()
+        self.log = root / "events"
+        self._events = self.log.open("wb", buffering=0)
+        self.events = Events(self._events.fileno())
+
+    def save(self, step: int, generation: int = 1, *, uid: str = UID, data: str = DATA, commit: bool = True) -> Path:
+        folder = self.folder / str(step)
+        (folder / "array").mkdir(parents=True)
+        (folder / "array/0").write_bytes(bytes([step]) * 100)
+        (folder / "metadata").write_text("{}")
+        if commit:
+            files = hash_files(folder, list_files(folder))
+            integrity = Integrity(job_uid=uid, generation=generation, step=step, data=data, files=files)
+            write_integrity(folder, integrity)
+        return folder
+
+    def find(self, lineage: tuple[Span, ...] = (), *, takeover: bool = False, peers: Peers | None = None) -> int | None:
+        search = RestorePoint(
+            self.folder, make_world(5, 1, lineage), peers or Peers(0, 1), self.events, takeover=takeover
+        )
+        found = search.find(DATA)
+        return int(found.name) if found else None
+
+    def damaged(self) -> dict[int, str]:
+        said = [json.loads(line)["damaged"] for line in self.log.read_text().splitlines()]
+        return {one["step"]: one["message"] for one in said}
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
+    def close(self) -> None:
+        self._events.close()
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _closed(shelf: Shelf) -> object:
+    yield
+    shelf.close()
+
+
+def test_an_empty_folder_is_a_start_from_scratch(shelf: Shelf) -> None:
+    assert shelf.find() is None
+
+
+def test_the_newest_step_of_the_history_wins(shelf: Shelf) -> None:
+    for step, generation in ((10, 1), (20, 1), (30, 1), (40, 2)):
+        shelf.save(step, generation)
+
+    assert shelf.find((Span(generation=1, first=1, last=20), Span(generation=3, first=21))) == 20
+
+
+def test_later_steps_and_unfinished_saves_make_way(shelf: Shelf) -> None:
+    shelf.save(10)
+    shelf.save(20, commit=False)
+    shelf.save(30, 2)
+    (shelf.folder / "40.orbax-checkpoint-tmp").mkdir()
+
+    assert shelf.find((Span(generation=1, first=1, last=10), Span(generation=3, first=11))) == 10
+    assert shelf.names() == ["10"]
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a flipped bit": (lambda folder: flip(folder / "array/0"), "array/0 has changed since it was saved"),
+    "a cut file": (lambda folder: (folder / "array/0").write_bytes(b"x"), "array/0 has 1 bytes instead of 100"),
+    "a missing file": (lambda folder: (folder / "metadata").unlink(), "metadata is missing"),
+    "a broken record": (lambda folder: (folder / "integrity.json").write_text("{"), "integrity.json cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_step_is_reported_set_aside_and_passed_over(
+    shelf: Shelf, damage: Callable[[Path], object], words: str
+) -> None:
+    shelf.save(10)
+    damage(shelf.save(20))
+
+    assert shelf.find() == 10
+    assert words in shelf.damaged()[20]
+    assert shelf.names() == ["10", "20.damaged-5"]
+
+
+def test_training_never_starts_from_scratch_because_of_damage(shelf: Shelf) -> None:
+    flip(shelf.save(10) / "array/0")
+
+    with pytest.raises(TrainingError, match=r"no saved step .* is whole.* \(step 10: array/0 has changed") as caught:
+        shelf.find()
+
+    assert (caught.value.reason, caught.value.fatal) == (FailureReason.STORAGE, True)
+
+
+def test_training_never_starts_from_scratch_when_its_checkpoints_are_gone(shelf: Shelf) -> None:
+    with pytest.raises(TrainingError, match="though step 20 was restored before"):
+        shelf.find(HISTORY)
+
+
+def test_other_data_refuses_to_resume(shelf: Shelf) -> None:
+    shelf.save(10, data="another index")
+
+    with pytest.raises(TrainingError, match="step 10 was trained on other rows") as caught:
+        shelf.find()
+
+    assert (caught.value.reason, caught.value.path) == (FailureReason.DATA, "spec.data.train")
+
+
+def test_a_job_that_took_over_prefers_its_own_steps(shelf: Shelf) -> None:
+    shelf.save(10, 1)
+    shelf.save(50, 9, uid="other")
+
+    assert shelf.find((Span(generation=1, first=6),), takeover=True) == 10
+
+
+class Meeting:
+    """What processes of one world tell each other, for processes that are threads."""
+
+    def __init__(self, size: int) -> None:
+        self.barrier = threading.Barrier(size, timeout=30)
+        self.said: dict[tuple[str, int], str] = {}
+
+
+class Thread(Peers):
+    """A process of a world that is a thread of this one."""
+
+    def __init__(self, process: int, size: int, meeting: Meeting) -> None:
+        super().__init__(process, size)
+        self.meeting = meeting
+
+    def wait(self, name: str, seconds: float) -> None:
+        self.meeting.barrier.wait()
+
+    def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
+        self.meeting.said[name, self.process] = text
+        self.meeting.barrier.wait()
+        return tuple(self.meeting.said[name, process] for process in range(self.num_processes))
+
+
+@pytest.mark.parametrize("name", ["array/0", "metadata"])
+def test_all_processes_agree_whoever_finds_the_damage(shelf: Shelf, name: str) -> None:
+    shelf.save(10)
+    flip(shelf.save(20) / name)
+    meeting, found = Meeting(2), {}
+
+    def search(process: int) -> None:
+        found[process] = shelf.find(peers=Thread(process, 2, meeting))
+
+    threads = [threading.Thread(target=search, args=(process,)) for process in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+
+    assert found == {0: 10, 1: 10}
+    assert list(shelf.damaged()) == [20]

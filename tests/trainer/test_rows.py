@@ -1,0 +1,62 @@
+"""The sample order: each row once an epoch, in an order that only the seed decides."""
+
+import numpy as np
+import pytest
+
+from trainingjob_trainer.rows import permute, rows_of_slots, slots_of_step
+
+SIZES = (1, 2, 3, 4, 5, 16, 17, 100, 257, 4096, 65537)
+
+
+@pytest.mark.parametrize("num_rows", SIZES)
+def test_an_epoch_holds_every_row_once(num_rows: int) -> None:
+    rows = permute(np.arange(num_rows), num_rows, seed=3, epoch=0)
+
+    assert sorted(rows.tolist()) == list(range(num_rows))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    places = np.arange(1000)
+    orders = {tuple(permute(places, 1000, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}
+
+    assert len(orders) == 4
+
+
+def test_the_order_stays_what_it_was() -> None:
+    # A change here trains running jobs on other rows than their checkpoints say.
+    assert permute(np.arange(8), 8, seed=0, epoch=0).tolist() == [5, 4, 1, 7, 2, 3, 6, 0]
+
+
+def test_neighbours_are_scattered() -> None:
+    rows = permute(np.arange(10_000), 10_000, seed=0, epoch=0)
+
+    assert abs(np.corrcoef(np.arange(10_000), rows)[0, 1]) < 0.05
+
+
+def test_rows_beyond_32_bits_are_reached() -> None:
+    num_rows = 10**13
+    rows = permute(np.arange(1000), num_rows, seed=1, epoch=2)
+
+    assert len(set(rows.tolist())) == 1000
+    assert 0.4 * num_rows < rows.mean() < 0.6 * num_rows
+
+
+@pytest.mark.parametrize("batch", [1, 3, 7, 10, 25])
+def test_batches_of_any_size_walk_the_same_slots(batch: int) -> None:
+    num_steps = 50
+    slots = np.concatenate([slots_of_step(step, batch) for step in range(1, num_steps + 1)])
+
+    assert slots.tolist() == list(range(num_steps * batch))
+
+
+def test_a_batch_may_span_epochs() -> None:
+    rows = rows_of_slots(np.arange(25), num_rows=10, seed=0)
+
+    assert sorted(rows[:10]) == sorted(rows[10:20]) == list(range(10))
+    assert len(set(rows[20:])) == 5
+
+
+def test_a_slot_far_out_is_found_alone() -> None:
+    slot = np.array([10**15 + 7])
+
+    assert rows_of_slots(slot, 12_345, seed=9) == rows_of_slots(np.arange(slot[0] - 5, slot[0] + 1), 12_345, 9)[-1]
