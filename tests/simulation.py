@@ -131,7 +131,7 @@ class Simulation:
         self.commits: set[tuple[int, int]] = set()
         self.steps: dict[int, float] = {}
         self.announced: dict[int, str] = {}
-        self.operator_up = True
+        self.num_checked = 0
         self.restart_operator()
 
     # The operator
@@ -219,6 +219,9 @@ class Simulation:
         generations = [s["world"]["generation"] for s in self.cluster.statuses if s.get("world")]
         assert generations == sorted(generations), "generations never fall"
         assert self.announced.items() <= written.items(), "what is announced is written, with the same members"
+        for status in self.cluster.statuses[self.num_checked :]:
+            TrainingJobStatus.model_validate(status)  # within the bounds of the schema
+        self.num_checked = len(self.cluster.statuses)
         attempts = self.status.attempts
         assert len({attempt.generation for attempt in attempts}) == len(attempts), "one attempt a world"
 

@@ -200,7 +200,7 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     ),
     "the operator is new and has not heard of slice 1": (
         lambda: forget_slice(trained(listening=5.0), 1),
-        (Wait, Reason.JOINING),
+        (Wait, Reason.LISTENING),
     ),
     "the operator listens for long and never heard of slice 1": (
         lambda: forget_slice(trained(listening=20.0), 1).hear_slice(0, still=20.0),

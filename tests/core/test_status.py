@@ -3,7 +3,7 @@
 import json
 from datetime import timedelta
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import NOW, job_manifest, make_plan
@@ -142,6 +142,7 @@ def test_time_after_a_lost_slice_is_recovery_from_when_it_fell_silent() -> None:
     assert status.attempts[0].cause.message == "host 0 of slice 1 fell silent and its peers stopped"
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-100, 100), st.sampled_from(["train", "crash", "lose", "leave"])), max_size=12))
 def test_every_second_is_in_exactly_one_place(moves: list[tuple[float, str]]) -> None:
     scene = trained()

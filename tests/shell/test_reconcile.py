@@ -147,6 +147,24 @@ async def test_two_slices_are_needed_and_one_is_lost_for_a_while() -> None:
     assert len(sim.cluster.all("JobSet")) == 1
 
 
+async def test_a_new_operator_changes_nothing_in_the_status_until_it_has_heard_of_all_hosts() -> None:
+    sim = Simulation(total=60)
+    await sim.run_until_step(10)
+    before = sim.status
+    written = len(sim.cluster.statuses)
+    sim.restart_operator()
+    await sim.look()
+    assert len(sim.cluster.statuses) == written
+
+    await sim.run(8)
+
+    assert sim.status.attempts[0].started == before.attempts[0].started
+    assert len(sim.status.attempts) == 1
+    assert {one.type: one.last_transition_time for one in sim.status.conditions} == {
+        one.type: one.last_transition_time for one in before.conditions
+    }
+
+
 async def fault_run(fault_at: int, *, after: bool, error: BaseException) -> Simulation:
     """Run a job through a lost slice, with a fault at one write."""
     sim = Simulation(total=16)

@@ -116,6 +116,8 @@ def _keep_on(plan: Plan, seen: Observed, doubt: str) -> Decision:
         return _suspend(seen)
     if doubt:
         return Wait(Reason.HOST_UNCERTAIN, doubt)
+    if any(seat.news is None for seat in seen.seats):
+        return Wait(Reason.LISTENING, "this operator is new and has not heard of all hosts yet")
     leaving = [seat.member for seat in seen.seats if seat.pod and seat.pod.deleting]
     if leaving:
         words = ", ".join(f"host {member.host} of slice {member.slice}" for member in leaving[:4])

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     WAITING_FOR_SLICES = "WaitingForSlices"
     FORMED = "Formed"
     # A world
+    LISTENING = "Listening"
     JOINING = "Joining"
     TRAINING = "Training"
     ALL_SLICES = "AllSlices"

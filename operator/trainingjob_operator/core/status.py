@@ -11,7 +11,7 @@ from trainingjob_api.world import World
 from trainingjob_operator.core import attempts as lives
 from trainingjob_operator.core import goodput
 from trainingjob_operator.core.conditions import KNOWN, Conditions, Wanted, describe_conditions, set_conditions
-from trainingjob_operator.core.decisions import Claim, Decision, end_of
+from trainingjob_operator.core.decisions import Claim, Decision, Wait, end_of
 from trainingjob_operator.core.display import describe_plan, display
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.health import End
@@ -41,8 +41,8 @@ def next_status(
     `warnings` are what the plan has to say; `refusal` is why the API server would not create a child.
     """
     old = seen.status
-    if seen.is_over:
-        return old
+    if seen.is_over or (isinstance(decision, Wait) and decision.reason == Reason.LISTENING):
+        return old  # there is nothing new to tell
     situation = describe_situation(plan, seen, decision, refusal)
     end = end_of(decision)
     attempts = lives.follow(old.attempts, seen.world, seen.seats, now)

@@ -256,8 +256,10 @@ def _next_look(plan: Plan, seen: Observed, decision: Decision, status: TrainingJ
         window = seconds(plan.spec.elastic.silence_after)
         oldest = max((seat.news.age for seat in seen.seats if seat.news), default=0.0)
         return min(max(window - oldest, FORMING_SECONDS), WAITING_SECONDS)
-    if seen.world is None and not seen.hearing.news:
-        return IDLE_SECONDS if plan.spec.suspend else WAITING_SECONDS
+    if not seen.hearing.news and not seen.pods:  # the cluster's events wake it
+        return IDLE_SECONDS
+    if not seen.hearing.news:
+        return WAITING_SECONDS
     return FORMING_SECONDS
 
 
