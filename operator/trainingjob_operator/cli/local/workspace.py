@@ -21,7 +21,7 @@ from trainingjob_api.running import Volume
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.shell.ports import Manifest
 
-_ALLOWED = re.compile(r"/([A-Za-z0-9_@%+=:,.-]+/?)*")
+_ALLOWED = re.compile(r"/[A-Za-z0-9_@%+=:,./-]*")
 
 
 class Workspace:

@@ -1,0 +1,129 @@
+"""The job of a local run: what of the spec holds here, and how a run takes up an earlier one."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.builders import make_plan, spec_manifest
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.local.localise import localise, variables_from_objects
+from trainingjob_operator.cli.local.resume import has_succeeded, new_job, take_up
+from trainingjob_operator.core.remember import read_status, write_status
+from trainingjob_operator.core.validate import check_job
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+WORLD = {"generation": 3, "slices": [0], "coordinator": "h:1", "members": "x", "since": "2026-11-21T12:00:00Z"}
+MEMORY = {
+    "world": WORLD,
+    "lineage": [{"generation": 1, "first": 1, "last": 40}, {"generation": 3, "first": 41}],
+    "checkpoint": {"step": 60, "time": "2026-11-21T12:00:00Z"},
+    "progress": {"step": 60, "of": 100},
+}
+
+
+def make_spec(**sections: Any) -> TrainingJobSpec:
+    return TrainingJobSpec.model_validate(spec_manifest(**sections))
+
+
+def test_what_only_a_cluster_can_honour_is_left_out() -> None:
+    spec = make_spec(
+        scheduling={"queueName": "q"},
+        suspend=True,
+        ttlSecondsAfterFinished=60,
+        runtime={
+            "image": "x",
+            "serviceAccountName": "s",
+            "env": [{"name": "A", "value": "1"}, {"name": "B", "secretKeyRef": {"name": "s", "key": "k"}}],
+            "volumes": [{"name": "shared", "claimName": "shared", "mountPath": "/shared"}],
+        },
+    )
+
+    raw = localise(spec, None)
+
+    assert {"scheduling", "suspend", "ttlSecondsAfterFinished"}.isdisjoint(raw)
+    assert {"image", "serviceAccountName"}.isdisjoint(raw["runtime"])
+    assert raw["runtime"]["env"] == [{"name": "A", "value": "1"}]
+    assert variables_from_objects(spec) == ("B",)
+
+
+def test_a_spec_stays_valid_and_means_the_same() -> None:
+    spec = make_spec()
+
+    checked = check_job("demo", localise(spec, None))
+
+    assert checked.spec == spec
+
+
+LIMITS = {
+    "elastic, fewer than its most": ({"min": 1, "max": 4}, 2, {"min": 1, "max": 2}),
+    "elastic, fewer than its least": ({"min": 3, "max": 4}, 2, {"min": 2, "max": 2}),
+    "fixed": ({"count": 4}, 2, {"count": 2}),
+}
+
+
+@pytest.mark.parametrize(("slices", "num_slices", "want"), LIMITS.values(), ids=LIMITS.keys())
+def test_slices_are_limited(slices: dict[str, int], num_slices: int, want: dict[str, int]) -> None:
+    raw = localise(make_spec(slices={"accelerator": "cpu", "topology": "2x2", **slices}), num_slices)
+
+    assert raw["slices"] == {"accelerator": "cpu", "topology": "2x2", **want}
+
+
+def make_job(**status: Any) -> dict[str, Any]:
+    job = new_job("demo", localise(make_plan().spec, None), "u", NOW)
+    return {**job, "status": write_status(TrainingJobStatus.model_validate(status))}
+
+
+def test_a_stopped_job_goes_on_and_its_rest_is_no_lost_time() -> None:
+    job = make_job(**MEMORY, phase="Running", goodput={"seconds": {"training": 9}, "current": "training"})
+
+    taken = take_up(job, job["spec"])
+
+    status = read_status(taken)
+    assert taken["metadata"]["generation"] == 2
+    assert status.goodput.current == "suspended"
+    assert status.model_copy(update={"goodput": read_status(job).goodput}) == read_status(job)
+
+
+def test_a_failed_job_may_try_again_and_keeps_what_it_has_learned() -> None:
+    failed = {"type": "Failed", "status": "True", "reason": "Crash", "lastTransitionTime": "2026-11-21T12:00:00Z"}
+    job = make_job(
+        **MEMORY,
+        phase="Failed",
+        conditions=[failed],
+        completionTime="2026-11-21T12:00:00Z",
+        restarts={"total": 11, "counted": 11},
+    )
+
+    assert read_status(take_up(job, job["spec"])) == TrainingJobStatus.model_validate(MEMORY)
+
+
+def test_success_is_for_good() -> None:
+    assert has_succeeded(make_job(phase="Succeeded"))
+    assert not has_succeeded(make_job(phase="Failed"))
+    assert not has_succeeded(make_job())
+
+
+def test_another_job_cannot_go_on_from_this_ones_state() -> None:
+    job = make_job(**MEMORY)
+    changed = localise(make_spec(training={"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}), 1)
+    changed["optimizer"]["learningRate"] = 0.5
+
+    with pytest.raises(CommandError) as caught:
+        take_up(job, changed)
+
+    assert str(caught.value) == (
+        "the job differs from the one that was begun here:\n"
+        "  spec.training.steps: 200, was 100\n"
+        "  spec.optimizer.learningRate: 0.5, was 0.001\n"
+        "Undo that, or start anew with --fresh, or in another folder with --dir."
+    )
+
+
+def test_what_saved_state_does_not_depend_on_may_change() -> None:
+    job = make_job(**MEMORY)
+    changed = localise(make_spec(checkpoint={"uri": "/shared/runs/demo", "save": {"everySteps": 7}}), 1)
+
+    assert take_up(job, changed)["spec"] == changed

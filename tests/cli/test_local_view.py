@@ -1,0 +1,139 @@
+"""What a local run tells: how far it is, and what happened on the way."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.builders import make_report
+from trainingjob_api.protocol import Phase, Progress
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_operator.cli.local.narrate import Snapshot, take_snapshot, tell_change, tell_happening
+from trainingjob_operator.cli.local.view import LiveView, PlainView, choose_view
+from trainingjob_operator.core.announce import Happening
+from trainingjob_operator.core.hearing import Hearing, News
+
+START = "2026-11-21T12:00:00Z"
+WORLD = {"generation": 2, "slices": [0, 1], "coordinator": "h:1", "members": "x", "since": START}
+FAST = Progress(step=7, loss=2.5, tokens_per_second=41_000.0)
+LATER = Progress(step=8)
+
+
+def make_status(**fields: Any) -> TrainingJobStatus:
+    return TrainingJobStatus.model_validate(fields)
+
+
+def hear(*reports: Any) -> Hearing:
+    return Hearing({str(number): News(report, 0.1, 0.1) for number, report in enumerate(reports)})
+
+
+STATUS = make_status(phase="Recovering", world=WORLD, progress={"step": 5, "of": 100})
+TRAINING = {"generation": 2, "phase": Phase.TRAINING}
+SNAPSHOTS = {
+    "before the first world": (make_status(phase="Starting"), hear(), Snapshot(0, 0, "starting")),
+    "nobody has heard of the world yet": (STATUS, hear(make_report(generation=1)), Snapshot(5, 2, "recovering")),
+    "the slowest host counts": (
+        STATUS,
+        hear(make_report(generation=2, phase=Phase.COMPILING), make_report(generation=2, phase=Phase.RESTORING)),
+        Snapshot(5, 2, "restoring"),
+    ),
+    "training without a step yet": (STATUS, hear(make_report(**TRAINING)), Snapshot(5, 2, "training")),
+    "training": (
+        STATUS,
+        hear(make_report(**TRAINING, progress=FAST), make_report(**TRAINING, progress=LATER)),
+        Snapshot(8, 2, "", is_training=True, progress=LATER),
+    ),
+    "saving is a part of training": (
+        STATUS,
+        hear(make_report(generation=2, phase=Phase.SAVING, progress=FAST)),
+        Snapshot(7, 2, "saving", is_training=True, progress=FAST),
+    ),
+}
+
+
+@pytest.mark.parametrize(("status", "hearing", "want"), SNAPSHOTS.values(), ids=SNAPSHOTS.keys())
+def test_snapshots(status: TrainingJobStatus, hearing: Hearing, want: Snapshot) -> None:
+    assert take_snapshot(status, hearing) == want
+
+
+def make_attempt(generation: int, slices: int, **fields: Any) -> dict[str, Any]:
+    return {"generation": generation, "slices": slices, "started": START, **fields}
+
+
+LOST = make_attempt(1, 2, ended=START, cause={"reason": "PodFailed", "message": "slice 1 was lost\nlong story"})
+JOINING = make_attempt(2, 1)
+BACK = make_attempt(2, 1, recoverySeconds=1.1, lostSteps=0)
+
+
+def test_a_recovery_is_told_once_and_with_its_cost() -> None:
+    lost, joining, back = (make_status(attempts=[LOST, *more]) for more in ([], [JOINING], [BACK]))
+
+    assert tell_change(lost, joining) == []
+    assert tell_change(joining, back) == ["slice 1 was lost · now 1 slice · back in 1.1 s · 0 steps lost"]
+    assert tell_change(back, back) == []
+
+
+HAPPENINGS = {
+    "what a recovery will tell": (
+        make_status(attempts=[LOST, JOINING]),
+        "PodFailed",
+        "slice 1 was lost\nlong story",
+        "",
+    ),
+    "a loss without a next world": (make_status(attempts=[LOST]), "PodFailed", "slice 1 was lost", "slice 1 was lost"),
+    "a world that was formed": (make_status(), "Formed", "generation 1 trains on slice 0", ""),
+    "anything else": (make_status(), "Refused", "no quota", "no quota"),
+}
+
+
+@pytest.mark.parametrize(("status", "reason", "message", "want"), HAPPENINGS.values(), ids=HAPPENINGS.keys())
+def test_happenings(status: TrainingJobStatus, reason: str, message: str, want: str) -> None:
+    assert tell_happening(Happening(reason=reason, message=message), status) == want
+
+
+TRAINS = Snapshot(7, 2, "", is_training=True, progress=FAST)
+SAVES = Snapshot(7, 2, "saving", is_training=True, progress=FAST)
+SHRUNK = Snapshot(7, 1, "recovering", progress=FAST)
+
+
+def print_plain(act: Callable[[PlainView], None]) -> list[str]:
+    out = io.StringIO()
+    with PlainView(Console(file=out), 100) as view:
+        act(view)
+    return out.getvalue().splitlines()
+
+
+def test_plain_lines_come_in_intervals_and_when_the_activity_changes() -> None:
+    def act(view: PlainView) -> None:
+        for seconds, snapshot in ((0.0, TRAINS), (5.0, SAVES), (9.0, TRAINS), (10.0, TRAINS), (11.0, SHRUNK)):
+            view.show(snapshot, seconds)
+
+    assert print_plain(act) == [
+        "step 7/100  loss 2.500  41 k tokens/s  2 slices  0:00:00",
+        "step 7/100  loss 2.500  41 k tokens/s  2 slices  0:00:10",
+        "step 7/100  recovering  loss 2.500  1 slice  0:00:11",
+    ]
+
+
+def test_plain_lines_are_not_wrapped_and_not_read_as_markup() -> None:
+    assert print_plain(lambda view: view.say("[bold]" + "x" * 300)) == ["[bold]" + "x" * 300]
+
+
+def test_a_terminal_gets_a_live_line_and_lines_above_it() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100)
+    with choose_view(console, 100) as view:
+        assert isinstance(view, LiveView)
+        view.show(TRAINS, 72.0)
+        view.say("12:04:31  slice 1 was lost")
+
+    assert "step 7/100" in out.getvalue()
+    assert "41 k tokens/s" in out.getvalue()
+    assert "0:01:12" in out.getvalue()
+    assert "slice 1 was lost" in out.getvalue()
+
+
+def test_a_pipe_gets_plain_lines() -> None:
+    assert isinstance(choose_view(Console(file=io.StringIO()), 100), PlainView)

@@ -1,0 +1,109 @@
+"""The folder of a local run: who may use it, what stands for volumes, what is kept between runs."""
+
+from pathlib import Path
+
+import pytest
+
+from trainingjob_api.running import Volume
+from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.local.workspace import Workspace
+
+SHARED = Volume(name="shared", claim_name="c", mount_path="/shared")
+CORPUS = Volume(name="corpus", claim_name="d", mount_path="/corpus", read_only=True)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path / "run")
+
+
+def test_two_runs_cannot_share_a_folder(workspace: Workspace) -> None:
+    with workspace.held(), pytest.raises(CommandError, match=r"is in use by process [0-9]+"), workspace.held():
+        pass
+
+    with workspace.held():
+        pass
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with (
+        pytest.raises(CommandError, match=r"Cannot write to .*/file/run: Not a directory. Choose another with --dir."),
+        Workspace(tmp_path / "file" / "run").held(),
+    ):
+        pass
+
+
+def test_a_path_that_no_job_may_have(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="the path may hold letters, digits"):
+        Workspace(tmp_path / "my runs")
+
+
+def test_a_job_is_kept_whole(workspace: Workspace) -> None:
+    with workspace.held():
+        assert workspace.load_job() is None
+        workspace.save_job({"metadata": {"name": "a"}})
+        workspace.save_job({"metadata": {"name": "b"}})
+
+        assert workspace.load_job() == {"metadata": {"name": "b"}}
+
+
+def test_a_job_file_that_is_broken_is_not_overwritten(workspace: Workspace) -> None:
+    with workspace.held():
+        (workspace.root / "job.json").write_text("{")
+
+        with pytest.raises(CommandError, match=r"Cannot go on from .*job.json: .* Start anew with --fresh."):
+            workspace.load_job()
+
+
+def test_volumes_get_folders_of_their_own(workspace: Workspace) -> None:
+    bound = workspace.bind([SHARED], [])
+
+    assert bound == {"/shared": workspace.root / "volumes" / "shared"}
+    assert bound["/shared"].is_dir()
+
+
+def test_a_chosen_folder_stands_for_a_volume(workspace: Workspace, tmp_path: Path) -> None:
+    assert workspace.bind([SHARED, CORPUS], [f"corpus={tmp_path}"])["/corpus"] == tmp_path
+
+
+REFUSED = {
+    "no folder for what is only read": ([], "volume `corpus` is read-only and there is no folder for it."),
+    "not a pair": (["corpus"], "--volume corpus: write it as NAME=FOLDER."),
+    "no such volume": (["x=/tmp"], "--volume x=/tmp: the job has no volume `x`. It has: `shared`, `corpus`."),
+    "no such folder": (["corpus=/no/where"], "--volume corpus=/no/where: /no/where is no folder."),
+}
+
+
+@pytest.mark.parametrize(("chosen", "want"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_choice_that_cannot_be(chosen: list[str], want: str, workspace: Workspace) -> None:
+    with pytest.raises(CommandError) as caught:
+        workspace.bind([SHARED, CORPUS], chosen)
+
+    assert str(caught.value).startswith(want)
+
+
+def test_forgetting_takes_the_run_and_leaves_the_data(workspace: Workspace) -> None:
+    with workspace.held():
+        shared = workspace.bind([SHARED], [])["/shared"]
+        (shared / "demo").mkdir()
+        (shared / "corpus.txt").touch()
+        workspace.save_job({})
+        workspace.log(0, 1).touch()
+
+        workspace.forget(shared / "demo")
+
+        assert workspace.load_job() is None
+        assert [path.name for path in shared.iterdir()] == ["corpus.txt"]
+        assert not workspace.log(0, 1).exists()
+
+
+def test_checkpoints_elsewhere_are_not_deleted(workspace: Workspace, tmp_path: Path) -> None:
+    with workspace.held():
+        workspace.save_job({})
+
+        with pytest.raises(CommandError, match="move or delete them first"):
+            workspace.forget(tmp_path / "elsewhere")
+
+        assert workspace.load_job() == {}
