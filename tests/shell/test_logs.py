@@ -16,6 +16,7 @@ def restore_logging():
     root.handlers[:], level, our_level = before
     root.setLevel(level)
     ours.setLevel(our_level)
+    logging.getLogger(logs.NEEDLESS).setLevel(logging.NOTSET)
 
 
 def test_json_line_has_words_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,12 +35,14 @@ def test_json_line_has_words_and_fields(capsys: pytest.CaptureFixture[str]) -> N
     }
 
 
-def test_a_field_never_hides_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_field_hides_the_words_or_is_hidden_by_them(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up("info", "json")
 
-    logs.Log("hub").info("heard", message="theirs", level="theirs")
+    logs.Log("hub").info("heard", message="theirs", level="high")
 
-    assert json.loads(capsys.readouterr().err)["message"] == "heard"
+    line = json.loads(capsys.readouterr().err)
+    assert (line["message"], line["message_"]) == ("heard", "theirs")
+    assert (line["level"], line["level_"]) == ("info", "high")
 
 
 def test_text_line_stays_one_line_and_quotes_what_would_confuse(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,8 @@ type Field = str | int | float | bool | None
 type Format = Literal["json", "text"]
 
 ROOT = "trainingjob"
+NEEDLESS = "kopf._core.reactor.running"
+"""A logger whose one warning is that signals do not reach kopf's thread: that is why it is in one."""
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("json", "text")
 
@@ -53,9 +55,8 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line. The record's own keys win over fields of the same name."""
+        """Return the line. A field with a name of the record's own gets a `_` at its end."""
         line: dict[str, Field] = {
-            **fields_of(record),
             "time": time_of(record),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -63,8 +64,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        head = {key: line.pop(key) for key in ("time", "level", "logger", "message")}
-        return json.dumps({**head, **line}, ensure_ascii=False, default=str)
+        line |= {f"{key}_" if key in line else key: value for key, value in fields_of(record).items()}
+        return json.dumps(line, ensure_ascii=False, default=str)
 
 
 class TextFormatter(logging.Formatter):
@@ -84,6 +85,7 @@ def set_up(level: str, form: Format) -> None:
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(ROOT).setLevel(level.upper())
+    logging.getLogger(NEEDLESS).setLevel(logging.ERROR)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Field]:

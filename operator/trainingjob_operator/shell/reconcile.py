@@ -209,7 +209,7 @@ class Reconciler:
 
     async def _tell(self, job: Manifest, seen: Observed, decision: Decision, refusal: Trouble | None) -> None:
         for one in list_happenings(seen, decision, refusal):
-            log.info("job", namespace=seen.namespace, job=seen.name, reason=one.reason, message=one.message)
+            log.info("event", namespace=seen.namespace, job=seen.name, reason=one.reason, text=one.message)
             with suppress(ClusterUnavailableError):  # nothing depends on an event
                 await self._cluster.emit(job, warning=one.warning, reason=one.reason, message=one.message)
 
