@@ -88,7 +88,7 @@ class CheckpointStatus(Strict):
 
 
 class Restarts(Strict):
-    """How often worlds ended without being asked."""
+    """How often training began again after a world had ended without being asked."""
 
     total: int = Field(default=0, description="All of them.")
     counted: int = Field(default=0, description="Failures of the program: these count against `maxRestarts`.")
@@ -168,7 +168,7 @@ class TrainingJobStatus(Strict):
     )
     progress: ProgressStatus | None = Field(default=None, description="How far training is.")
     checkpoint: CheckpointStatus | None = Field(default=None, description="The newest durable checkpoint.")
-    restarts: Restarts = Field(default=Restarts(), description="How often worlds ended without being asked.")
+    restarts: Restarts = Field(default=Restarts(), description="How often training began again unasked.")
     goodput: Goodput = Field(default=Goodput(), description="Where the time went.")
     attempts: tuple[Attempt, ...] = Field(default=(), max_length=20, description="The last 20 worlds, oldest first.")
     display: Display = Field(default=Display(), description="Single values for the columns of `kubectl get`.")

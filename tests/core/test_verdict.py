@@ -65,7 +65,7 @@ def test_too_many_failures_are_the_end() -> None:
         "(node node-1-1, exit code 1): ValueError: bad"
     )
     assert scene.status.phase == "Failed"
-    assert scene.status.restarts.counted == 3
+    assert scene.status.restarts.counted == 2
 
 
 def test_lost_nodes_never_use_up_the_restarts() -> None:

@@ -57,8 +57,7 @@ def _queued(at: Situation) -> tuple[Truth, str, str]:
 
 
 def _running(at: Situation) -> tuple[Truth, str, str]:
-    is_running = at.stage in (Stage.RUNNING, Stage.DEGRADED) or (at.stage is Stage.RESIZING)
-    return "True" if is_running else "False", at.reason, "" if _is_over(at) else at.message
+    return "True" if at.is_training else "False", at.reason, "" if _is_over(at) else at.message
 
 
 def _degraded(at: Situation) -> tuple[Truth, str, str]:

@@ -4,6 +4,7 @@ Three views are laid over each other: the API server's (pods, jobs, nodes), the 
 memory (the status). Nothing is judged here; `standing` and `decide` do that.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -173,17 +174,19 @@ def _read_slices(
     plan: Plan, name: str, uid: str, pods: tuple[Pod, ...], children: Children, hearing: Hearing
 ) -> tuple[Slice, ...]:
     slices = []
+    places: dict[tuple[int, int], list[Pod]] = {}
+    for pod in pods:
+        places.setdefault((pod.slice, pod.host), []).append(pod)
     for slice_number in range(plan.spec.slices.most):
         elastic = slice_number >= plan.spec.slices.fewest
         jobset = slice_jobset(name, uid, slice_number) if elastic else base_jobset(name, uid)
-        hosts = tuple(_read_host(slice_number, host, pods, hearing) for host in range(plan.shape.num_hosts))
+        hosts = tuple(_read_host(slice_number, host, places, hearing) for host in range(plan.shape.num_hosts))
         slices.append(Slice(slice_number, jobset, hosts, _find_warning(jobset, children)))
     return tuple(slices)
 
 
-def _read_host(slice_number: int, host: int, pods: tuple[Pod, ...], hearing: Hearing) -> Host:
-    twins = [pod for pod in pods if (pod.slice, pod.host) == (slice_number, host)]
-    pod = max(twins, key=lambda twin: twin.rank, default=None)
+def _read_host(slice_number: int, host: int, places: Mapping[tuple[int, int], list[Pod]], hearing: Hearing) -> Host:
+    pod = max(places.get((slice_number, host), ()), key=lambda twin: twin.rank, default=None)
     return Host(slice_number, host, pod, hearing.news.get(pod.uid) if pod else None)
 
 

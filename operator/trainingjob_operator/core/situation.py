@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import Phase
+from trainingjob_api.status import Cause
 from trainingjob_api.world import World
 from trainingjob_operator.core.decisions import Claim, Decision, EndWorld, Fail, Leave, Succeed, Wait
 from trainingjob_operator.core.goodput import OF_PHASE, Bucket
@@ -15,6 +16,7 @@ from trainingjob_operator.core.observe import Observed, Slice
 from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.pods import Trouble
 from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.words import describe, find_trouble
 
 
@@ -47,6 +49,17 @@ class Situation:
     """The world that holds now: the claimed one, or the one that goes on."""
     missing: str = ""
     """Why slices that the job could use are not in the world, in words. Empty: all of them are."""
+    is_training: bool = False
+    """Whether the world makes steps, as far as known."""
+
+
+_BUCKETS = {
+    Stage.STARTING: Bucket.STARTING,
+    Stage.RECOVERING: Bucket.RECOVERING,
+    Stage.RESIZING: Bucket.RESIZING,
+    Stage.SUSPENDING: Bucket.RESIZING,
+}
+"""Where the seconds of a world go while it does not train."""
 
 
 def describe_situation(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None) -> Situation:
@@ -56,42 +69,51 @@ def describe_situation(plan: Plan, seen: Observed, decision: Decision, refusal: 
             return Situation(Stage.SUCCEEDED, Reason.COMPLETED, "all steps are trained and saved", "", seen.world)
         case Fail(reason, message):
             return Situation(Stage.FAILED, reason, message, "", None)
-        case Claim(world):
-            stage = Stage.RECOVERING if seen.status.world else Stage.STARTING
+        case Claim(world, _, end):
+            stage = _stage_of_forming(end.cause if end else None)
             return _with_world(plan, seen, world, stage, Reason.JOINING, "hosts are joining the world")
         case Leave(reason, message) if seen.world:
             stage = Stage.SUSPENDING if plan.spec.suspend else Stage.RESIZING
-            return _with_world(plan, seen, seen.world, stage, reason, message)
+            return _with_world(plan, seen, seen.world, stage, reason, message, is_training=True)
+        case Wait(Reason.JOINING as reason, message) if seen.world:
+            before = seen.status.attempts[-2].cause if len(seen.status.attempts) > 1 else None
+            return _with_world(plan, seen, seen.world, _stage_of_forming(before), reason, message)
         case Wait(reason, message) if seen.world:
-            stage = Stage.STARTING if len(seen.status.attempts) <= 1 else Stage.RECOVERING
-            if reason != Reason.JOINING:
-                stage = Stage.RUNNING
-            return _with_world(plan, seen, seen.world, stage, reason, message or _joined(seen, reason))
+            words = message or f"training on {plural(len(seen.world.slices), 'slice')}"
+            return _with_world(plan, seen, seen.world, Stage.RUNNING, reason, words, is_training=True)
     if plan.spec.suspend:
         return _suspended(seen)
     return _without_world(plan, seen, decision, refusal)
 
 
-def _with_world(plan: Plan, seen: Observed, world: World, stage: Stage, reason: str, message: str) -> Situation:
+def _stage_of_forming(cause: Cause | None) -> Stage:
+    """Return what the forming of a world is, by what ended the one before it."""
+    if cause is None or cause.reason == Reason.SUSPENDED:
+        return Stage.STARTING
+    return Stage.RESIZING if cause.reason == Reason.RESIZED else Stage.RECOVERING
+
+
+def _with_world(
+    plan: Plan, seen: Observed, world: World, stage: Stage, reason: str, message: str, *, is_training: bool = False
+) -> Situation:
     missing = _find_missing(plan, seen, world)
     if stage is Stage.RUNNING and missing:
         stage = Stage.DEGRADED
         words = f"training on {len(world.slices)} of {plan.allowed[-1]} slices; {missing}"
         reason, message = (Reason.FEWER_SLICES, words) if reason == Reason.TRAINING else (reason, message)
-    return Situation(stage, reason, message, _bucket(seen, world, stage), world, missing)
+    bucket = _BUCKETS.get(stage) or _bucket_of_phases(seen)
+    if world is seen.world and not is_training:  # it forms, and its hosts may say how far they are
+        bucket = _bucket_of_phases(seen) or bucket
+    return Situation(stage, reason, message, bucket or Bucket.STARTING, world, missing, is_training)
 
 
-def _bucket(seen: Observed, world: World, stage: Stage) -> Bucket:
-    if stage in (Stage.RESIZING, Stage.SUSPENDING):
-        return Bucket.RESIZING
-    is_claimed = world is not seen.world  # nobody has heard of it yet
-    is_first = seen.status.world is None if is_claimed else len(seen.status.attempts) <= 1
-    forming = Bucket.STARTING if is_first else Bucket.RECOVERING
+def _bucket_of_phases(seen: Observed) -> Bucket | None:  # None: not all hosts have begun
+    """Return where the seconds of a world go: to what its slowest host does."""
     phases = [seat.report.phase for seat in seen.seats if seat.report]
-    if is_claimed or len(phases) < len(seen.seats):
-        return forming
+    if len(phases) < len(seen.seats):
+        return None
     order = list(Phase)
-    return OF_PHASE.get(min(phases, key=order.index), forming)
+    return OF_PHASE.get(min(phases, key=order.index))
 
 
 def _find_missing(plan: Plan, seen: Observed, world: World) -> str:
@@ -103,10 +125,6 @@ def _find_missing(plan: Plan, seen: Observed, world: World) -> str:
     troubles = [(one, find_trouble(one, window)) for one in absent]
     words = [describe(one, trouble) for one, trouble in troubles if trouble]
     return "; ".join(words[:4]) or "the other slices are ready and join after `spec.elastic.growCooldown`"
-
-
-def _joined(seen: Observed, reason: str) -> str:
-    return f"training on {len(seen.world.slices)} slices" if seen.world and reason == Reason.TRAINING else ""
 
 
 def _suspended(seen: Observed) -> Situation:

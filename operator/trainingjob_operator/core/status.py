@@ -65,7 +65,7 @@ def next_status(
             "lineage": seen.lineage,
             "progress": find_progress(plan, seen),
             "checkpoint": find_checkpoint(seen, now),
-            "restarts": _restarts(old.restarts, end),
+            "restarts": _restarts(old.restarts, end, is_over=not situation.bucket),
             "attempts": attempts,
             "start_time": old.start_time or (None if is_waiting_to_start else format_time(now)),
             "goodput": spent.model_copy(update={"current": situation.bucket}),
@@ -95,8 +95,9 @@ def _world(world: World, why: str, now: datetime) -> WorldStatus:
     )
 
 
-def _restarts(old: Restarts, end: End | None) -> Restarts:
-    if end is None or end.planned:
+def _restarts(old: Restarts, end: End | None, *, is_over: bool) -> Restarts:
+    """Return the restarts after a world ended; the last end of a failed job is followed by none."""
+    if end is None or end.planned or is_over:
         return old
     return Restarts(total=old.total + 1, counted=old.counted + (1 if end.counted else 0))
 

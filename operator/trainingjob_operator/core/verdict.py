@@ -26,10 +26,10 @@ def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: 
         return None
     if twin := _find_twin(seen, cause):
         return Fail(Reason.SAME_FAILURE_TWICE, _describe_twins(cause, twin), end)
-    counted, limit = seen.status.restarts.counted + 1, plan.spec.elastic.max_restarts
-    if counted <= limit:
+    counted, limit = seen.status.restarts.counted, plan.spec.elastic.max_restarts
+    if counted < limit:
         return None
-    words = f"{plural(counted, 'failure')} of the program, and `spec.elastic.maxRestarts` is {limit}"
+    words = f"{plural(counted + 1, 'failure')} of the program, and `spec.elastic.maxRestarts` is {limit}"
     return Fail(Reason.MAX_RESTARTS_EXCEEDED, f"{words}; the last on {where(cause)}: {cause.message}", end)
 
 
