@@ -1,7 +1,6 @@
 """Saving and restoring over meshes, keeping and deleting."""
 
 import errno
-import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,6 @@ def test_a_step_that_an_ended_generation_saved_is_written_anew(opened: Opened, t
     assert int(restored.step) == 40
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax drops its other reads unawaited
 def test_a_state_of_another_shape_is_a_config_failure(opened: Opened) -> None:
     saving = opened()
     saving.save(1, make_state((1, 1)))
@@ -114,9 +112,8 @@ def test_a_state_of_another_shape_is_a_config_failure(opened: Opened) -> None:
     target = describe(make_state((1, 1)))
     wide = jax.ShapeDtypeStruct((8, 16), np.float32, sharding=target.params["w"].sharding)
 
-    with pytest.raises(TrainingError, match="step 1 holds a state of another shape") as caught:
+    with pytest.raises(TrainingError, match="step 1 holds the state of another model") as caught:
         opened(2).restore(target._replace(params={"w": wide}))
-    gc.collect()
 
     assert (caught.value.reason, caught.value.path) == (FailureReason.CONFIG, "spec.model")
 

@@ -1,12 +1,12 @@
 """Which saved step is restored, and what happens to the others."""
 
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.trainer.meeting import together
 from tests.trainer.tiny import UID, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
@@ -17,11 +17,12 @@ from trainingjob_trainer.restore_point import RestorePoint, belongs
 from trainingjob_trainer.world import Peers
 
 DATA = "index"
+STATE = "shapes"
 HISTORY = (Span(generation=1, first=1, last=20), Span(generation=3, first=21))
 
 
 def record(generation: int, step: int, uid: str = UID) -> Integrity:
-    return Integrity(job_uid=uid, generation=generation, step=step, data=DATA, files={})
+    return Integrity(job_uid=uid, generation=generation, step=step, data=DATA, state=STATE, files={})
 
 
 BELONGS: dict[str, tuple[Integrity, tuple[Span, ...], bool, bool]] = {
@@ -68,7 +69,7 @@ class Shelf:
         (folder / "metadata").write_text("{}")
         if commit:
             files = hash_files(folder, list_files(folder))
-            integrity = Integrity(job_uid=uid, generation=generation, step=step, data=data, files=files)
+            integrity = Integrity(job_uid=uid, generation=generation, step=step, data=data, state=STATE, files=files)
             write_integrity(folder, integrity)
         return folder
 
@@ -76,7 +77,7 @@ class Shelf:
         search = RestorePoint(
             self.folder, make_world(5, 1, lineage), peers or Peers(0, 1), self.events, takeover=takeover
         )
-        found = search.find(DATA)
+        found = search.find(DATA, STATE)
         return int(found.name) if found else None
 
     def damaged(self) -> dict[int, str]:
@@ -178,44 +179,12 @@ def test_a_job_that_took_over_prefers_its_own_steps(shelf: Shelf) -> None:
     assert shelf.find((Span(generation=1, first=6),), takeover=True) == 10
 
 
-class Meeting:
-    """What processes of one world tell each other, for processes that are threads."""
-
-    def __init__(self, size: int) -> None:
-        self.barrier = threading.Barrier(size, timeout=30)
-        self.said: dict[tuple[str, int], str] = {}
-
-
-class Thread(Peers):
-    """A process of a world that is a thread of this one."""
-
-    def __init__(self, process: int, size: int, meeting: Meeting) -> None:
-        super().__init__(process, size)
-        self.meeting = meeting
-
-    def wait(self, name: str, seconds: float) -> None:
-        self.meeting.barrier.wait()
-
-    def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
-        self.meeting.said[name, self.process] = text
-        self.meeting.barrier.wait()
-        return tuple(self.meeting.said[name, process] for process in range(self.num_processes))
-
-
 @pytest.mark.parametrize("name", ["array/0", "metadata"])
 def test_all_processes_agree_whoever_finds_the_damage(shelf: Shelf, name: str) -> None:
     shelf.save(10)
     flip(shelf.save(20) / name)
-    meeting, found = Meeting(2), {}
 
-    def search(process: int) -> None:
-        found[process] = shelf.find(peers=Thread(process, 2, meeting))
+    found = together(2, lambda peers: shelf.find(peers=peers))
 
-    threads = [threading.Thread(target=search, args=(process,)) for process in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=30)
-
-    assert found == {0: 10, 1: 10}
+    assert found == [10, 10]
     assert list(shelf.damaged()) == [20]

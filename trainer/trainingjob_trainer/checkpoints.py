@@ -5,10 +5,12 @@ Orbax writes in the background and moves the finished folder into place; then al
 decided here: Orbax's own bookkeeping knows neither generations nor damage.
 """
 
+import hashlib
 import json
 import threading
 from pathlib import Path
 
+import jax
 import orbax.checkpoint as ocp
 
 from trainingjob_api.protocol import FailureReason
@@ -69,20 +71,12 @@ class Checkpoints:
         takeover = self._checkpoint.takeover
         search = RestorePoint(self._folder, self._world, self._peers, self._events, takeover=takeover)
         try:
-            folder = search.find(self._data)
+            folder = search.find(self._data, hash_shapes(state))
         except OSError as error:
             raise storage_error(error, f"reading {self._folder}", str(self._root)) from error
         if folder is None:
             return None
-        try:
-            restored: State = self._orbax.restore(folder, args=ocp.args.StandardRestore(state))
-        except (ValueError, KeyError) as error:
-            raise TrainingError(
-                FailureReason.CONFIG,
-                f"step {folder.name} holds a state of another shape than this spec's: {error}. The model and the "
-                "optimizer must be those that it was saved with.",
-                path="spec.model",
-            ) from error
+        restored: State = self._orbax.restore(folder, args=ocp.args.StandardRestore(state))
         self._restored = self._newest = int(folder.name)
         return restored
 
@@ -108,7 +102,9 @@ class Checkpoints:
         except OSError as error:
             raise storage_error(error, f"saving step {step}", str(self._root)) from error
         self._newest = step
-        self._commit = threading.Thread(target=self._finish, args=(step,), name=f"commit-{step}", daemon=True)
+        self._commit = threading.Thread(
+            target=self._finish, args=(step, hash_shapes(state)), name=f"commit-{step}", daemon=True
+        )
         self._commit.start()
 
     def wait(self) -> None:
@@ -127,10 +123,10 @@ class Checkpoints:
         if self._error:
             raise self._error
 
-    def _finish(self, step: int) -> None:
+    def _finish(self, step: int, state: str) -> None:
         try:
             self._orbax.wait_until_finished()
-            self._prove(step)
+            self._prove(step, state)
             self._events.send(Event(committed=step))
             if self._peers.process == 0:
                 self._delete_old(step)
@@ -139,7 +135,7 @@ class Checkpoints:
         except Exception as error:  # noqa: BLE001  # the training thread raises it
             self._error = error
 
-    def _prove(self, step: int) -> None:
+    def _prove(self, step: int, state: str) -> None:
         """Hash the saved files, each host its share, and write the record."""
         folder, peers = self._folder / str(step), self._peers
         listed = json.dumps(list_files(folder)) if peers.process == 0 else ""
@@ -154,6 +150,7 @@ class Checkpoints:
                 generation=self._world.generation,
                 step=step,
                 data=self._data,
+                state=state,
                 files=merge_fingerprints(shares),
             )
             write_integrity(folder, record)
@@ -163,6 +160,13 @@ class Checkpoints:
         committed = [one.step for one in list_saved(self._folder) if one.integrity and one.step <= step]
         for old in choose_deletions(committed, self._checkpoint.keep, self._restored):
             delete_step(self._folder / str(old))
+
+
+def hash_shapes(state: State) -> str:
+    """Return a hash of the names, shapes and formats of a state's arrays."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    described = [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves]
+    return hashlib.sha256(json.dumps(sorted(described)).encode()).hexdigest()
 
 
 def choose_deletions(committed: list[int], keep: Keep, restored: int) -> list[int]:

@@ -26,12 +26,16 @@ class Fingerprint(Strict):
 
 
 class Integrity(Strict):
-    """What `integrity.json` says. File names are relative to the step's folder."""
+    """What `integrity.json` says: who saved which step, hashes of the data's rows and of the state's shapes, the files.
+
+    File names are relative to the step's folder.
+    """
 
     job_uid: str
     generation: int
     step: int
     data: str
+    state: str
     files: dict[str, Fingerprint]
 
 

@@ -86,17 +86,17 @@ class RestorePoint:
         self._takeover = takeover
         self._damaged: list[Damage] = []
 
-    def find(self, data: str) -> Path | None:  # None: start from scratch
+    def find(self, data: str, state: str) -> Path | None:  # None: start from scratch
         """Return the folder of the newest whole step, and clear away what no history needs.
 
-        `data` is the identity of the job's index.
+        `data` is the identity of the job's index, `state` the hash of its state's shapes.
 
         Raises:
-            TrainingError: every step is damaged, or the step was trained on other data.
+            TrainingError: every step is damaged, or the step is of other data or of another model.
         """
         attempt = 0
         while True:
-            choice = self._choose(data) if self._peers.process == 0 else ""
+            choice = self._choose(data, state) if self._peers.process == 0 else ""
             choice = self._peers.exchange(f"restore/{attempt}", choice, VERIFY_SECONDS)[0]
             if not choice:
                 return None
@@ -112,7 +112,7 @@ class RestorePoint:
                 self._set_aside(int(choice), folder, damage)
             attempt += 1
 
-    def _choose(self, data: str) -> str:
+    def _choose(self, data: str, state: str) -> str:
         """Return the name of the best step left; empty: there is none, and none is missing."""
         saved = list_saved(self._lineage)
         for one in saved:
@@ -128,6 +128,13 @@ class RestorePoint:
                     "another checkpoint folder.",
                     path="spec.data.train",
                     value=data[:12],
+                )
+            if best.integrity.state != state:
+                raise TrainingError(
+                    FailureReason.CONFIG,
+                    f"step {best.step} holds the state of another model. The sections model and precision must be "
+                    "those that it was trained with, or the job needs another checkpoint folder.",
+                    path="spec.model",
                 )
             return best.folder.name
         restored_before = max((span.first - 1 for span in self._world.lineage), default=0)

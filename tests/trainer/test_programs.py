@@ -1,0 +1,120 @@
+"""Compiled programs: kept, found again, handed to others, and never trusted blindly."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tests.trainer.meeting import together
+from tests.trainer.tiny import make_config, make_layout, make_spec
+from trainingjob_trainer.programs import Programs, describe_surroundings
+from trainingjob_trainer.world import Peers
+
+
+def double(x: jax.Array) -> jax.Array:
+    return 2 * x
+
+
+def everywhere() -> NamedSharding:
+    """Return a sharding over all devices, as a world's programs have."""
+    return NamedSharding(Mesh(np.array(jax.devices()), "x"), PartitionSpec())
+
+
+@pytest.fixture(autouse=True)
+def _heard(caplog: pytest.LogCaptureFixture) -> object:
+    caplog.set_level(logging.INFO)
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+def build(folder: Path | str, root: Path, peers: Peers | None = None, **changes: Any) -> jax.Array:
+    config = make_config(make_spec(root, root, **changes))
+    programs = Programs(str(folder), root, config, make_layout(), peers or Peers(0, 1))
+    argument = jax.device_put(jnp.arange(4.0), everywhere())
+    program = programs.build("double", double, (argument,), 0)
+    result: jax.Array = program(argument)
+    assert result.tolist() == [0.0, 2.0, 4.0, 6.0]
+    return result
+
+
+def count(caplog: pytest.LogCaptureFixture, what: str) -> int:
+    return sum(what in message for message in caplog.messages)
+
+
+def test_a_program_is_compiled_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    build(tmp_path / "kept", tmp_path)
+    build(tmp_path / "kept", tmp_path)
+
+    assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
+
+
+def test_nothing_is_kept_where_the_cache_is_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    build("", tmp_path)
+    build("", tmp_path)
+
+    assert count(caplog, "compiled a program") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_spec_is_another_program(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    build(tmp_path / "kept", tmp_path)
+    build(tmp_path / "kept", tmp_path, optimizer__learningRate=0.5)
+
+    assert count(caplog, "compiled a program") == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"not a program"])
+def test_a_broken_program_is_compiled_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
+    build(tmp_path / "kept", tmp_path)
+    (kept,) = (tmp_path / "kept").glob("*.program")
+    kept.write_bytes(content)
+
+    build(tmp_path / "kept", tmp_path)
+    build(tmp_path / "kept", tmp_path)
+
+    assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (2, 1)
+
+
+def test_one_process_compiles_for_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    together(3, lambda peers: build(tmp_path / f"kept-{peers.process}", tmp_path, peers))
+    together(3, lambda peers: build(tmp_path / f"kept-{peers.process}", tmp_path, peers))
+
+    assert count(caplog, "compiled a program") == 1
+    assert len(list(tmp_path.glob("kept-*/*.program"))) == 3
+    assert list((tmp_path / "programs").iterdir()) == []
+
+
+def test_a_process_that_comes_back_gets_the_program_from_one_that_stayed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build(tmp_path / "kept-1", tmp_path)
+
+    together(2, lambda peers: build(tmp_path / f"kept-{peers.process}", tmp_path, peers))
+
+    assert count(caplog, "compiled a program") == 1
+
+
+def test_a_process_on_another_kind_of_machine_compiles_for_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def act(peers: Peers) -> jax.Array:
+        # The learning rate stands for anything that makes the programs of two machines differ.
+        return build(tmp_path / f"kept-{peers.process}", tmp_path, peers, optimizer__learningRate=0.1 + peers.process)
+
+    together(2, act)
+
+    assert count(caplog, "compiled a program") == 2
+
+
+def test_the_layout_and_the_compiler_flags_shape_a_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = make_config(make_spec(tmp_path, tmp_path))
+    plain = describe_surroundings(config, make_layout())
+    wider = describe_surroundings(config, make_layout(rows_per_shard=4))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_something")
+
+    assert len({str(one) for one in (plain, wider, describe_surroundings(config, make_layout()))}) == 3
