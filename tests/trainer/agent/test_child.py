@@ -69,7 +69,7 @@ async def test_a_child_trains_and_leaves_when_asked(fake_trainer, run_config) ->
 
     phases = [news.event.phase for news in followed.told if isinstance(news, Spoke) and news.event.phase]
     assert phases == [Phase.CONNECTING, Phase.TRAINING, Phase.LEFT]
-    assert end == Ended(1, code=0, log="generation 1 process 0 plays train")
+    assert end == Ended(1, code=0, log="generation 1 process 0 plays train\n")
     assert followed.told[-1] is end
     assert followed.output.getvalue() == b"[world 1] generation 1 process 0 plays train\n"
 
@@ -81,7 +81,7 @@ async def test_a_crash_ends_with_the_last_lines_of_the_log(fake_trainer, run_con
     end = await followed.until_end()
 
     assert (end.code, end.signal, end.failure) == (1, "", None)
-    assert end.log.endswith("RuntimeError: the matrix is singular")
+    assert end.log.endswith("RuntimeError: the matrix is singular\n")
 
 
 async def test_a_failure_is_told_with_the_end(fake_trainer, run_config) -> None:
@@ -188,7 +188,7 @@ async def test_a_log_that_nobody_takes_stops_nothing(run_config) -> None:
 
     end = await followed.until_end()
 
-    assert (end.code, end.log) == (0, "the end")
+    assert (end.code, end.log.strip()) == (0, "the end")
 
 
 async def test_who_stops_following_a_child_ends_it(fake_trainer, run_config) -> None:

@@ -13,25 +13,34 @@ from trainingjob_trainer.agent.killings import count_oom_kills
 from trainingjob_trainer.agent.ledger import Ledger
 from trainingjob_trainer.agent.ports import HeldPort
 from trainingjob_trainer.agent.state import Ended
-from trainingjob_trainer.agent.tail import Tail
+from trainingjob_trainer.agent.tail import Tail, excerpt
 
-TAILS: dict[str, tuple[list[bytes], str]] = {
-    "nothing": ([], ""),
-    "all of a short log": ([b"one\n", b"two\n"], "one\ntwo"),
-    "whole lines of a long one": ([b"0123456789\n", b"abc\ndef\n"], "abc\ndef"),
-    "the end of a long line": ([b"0123456789abcdef"], "6789abcdef"),
-    "the end of a long line that ends": ([b"0123456789abcdef\n"], "789abcdef"),
-    "no half letters": (["123456789é".encode()[:-1], b"x"], "23456789x"),
+
+def test_a_tail_keeps_the_last_bytes() -> None:
+    tail = Tail(limit=10)
+    for chunk in (b"0" * 20, b"123456789", b"abc\n", b"\xff"):
+        tail.write(chunk)
+
+    assert tail.text() == "56789abc\n"
+
+
+NATIVE = "F1121 11:22:51.155179 3654 client.h:86] the other is gone\n*** Check failure stack trace: ***\n    @ 0x7f16\n"
+PYTHON = 'Fatal Python error: Aborted\n\nThread 0x1:\n  File "queues.py", line 246\n\nExtension modules: numpy, yaml\n'
+EXCERPTS: dict[str, tuple[str, int, str]] = {
+    "nothing": ("", 10, ""),
+    "all of a short log": ("one\ntwo\n", 10, "one\ntwo"),
+    "whole lines of a long one": ("0123456789\nabc\ndef\n", 9, "abc\ndef"),
+    "the end of a long line": ("0123456789abcdef\n", 10, "6789abcdef"),
+    "no half letters": ("é23456789x", 10, "23456789x"),
+    "native last words, not the stack below": (f"step 1\n{NATIVE}{PYTHON}", 57, NATIVE.splitlines()[0]),
+    "Python's last words": (f"step 1\n{PYTHON}", 27, "Fatal Python error: Aborted"),
+    "a word that only looks so": ("an F1121 11:22 in a line\nlast", 5, "last"),
 }
 
 
-@pytest.mark.parametrize(("chunks", "want"), TAILS.values(), ids=TAILS.keys())
-def test_tail(chunks: list[bytes], want: str) -> None:
-    tail = Tail(limit=10)
-    for chunk in chunks:
-        tail.write(chunk)
-
-    assert tail.text() == want
+@pytest.mark.parametrize(("log", "limit", "want"), EXCERPTS.values(), ids=EXCERPTS.keys())
+def test_excerpt(log: str, limit: int, want: str) -> None:
+    assert excerpt(log, limit) == want
 
 
 PEER_LOG = "F0000 client.h Terminating process because the JAX distributed service detected fatal errors. This most"
@@ -52,7 +61,7 @@ ENDINGS: dict[str, tuple[Ended, FailureReason, str]] = {
     "its own fault": (Ended(1, signal="SIGSEGV"), FailureReason.CRASH, "crashed with SIGSEGV"),
     "aborted": (Ended(1, signal="SIGABRT", log="CHECK failed"), FailureReason.CRASH, "crashed with SIGABRT"),
     "aborted because another host was gone": (
-        Ended(1, signal="SIGABRT", log=PEER_LOG),
+        Ended(1, signal="SIGABRT", log=f"{PEER_LOG}\n{'*** a long stack trace ***' * 100}"),
         FailureReason.PEER,
         "another host of the world was gone",
     ),
@@ -65,7 +74,8 @@ def test_explain_end(ended: Ended, reason: FailureReason, words: str) -> None:
 
     assert failure.reason is reason
     assert words in failure.message
-    assert (failure.step, failure.exit_code, failure.signal, failure.log) == (7, ended.code, ended.signal, ended.log)
+    assert (failure.step, failure.exit_code, failure.signal) == (7, ended.code, ended.signal)
+    assert failure.log == excerpt(ended.log)
     assert failure.path == ("spec.runtime.resources.memory" if reason is FailureReason.OUT_OF_MEMORY else "")
     assert not failure.fatal
 

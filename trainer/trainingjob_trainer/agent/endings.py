@@ -4,8 +4,9 @@ The operator decides by the reason between starting again and giving up, so a gu
 a signal that a program raises against itself is a crash, one that comes from outside is a kill.
 """
 
-from trainingjob_api.protocol import LOG_EXCERPT_BYTES, Failure, FailureReason
+from trainingjob_api.protocol import Failure, FailureReason
 from trainingjob_trainer.agent.state import Ended
+from trainingjob_trainer.agent.tail import excerpt
 
 OWN_FAULTS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
 PEER_DIED = "the JAX distributed service detected fatal errors"
@@ -23,7 +24,7 @@ def explain_end(ended: Ended, *, step: int | None, memory: str) -> Failure:
                 "step": step if ended.failure.step is None else ended.failure.step,
                 "exit_code": ended.code,
                 "signal": ended.signal,
-                "log": ended.failure.log or ended.log,
+                "log": ended.failure.log or excerpt(ended.log),
             }
         )
     reason, message = _guess(ended, memory)
@@ -36,7 +37,7 @@ def explain_end(ended: Ended, *, step: int | None, memory: str) -> Failure:
         step=step,
         exit_code=ended.code,
         signal=ended.signal,
-        log=ended.log[-LOG_EXCERPT_BYTES:],
+        log=excerpt(ended.log),
     )
 
 

@@ -106,7 +106,8 @@ class Spoke:
 class Ended:
     """A child ended: its own words if it had any, and what the kernel says.
 
-    `code` is None where a signal ended it; `out_of_memory`: the kernel killed for memory while it lived.
+    `code` is None where a signal ended it; `out_of_memory`: the kernel killed for memory while it lived; `log` is the
+    end of its log, more than an excerpt.
     """
 
     child: int
