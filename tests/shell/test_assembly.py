@@ -18,7 +18,7 @@ from kubernetes.aio.client import Configuration
 from trainingjob_api.job import KIND
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
-from trainingjob_operator.shell import assembly
+from trainingjob_operator.shell import assembly, lease
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.assembly import Operator, Ports
 from trainingjob_operator.shell.certificates import renew
@@ -143,25 +143,35 @@ async def test_a_job_that_comes_later_is_seen_by_the_watch(start: Any, api_serve
     await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
 
 
-async def test_an_agent_is_heard_and_answered(start: Any, api_server: Any, job: Any) -> None:
+@pytest.fixture
+def make_agent(api_server: Any, job: Any):
+    """Return a function that makes a pod of a JobSet, whose token is `good`, and returns its report."""
+
+    def make(jobset: dict[str, Any]) -> dict[str, Any]:
+        pod = pod_of(api_server, jobset)
+        extra = {f"authentication.kubernetes.io/pod-{key}": [pod["metadata"][key]] for key in ("name", "uid")}
+        user = {"username": "system:serviceaccount:research:default", "extra": extra}
+        status = {"authenticated": True, "audiences": [TOKEN_AUDIENCE], "user": user}
+        api_server.reviews["tokenreviews"] = lambda spec: status if spec["token"] == "good" else {}
+        return {
+            "jobUid": job["metadata"]["uid"],
+            "pod": pod["metadata"]["name"],
+            "podUid": pod["metadata"]["uid"],
+            "slice": 0,
+            "host": 0,
+            "address": "10.0.0.1",
+            "instance": "a",
+            "port": 4000,
+            "standby": True,
+        }
+
+    return make
+
+
+async def test_an_agent_is_heard_and_answered(start: Any, api_server: Any, make_agent: Any) -> None:
     running = await start()
     (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
-    pod = pod_of(api_server, jobset)
-    extra = {f"authentication.kubernetes.io/pod-{key}": [pod["metadata"][key]] for key in ("name", "uid")}
-    user = {"username": "system:serviceaccount:research:default", "extra": extra}
-    status = {"authenticated": True, "audiences": [TOKEN_AUDIENCE], "user": user}
-    api_server.reviews["tokenreviews"] = lambda spec: status if spec["token"] == "good" else {}
-    report = {
-        "jobUid": job["metadata"]["uid"],
-        "pod": pod["metadata"]["name"],
-        "podUid": pod["metadata"]["uid"],
-        "slice": 0,
-        "host": 0,
-        "address": "10.0.0.1",
-        "instance": "a",
-        "port": 4000,
-        "standby": True,
-    }
+    report = make_agent(jobset)
 
     code, answer = await running.post("rendezvous", REPORT_PATH, report, token="good")
     assert (code, answer["directive"]) == (200, "wait")
@@ -169,6 +179,28 @@ async def test_an_agent_is_heard_and_answered(start: Any, api_server: Any, job: 
     assert (code, answer["error"]) == (401, f"the token is not valid for {TOKEN_AUDIENCE}: refused")
     code, answer = await running.post("rendezvous", REPORT_PATH, {**report, "podUid": "other"}, token="good")
     assert code == 403
+
+
+async def test_while_the_api_server_is_away_agents_hear_what_held(
+    start: Any, api_server: Any, make_agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "DEADLINE_SECONDS", 1.0)
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.2)
+    running = await start()
+    (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
+    report = make_agent(jobset)
+    before = await running.post("rendezvous", REPORT_PATH, report, token="good")
+
+    api_server.fault = lambda _: web.Response(status=503)
+    await until(lambda: not running.operator.lease.is_leading, "the lease is lost")
+    assert await running.post("rendezvous", REPORT_PATH, report, token="good") == before
+    assert (await running.get("/readyz"))[0] == 200
+    api_server.fault = lambda _: None
+    await until(lambda: running.operator.lease.is_leading, "it leads again")
+
+    metadata = {"name": "later", "namespace": "research", "generation": 1}
+    api_server.put(TRAINING_JOB, {"metadata": metadata, "spec": copy.deepcopy(EXAMPLE["spec"])})
+    await until(lambda: len(found(api_server, JOB_SET)) == 2, "the watch is back")
 
 
 def review(spec: Any) -> dict[str, Any]:

@@ -144,6 +144,36 @@ async def test_one_whose_requests_hang_ceases_in_time(start) -> None:
     assert one.lease.may_speak, "nobody else leads: what it last said still holds"
 
 
+async def test_one_that_comes_back_alone_goes_on_where_it_was(start) -> None:
+    leases = Leases()
+    one = start("one", leases)
+    await asyncio.sleep(51)
+    one.client.is_down = True
+    await asyncio.sleep(50)
+    assert not one.lease.is_leading
+    one.client.is_down = False
+    await asyncio.sleep(10)
+
+    assert one.lease.is_leading
+    assert one.lease.is_continued
+
+
+async def test_one_that_takes_it_back_from_another_does_not_go_on(start) -> None:
+    leases = Leases()
+    one, two = start("one", leases), start("two", leases)
+    await asyncio.sleep(51)
+    one.client.is_down = True
+    await asyncio.sleep(30)
+    assert two.lease.is_leading
+    two.kill()
+    await asyncio.sleep(30)
+    one.client.is_down = False
+    await asyncio.sleep(30)
+
+    assert one.lease.is_leading
+    assert not one.lease.is_continued
+
+
 async def test_one_that_comes_back_finds_the_other_and_waits(start) -> None:
     leases = Leases()
     one, two = start("one", leases), start("two", leases)
@@ -209,4 +239,5 @@ async def test_a_restart_under_the_same_name_leads_at_once(start) -> None:
     await asyncio.sleep(1)
 
     assert again.lease.is_leading
+    assert not again.lease.is_continued, "the new process knows nothing of what was said"
     assert leases.stored["spec"]["leaseTransitions"] == 1

@@ -138,7 +138,8 @@ class Operator:
     def _lead(self, is_leading: bool) -> None:  # noqa: FBT001  # the lease's callback
         self.metrics.leading.set(is_leading)
         if is_leading:
-            self.hub.clear()  # another may have led in between, and said something else
+            if not self.lease.is_continued:
+                self.hub.clear()  # another may have led in between, and said something else
             self.scheduler.resume()
         else:
             self.scheduler.pause()

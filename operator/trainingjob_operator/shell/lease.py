@@ -63,6 +63,8 @@ class Lease:
         self.is_leading = False
         self.may_speak = False
         """Whether it led last, as far as known: then what it last told agents still holds."""
+        self.is_continued = False
+        """Whether nobody else can have led between the last time that it led and this one."""
         self.other = ""
         """Who else holds the Lease, as far as known. Empty: nobody."""
         self._api = api
@@ -101,12 +103,14 @@ class Lease:
 
     async def _try_to_lead(self) -> None:
         asked_at = self._loop.time()
+        is_continued = False
         lease = await self._api.get(LEASE, self._namespace, self._name)
         if lease is None:
             metadata = {"name": self._name, "namespace": self._namespace}
             fresh = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": metadata, "spec": self._spec({})}
             await self._api.create(LEASE, fresh, self._namespace)
         elif self._may_take(lease):
+            is_continued = self.may_speak and text(lease, "spec", "holderIdentity") == self._holder
             await self._api.replace(LEASE, {**lease, "spec": self._spec(lease.get("spec") or {})})
         else:
             self.other = text(lease, "spec", "holderIdentity")
@@ -115,6 +119,8 @@ class Lease:
                 self._cease(f"taken by {self.other}")
             return
         self.other = ""
+        if not self.is_leading:
+            self.is_continued = is_continued
         self._lead_until(asked_at + DEADLINE_SECONDS)
 
     def _may_take(self, lease: Manifest) -> bool:
