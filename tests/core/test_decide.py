@@ -310,10 +310,12 @@ def test_a_world_whose_attempts_were_lost_from_the_status_still_lives() -> None:
     assert kind(scene.decide()) == (Wait, Reason.TRAINING)
 
 
-def test_a_world_without_slices_is_none() -> None:
+@pytest.mark.parametrize("nonsense", [{"slices": ()}, {"generation": 0}], ids=str)
+def test_a_world_that_nobody_could_have_written_is_none(nonsense: dict[str, object]) -> None:
     scene = trained()
     assert scene.status.world
-    scene.status = scene.status.model_copy(update={"world": scene.status.world.model_copy(update={"slices": ()})})
+    world = scene.status.world.model_copy(update=nonsense)
+    scene.status = scene.status.model_copy(update={"world": world, "attempts": ()})
 
     assert scene.see().world is None
 

@@ -246,3 +246,16 @@ async def test_people_hear_what_happened_once() -> None:
     await sim.run(120, until="Succeeded")
 
     assert events(sim) == [(False, "Formed"), (True, "Crash"), (False, "Formed"), (False, "Completed")]
+
+
+async def test_a_bad_spec_and_no_jobset_at_once() -> None:
+    sim = Simulation()
+    await sim.run_until_step(5)
+    sim.edit(elastic={"maxRestarts": -1})
+    sim.restart_operator()
+    sim.cluster.has_jobset = False
+
+    assert await look(sim) == IDLE_SECONDS
+
+    assert sim.condition("Valid") == ("False", "InvalidSpec")
+    assert not sim.hub.has_spoken(UID)

@@ -42,8 +42,10 @@ def fingerprint(members: Sequence[Member]) -> str:
 def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) -> World | None:  # None: none lives
     """Return the committed world as the status tells it; addresses and nodes come from the pods that still exist."""
     written = status.world
-    if written is None or not written.slices or status.completion_time is not None or has_ended(status):
+    if written is None or status.completion_time is not None or has_ended(status):
         return None
+    if not written.slices or written.generation < 1:
+        return None  # nobody of ours has written this
     by_uid = {pod.uid: pod for pod in pods}
     # The pods of a very large world are not in the status; then its hash tells whether these are still the same.
     named = written.pods or tuple(f"{pod.name}/{pod.uid}" for pod in _find_members(by_uid.values(), written))
@@ -64,7 +66,7 @@ def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) 
             )
         )
     return World(
-        generation=max(written.generation, 1),
+        generation=written.generation,
         job_uid=job_uid,
         coordinator=written.coordinator,
         members=tuple(members),

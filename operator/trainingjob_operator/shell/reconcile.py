@@ -159,10 +159,11 @@ class Reconciler:
         uid = text(job, "metadata", "uid")
         problems = [str(problem) for problem in checked.problems]
         if status.world is not None and not self._hub.has_spoken(uid):
-            children = await self._cluster.read_children(text(job, "metadata", "namespace"), uid)
-            pods = [pod for manifest in children.pods if (pod := read_pod(manifest, children.nodes, self._now()))]
-            world = rebuild_world(status, uid, pods)
-            self._hub.publish(uid, Bulletin(Directive.TRAIN if world else Directive.WAIT, world))
+            with suppress(MissingKindError):  # then there is nobody to speak to
+                children = await self._cluster.read_children(text(job, "metadata", "namespace"), uid)
+                pods = [pod for manifest in children.pods if (pod := read_pod(manifest, children.nodes, self._now()))]
+                world = rebuild_world(status, uid, pods)
+                self._hub.publish(uid, Bulletin(Directive.TRAIN if world else Directive.WAIT, world))
         await self._write(job, uid, invalid_status(status, problems, _generation(job), self._now()))
         return IDLE_SECONDS
 
