@@ -8,7 +8,7 @@ import pytest
 from trainingjob_operator.core.names import JOB_LABEL
 from trainingjob_operator.shell.feed import KINDS, MISSING_SECONDS, RELIST_SECONDS, Feed
 from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB_SET, NODE, POD, TRAINING_JOB
-from trainingjob_operator.shell.ports import ClusterUnavailableError
+from trainingjob_operator.shell.ports import ClusterUnavailableError, MissingKindError
 from trainingjob_operator.shell.store import Store
 
 JOB = {"metadata": {"name": "llama", "namespace": "research"}, "spec": {}}
@@ -139,12 +139,15 @@ class Lists:
 
     def __init__(self) -> None:
         self.failing: set[Any] = set()
+        self.unknown: set[Any] = set()
         self.times: list[tuple[float, str]] = []
 
     async def pages(self, kind: Any, *_: Any, **__: Any):
         self.times.append((asyncio.get_running_loop().time(), kind.name))
         if kind in self.failing:
             raise ClusterUnavailableError("down")
+        if kind in self.unknown:
+            raise MissingKindError("404")
         return
         yield
 
@@ -166,4 +169,19 @@ async def test_what_failed_is_listed_again_soon_and_the_rest_rarely(store: Store
     running.cancel()
 
     assert [kind for time, kind in lists.times if time == MISSING_SECONDS] == ["Node"]
-    assert {time for time, kind in lists.times if kind == "Pod"} == {0.0, MISSING_SECONDS + RELIST_SECONDS}
+    assert {time for time, kind in lists.times if kind == "Pod"} == {0.0, RELIST_SECONDS}
+
+
+@pytest.mark.looptime
+async def test_a_kind_that_never_comes_does_not_keep_the_others_from_being_listed(
+    store: Store, woken: Listener
+) -> None:
+    lists = Lists()
+    lists.unknown = {JOB_SET}
+    running = asyncio.create_task(Feed(lists, store, (), woken).run())
+
+    await asyncio.sleep(3 * RELIST_SECONDS)
+    running.cancel()
+
+    assert sum(kind == "Pod" for _, kind in lists.times) == 3
+    assert sum(kind == "JobSet" for _, kind in lists.times) == 3 * RELIST_SECONDS / MISSING_SECONDS

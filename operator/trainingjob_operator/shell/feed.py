@@ -56,14 +56,17 @@ class Feed:
 
     async def run(self) -> None:
         """List everything for ever; more often what is missing."""
-        kinds = set(KINDS)
+        clock = asyncio.get_running_loop().time
+        next_full, wanting = clock(), set[Kind]()
         while True:
-            failed = {kind for kind in KINDS if kind in kinds and not await self._try_to_list(kind)}
+            is_full = clock() >= next_full
+            next_full = clock() + RELIST_SECONDS if is_full else next_full
+            failed = {kind for kind in KINDS if (is_full or kind in wanting) and not await self._try_to_list(kind)}
+            wanting = failed | self.missing
             if not failed:
                 self.primed.set()
-            again = failed | self.missing
-            await asyncio.sleep(MISSING_SECONDS if again else RELIST_SECONDS)
-            kinds = set(again) or set(KINDS)
+            pause = MISSING_SECONDS if wanting else RELIST_SECONDS
+            await asyncio.sleep(min(pause, max(next_full - clock(), 0.0)))
 
     async def list_all(self, kind: Kind) -> None:
         """List one kind and tell about all that changed. Raises `ClusterUnavailableError`, `MissingKindError`."""
