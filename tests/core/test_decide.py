@@ -301,6 +301,8 @@ def test_a_world_too_large_for_the_status_is_recognised_by_its_hash() -> None:
 
     scene.pods[1, 1] = pod_manifest(scene.plan, 1, 1, uid="another")
     assert kind(scene.decide()) == (Claim, (0,), Reason.MEMBERS_CHANGED, False)
+    drop_pod(scene, 1, 1)
+    assert kind(scene.decide()) == (Claim, (0,), Reason.MEMBERS_CHANGED, False)
 
 
 def test_a_world_whose_attempts_were_lost_from_the_status_still_lives() -> None:

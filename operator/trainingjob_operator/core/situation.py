@@ -70,20 +70,25 @@ def describe_situation(plan: Plan, seen: Observed, decision: Decision, refusal: 
         case Fail(reason, message):
             return Situation(Stage.FAILED, reason, message, "", None)
         case Claim(world, _, end):
-            stage = _stage_of_forming(end.cause if end else None)
+            stage = _stage_of_forming(end.cause if end else _cause_before(seen, 1))
             return _with_world(plan, seen, world, stage, Reason.JOINING, "hosts are joining the world")
         case Leave(reason, message) if seen.world:
             stage = Stage.SUSPENDING if plan.spec.suspend else Stage.RESIZING
             return _with_world(plan, seen, seen.world, stage, reason, message, is_training=True)
         case Wait(Reason.JOINING as reason, message) if seen.world:
-            before = seen.status.attempts[-2].cause if len(seen.status.attempts) > 1 else None
-            return _with_world(plan, seen, seen.world, _stage_of_forming(before), reason, message)
+            return _with_world(plan, seen, seen.world, _stage_of_forming(_cause_before(seen, 2)), reason, message)
         case Wait(reason, message) if seen.world:
             words = message or f"training on {plural(len(seen.world.slices), 'slice')}"
             return _with_world(plan, seen, seen.world, Stage.RUNNING, reason, words, is_training=True)
     if plan.spec.suspend:
         return _suspended(seen)
     return _without_world(plan, seen, decision, refusal)
+
+
+def _cause_before(seen: Observed, number: int) -> Cause | None:  # None: there was no such attempt
+    """Return what ended an attempt, counted from the newest."""
+    attempts = seen.status.attempts
+    return attempts[-number].cause if len(attempts) >= number else None
 
 
 def _stage_of_forming(cause: Cause | None) -> Stage:
@@ -101,10 +106,11 @@ def _with_world(
         stage = Stage.DEGRADED
         words = f"training on {len(world.slices)} of {plan.allowed[-1]} slices; {missing}"
         reason, message = (Reason.FEWER_SLICES, words) if reason == Reason.TRAINING else (reason, message)
-    bucket = _BUCKETS.get(stage) or _bucket_of_phases(seen)
-    if world is seen.world and not is_training:  # it forms, and its hosts may say how far they are
+    bucket = _BUCKETS.get(stage, Bucket.TRAINING)
+    is_leaving = is_training and stage in _BUCKETS
+    if world is seen.world and not is_leaving:  # its hosts say more exactly what they do
         bucket = _bucket_of_phases(seen) or bucket
-    return Situation(stage, reason, message, bucket or Bucket.STARTING, world, missing, is_training)
+    return Situation(stage, reason, message, bucket, world, missing, is_training)
 
 
 def _bucket_of_phases(seen: Observed) -> Bucket | None:  # None: not all hosts have begun
