@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ from tests.builders import make_report
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.local.narrate import Snapshot, take_snapshot, tell_change, tell_happening
+from trainingjob_operator.cli.local.oplog import operator_log
 from trainingjob_operator.cli.local.view import LiveView, PlainView, choose_view
+from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.core.announce import Happening
 from trainingjob_operator.core.hearing import Hearing, News
+from trainingjob_operator.shell.logs import Log
 
 START = "2026-11-21T12:00:00Z"
 WORLD = {"generation": 2, "slices": [0, 1], "coordinator": "h:1", "members": "x", "since": START}
@@ -137,3 +141,23 @@ def test_a_terminal_gets_a_live_line_and_lines_above_it() -> None:
 
 def test_a_pipe_gets_plain_lines() -> None:
     assert isinstance(choose_view(Console(file=io.StringIO()), 100), PlainView)
+
+
+def test_an_error_of_the_operator_is_shown_once_and_written_down(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    out = io.StringIO()
+    log = Log("scheduler")
+    with workspace.held(), PlainView(Console(file=out), 100) as view, operator_log(workspace, view):
+        for _ in range(2):
+            try:
+                raise ValueError("bad")
+            except ValueError:
+                log.exception("reconcile broke", job="demo")
+        log.info("looked")
+    log.error("later")
+
+    written = (tmp_path / "logs/operator.log").read_text()
+    assert out.getvalue() == f"internal error: reconcile broke: ValueError: bad; see {tmp_path}/logs/operator.log\n"
+    assert written.count("reconcile broke job=demo\nTraceback") == 2
+    assert "scheduler: looked" in written
+    assert "later" not in written

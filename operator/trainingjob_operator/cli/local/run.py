@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.util
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.local.container import find_program
 from trainingjob_operator.cli.local.localise import localise, variables_from_objects
 from trainingjob_operator.cli.local.objects import new_uid
+from trainingjob_operator.cli.local.oplog import operator_log
 from trainingjob_operator.cli.local.paths import Mounts, move_path
 from trainingjob_operator.cli.local.resume import has_succeeded, new_job, take_up
 from trainingjob_operator.cli.local.runner import Fault, Runner
@@ -31,7 +31,6 @@ from trainingjob_operator.core.remember import read_status
 from trainingjob_operator.core.situation import Stage
 from trainingjob_operator.core.units import plural, short
 from trainingjob_operator.render.volumes import CACHE_FOLDER
-from trainingjob_operator.shell.logs import ROOT, TextFormatter
 
 FOLDER = "trainingjob-runs"
 AGENT = "trainingjob-agent"
@@ -90,7 +89,7 @@ def headline(name: str, plan: Plan) -> str:
         shape.accelerator,
         " x ".join(
             (
-                plural(plan.spec.slices.most, "slice"),
+                plural(plan.allowed[-1], "slice"),
                 plural(shape.num_hosts, "host"),
                 plural(shape.devices_per_host, "device"),
             )
@@ -108,18 +107,8 @@ def _open_job(name: str, spec: dict[str, Any], workspace: Workspace) -> Manifest
 
 
 def _run(job: Manifest, volumes: Mounts, workspace: Workspace, fault: Fault | None, console: Console) -> Manifest:
-    log = logging.FileHandler(workspace.root / "logs" / "operator.log", encoding="utf-8")
-    log.setFormatter(TextFormatter())
-    logger = logging.getLogger(ROOT)
-    logger.addHandler(log)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False  # what matters of it is shown as lines of the run
-    try:
-        with choose_view(console, job["spec"]["training"]["steps"]) as view:
-            return asyncio.run(Runner.start(job, volumes, workspace, view, fault=fault))
-    finally:
-        logger.removeHandler(log)
-        log.close()
+    with choose_view(console, job["spec"]["training"]["steps"]) as view, operator_log(workspace, view):
+        return asyncio.run(Runner.start(job, volumes, workspace, view, fault=fault))
 
 
 def _conclude(job: Manifest, checkpoints: Path, console: Console) -> int:

@@ -17,7 +17,9 @@ from trainingjob_operator.cli.local.narrate import Snapshot
 from trainingjob_operator.core.units import plural, short
 
 SECONDS_BETWEEN_LINES = 10.0
-BAR_WIDTH = 30
+MAX_BAR_WIDTH = 30
+WIDTH_OF_WORDS = 62
+"""What the words of the live line may take; the bar gets the rest of a narrow terminal."""
 
 
 class View(Protocol):
@@ -69,8 +71,11 @@ class LiveView:
     def show(self, snapshot: Snapshot, seconds: float) -> None:
         """Draw the line anew."""
         row = Table.grid(padding=(0, 1))
-        bar = ProgressBar(total=self._num_steps, completed=snapshot.step, width=BAR_WIDTH)
-        row.add_row(f"step {snapshot.step}/{self._num_steps}", bar, describe(snapshot), clock(seconds))
+        width = max(min(MAX_BAR_WIDTH, self._console.width - WIDTH_OF_WORDS), 1)
+        bar = ProgressBar(total=self._num_steps, completed=snapshot.step, width=width)
+        words = (f"step {snapshot.step}/{self._num_steps}", describe(snapshot), clock(seconds))
+        step, now, time = (Text(word, no_wrap=True, overflow="ellipsis") for word in words)
+        row.add_row(step, bar, now, time)
         self._live.update(row)
 
 

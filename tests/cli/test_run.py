@@ -1,0 +1,146 @@
+"""`trainingjob run` for real: agents, trainers, a stop, a slice killed, and the end; and what it refuses to begin."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.builders import spec_manifest
+from trainingjob_operator.cli.main import app
+
+STEPS = 600
+TINY: dict[str, Any] = {
+    "slices": {"accelerator": "cpu", "topology": "1x1", "min": 1, "max": 2},
+    "data": {"train": [{"name": "json", "path": "python:json", "pattern": "*.py"}]},
+    "training": {"steps": STEPS, "globalBatchSize": 4, "sequenceLength": 16},
+    "precision": {"compute": "float32"},
+    "checkpoint": {"uri": "/shared/tiny", "save": {"everySteps": 100}},
+}
+
+
+def write_job(folder: Path, **sections: Any) -> Path:
+    job = {
+        "apiVersion": "trainingjob.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "tiny"},
+        "spec": spec_manifest(**{**TINY, **sections}),
+    }
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return path
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    program = "import sys; from trainingjob_operator.cli.main import main; sys.argv[0] = 'trainingjob'; main()"
+    command = [sys.executable, "-c", program, "run", str(folder / "tiny.yaml"), "--dir", str(folder / "run"), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def end(run: subprocess.Popen[str]) -> tuple[int, str]:
+    out, _ = run.communicate(timeout=300)
+    return run.returncode, out
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Return the processes whose environment names a run's folder."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if str(folder).encode() in environ.read_bytes():
+                found.append(environ.parent.name)
+        except OSError:  # it ended meanwhile, or is somebody else's
+            continue
+    return found
+
+
+def wait_until_nothing_runs(folder: Path) -> None:
+    deadline = time.monotonic() + 20
+    while (left := processes_of(folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+@pytest.mark.slow
+def test_a_run_is_stopped_and_taken_up_loses_a_slice_and_ends(tmp_path: Path) -> None:
+    write_job(tmp_path)
+
+    stopped = start(tmp_path)
+    assert stopped.stdout is not None
+    for line in stopped.stdout:
+        if "tokens/s" in line:
+            stopped.send_signal(signal.SIGINT)
+            break
+    code, out = end(stopped)
+
+    assert code == 130, out
+    saved = re.search(r"stopped; saved step ([0-9]+); the same command goes on from there", out)
+    assert saved, out
+    wait_until_nothing_runs(tmp_path / "run")
+
+    code, out = end(start(tmp_path, "--kill-slice", "1", "--at-step", str(STEPS // 2)))
+
+    assert code == 0, out
+    assert "host 0 of slice 1 failed: its process was killed (SIGKILL) · now 1 slice · back in" in out
+    assert f"step {STEPS} of {STEPS} (100 %)" in out
+    wait_until_nothing_runs(tmp_path / "run")
+    check_history(tmp_path / "run", first_stop=int(saved[1]))
+
+    code, out = end(start(tmp_path))
+
+    assert code == 0
+    assert "all steps were trained in an earlier run; --fresh starts anew" in out
+
+
+def check_history(folder: Path, first_stop: int) -> None:
+    """Check that the committed history has every step once, and that its last step is saved and hashed."""
+    status = json.loads((folder / "job.json").read_text())["status"]
+    spans = [(span["first"], span.get("last", STEPS)) for span in status["lineage"]]
+    assert [step for first, last in spans for step in range(first, last + 1)] == list(range(1, STEPS + 1))
+    assert status["attempts"][0]["lastStep"] == first_stop
+    assert status["attempts"][1]["firstStep"] == first_stop
+    assert (folder / f"volumes/shared/tiny/lineage-0/{STEPS}/integrity.json").exists()
+
+
+@pytest.mark.slow
+def test_a_job_that_cannot_be_trained_fails_in_the_hosts_own_words(tmp_path: Path) -> None:
+    write_job(tmp_path, data={"train": [{"name": "none", "path": "python:json", "pattern": "*.nothing"}]})
+
+    code, out = end(start(tmp_path, "--slices", "1"))
+
+    assert code == 1
+    assert "failed: " in out
+    assert "spec.data.train[0]" in out
+
+
+def test_accelerators_are_not_here(tmp_path: Path) -> None:
+    slices = {"accelerator": "tpu-v5e", "topology": "2x2", "count": 1}
+    path = write_job(tmp_path, slices=slices)
+
+    result = CliRunner().invoke(app, ["run", str(path), "--dir", str(tmp_path / "run")])
+
+    assert result.exit_code == 1
+    assert "spec.slices.accelerator: tpu-v5e is not on this machine" in result.stderr
+
+
+def test_a_number_of_slices_that_cannot_be_planned(tmp_path: Path) -> None:
+    path = write_job(tmp_path, parallelism={"dcn": {"data": 2}}, slices={**TINY["slices"], "min": 2})
+
+    result = CliRunner().invoke(app, ["run", str(path), "--dir", str(tmp_path / "run"), "--slices", "1"])
+
+    assert result.exit_code == 1
+    assert "spec.parallelism.dcn: data=2 x fsdp=1 x tensor=1 is 2, but must fill 1 slice" in result.stderr
+
+
+def test_a_fault_needs_both_its_options(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["run", str(write_job(tmp_path)), "--kill-slice", "1"])
+
+    assert result.exit_code == 1
+    assert "--kill-slice and --at-step belong together" in result.stderr
