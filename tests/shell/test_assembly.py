@@ -29,6 +29,7 @@ from trainingjob_operator.shell.tls import dump
 EXAMPLE = yaml.safe_load((Path(__file__).parents[2] / "crds/examples/demo.yaml").read_text())
 SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="trainingjob-operator")
 HOST = SETTINGS.host
+PATIENCE_SECONDS = 60.0
 
 
 class Running:
@@ -80,14 +81,14 @@ async def start(server: Any, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_fa
 
 async def end(task: asyncio.Task[None], stop: asyncio.Event) -> None:
     stop.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await task
 
 
 async def until(find: Any, what: str = "it") -> Any:
     """Wait until a function returns something, and return that."""
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not (found := find()):  # noqa: ASYNC110  # the state of many parts has no one event
                 await asyncio.sleep(0.02)
     except TimeoutError:

@@ -15,6 +15,7 @@ from trainingjob_operator.shell.main import EXIT_BAD_SETTINGS, main, operate
 from trainingjob_operator.shell.settings import Settings
 
 SETTINGS = Settings(trainer_image="t")
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -84,12 +85,12 @@ async def test_a_signal_ends_it_well(
     write_kubeconfig(outside_a_cluster, server[1])
     ports = Ports(*(unused_tcp_port_factory() for _ in range(3)))
     running = asyncio.create_task(operate(SETTINGS, ports))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while "leading" not in caplog.messages:  # noqa: ASYNC110  # the log has no event
             await asyncio.sleep(0.02)
 
     os.kill(os.getpid(), number)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await running
 
     assert caplog.messages[-1] == "stopped"

@@ -39,7 +39,7 @@ class Heard:
         await self.wait_until(lambda: any(name == heard for _, _, heard in self.events))
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not is_so():
                 self.changed.clear()
                 await self.changed.wait()
@@ -63,7 +63,7 @@ async def start(server: Any, heard: Heard):
     yield begin
     for task in running:
         task.cancel()
-    await asyncio.wait(running, timeout=20)
+    await asyncio.wait(running, timeout=PATIENCE_SECONDS)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch")]
 
 
@@ -134,7 +134,7 @@ async def test_it_begins_anew_when_kopf_fails(
 
     api_server.fault = fail_once
     start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while "the watch ended; it begins anew" not in caplog.messages:  # noqa: ASYNC110  # the log has no event
             await asyncio.sleep(0.01)
     api_server.put(TRAINING_JOB, JOB)
