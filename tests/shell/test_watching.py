@@ -16,6 +16,7 @@ from trainingjob_operator.shell.feed import KINDS
 from trainingjob_operator.shell.kinds import JOB_SET, NODE, POD, TRAINING_JOB, Kind
 from trainingjob_operator.shell.watching import CREDENTIALS_LIFE, Watcher, connection_info
 
+PATIENCE_SECONDS = 60.0
 JOB = {"metadata": {"name": "llama", "namespace": "research"}, "spec": {}}
 
 
