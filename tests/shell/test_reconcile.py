@@ -191,13 +191,17 @@ async def fault_run(fault_at: int, *, after: bool, error: BaseException) -> Simu
     return sim
 
 
-NUM_WRITES = 16
+NUM_WRITES = 13
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize(
-    "error", [OperatorKilledError(), ClusterUnavailableError("gone")], ids=["killed", "unavailable"]
-)
+STRIKES = {
+    "killed before": (False, OperatorKilledError()),
+    "killed after": (True, OperatorKilledError()),
+    "no answer": (True, ClusterUnavailableError("the connection was lost")),
+}
+
+
+@pytest.mark.parametrize(("after", "error"), STRIKES.values(), ids=STRIKES.keys())
 @pytest.mark.parametrize("fault_at", range(1, NUM_WRITES + 1))
 async def test_a_fault_at_any_write_changes_nothing_in_the_end(
     fault_at: int, after: bool, error: BaseException
@@ -215,4 +219,32 @@ async def test_a_fault_at_any_write_changes_nothing_in_the_end(
 async def test_the_faults_strike_all_writes_of_that_life() -> None:
     sim = await fault_run(10_000, after=False, error=OperatorKilledError())
 
-    assert len(sim.cluster.writes) <= NUM_WRITES
+    assert len(sim.cluster.writes) == NUM_WRITES
+
+
+@pytest.mark.parametrize(("after", "error"), STRIKES.values(), ids=STRIKES.keys())
+@pytest.mark.parametrize("repair", ["delete Pod", "delete Job"])
+async def test_a_fault_at_a_repair_is_made_good(repair: str, after: bool, error: BaseException) -> None:
+    sim = Simulation(total=150)
+    struck: list[str] = []
+
+    def strike(write: str) -> None:
+        if write == repair and not struck:
+            struck.append(write)
+            raise error
+
+    setattr(sim.cluster, "after" if after else "before", strike)
+    await sim.run_until_step(5)
+    for host in (0, 1):
+        sim.kill_node(f"node-1-{host}")
+    await sim.run(60)
+    assert struck
+    sim.restart_operator()
+    for host in (0, 1):
+        sim.restore_node(f"node-1-{host}")
+    await sim.run(200, until="Succeeded")
+
+    status = sim.status
+    assert status.phase == "Succeeded"
+    assert [attempt.slices for attempt in status.attempts] == [2, 1, 2]
+    assert status.restarts.total == 1
