@@ -1,0 +1,76 @@
+"""Scripts of news for an agent's rules: what comes, when, and what is to be done about it."""
+
+from trainingjob_api.protocol import Answer, Directive, Phase
+from trainingjob_api.world import Member, World
+from trainingjob_trainer.agent.host import begin, react
+from trainingjob_trainer.agent.state import (
+    Action,
+    Answered,
+    Ended,
+    Host,
+    News,
+    SpawnStandby,
+    Spoke,
+    StartChild,
+    State,
+    Ticked,
+)
+from trainingjob_trainer.wire import Event
+
+HOST = Host(job_uid="job", pod_uid="me", memory="2Gi", finish_after=300, grace=25)
+
+type Script = list[tuple[float, News, list[Action]]]
+
+
+def world(generation: int, *pods: str, job: str = "job") -> World:
+    members = tuple(
+        Member(process=process, slice=process, host=0, pod=uid, pod_uid=uid, address="10.0.0.1")
+        for process, uid in enumerate(pods or ("other", "me"))
+    )
+    return World(generation=generation, job_uid=job, coordinator="10.0.0.1:1234", members=members)
+
+
+ONE, TWO, THREE = world(1), world(2), world(3)
+WITHOUT_US = world(2, "other")
+
+
+def told(directive: Directive, about: World | None = None, outcome: str = "") -> Answered:
+    return Answered(Answer(directive=directive, world=about, outcome=outcome))
+
+
+def train(about: World) -> Answered:
+    return told(Directive.TRAIN, about)
+
+
+def leave(about: World) -> Answered:
+    return told(Directive.LEAVE, about)
+
+
+WAIT = told(Directive.WAIT)
+
+
+def ready(child: int) -> Spoke:
+    return Spoke(child, Event(ready=True))
+
+
+def phase(child: int, name: Phase) -> Spoke:
+    return Spoke(child, Event(phase=name))
+
+
+def killed(child: int) -> Ended:
+    return Ended(child, signal="SIGKILL")
+
+
+def play(script: Script, state: State | None = None) -> State:
+    """Return the state after a script, each of whose pieces of news did what was written behind it."""
+    state = state or begin(0, 0.0)
+    for now, news, want in script:
+        step = react(HOST, state, news, now)
+        assert list(step.actions) == want, f"after {news} at {now}: {step.actions}"
+        state = step.state
+    return state
+
+
+STANDBY: Script = [(0, Ticked(), [SpawnStandby(1)]), (3, ready(1), [])]
+STARTED: Script = [*STANDBY, (4, train(ONE), [StartChild(1, ONE, 1)])]
+TRAINING: Script = [*STARTED, (5, phase(1, Phase.TRAINING), [SpawnStandby(2)]), (8, ready(2), [])]
