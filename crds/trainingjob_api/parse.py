@@ -7,6 +7,7 @@ answer then holds all problems. Nothing here raises, whatever comes in.
 
 import copy
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,8 @@ MAX_DEPTH = 16
 MAX_BYTES = 256 * 1024
 """The spec goes into a ConfigMap, and twice into each request about its object."""
 MAX_PROBLEMS = 64
-_REPAIRS = 4
+_MAX_BITS = 1024
+"""Of a whole number; Python itself refuses to write out one much longer."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,17 @@ def _as_json(value: Any, depth: int) -> Any:
     if depth < 0:
         raise _TooDeepError
     if isinstance(value, dict):
-        return {str(key): _as_json(item, depth - 1) for key, item in value.items() if item is not None}
+        return {_as_text(str(key)): _as_json(item, depth - 1) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [_as_json(item, depth - 1) for item in value]
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()  # half a surrogate pair is no text
-    return value if isinstance(value, int | float | bool | None) else str(value)
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        return math.inf if value > 0 else -math.inf
+    return value if isinstance(value, int | float | bool | None) else _as_text(str(value))
+
+
+def _as_text(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which are no text."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _parse(plain: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
@@ -106,36 +113,27 @@ def _is_telling(error: Any, errors: list[Any]) -> bool:
 
 
 def _repair(plain: dict[str, Any], errors: list[Any], problems: tuple[Problem, ...]) -> Parsed:
-    """Put sample values in the place of broken ones until the spec parses."""
-    mended, broken = copy.deepcopy(plain), set[Location]()
-    for _ in range(_REPAIRS):
-        for error in errors:
-            location = tuple(part for part in error["loc"] if part != "[key]")
-            broken.add(location)
-            if error["type"] == "extra_forbidden":
-                similar = meant(location)
-                if similar:
-                    broken.add(similar)  # its value is not what the user had in mind
-            _replace(mended, location)
-        spec, errors = _parse(mended)
-        if spec:
-            return Parsed(spec, problems, frozenset(broken))
-    return Parsed(None, problems, frozenset(broken))
+    """Put sample values in the place of broken ones; they are legal, so that what is left parses."""
+    broken = {tuple(part for part in error["loc"] if part != "[key]") for error in errors}
+    mended = copy.deepcopy(plain)
+    for location in sorted(broken, key=len, reverse=True):  # what is inside first: its object may go next
+        _replace(mended, location)
+    # What a misspelt field was meant to be is not what the user had in mind either.
+    misspelt = (meant(error["loc"]) for error in errors if error["type"] == "extra_forbidden")
+    spec, _ = _parse(mended)
+    return Parsed(spec, problems, frozenset(broken | {location for location in misspelt if location}))
 
 
 def _replace(mended: Any, location: Location) -> None:
     """Set the sample's value at a place, or take away what the sample does not have."""
     *parents, last = location
     place, sample = mended, sample_at(location)
-    try:
-        for part in parents:
-            place = place[part]
-        if sample is None:
-            del place[last]
-        else:
-            place[last] = copy.deepcopy(sample)
-    except (KeyError, IndexError, TypeError):
-        return  # the place is gone: something further up was repaired already
+    for part in parents:
+        place = place[part]
+    if sample is None:
+        del place[last]
+    else:
+        place[last] = copy.deepcopy(sample)
 
 
 def _overlap(location: Location, path: Location) -> bool:

@@ -87,7 +87,9 @@ class EnvVar(Strict):
 class Resources(Strict):
     """What one host's container gets. Accelerators are added by the plan."""
 
-    cpu: Quantity = Field(default="1", description="CPU cores that it is promised. It may use more where they lie idle.")
+    cpu: Quantity = Field(
+        default="1", description="CPU cores that it is promised. It may use more where they lie idle."
+    )
     memory: Quantity = Field(
         default="2Gi", description="Memory that it is promised and held to; memory volumes are added to it."
     )

@@ -98,9 +98,9 @@ class Span(Strict):
     `first` is the first step after the one it restored; `last` is None while a later generation has not yet restored.
     """
 
-    generation: Count
-    first: Count
-    last: Count | None = None
+    generation: Count = Field(description="The generation's number.")
+    first: Count = Field(description="First step that it trained.")
+    last: Count | None = Field(default=None, description="Last step of it that counts. Unset: it is not closed yet.")
 
 
 class World(Strict):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from trainingjob_operator.core.plan import SliceShape
+from trainingjob_operator.core.units import plural
 
 type Dims = tuple[int, ...]
 
@@ -90,7 +91,7 @@ def nearest_topologies(accelerator: str, topology: str, count: int = 2) -> list[
         hosts, devices, *_ = (*wanted, 1, 1)
         return [format_dims((min(max(hosts, 1), CPU_MAX[0]), min(max(devices, 1), CPU_MAX[1])))]
     nearest = sorted(_topologies(accelerator), key=lambda dims: (_distance(sorted(wanted), sorted(dims)), dims))
-    return [f"{format_dims(dims)} ({math.prod(dims)} chips)" for dims in nearest[:count]]
+    return [f"{format_dims(dims)} ({plural(math.prod(dims), 'chip')})" for dims in nearest[:count]]
 
 
 def larger_topologies(shape: SliceShape) -> list[str]:

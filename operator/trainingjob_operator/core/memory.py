@@ -75,22 +75,21 @@ def measure_device(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> Device
 def _activations(spec: TrainingJobSpec, degrees: Mapping[Axis, int], compute: int) -> int:
     """Return the bytes that one row keeps for the way back, and those of the layer that is computed."""
     model, length = spec.model, spec.training.sequence_length
-    kept = length * _layer_bytes(model, length, degrees, compute)
+    layer = length * _layer_bytes(model, length, degrees, compute)
     stream = length * model.embed_dim * compute
-    # Going backward, a layer's gradients stand beside what they are made from.
-    if spec.memory.remat == "full":
-        return model.num_layers * stream + 2 * kept
-    return model.num_layers * kept + kept
+    kept = stream if spec.memory.remat == "full" else layer
+    # Going backward, one layer's values stand once more beside what all layers keep.
+    return model.num_layers * kept + layer
 
 
 def _layer_bytes(model: Model, length: int, degrees: Mapping[Axis, int], compute: int) -> int:
     """Return the bytes that one token keeps in one layer."""
     heads = _split(model.num_heads, "heads", degrees)
     kv_heads = _split(model.num_kv_heads, "kv_heads", degrees)
-    norms = 2 * model.embed_dim * (2 * compute + FLOAT32)
+    norms = 2 * model.embed_dim * (3 * FLOAT32 + compute)
     projections = compute * model.head_dim * (2 * heads + 2 * kv_heads)
     scores = heads * length * (FLOAT32 + compute)
-    mlp = 4 * compute * _split(model.mlp_dim, "mlp", degrees)
+    mlp = 6 * compute * _split(model.mlp_dim, "mlp", degrees)
     return norms + projections + scores + mlp
 
 

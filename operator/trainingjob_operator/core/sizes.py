@@ -16,7 +16,15 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.hardware import find_shape, larger_topologies
 from trainingjob_operator.core.memory import USABLE, DeviceMemory, measure_device
-from trainingjob_operator.core.mesh import check_form, check_product, combine, divisors, nearest_divisors, resolve
+from trainingjob_operator.core.mesh import (
+    check_form,
+    check_product,
+    combine,
+    divisors,
+    nearest_divisors,
+    nearest_multiples,
+    resolve,
+)
 from trainingjob_operator.core.plan import SizePlan, SliceShape
 from trainingjob_operator.core.units import plural, size
 
@@ -70,14 +78,17 @@ def _check_axis(axis: Axis, dims: dict[str, int], inner: int, outer: int) -> Ite
         return
     path, value, fixed = (ICI, inner, outer) if inner > 1 else (DCN, outer, inner)
     product = f"{inner} x {outer} across slices = {degree}" if inner > 1 and outer > 1 else str(value)
+    message = f"{product} does not divide {' and '.join(undivided)}."
+    yield Problem(f"{path}.{axis}", value, message, _nearest_splits(dims, value, fixed))
+
+
+def _nearest_splits(dims: dict[str, int], value: int, fixed: int) -> tuple[str, ...]:
+    """Return the nearest degrees that divide several dims; a single dim is easier to change than a mesh."""
+    if len(dims) == 1:
+        (name, dim), *_ = dims.items()
+        return tuple(f"spec.model.{name}: {multiple}" for multiple in nearest_multiples(value * fixed, dim))
     common = math.gcd(*dims.values())
-    nearest = nearest_divisors(common // fixed, value) if common % fixed == 0 else ()
-    yield Problem(
-        f"{path}.{axis}",
-        value,
-        f"{product} does not divide {' and '.join(undivided)}.",
-        tuple(str(divisor) for divisor in nearest),
-    )
+    return tuple(str(near) for near in nearest_divisors(common // fixed, value)) if common % fixed == 0 else ()
 
 
 def _resolve(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> Mesh | None:  # None: it does not multiply
@@ -148,8 +159,8 @@ def _ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> list
     while length > 1 and not ways:
         training = spec.training.model_copy(update={"sequence_length": length})
         for changed in (
-            spec.model_copy(update={"training": training}),
             spec.model_copy(update={"training": training, "memory": memory}),
+            spec.model_copy(update={"training": training}),
         ):
             fitting = next((one for one in shapes if one and _fits(changed, one, num_slices)), None)
             if fitting:
@@ -165,7 +176,7 @@ def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: Training
         "memory.remat": (spec.memory.remat, changed.memory.remat),
         "training.sequenceLength": (spec.training.sequence_length, changed.training.sequence_length),
     }
-    return ", ".join(f"{field}: {new}" for field, (old, new) in values.items() if new != old)
+    return " and ".join(f"{field}: {new}" for field, (old, new) in values.items() if new != old)
 
 
 def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:

@@ -43,7 +43,7 @@ def check_counts(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.slices.count", slices.count, message)
     elif slices.count is None and not written:
         message = "says not how many: write `count` for a fixed size, or `min` and `max` for an elastic one."
-        yield Problem("spec.slices", slices.model_dump(exclude_none=True), message, ("count: 1", "min: 1, max: 2"))
+        yield Problem("spec.slices", None, message, ("count: 1", "min: 1 and max: 2"))
     elif slices.count is None and len(written) == 1:
         (name, value), missing = *written.items(), {"min": "max", "max": "min"}[next(iter(written))]
         message = f"is missing beside {name}, {value}: an elastic size has both."

@@ -15,7 +15,7 @@ from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.run_config import run_config
 from trainingjob_operator.core.validate import Checked, check_job
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 EXAMPLES = ROOT / "crds/examples"
 VALID = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
 INVALID = sorted(path.stem for path in EXAMPLES.glob("invalid/*.yaml"))

@@ -1,0 +1,169 @@
+"""Parsing: every kind of mistake in its own words, and no input that it cannot answer."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainingjob_api.parse import MAX_BYTES, parse_spec
+from trainingjob_api.sample import SAMPLE
+from trainingjob_api.wording import explain, show
+
+
+def set_at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Return a change that sets a value at a dotted path; numbers are places in lists."""
+
+    def change(spec: dict[str, Any]) -> None:
+        *parents, last = path.split(".")
+        place: Any = spec
+        for part in parents:
+            place = place[int(part)] if part.isdigit() else place[part]
+        place[int(last) if last.isdigit() else last] = value
+
+    return change
+
+
+def told(change: Callable[[dict[str, Any]], None]) -> list[str]:
+    spec = copy.deepcopy(SAMPLE)
+    change(spec)
+    return [str(problem) for problem in parse_spec(spec).problems]
+
+
+MISTAKES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "mistakes.yaml").read_text())
+
+
+@pytest.mark.parametrize("case", MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_told_in_words(case: dict[str, Any]) -> None:
+    assert told(set_at(case["path"], case["value"])) == case["told"]
+
+
+@pytest.mark.parametrize("case", MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_mended_so_that_the_rest_can_be_judged(case: dict[str, Any]) -> None:
+    spec = copy.deepcopy(SAMPLE)
+    set_at(case["path"], case["value"])(spec)
+    parsed = parse_spec(spec)
+
+    assert parsed.spec is not None
+    section, *_ = case["path"].split(".")
+    assert not parsed.is_intact([section])
+    assert parsed.is_intact(["precision.params"])
+
+
+GOOD: dict[str, tuple[str, Any]] = {
+    "a whole number for a number": ("optimizer.learningRate", 1),
+    "a null for a default": ("elastic", None),
+    "a null for what may be left out": ("runtime.image", None),
+    "a number for an amount": ("runtime.resources.cpu", 4),
+    "an empty list": ("evaluation", []),
+}
+
+
+@pytest.mark.parametrize(("path", "value"), GOOD.values(), ids=GOOD.keys())
+def test_this_is_no_mistake(path: str, value: Any) -> None:
+    assert told(set_at(path, value)) == []
+
+
+def test_an_amount_without_quotes_is_the_same_amount() -> None:
+    spec = copy.deepcopy(SAMPLE)
+    set_at("runtime.resources.cpu", 4)(spec)
+    parsed = parse_spec(spec).spec
+
+    assert parsed
+    assert parsed.runtime.resources.cpu == "4"
+
+
+def deep(levels: int) -> dict[str, Any]:
+    return {"a": deep(levels - 1)} if levels else {}
+
+
+def circular() -> dict[str, Any]:
+    spec: dict[str, Any] = {}
+    spec["spec"] = spec
+    return spec
+
+
+NONSENSE: dict[str, tuple[Any, str]] = {
+    "nothing": (None, "spec: null is not an object of fields."),
+    "text": ("llama", "spec: llama is not an object of fields."),
+    "a list": ([{}], "spec: list is not an object of fields."),
+    "an object of Python": (object(), "spec: object is not an object of fields."),
+    "a deep one": (deep(40), "spec: is nested more than 16 levels deep."),
+    "an endless one": (circular(), "spec: is nested more than 16 levels deep."),
+    "three megabytes": (
+        {"model": "x" * 3_000_000},
+        f"spec: has 3,000,013 bytes as JSON, but must have at most {MAX_BYTES:,}.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("raw", "want"), NONSENSE.values(), ids=NONSENSE.keys())
+def test_nonsense_is_one_problem(raw: Any, want: str) -> None:
+    parsed = parse_spec(raw)
+
+    assert [str(problem) for problem in parsed.problems] == [want]
+    assert parsed.spec is None
+
+
+@pytest.mark.parametrize(("value", "shown"), [(10**5000, "Infinity"), (-(10**5000), "-Infinity")], ids=["+", "-"])
+def test_a_number_too_long_to_write_out_is_answered(value: int, shown: str) -> None:
+    assert told(set_at("suspend", value)) == [f"spec.suspend: {shown} is not true or false."]
+
+
+def test_an_empty_spec_is_told_all_its_sections() -> None:
+    paths = [problem.path for problem in parse_spec({}).problems]
+
+    assert paths == [f"spec.{name}" for name in ("checkpoint", "data", "model", "optimizer", "slices", "training")]
+
+
+def test_keys_and_values_of_other_languages_are_answered() -> None:
+    raw = {1: "x", "\ud800": b"\x00", "model": {None: 1}, "data": {"train": ({"name": "\ud83d"},)}}
+    problems = parse_spec(raw).problems
+
+    assert {"spec.1", "spec.?", "spec.model.None", "spec.data.train[0].name"} <= {problem.path for problem in problems}
+
+
+def test_a_flood_of_mistakes_is_cut() -> None:
+    problems = parse_spec({f"unknown{number}": number for number in range(1000)}).problems
+
+    assert len(problems) == 64
+
+
+def test_broken_items_of_a_broken_list_are_mended_together() -> None:
+    raw = copy.deepcopy(SAMPLE)
+    raw["evaluation"] = [{"name": "A"}, "x", {"name": "a", "path": "b"}]
+    raw["runtime"]["env"] = [{}, {"name": 1}, 7]
+    parsed = parse_spec(raw)
+
+    assert parsed.spec is not None
+    assert len(parsed.problems) == 3 + 1 + 2 + 1 + 1 + 1
+
+
+def test_the_sample_is_complete_and_parses() -> None:
+    parsed = parse_spec(SAMPLE)
+
+    assert parsed.problems == ()
+    assert parsed.spec is not None
+    assert parsed.spec.model_dump(by_alias=True, mode="json") == SAMPLE
+
+
+def test_an_error_of_a_new_kind_is_told_in_the_parser_s_words() -> None:
+    error = {"type": "new_kind", "loc": ("training", "steps"), "input": 3, "msg": "Input should be prime"}
+
+    assert str(explain(error)) == "spec.training.steps: 3 is not allowed: Input should be prime."
+
+
+SHOWN: dict[str, tuple[Any, str]] = {
+    "a plain word": ("tpu-v5p", "tpu-v5p"),
+    "words": ("a b", '"a b"'),
+    "nothing": ("", '""'),
+    "an object": ({"a": 1}, '{"a": 1}'),
+    "long text": ("x y" * 100, '"' + ("x y" * 19)[:56] + "..."),
+}
+
+
+@pytest.mark.parametrize(("value", "want"), SHOWN.values(), ids=SHOWN.keys())
+def test_values_are_shown_short(value: Any, want: str) -> None:
+    assert show(value) == want
