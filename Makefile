@@ -11,7 +11,7 @@ BASE_PYTHON := $(shell for p in python$(WANTED) python python3; do \
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest
-FAST := -m 'not cluster'
+FAST := -m 'not cluster and not slow'
 export E2E_CLUSTER ?= local
 
 .PHONY: help
@@ -54,13 +54,17 @@ check: lint ## The fast part: lint, types, contracts, generated files, every tes
 	$(BIN)/python crds/generate.py --check
 	$(PYTEST) $(FAST) tests --cov --cov-report=term:skip-covered --cov-fail-under=100
 
+.PHONY: slow
+slow: install ## Whole runs of the real trainer on this machine, without a cluster
+	$(PYTEST) -m slow tests
+
 .PHONY: journeys
 journeys: install ## The journeys on a real cluster (E2E_CLUSTER=local|kind|existing)
 	$(PYTEST) -m cluster e2e/journeys tests
 	$(PYTEST) -q tests/render/chart # left out of the first `make check` of a machine without helm; now it has one
 
 .PHONY: test
-test: check journeys ## Everything: the fast tests first, then the journeys on the real cluster
+test: check slow journeys ## Everything: the fast tests, the slow ones, then the journeys on the real cluster
 
 .PHONY: cluster-up
 cluster-up: install ## Bring up the local four-node cluster and build its images

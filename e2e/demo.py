@@ -3,10 +3,13 @@
 `python -m e2e.demo` narrates; `e2e.benchmarks.demo` runs the same story and keeps only its figures.
 """
 
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
@@ -154,10 +157,11 @@ def main() -> int:
 
 
 def report(console: Console, job: Job) -> None:
-    """Print the ended job as `trainingjob status` shows it."""
-    from trainingjob_operator.cli.status import render_status  # noqa: PLC0415  # the report alone needs the product
-
-    console.print(render_status(job.read()))
+    """Print the job as `trainingjob status` shows it."""
+    command = [str(Path(sys.executable).parent / "trainingjob"), "status", job.name, "--namespace", job.namespace]
+    environment = os.environ | {"KUBECONFIG": str(job.cluster.kubeconfig())}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    console.print(done.stdout.strip(), highlight=False)
 
 
 if __name__ == "__main__":
