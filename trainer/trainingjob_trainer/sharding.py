@@ -1,4 +1,4 @@
-"""From logical axes to mesh axes: the model names what its dims mean, one table says how they are split."""
+"""From logical axes to mesh axes: the model names what its dims mean, the API's table says how they are split."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,19 +6,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-RULES: dict[str, tuple[str, ...]] = {
-    "batch": ("data", "fsdp"),
-    "embed": ("fsdp",),
-    "heads": ("tensor",),
-    "kv_heads": ("tensor",),
-    "mlp": ("tensor",),
-    "vocab": ("tensor",),
-    "layers": (),
-    "head": (),
-    "norm": (),
-    "length": (),
-}
-"""Mesh axes that split a tensor's dim, by the dim's logical axis."""
+from trainingjob_api.sharding import RULES
 
 
 def partition(axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
