@@ -1,5 +1,6 @@
 """Bad input on a real cluster: what `kubectl apply` answers, and what the condition says where only a host can know."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,11 +10,29 @@ from e2e.product import Job, Product, condition, load_example, wait_until
 
 pytestmark = pytest.mark.cluster
 
+type Submit = Callable[[dict[str, Any]], Job]
+
 
 @pytest.fixture(scope="module")
 def namespace(product: Product):
     with product.namespace("journey-problems") as name:
         yield name
+
+
+@pytest.fixture
+def submit(product: Product, namespace: str) -> Iterator[Submit]:
+    """Apply jobs that are removed, with their pods, when the test is over, however it ends."""
+    jobs: list[Job] = []
+
+    def submit(manifest: dict[str, Any]) -> Job:
+        jobs.append(product.submit(namespace, manifest, name=f"job-{len(jobs)}"))
+        return jobs[-1]
+
+    yield submit
+    for job in jobs:
+        uid = job.read().get("metadata", {}).get("uid", "gone")
+        job.delete()
+        wait_until("the pods to be gone", lambda job=job, uid=uid: True if not job.children("pods", uid) else None, 120)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -97,19 +116,18 @@ def prepared(product: Product, namespace: str) -> None:
 
 
 @pytest.mark.usefixtures("prepared")
-@pytest.mark.parametrize(("changes", "words"), FAILED.values(), ids=FAILED.keys())
-def test_the_condition_tells_what_only_a_host_can_know(
-    product: Product, namespace: str, changes: dict[str, Any], words: list[str]
-) -> None:
-    manifest = load_example("fixed", **({"checkpoint__uri": "/shared/failing"} | changes))
-    job = product.submit(namespace, manifest, name="failing")
+@pytest.mark.parametrize("case", FAILED)
+def test_the_condition_tells_what_only_a_host_can_know(submit: Submit, case: str) -> None:
+    changes, words = FAILED[case]
+    own_folder = f"/shared/{case.replace(' ', '-')}"  # a folder belongs to the first job that writes into it
+    manifest = load_example("fixed", **({"checkpoint__uri": own_folder} | changes))
+    job = submit(manifest)
     status = job.wait_for_phase("Failed", timeout=180)
 
     message = condition(status, "Failed")["message"]
     print(message)
     assert all(word in message for word in words), message
     assert status["restarts"]["total"] == 0
-    remove(job)
 
 
 PENDING: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -129,11 +147,9 @@ PENDING: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("changes", "words"), PENDING.values(), ids=PENDING.keys())
-def test_the_condition_tells_why_pods_do_not_start(
-    product: Product, namespace: str, changes: dict[str, Any], words: list[str]
-) -> None:
+def test_the_condition_tells_why_pods_do_not_start(submit: Submit, changes: dict[str, Any], words: list[str]) -> None:
     manifest = load_example("fixed", checkpoint__uri="/shared/pending", **changes)
-    job = product.submit(namespace, manifest, name="pending")
+    job = submit(manifest)
 
     status = job.wait(
         "the reason in words",
@@ -142,10 +158,9 @@ def test_the_condition_tells_why_pods_do_not_start(
     )
     assert condition(status, "Running")["status"] == "False"
     print(condition(status, "Running")["message"])
-    remove(job)
 
 
-def test_env_from_secrets_and_config_maps_and_claims_work(product: Product, namespace: str) -> None:
+def test_env_from_secrets_and_config_maps_and_claims_work(product: Product, namespace: str, submit: Submit) -> None:
     product.apply(
         {
             "apiVersion": "v1",
@@ -166,7 +181,7 @@ def test_env_from_secrets_and_config_maps_and_claims_work(product: Product, name
         {"name": "PLAIN", "value": "text"},
     ]
     manifest = load_example("fixed", checkpoint__uri="/shared/env", training__steps=100_000, runtime__env=env)
-    job = product.submit(namespace, manifest, name="env")
+    job = submit(manifest)
     job.wait_for_step(1, timeout=180)
 
     pod = next(iter(job.pods()))
@@ -174,13 +189,3 @@ def test_env_from_secrets_and_config_maps_and_claims_work(product: Product, name
     assert {"FROM_SECRET=s3cr3t-value", "FROM_CONFIG=plain", "PLAIN=text"} <= set(seen.splitlines())
     told = str(job.read()) + product.cluster.kubectl("logs", "-n", namespace, pod)
     assert "s3cr3t-value" not in told
-    remove(job)
-
-
-def remove(job: Job) -> None:
-    job.delete()
-    wait_until(
-        "the pods to be gone",
-        lambda: True if not job.get_json("pods", "-l", "trainingjob.dev/job")["items"] else None,
-        120,
-    )
