@@ -101,13 +101,17 @@ def test_a_failed_job_may_try_again_and_keeps_what_it_has_learned() -> None:
 
 
 def test_success_is_for_good() -> None:
+    job = make_job(phase="Succeeded", completionTime="2026-11-21T12:00:00Z")
+
+    assert take_up(job, job["spec"]) == job
     assert has_succeeded(make_job(phase="Succeeded"))
     assert not has_succeeded(make_job(phase="Failed"))
     assert not has_succeeded(make_job())
 
 
-def test_another_job_cannot_go_on_from_this_ones_state() -> None:
-    job = make_job(**MEMORY)
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_another_job_cannot_go_on_from_this_ones_state(phase: str) -> None:
+    job = make_job(**MEMORY, phase=phase)
     changed = localise(make_spec(training={"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}), 1)
     changed["optimizer"]["learningRate"] = 0.5
 

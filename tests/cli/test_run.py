@@ -88,6 +88,7 @@ def test_a_run_is_stopped_and_taken_up_loses_a_slice_and_ends(tmp_path: Path) ->
     code, out = end(start(tmp_path, "--kill-slice", "1", "--at-step", str(STEPS // 2)))
 
     assert code == 0, out
+    assert f"goes on from step {saved[1]}, the last that an earlier run saved" in out
     assert "host 0 of slice 1 failed: its process was killed (SIGKILL) · now 1 slice · back in" in out
     assert f"step {STEPS} of {STEPS} (100 %)" in out
     wait_until_nothing_runs(tmp_path / "run")
@@ -106,6 +107,7 @@ def check_history(folder: Path, first_stop: int) -> None:
     assert [step for first, last in spans for step in range(first, last + 1)] == list(range(1, STEPS + 1))
     assert status["attempts"][0]["lastStep"] == first_stop
     assert status["attempts"][1]["firstStep"] == first_stop
+    assert not (folder / "pods").exists()  # with the tokens
     assert (folder / f"volumes/shared/tiny/lineage-0/{STEPS}/integrity.json").exists()
 
 

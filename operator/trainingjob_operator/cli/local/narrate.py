@@ -64,7 +64,7 @@ def tell_change(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str
 
 def tell_happening(happening: Happening, status: TrainingJobStatus) -> str:
     """Return the line about an event; empty where another line tells of it."""
-    if happening.reason in _TOLD_OTHERWISE:
+    if happening.reason in _TOLD_OTHERWISE or status.completion_time is not None:  # the end has its own lines
         return ""
     ended = [attempt.cause.message for attempt in status.attempts[:-1] if attempt.cause]
     recovers = bool(status.attempts) and status.attempts[-1].ended is None

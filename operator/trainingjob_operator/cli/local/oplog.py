@@ -14,7 +14,7 @@ NAME = "operator.log"
 @contextlib.contextmanager
 def operator_log(workspace: Workspace, view: View) -> Iterator[None]:
     """Write the operator's log to its file while the context lasts; show errors, each once, through the view."""
-    path = workspace.root / "logs" / NAME
+    path = workspace.logs / NAME
     file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(TextFormatter())
     logger = logging.getLogger(ROOT)

@@ -40,7 +40,7 @@ def has_succeeded(job: Manifest) -> bool:
 
 
 def take_up(job: Manifest, spec: dict[str, Any]) -> Manifest:
-    """Return the job as a new run goes on with it.
+    """Return the job as a new run goes on with it; one that has succeeded stays as it is.
 
     Raises:
         CommandError: the spec differs from the last run's in what the saved state depends on.
@@ -52,6 +52,8 @@ def take_up(job: Manifest, spec: dict[str, Any]) -> Manifest:
             f"the job differs from the one that was begun here:{lines}\n"
             "Undo that, or start anew with --fresh, or in another folder with --dir."
         )
+    if has_succeeded(job):
+        return job
     metadata = {**job["metadata"], "generation": job["metadata"]["generation"] + 1}
     return {**job, "metadata": metadata, "spec": spec, "status": write_status(_rested(read_status(job)))}
 

@@ -20,7 +20,7 @@ from trainingjob_operator.cli.local.objects import new_uid
 from trainingjob_operator.cli.local.oplog import operator_log
 from trainingjob_operator.cli.local.paths import Mounts, move_path
 from trainingjob_operator.cli.local.resume import has_succeeded, new_job, take_up
-from trainingjob_operator.cli.local.runner import Fault, Runner
+from trainingjob_operator.cli.local.runner import Fault, run_job
 from trainingjob_operator.cli.local.view import choose_view
 from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.cli.report import describe_attempts, describe_goodput, describe_progress, find_condition
@@ -76,8 +76,10 @@ def run_file(file: str, options: Options, console: Console) -> int:
         if has_succeeded(job):
             _print(console, "all steps were trained in an earlier run; --fresh starts anew")
         else:
+            if (saved := read_status(job).checkpoint) is not None:
+                _print(console, f"goes on from step {saved.step:,}, the last that an earlier run saved")
             job = _run(job, volumes, workspace, options.fault, console)
-        return _conclude(job, checkpoints, console)
+        return _conclude(job, checkpoints, workspace, console)
 
 
 def headline(name: str, plan: Plan) -> str:
@@ -103,15 +105,15 @@ def _open_job(name: str, spec: dict[str, Any], workspace: Workspace) -> Manifest
     job = workspace.load_job()
     if job is None:
         return new_job(name, spec, new_uid(), datetime.now(UTC))
-    return job if has_succeeded(job) else take_up(job, spec)
+    return take_up(job, spec)
 
 
 def _run(job: Manifest, volumes: Mounts, workspace: Workspace, fault: Fault | None, console: Console) -> Manifest:
     with choose_view(console, job["spec"]["training"]["steps"]) as view, operator_log(workspace, view):
-        return asyncio.run(Runner.start(job, volumes, workspace, view, fault=fault))
+        return asyncio.run(run_job(job, volumes, workspace, view, fault))
 
 
-def _conclude(job: Manifest, checkpoints: Path, console: Console) -> int:
+def _conclude(job: Manifest, checkpoints: Path, workspace: Workspace, console: Console) -> int:
     """Print how the run ended; return the exit code."""
     status = read_status(job)
     failed = find_condition(status, "Failed")
@@ -119,7 +121,7 @@ def _conclude(job: Manifest, checkpoints: Path, console: Console) -> int:
         _print(console, describe_progress(status.progress))
     for line in (*describe_attempts(status.attempts), *describe_goodput(status.goodput)):
         _print(console, line)
-    _print(console, f"checkpoints and metrics  {checkpoints}")
+    _print(console, f"checkpoints and metrics in {_near(checkpoints)}, logs in {_near(workspace.logs)}")
     if failed and failed.status == "True":
         _print(console, f"failed: {failed.message}")
         return FAILED
@@ -149,6 +151,11 @@ def _missing_variables(spec: TrainingJobSpec) -> list[str]:
     return [
         f"Warning  spec.runtime.env: {name} is not set in this shell; there are no Secrets here." for name in missing
     ]
+
+
+def _near(path: Path) -> str:
+    """Return a path as it is written from here."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _print(console: Console, line: str) -> None:

@@ -7,12 +7,10 @@ The same reconciler, hub and rendezvous as in a cluster, the same agents as in a
 import asyncio
 import contextlib
 import signal
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from aiohttp import web
 
@@ -40,6 +38,7 @@ LOOPBACK = "127.0.0.1"
 IMAGE = "this-machine"
 """Pods name an image; here it is whatever is installed."""
 BACKOFF_SECONDS = 2.0
+"""Until a host that died comes back: long enough to see a job shrink."""
 SECONDS_BETWEEN_LOOKS = 0.25
 FAREWELL_SECONDS = 15.0
 """How long agents may take to end after the job did."""
@@ -53,20 +52,21 @@ class Fault:
     step: int
 
 
+async def run_job(
+    job: Manifest, volumes: Mounts, workspace: Workspace, view: View, fault: Fault | None = None
+) -> Manifest:
+    """Run a job until it is over or the user stops it; return it as it is then.
+
+    `volumes` has the folder behind each mount path; `workspace` must be held.
+    """
+    return await Runner(job, volumes, workspace, view, fault).run()
+
+
 class Runner:
     """Runs one job until it is over, or was asked to stop and has saved, or was told to stop at once."""
 
-    def __init__(
-        self,
-        job: Manifest,
-        volumes: Mounts,
-        workspace: Workspace,
-        view: View,
-        *,
-        fault: Fault | None = None,
-        backoff_seconds: float = BACKOFF_SECONDS,
-    ) -> None:
-        """Take over a job. `volumes` has the folder behind each mount path; `workspace` must be held."""
+    def __init__(self, job: Manifest, volumes: Mounts, workspace: Workspace, view: View, fault: Fault | None) -> None:
+        """Take over a job; nothing runs yet."""
         metadata = job["metadata"]
         self._volumes = volumes
         self._workspace = workspace
@@ -77,36 +77,26 @@ class Runner:
         self._status = read_status(job)
         self._objects = Objects()
         self._controllers = Controllers(
-            self._uid, self._objects, self._start_pod, notify=self._wake, backoff_seconds=backoff_seconds
+            self._uid, self._objects, self._start_pod, notify=self._wake, backoff_seconds=BACKOFF_SECONDS
         )
         self._cluster = LocalCluster(job, self._objects, self._controllers, save_job=self._save, emit=self._tell)
         self._hub = Hub(time.monotonic, lambda namespace, name: self._wake())
         reconciler = Reconciler(self._cluster, self._hub, self._render_settings, lambda: datetime.now(UTC))
         self._scheduler = Scheduler(reconciler.reconcile)
         self._url = ""
-        self._scratch = Path()
         self._stop = asyncio.Event()
-
-    @classmethod
-    async def start(
-        cls, job: Manifest, volumes: Mounts, workspace: Workspace, view: View, *, fault: Fault | None = None
-    ) -> Manifest:
-        """Make a runner on the running event loop, and run the job; return it as it is at the end."""
-        return await cls(job, volumes, workspace, view, fault=fault).run()
 
     async def run(self) -> Manifest:
         """Run the job; return it as it is at the end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._interrupt)
-        with tempfile.TemporaryDirectory(prefix="trainingjob-") as scratch:
-            self._scratch = Path(scratch)
-            server = serve(make_app(self._hub, _Tokens(self._controllers, self._cluster)))
-            async with server as self._url, self._controllers.running():
-                self._scheduler.resume()
-                self._wake()
-                await self._watch()
-                await self._scheduler.stop()
+        server = serve(make_app(self._hub, _Tokens(self._controllers, self._cluster)))
+        async with server as self._url, self._controllers.running():
+            self._scheduler.resume()
+            self._wake()
+            await self._watch()
+            await self._scheduler.stop()
         return self._cluster.job
 
     async def _watch(self) -> None:
@@ -162,7 +152,7 @@ class Runner:
         self._view.say(f"{datetime.now().astimezone():%H:%M:%S}  {line}")
 
     async def _start_pod(self, pod: Manifest, token: str) -> Container:
-        scratch = self._scratch / pod["metadata"]["name"]
+        scratch = self._workspace.pods / pod["metadata"]["name"]
         scratch.mkdir(mode=0o700)
         config_maps = {manifest["metadata"]["name"]: manifest for manifest in self._objects.of_kind("ConfigMap")}
         log = self._workspace.log(slice_of(pod), host_of(pod))

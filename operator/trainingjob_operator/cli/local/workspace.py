@@ -5,6 +5,7 @@ DIR/job.json              the TrainingJob with its status: what a later run goes
 DIR/volumes/NAME/         what stands for the volume NAME
 DIR/cache/                compiled programs
 DIR/logs/slice-0-host-0.log
+DIR/pods/                 what each pod sees of its own, tokens too; only while the run lasts
 ```
 """
 
@@ -41,9 +42,19 @@ class Workspace:
         """Return the folder of compiled programs."""
         return self.root / "cache"
 
+    @property
+    def logs(self) -> Path:
+        """Return the folder of what the hosts and the operator write."""
+        return self.root / "logs"
+
+    @property
+    def pods(self) -> Path:
+        """Return the folder of what lives as long as its pod."""
+        return self.root / "pods"
+
     def log(self, slice_number: int, host: int) -> Path:
         """Return the file that a host's output is appended to."""
-        return self.root / "logs" / f"slice-{slice_number}-host-{host}.log"
+        return self.logs / f"slice-{slice_number}-host-{host}.log"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -53,7 +64,7 @@ class Workspace:
             CommandError: the folder cannot be made, or another run is using it.
         """
         try:
-            for folder in (self.root / "logs", self.root / "volumes", self.cache):
+            for folder in (self.logs, self.root / "volumes", self.cache):
                 folder.mkdir(parents=True, exist_ok=True)
             lock = (self.root / "lock").open("a+", encoding="utf-8")
         except OSError as error:
@@ -67,7 +78,12 @@ class Workspace:
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
-            yield
+            shutil.rmtree(self.pods, ignore_errors=True)  # of a run that was killed
+            self.pods.mkdir(mode=0o700)
+            try:
+                yield
+            finally:
+                shutil.rmtree(self.pods, ignore_errors=True)
 
     def bind(self, volumes: Sequence[Volume], chosen: Sequence[str]) -> dict[str, Path]:
         """Return the folder behind each volume's mount path: one that was chosen (`NAME=FOLDER`), or one of ours.
@@ -96,7 +112,7 @@ class Workspace:
         if not checkpoints.is_relative_to(self.root):
             raise CommandError(f"the checkpoints are in {checkpoints}, outside {self.root}: move or delete them first.")
         shutil.rmtree(checkpoints, ignore_errors=True)
-        for log in (self.root / "logs").glob("*.log"):
+        for log in self.logs.glob("*.log"):
             log.unlink()
         (self.root / "job.json").unlink(missing_ok=True)
 
