@@ -121,3 +121,21 @@ def test_below_the_minimum_the_job_waits_and_goes_on_when_slices_are_back() -> N
 
     assert (world.generation, world.slices) == (2, (0, 1))
     assert scene.status.restarts.total == 1
+
+
+def test_the_next_world_keeps_the_slices_of_the_one_before() -> None:
+    """Slices 1 and 2 train and slice 0 is ready too, but three is no size: a crash is no reason to move."""
+    scene = Scene(plan=make_plan(1, 4, allowed=(1, 2, 4)))
+    fail(scene.form(1, 2).place(0).hear_slice(0), 2, 1)
+
+    assert claim(scene).world.slices == (1, 2)
+
+
+def test_a_suspension_of_a_world_that_hangs_is_no_restart() -> None:
+    scene = suspended(trained().hear_slice(0, 1, still=301.0))
+
+    scene.step()
+
+    assert scene.status.restarts.total == 0
+    assert scene.status.attempts[-1].cause
+    assert scene.status.attempts[-1].cause.message == "suspended without a save: no host has made progress for 5 m 1 s"
