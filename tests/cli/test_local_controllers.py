@@ -21,10 +21,13 @@ class Run:
         self.objects = Objects()
         self.controllers = Controllers(JOB_UID, self.objects, self._start, notify=self._notice, backoff_seconds=0.05)
         self.tokens: list[str] = []
+        self.refusals: list[OSError] = []
         self._folder = folder
         self._news = asyncio.Event()
 
     async def _start(self, pod: Manifest, token: str) -> Container:
+        if self.refusals:
+            raise self.refusals.pop()
         self.tokens.append(token)
         scratch = self._folder / pod["metadata"]["name"]
         scratch.mkdir()
@@ -136,6 +139,16 @@ async def test_a_good_end_is_final_and_keeps_its_message(run: Run) -> None:
     terminated = ended["status"]["containerStatuses"][0]["state"]["terminated"]
     assert ended["status"]["phase"] == "Succeeded"
     assert (terminated["exitCode"], terminated["message"]) == (0, "done\n")
+
+
+async def test_a_container_that_cannot_be_started_now_is_tried_again(run: Run) -> None:
+    run.refusals = [OSError("out of processes")]
+    run.controllers.put(make_jobset("sleep 60"))
+
+    await run.until(run.pods)
+
+    (failed,) = run.pods("Failed")
+    assert failed["status"]["message"] == "its process ended with exit code 128: out of processes"
 
 
 async def test_a_killed_slice_leaves_failed_pods_and_comes_back(run: Run) -> None:

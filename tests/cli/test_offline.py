@@ -95,8 +95,10 @@ def test_a_size_that_cannot_be_is_explained() -> None:
 
     result = call("plan", "-", given=text)
 
-    (row,) = [line for line in result.out.splitlines() if line.lstrip().startswith("3 ")]
-    assert "not possible: spec.parallelism.dcn.fsdp: 3 does not divide spec.model.embedDim, 200." in row
+    lines = result.out.splitlines()
+    assert "     3       12  not possible" in lines
+    (why,) = [line for line in lines if line.startswith("3 slices: ")]
+    assert why.startswith("3 slices: spec.parallelism.dcn.fsdp: 3 does not divide spec.model.embedDim, 200.")
 
 
 def test_a_plan_as_json_has_the_fields_of_the_status() -> None:

@@ -39,10 +39,11 @@ def headline(name: str, plan: Plan) -> str:
 
 
 def plan_table(plan: Plan) -> list[str]:
-    """Return one line a number of slices, under headings."""
+    """Return one line a number of slices, under headings, and below why some are not possible."""
     device = "device" if plan.shape.platform == "cpu" else "chip"
     headings = ("slices", f"{device}s", "mesh", f"batch/{device} x accumulation", f"memory/{device}")
-    return align([headings, *(_row(plan, one) for one in plan.sizes)], right=(0, 1))
+    impossible = [f"{plural(one.num_slices, 'slice')}: {one.why}" for one in plan.sizes if not one.is_valid]
+    return [*align([headings, *(_row(plan, one) for one in plan.sizes)], right=(0, 1)), *impossible]
 
 
 def plan_as_json(name: str, plan: Plan, warnings: Sequence[Problem]) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:
     devices = str(one.num_slices * plan.shape.num_devices)
     layout = one.layout
     if layout is None:
-        return str(one.num_slices), devices, f"not possible: {one.why}", "", ""
+        return str(one.num_slices), devices, "not possible", "", ""
     batch = f"{layout.rows_per_shard} x {layout.accumulation}"
     if layout.padding_rows:
         share = layout.padding_rows / (layout.padding_rows + plan.spec.training.global_batch_size)

@@ -10,7 +10,15 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 
-from trainingjob_operator.cli.local.children import child_jobs, ended_pod, host_of, make_pod, slice_of, started_pod
+from trainingjob_operator.cli.local.children import (
+    ContainerEnd,
+    child_jobs,
+    ended_pod,
+    host_of,
+    make_pod,
+    slice_of,
+    started_pod,
+)
 from trainingjob_operator.cli.local.container import Container
 from trainingjob_operator.cli.local.objects import Objects
 from trainingjob_operator.core.manifests import owner_uid
@@ -22,6 +30,8 @@ type StartPod = Callable[[Manifest, str], Awaitable[Container]]
 
 GRACE_SECONDS = 30.0
 MAX_BACKOFF_SECONDS = 60.0
+CANNOT_START = 128
+"""The exit code that Kubernetes gives a container that could not be started."""
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """The characters that Kubernetes makes names of."""
 
@@ -153,7 +163,11 @@ class Controllers:
         pod = self._objects.put(make_pod(job, host, suffix), datetime.now(UTC))
         token = secrets.token_urlsafe()
         self._tokens[token] = pod["metadata"]["uid"]
-        container = await self._start_pod(pod, token)
+        try:
+            container = await self._start_pod(pod, token)
+        except OSError as error:  # no memory, no process numbers left: it may work later
+            self._end_pod(pod, ContainerEnd(CANNOT_START, message=str(error)))
+            return
         self._containers[pod["metadata"]["uid"]] = container
         now = datetime.now(UTC)
         if self._objects.find(pod["metadata"]["uid"]) is None:  # deleted meanwhile
@@ -163,9 +177,13 @@ class Controllers:
         self._spawn(self._watch(pod, container))
         self._notify()
 
-    async def _watch(self, started: Manifest, container: Container) -> None:
+    async def _watch(self, pod: Manifest, container: Container) -> None:
         end = await container.wait()
-        del self._containers[started["metadata"]["uid"]]
+        del self._containers[pod["metadata"]["uid"]]
+        self._end_pod(pod, end)
+
+    def _end_pod(self, started: Manifest, end: ContainerEnd) -> None:
+        """Write down how a pod ended; one that was deleted meanwhile is gone with that."""
         pod = self._objects.find(started["metadata"]["uid"])
         if pod is not None and "deletionTimestamp" in pod["metadata"]:
             self._objects.remove(pod)
