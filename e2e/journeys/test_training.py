@@ -82,7 +82,7 @@ def test_every_step_is_in_the_committed_history_once(disturbed: Job, product: Pr
 def test_every_slot_of_the_sample_order_is_used_once(disturbed: Job, product: Product) -> None:
     spec = disturbed.read()["spec"]
     curve = committed_curve(read_metrics(product, disturbed), disturbed.status()["lineage"])
-    slots = [slot for step in sorted(curve) for slot in range(curve[step]["firstSlot"], curve[step]["lastSlot"] + 1)]
+    slots = [slot for step in sorted(curve) for slot in range(curve[step]["first_slot"], curve[step]["last_slot"] + 1)]
 
     assert slots == list(range(spec["training"]["steps"] * spec["training"]["globalBatchSize"]))
 

@@ -88,7 +88,7 @@ def read_lines(root: Path) -> list[dict[str, object]]:
 def test_due_steps_and_the_last_are_written_with_their_generation(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path, Metrics(every_steps=2, tensorboard=False), generation=3, restored=0) as writer:
         for step in (1, 2, 3):
-            writer.write_step(progress(step), last=step == 3)
+            writer.write_step(progress(step), range(4 * step - 4, 4 * step), last=step == 3)
         writer.write_evaluation(3, "held", 1.25)
 
     lines = read_lines(tmp_path)
@@ -103,12 +103,12 @@ def test_due_steps_and_the_last_are_written_with_their_generation(tmp_path: Path
 def test_a_line_that_a_killed_writer_left_half_is_cut(tmp_path: Path) -> None:
     metrics = Metrics(every_steps=1, tensorboard=False)
     with MetricsWriter(tmp_path, metrics, generation=1, restored=0) as writer:
-        writer.write_step(progress(1), last=False)
+        writer.write_step(progress(1), range(4), last=False)
     with (tmp_path / "metrics/metrics.jsonl").open("a") as file:
         file.write('{"generation": 1, "st')
 
     with MetricsWriter(tmp_path, metrics, generation=2, restored=1) as writer:
-        writer.write_step(progress(2), last=False)
+        writer.write_step(progress(2), range(4, 8), last=False)
 
     assert [line["step"] for line in read_lines(tmp_path)] == [1, 2]
 
@@ -122,7 +122,7 @@ def test_a_loss_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
 
 def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path, Metrics(every_steps=1), generation=1, restored=0) as writer:
-        writer.write_step(progress(4), last=False)
+        writer.write_step(progress(4), range(12, 16), last=False)
 
     (path,) = (tmp_path / "metrics/tensorboard").iterdir()
     seen = {value.tag: (event.step, value.simple_value) for event in read_events(path) for value in event.summary.value}

@@ -5,6 +5,7 @@ Only process 0 writes. A step that was trained again after a loss has a line of 
 
 import json
 import os
+import time
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
@@ -49,20 +50,26 @@ class MetricsWriter:
         if self._board:
             self._board.close()
 
-    def write_step(self, progress: Progress, *, last: bool) -> None:
-        """Write a training step if it is due: a multiple of `everySteps`, or the last."""
+    def write_step(self, progress: Progress, slots: range, *, last: bool) -> None:
+        """Write a training step if it is due: a multiple of `everySteps`, or the last.
+
+        `slots` are the places in the order of samples that it used up.
+        """
         if progress.step % self._every == 0 or last:
-            self._write(progress.step, progress.model_dump(exclude={"step", "evaluations"}), "train")
+            used = {"first_slot": slots[0], "last_slot": slots[-1]}
+            self._write(progress.step, progress.model_dump(exclude={"step", "evaluations"}) | used, "train")
 
     def write_evaluation(self, step: int, name: str, loss: float) -> None:
         """Write a held-out loss."""
         self._write(step, {"evaluation": name, "held_out_loss": loss}, f"held_out/{name}")
 
-    def _write(self, step: int, values: dict[str, float | str | None], group: str) -> None:
+    def _write(self, step: int, values: dict[str, float | int | str | None], group: str) -> None:
         finite = {
             name: None if isinstance(value, float) and not isfinite(value) else value for name, value in values.items()
         }
-        self._lines.write(json.dumps({"generation": self._generation, "step": step, **finite}) + "\n")
+        # The time is for people and plots; nothing decides by it.
+        line = {"time": round(time.time(), 3), "generation": self._generation, "step": step, **finite}
+        self._lines.write(json.dumps(line) + "\n")
         if self._board:
             for name, value in finite.items():
                 if isinstance(value, float):

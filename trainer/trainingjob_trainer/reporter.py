@@ -12,6 +12,7 @@ from trainingjob_api.protocol import FailureReason, Phase, Progress
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, storage_error
 from trainingjob_trainer.metrics import MetricsWriter
+from trainingjob_trainer.rows import slots_of_step
 from trainingjob_trainer.step import Measures
 from trainingjob_trainer.wire import Event, Start
 
@@ -32,6 +33,7 @@ class Reporter:
         self._events = events
         self._tokens = training.global_batch_size * training.sequence_length
         self._last = training.steps
+        self._batch_size = training.global_batch_size
         self._root = root
         self._evaluations: dict[str, float] = {}
         self._since = time.monotonic()
@@ -99,7 +101,9 @@ class Reporter:
 
     def _write(self, writer: MetricsWriter, progress: Progress) -> None:
         try:
-            writer.write_step(progress, last=progress.step == self._last)
+            slots = slots_of_step(progress.step, self._batch_size)
+            used = range(int(slots[0]), int(slots[-1]) + 1)
+            writer.write_step(progress, used, last=progress.step == self._last)
         except OSError as error:
             raise storage_error(error, f"writing {self._root / 'metrics'}", str(self._root)) from error
 
