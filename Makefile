@@ -63,6 +63,10 @@ journeys: install ## The journeys on a real cluster (E2E_CLUSTER=local|kind|exis
 	$(PYTEST) -m cluster e2e/journeys tests
 	$(PYTEST) -q tests/render/chart # left out of the first `make check` of a machine without helm; now it has one
 
+.PHONY: soak
+soak: install ## Long faults on the real cluster: the operator killed, doubled, cut off
+	$(PYTEST) -m soak e2e/journeys
+
 .PHONY: test
 test: check slow journeys ## Everything: the fast tests, the slow ones, then the journeys on the real cluster
 

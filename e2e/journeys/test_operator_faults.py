@@ -9,7 +9,7 @@ import pytest
 from e2e.cluster.local import LocalCluster
 from e2e.product import Job, Product, load_example, step_of
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.soak
 
 KILLS = 20
 SECONDS_OF_TWO = 60

@@ -88,9 +88,7 @@ def test_every_slot_of_the_sample_order_is_used_once(disturbed: Job, product: Pr
 
 
 def test_the_loss_curve_equals_that_of_an_undisturbed_run(disturbed: Job, product: Product, namespace: str) -> None:
-    calm = load_example(
-        "demo", slices__min=1, slices__max=1, metrics__everySteps=1, checkpoint__uri="/shared/undisturbed"
-    )
+    calm = load_example("demo", metrics__everySteps=1, checkpoint__uri="/shared/undisturbed")
     job = product.submit(namespace, calm, name="undisturbed")
     status = job.wait_for_phase("Succeeded", timeout=900)
 
