@@ -1,19 +1,21 @@
 """How much memory a device needs, from the spec alone.
 
 Assumptions, all of them about the trainer of this project: gradients are summed in float32 beside those of one
-microstep; the two Adam moments are float32; attention keeps its scores; a device gathers the parameters of one layer,
-and the embedding table, at a time; what XLA fuses away is not counted, what it may keep is. The estimate decides what
-fits, so that it leans to the larger side.
+microstep; the two Adam moments are float32; attention keeps its scores; the parameters of one layer, or the embedding
+table, are gathered at a time. A step needs most at one of two moments: where the logits are, or where the first layer
+on the way back is; both stand on what all layers keep. Measured against XLA's own account of compiled steps (eleven
+shapes on CPU, two on TPU v5p), all but the state was estimated from 1 % too low to 21 % too high; the state is exact.
 
 Shapes: L length, D model width, H query heads, G key and value heads, K head width, F MLP width, V vocabulary.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.learning import Model
+from trainingjob_api.learning import Model, Precision
 from trainingjob_api.sharding import split_ways
 from trainingjob_operator.core.parameters import list_leaves
 from trainingjob_operator.core.plan import MemoryEstimate
@@ -25,16 +27,23 @@ _BYTES = {"float32": FLOAT32, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
+class Moment:
+    """Bytes that are only needed for a while: some in any case, some for each row."""
+
+    fixed: int
+    per_row: int
+
+
+@dataclass(frozen=True)
 class DeviceMemory:
     """What one device holds, as a function of the rows of a microbatch on it."""
 
     params: int
     gradients: int
     optimizer: int
-    gathered: int
-    """Temporaries that do not depend on the rows."""
-    activations_per_row: int
-    temporaries_per_row: int
+    kept_per_row: int
+    """What all layers keep of a row for the way back."""
+    moments: tuple[Moment, ...]
 
     def estimate(self, rows: int) -> MemoryEstimate:
         """Return the bytes at a number of rows."""
@@ -42,55 +51,81 @@ class DeviceMemory:
             params=self.params,
             gradients=self.gradients,
             optimizer=self.optimizer,
-            activations=rows * self.activations_per_row,
-            temporaries=self.gathered + rows * self.temporaries_per_row,
+            activations=rows * self.kept_per_row,
+            temporaries=max(moment.fixed + rows * moment.per_row for moment in self.moments),
         )
 
     def most_rows(self, memory_bytes: int) -> int:
         """Return the most rows that fit a device of so much memory; 0: not even the parameters leave room for one."""
-        free = int(memory_bytes * USABLE) - self.estimate(0).total
-        return max(free // (self.activations_per_row + self.temporaries_per_row), 0)
+        free = int(memory_bytes * USABLE) - self.params - self.gradients - self.optimizer
+        return max(min((free - one.fixed) // (self.kept_per_row + one.per_row) for one in self.moments), 0)
 
 
 def measure_device(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> DeviceMemory:
     """Return what a device of a mesh holds."""
-    model, compute = spec.model, _BYTES[spec.precision.compute]
-    leaves = list_leaves(model)
+    program = _Program(spec.model, spec.training.sequence_length, spec.precision, spec.memory.remat)
+    return _measure(program, degrees["fsdp"], degrees["tensor"])  # the axis `data` splits only the batch
+
+
+@dataclass(frozen=True)
+class _Program:
+    """All of a spec that memory depends on."""
+
+    model: Model
+    length: int
+    precision: Precision
+    remat: str
+
+    @property
+    def compute(self) -> int:
+        """Return the bytes of a number that is computed with."""
+        return _BYTES[self.precision.compute]
+
+
+@lru_cache(maxsize=256)  # the sizes of an elastic job are mostly alike
+def _measure(program: _Program, fsdp: int, tensor: int) -> DeviceMemory:
+    degrees = {"fsdp": fsdp, "tensor": tensor}
+    model, leaves = program.model, list_leaves(program.model)
     held = sum(leaf.shard_size(degrees) for leaf in leaves)
-    # The axis that fsdp splits is gathered for use; what tensor splits stays split.
-    used = {**degrees, "fsdp": 1}
+    # What fsdp splits is gathered for use; what tensor splits stays split.
+    used = degrees | {"fsdp": 1}
     layer = sum(leaf.shard_size(used) for leaf in leaves if leaf.name.startswith("layers.")) // model.num_layers
     table = model.vocab_size * model.embed_dim
-    length, vocab = spec.training.sequence_length, _split(model.vocab_size, "vocab", degrees)
     return DeviceMemory(
-        params=held * _BYTES[spec.precision.params],
+        params=held * _BYTES[program.precision.params],
         gradients=2 * held * FLOAT32,
         optimizer=2 * held * FLOAT32,
-        gathered=2 * compute * (layer + table),
-        activations_per_row=_activations(spec, degrees, compute),
-        temporaries_per_row=length * vocab * (2 * FLOAT32 + compute),
+        kept_per_row=model.num_layers * program.length * _kept(program, degrees),
+        # Values and their gradients: of the gathered parameters in both, and of the logits or the scores.
+        moments=(
+            Moment(2 * program.compute * table, program.length * _logits(program, degrees)),
+            Moment(2 * program.compute * layer, program.length * _layer(program, degrees)),
+        ),
     )
 
 
-def _activations(spec: TrainingJobSpec, degrees: Mapping[Axis, int], compute: int) -> int:
-    """Return the bytes that one row keeps for the way back, and those of the layer that is computed."""
-    model, length = spec.model, spec.training.sequence_length
-    layer = length * _layer_bytes(model, length, degrees, compute)
-    stream = length * model.embed_dim * compute
-    kept = stream if spec.memory.remat == "full" else layer
-    # Going backward, one layer's values stand once more beside what all layers keep.
-    return model.num_layers * kept + layer
-
-
-def _layer_bytes(model: Model, length: int, degrees: Mapping[Axis, int], compute: int) -> int:
+def _kept(program: _Program, degrees: Mapping[Axis, int]) -> int:
     """Return the bytes that one token keeps in one layer."""
-    heads = _split(model.num_heads, "heads", degrees)
-    kv_heads = _split(model.num_kv_heads, "kv_heads", degrees)
+    model, compute = program.model, program.compute
+    if program.remat == "full":
+        return model.embed_dim * compute
     norms = 2 * model.embed_dim * (3 * FLOAT32 + compute)
+    heads, kv_heads = _split(model.num_heads, "heads", degrees), _split(model.num_kv_heads, "kv_heads", degrees)
     projections = compute * model.head_dim * (2 * heads + 2 * kv_heads)
-    scores = heads * length * (FLOAT32 + compute)
+    scores = heads * program.length * (FLOAT32 + compute)
     mlp = 6 * compute * _split(model.mlp_dim, "mlp", degrees)
     return norms + projections + scores + mlp
+
+
+def _layer(program: _Program, degrees: Mapping[Axis, int]) -> int:
+    """Return the bytes that one token needs in the layer that is computed, going backward."""
+    scores = _split(program.model.num_heads, "heads", degrees) * program.length * FLOAT32
+    return _kept(replace(program, remat="none"), degrees) + scores
+
+
+def _logits(program: _Program, degrees: Mapping[Axis, int]) -> int:
+    """Return the bytes that one token needs for its logits, their gradients, and the cast of these."""
+    return _split(program.model.vocab_size, "vocab", degrees) * (2 * FLOAT32 + program.compute)
 
 
 def _split(size: int, logical_axis: str, degrees: Mapping[Axis, int]) -> int:

@@ -35,45 +35,47 @@ def test_fsdp_splits_the_state_and_data_does_not(make_spec: MakeSpec) -> None:
 
     assert data == alone
     assert alone.params / 4 < fsdp.params < alone.params / 3.9  # norms are not split
-    assert fsdp.activations_per_row == alone.activations_per_row
+    assert fsdp.kept_per_row == alone.kept_per_row
 
 
-def test_tensor_splits_what_a_row_keeps(make_spec: MakeSpec) -> None:
+def test_tensor_splits_what_a_row_keeps_and_its_logits(make_spec: MakeSpec) -> None:
     spec = make_spec({"model.vocabSize": 258})
     alone, split = (measure_device(spec, ONE | {"tensor": degree}) for degree in (1, 2))
 
-    assert split.temporaries_per_row * 2 == alone.temporaries_per_row
-    assert split.activations_per_row < alone.activations_per_row
+    assert split.moments[0].per_row * 2 == alone.moments[0].per_row
+    assert alone.kept_per_row / 2 < split.kept_per_row < alone.kept_per_row  # norms are not split
 
 
 def test_remat_keeps_only_the_stream_of_each_layer(make_spec: MakeSpec) -> None:
-    few, many = (measure_device(make_spec({"memory.remat": "full", "model.numLayers": n}), ONE) for n in (2, 12))
+    none, full = (measure_device(make_spec({"memory.remat": remat}), ONE) for remat in ("none", "full"))
 
-    stream = 64 * 64 * 4
-    assert many.activations_per_row - few.activations_per_row == 10 * stream
-
-
-def test_without_remat_every_layer_keeps_as_much_as_one_needs(make_spec: MakeSpec) -> None:
-    one, two, nine = (measure_device(make_spec({"model.numLayers": n}), ONE).activations_per_row for n in (1, 2, 9))
-
-    assert nine - two == 7 * (two - one)
-    assert one == 2 * (two - one)
+    assert full.kept_per_row == 2 * 64 * 64 * 4
+    assert full.moments == none.moments
 
 
-def test_the_estimate_grows_by_the_same_with_each_row(make_spec: MakeSpec) -> None:
-    device = measure_device(make_spec({}), ONE)
-    totals = [device.estimate(rows).total for rows in range(3)]
+def test_without_remat_a_longer_row_keeps_more_than_in_proportion(make_spec: MakeSpec) -> None:
+    short, long = (measure_device(make_spec({"training.sequenceLength": n}), ONE).kept_per_row for n in (64, 128))
 
-    assert totals[2] - totals[1] == totals[1] - totals[0] == device.activations_per_row + device.temporaries_per_row
+    scores = 2 * 4 * (4 + 4)  # layers, heads, bytes
+    assert long - 2 * short == scores * (128**2 - 2 * 64**2)
 
 
+def test_the_larger_of_two_moments_counts(make_spec: MakeSpec) -> None:
+    vocabulary, layer = (make_spec({"model.vocabSize": vocab}) for vocab in (100_000, 257))
+    head, inside = (measure_device(spec, ONE) for spec in (vocabulary, layer))
+
+    assert head.estimate(3).temporaries == head.moments[0].fixed + 3 * head.moments[0].per_row
+    assert inside.estimate(3).temporaries == inside.moments[1].fixed + 3 * inside.moments[1].per_row
+
+
+@pytest.mark.parametrize("vocab", [257, 100_000])
 @pytest.mark.parametrize("rows", [0, 1, 7])
-def test_most_rows_are_those_that_just_fit(make_spec: MakeSpec, rows: int) -> None:
-    device = measure_device(make_spec({}), ONE)
+def test_most_rows_are_those_that_just_fit(make_spec: MakeSpec, rows: int, vocab: int) -> None:
+    device = measure_device(make_spec({"model.vocabSize": vocab}), ONE)
     enough = -int(-device.estimate(rows).total // USABLE)
 
     assert device.most_rows(enough + 1) == rows
-    assert device.most_rows(int(enough * 0.99)) == max(rows - 1, 0)
+    assert device.most_rows(enough - 1) == max(rows - 1, 0)
 
 
 def test_no_row_fits_where_the_parameters_do_not(make_spec: MakeSpec) -> None:
