@@ -17,9 +17,12 @@ JOB_UID = "job-uid"
 
 
 class Run:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, backoff_seconds: float = 0.05) -> None:
         self.objects = Objects()
-        self.controllers = Controllers(JOB_UID, self.objects, self._start, notify=self._notice, backoff_seconds=0.05)
+        self.controllers = Controllers(
+            JOB_UID, self.objects, self._start, notify=self._notice, backoff_seconds=backoff_seconds
+        )
+        self.most_running = 0
         self.tokens: list[str] = []
         self.refusals: list[OSError] = []
         self._folder = folder
@@ -34,6 +37,7 @@ class Run:
         return await start_container(pod, token, config_maps={}, volumes={}, scratch=scratch, log=self._folder / "log")
 
     def _notice(self) -> None:
+        self.most_running = max(self.most_running, len(self.pods()))
         self._news.set()
 
     async def until(self, condition: Callable[[], Any]) -> Any:
@@ -120,7 +124,7 @@ async def test_a_token_names_its_pod_and_no_other(run: Run) -> None:
 
 
 async def test_a_suspended_jobset_has_no_pods(run: Run) -> None:
-    run.controllers.put(make_jobset("sleep 60", name="suspended", suspend=True))
+    run.controllers.put(make_jobset("sleep 60", name="a-suspended", suspend=True))
     run.controllers.put(make_jobset("sleep 60", name="active"))
 
     await run.until(run.pods)
@@ -163,6 +167,17 @@ async def test_a_killed_slice_leaves_failed_pods_and_comes_back(run: Run) -> Non
     assert len(run.uids() & before) == 2
     terminated = run.pods("Failed")[0]["status"]["containerStatuses"][0]["state"]["terminated"]
     assert (terminated["exitCode"], terminated["signal"]) == (137, 9)
+
+
+async def test_a_dead_host_waits_before_it_comes_back(tmp_path: Path) -> None:
+    run = Run(tmp_path, backoff_seconds=3600)
+    async with run.controllers.running():
+        run.controllers.put(make_jobset("exit 3", name="a-dead"))
+        await run.until(lambda: run.pods("Failed"))
+        run.controllers.put(make_jobset("sleep 60", name="other"))
+        await run.until(run.pods)
+
+        assert [len(run.pods("Failed")), run.hosts()] == [1, ["other-slice-0-0"]]
 
 
 async def test_deleting_a_failed_pod_forgets_it(run: Run) -> None:
@@ -208,7 +223,7 @@ async def test_deleting_a_jobset_ends_all_that_it_owns(run: Run) -> None:
 
 
 async def test_a_deleted_job_is_made_anew_after_its_pods_are_gone(run: Run) -> None:
-    run.controllers.put(make_jobset("sleep 60"))
+    run.controllers.put(make_jobset("trap 'sleep 0.2; exit 1' TERM; while true; do sleep 0.02; done"))
     await run.until(run.pods)
     (job,) = run.objects.of_kind("Job")
     before = run.uids()
@@ -218,6 +233,7 @@ async def test_a_deleted_job_is_made_anew_after_its_pods_are_gone(run: Run) -> N
 
     assert [pod["metadata"]["uid"] for pod in run.objects.of_kind("Pod")] == [*run.uids()]
     assert run.objects.of_kind("Job")[0]["metadata"]["uid"] != job["metadata"]["uid"]
+    assert run.most_running == 1
 
 
 async def test_nothing_survives_the_run(tmp_path: Path) -> None:
