@@ -12,7 +12,15 @@ from trainingjob_operator.core.hardware import find_shape
 from trainingjob_operator.core.quantity import parse_bytes, parse_quantity
 from trainingjob_operator.core.rule import Rule
 
-RESERVED_ENV = "TRAININGJOB_"
+RESERVED_ENV = (
+    "TRAININGJOB_",
+    "MEGASCALE_",
+    "JAX_COORDINATOR_",
+    "JAX_NUM_PROCESSES",
+    "JAX_PLATFORMS",
+    "JAX_PROCESS_ID",
+)
+"""Beginnings of names that say what a world is, and which devices it has: that follows from the plan."""
 MIN_MEMORY = "256Mi"
 """Python with JAX does not start on less."""
 MIN_SILENCE = 2
@@ -79,7 +87,7 @@ def check_tokenizer_path(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Each variable has one name, one value, and none of the agent's names."""
+    """Each variable has one name, one value, and none of those that make worlds."""
     for number, variable in enumerate(spec.runtime.env):
         at = f"spec.runtime.env[{number}]"
         given = _given(variable)
@@ -88,7 +96,7 @@ def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
             message = f"{variable.name} {found}: write exactly one of value, secretKeyRef and configMapKeyRef."
             yield Problem(at, variable.name, message)
         if variable.name.startswith(RESERVED_ENV):
-            message = f"{variable.name} is set by the operator: no name may start with {RESERVED_ENV}."
+            message = f"{variable.name} says what a world is, and worlds are formed by the operator: leave it out."
             yield Problem(f"{at}.name", variable.name, message)
         if variable.name in {earlier.name for earlier in spec.runtime.env[:number]}:
             yield Problem(f"{at}.name", variable.name, f"{variable.name} is set twice; keep one of the two.")
