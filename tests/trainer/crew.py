@@ -30,6 +30,7 @@ class Trainer:
             env={**os.environ, EVENTS_FD_VARIABLE: str(writing), "JAX_PLATFORMS": "cpu"},
         )
         os.close(writing)
+        self.world: list[Trainer] = [self]
         self.events: list[Event] = []
         self.log = ""
         self._news: queue.Queue[Event | None] = queue.Queue()
@@ -57,10 +58,17 @@ class Trainer:
         """Return the next event that is wanted; every event before it is kept too."""
         while True:
             event = self._news.get(timeout=PATIENCE)
-            assert event is not None, f"the trainer ended first: {self.events[-3:]}\n{self.log}"
+            assert event is not None, f"the trainer ended first: {self.events[-3:]}{self.tell_logs()}"
             self.events.append(event)
             if wanted(event):
                 return event
+
+    def tell_logs(self) -> str:
+        """Return the logs of all trainers of this world: one's end may be another's fault."""
+        logs = (
+            f"\n--- process {process}, exit {one.process.poll()}\n{one.log}" for process, one in enumerate(self.world)
+        )
+        return "".join(logs)
 
     def write(self, message: Start | Command) -> None:
         assert self.process.stdin is not None
@@ -135,6 +143,7 @@ class Crew:
         self.prepare(count)
         trainers, self.standbys = self.standbys[:count], self.standbys[count:]
         for process, trainer in enumerate(trainers):
+            trainer.world = trainers
             trainer.wait(lambda event: event.ready)
             cache = str(compile_cache or "")
             trainer.write(Start(config=config, world=world, process=process, compile_cache=cache))

@@ -38,7 +38,7 @@ def undisturbed(crew: Crew, root: Path, text: Path, programs: Path, num_steps: i
     """Train the same job alone and without a fault; return its losses."""
     config = make(root.parent / "undisturbed/run", text, training__steps=num_steps, schedule__type="constant")
     (trainer,) = crew.start(config, make_world(1, 1), programs)
-    assert trainer.wait_for_end() == 0, trainer.log
+    assert trainer.wait_for_end() == 0, trainer.tell_logs()
     return trainer.losses
 
 
@@ -49,7 +49,7 @@ def test_two_processes_train_to_the_end(crew: Crew, root: Path, text: Path, prog
     trainers = crew.start(config, make_world(1, 2), programs)
 
     for trainer in trainers:
-        assert trainer.wait_for_end() == 0, trainer.log
+        assert trainer.wait_for_end() == 0, trainer.tell_logs()
         assert trainer.phases[: len(WHOLE_LIFE)] == WHOLE_LIFE
         assert trainer.phases[-1] is Phase.DONE
         assert Phase.EVALUATING in trainer.phases
@@ -83,7 +83,7 @@ def test_a_killed_world_is_followed_on_fewer_and_then_on_more_processes(
     assert shrunk_at >= 4
     one.wait(lambda event: event.committed is not None and event.committed >= shrunk_at + 4)
     one.write(Command(leave=True))
-    assert one.wait_for_end() == 0, one.log
+    assert one.wait_for_end() == 0, one.tell_logs()
     assert one.phases[-1] is Phase.LEFT
     grown_at = one.committed[-1]
     assert grown_at == max(one.losses)
@@ -115,7 +115,7 @@ def test_a_world_leaves_together_when_one_process_is_asked(crew: Crew, root: Pat
     trainers[1].process.send_signal(signal.SIGTERM)
 
     for trainer in trainers:
-        assert trainer.wait_for_end() == 0, trainer.log
+        assert trainer.wait_for_end() == 0, trainer.tell_logs()
         assert trainer.phases[-1] is Phase.LEFT
     assert trainers[0].committed == trainers[1].committed == [max(trainers[0].losses)]
 
@@ -126,7 +126,7 @@ def test_a_damaged_step_is_reported_and_the_one_before_it_restored(
     config = make(root, text, schedule__type="constant")
     (first,) = crew.start(config, make_world(1, 1), programs)
     crew.prepare(2)
-    assert first.wait_for_end() == 0, first.log
+    assert first.wait_for_end() == 0, first.tell_logs()
     largest = max(
         (path for path in (root / "lineage-0/6").rglob("*") if path.is_file()), key=lambda p: p.stat().st_size
     )
@@ -137,7 +137,7 @@ def test_a_damaged_step_is_reported_and_the_one_before_it_restored(
     trainers = crew.start(config, make_world(2, 2, (FIRST,)), programs)
 
     for trainer in trainers:
-        assert trainer.wait_for_end() == 0, trainer.log
+        assert trainer.wait_for_end() == 0, trainer.tell_logs()
         assert trainer.restored == 4
         assert trainer.committed == [6]
     (damage,) = trainers[0].damaged
@@ -152,11 +152,11 @@ def test_a_finished_job_that_is_started_again_is_done_at_once(
     config = make(root, text)
     (first,) = crew.start(config, make_world(1, 1), programs)
     crew.prepare(1)
-    assert first.wait_for_end() == 0, first.log
+    assert first.wait_for_end() == 0, first.tell_logs()
 
     (again,) = crew.start(config, make_world(2, 1, (FIRST,)), programs)
 
-    assert again.wait_for_end() == 0, again.log
+    assert again.wait_for_end() == 0, again.tell_logs()
     assert (again.restored, again.losses, again.phases[-1]) == (6, {}, Phase.DONE)
 
 

@@ -26,10 +26,8 @@ def everywhere() -> NamedSharding:
 
 
 @pytest.fixture(autouse=True)
-def _heard(caplog: pytest.LogCaptureFixture) -> object:
+def _heard(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 def build(folder: Path | str, root: Path, peers: Peers | None = None, **changes: Any) -> jax.Array:
@@ -59,6 +57,14 @@ def test_nothing_is_kept_where_the_cache_is_off(tmp_path: Path, caplog: pytest.L
 
     assert count(caplog, "compiled a program") == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_jax_keeps_no_programs_of_its_own_which_could_not_be_written_down_again(tmp_path: Path) -> None:
+    jax.config.update("jax_enable_compilation_cache", True)
+
+    build(tmp_path / "kept", tmp_path)
+
+    assert jax.config.jax_enable_compilation_cache is False
 
 
 def test_another_spec_is_another_program(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

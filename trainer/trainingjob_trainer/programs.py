@@ -1,8 +1,10 @@
 """Compiled programs that outlive the process: a restart at a known size neither traces nor compiles.
 
-JAX's own cache cannot serve a world: its key differs on every process, and only process 0 writes. So each compiled
-program is kept as one file, named by a hash of all that shaped it: this package's source, the libraries, the parts of
-the spec that enter the program, the layout, the platform, and the compiler's flags.
+JAX's own cache cannot serve a world: its key differs on every process, and only process 0 writes. Nor can it serve
+beside this one: a program that came out of it loses functions when it is written down again (seen with jaxlib 0.12.0.1
+on CPU). So it stays off, and each compiled program is kept as one file, named by a hash of all that shaped it: this
+package's source, the libraries, the parts of the spec that enter the program, the layout, the platform, and the
+compiler's flags.
 
 A program is the same for all processes of a world. One that has it, or else process 0 that compiles it, hands it to the
 others through the checkpoint folder: hosts that share few cores compile once, and a host that comes back does not
@@ -47,11 +49,7 @@ class Programs:
         self._shaped_by = describe_surroundings(config, layout)
         self._platform = config.accelerator_platform
         self._peers = peers
-        if folder:
-            # The rest, such as a transfer's small programs, goes through JAX's own cache.
-            jax.config.update("jax_compilation_cache_dir", folder)
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-            jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        jax.config.update("jax_enable_compilation_cache", False)  # noqa: FBT003  # JAX's own signature
 
     def build(
         self, name: str, function: Any, arguments: tuple[Any, ...], result: Any, *, once: bool = False, **options: Any
