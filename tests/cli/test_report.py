@@ -92,7 +92,8 @@ def test_the_headline_says_why(fields: dict[str, Any], want: str) -> None:
 
 def test_the_headline_of_a_world_says_its_size_and_since_when() -> None:
     world = {"generation": 1, "slices": [0, 1, 2], "coordinator": "h:1", "members": "x", "since": START}
-    status = make_status(phase="Running", world=world, display={"slices": "3/3"})
+    running = {**condition("Running", "training on 3 slices"), "reason": "Training"}
+    status = make_status(phase="Running", world=world, display={"slices": "3/3"}, conditions=[running])
 
     (line,) = describe_job("job", status, NOW)
 

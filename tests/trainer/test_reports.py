@@ -9,6 +9,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 from tensorboardX.proto import event_pb2
 
+from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.learning import Optimizer, Schedule
 from trainingjob_api.protocol import FailureReason, Phase, Progress
 from trainingjob_api.running import Metrics
@@ -16,7 +17,9 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, explain, storage_error
 from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.optimizer import learning_rate
-from trainingjob_trainer.wire import Event
+from trainingjob_trainer.reporter import Reporter
+from trainingjob_trainer.step import Measures
+from trainingjob_trainer.wire import Event, Start
 
 EXPLAINED: dict[str, tuple[BaseException, FailureReason, bool]] = {
     "a known cause": (
@@ -70,6 +73,23 @@ def test_events_are_lines_and_a_phase_is_told_once(tmp_path: Path) -> None:
     assert [line.phase for line in lines[:3]] == [Phase.TRAINING, Phase.SAVING, Phase.TRAINING]
     assert lines[3].progress == Progress(step=3, loss=1.5)
     assert events.step == 3
+
+
+def test_held_out_losses_of_the_last_step_are_told(tmp_path: Path) -> None:
+    start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=1)
+    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "leave": 0}
+    measures = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
+    with (
+        (tmp_path / "events").open("wb", buffering=0) as file,
+        Reporter(start, Events(file.fileno()), tmp_path, restored=5) as reporter,
+    ):
+        reporter.report(6, measures)
+        reporter.report_evaluations(6, {"held": 1.25, "empty": float("nan")})
+
+    lines = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
+    told = [line.progress for line in lines if line.progress]
+    assert [one.evaluations for one in told] == [{}, {"held": 1.25}]
+    assert told[1].model_copy(update={"evaluations": {}}) == told[0]
 
 
 def test_a_program_started_by_hand_is_told_so() -> None:

@@ -35,6 +35,7 @@ class Reporter:
         self._last = training.steps
         self._batch_size = training.global_batch_size
         self._root = root
+        self._newest: Progress | None = None
         self._evaluations: dict[str, float] = {}
         self._since = time.monotonic()
         self._open = ExitStack()
@@ -77,6 +78,7 @@ class Reporter:
             step_seconds=seconds,
             evaluations=self._evaluations,
         )
+        self._newest = progress
         self._events.send(Event(progress=progress))
         if self._writer:
             self._write(self._writer, progress)
@@ -92,12 +94,14 @@ class Reporter:
         return int(measures.leave) > 0
 
     def report_evaluations(self, step: int, losses: dict[str, float]) -> None:
-        """Tell held-out losses."""
+        """Tell held-out losses, with the newest step's measures: after the last step there will be no others."""
         self._evaluations = {**self._evaluations, **{name: loss for name, loss in losses.items() if isfinite(loss)}}
         for name, loss in losses.items():
             LOG.info("evaluated step=%d evaluation=%s loss=%.4f", step, name, loss)
             if self._writer:
                 self._writer.write_evaluation(step, name, loss)
+        if self._newest:
+            self._events.send(Event(progress=self._newest.model_copy(update={"evaluations": self._evaluations})))
 
     def _write(self, writer: MetricsWriter, progress: Progress) -> None:
         try:

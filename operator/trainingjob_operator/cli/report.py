@@ -8,6 +8,7 @@ from datetime import datetime
 
 from trainingjob_api.status import Attempt, Condition, Goodput, ProgressStatus, TrainingJobStatus
 from trainingjob_operator.cli.tables import align
+from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import parse_time, seconds_between
 from trainingjob_operator.core.units import percent, plural, short, span
 
@@ -36,7 +37,7 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
 def find_reason(status: TrainingJobStatus) -> str:
     """Return why the job is as it is, in the operator's words; empty where they say nothing."""
     found = find_condition(status, _EXPLAINED_BY.get(status.phase, "Running"))
-    return found.message if found else ""
+    return found.message if found and found.reason != Reason.TRAINING else ""
 
 
 def find_condition(status: TrainingJobStatus, kind: str) -> Condition | None:  # None: it was not set yet
