@@ -164,6 +164,10 @@ def test_the_operators_own_work(jobs: Jobs) -> None:
     assert jobs.read("trainingjob_webhook_duration_seconds_count") == labelled(1, allowed="false")
 
 
+def test_the_operators_memory_is_told(jobs: Jobs) -> None:
+    assert (jobs.metrics.registry.get_sample_value("process_resident_memory_bytes") or 0) > 1e6
+
+
 async def test_prometheus_can_read_them(jobs: Jobs) -> None:
     jobs.put(**STATUS)
     app = health_app(jobs.metrics.registry, healthy=lambda: "", ready=lambda: "")
@@ -173,7 +177,7 @@ async def test_prometheus_can_read_them(jobs: Jobs) -> None:
 
     names = {family.name for family in text_string_to_metric_families(text)}
     assert {"trainingjob_step", "trainingjob_restarts", "trainingjob_build_info"} <= names
-    assert all(name.startswith("trainingjob_") for name in names)
+    assert all(name.startswith(("trainingjob_", "process_")) for name in names)
 
 
 async def test_probes_say_what_is_wrong(jobs: Jobs) -> None:

@@ -7,7 +7,7 @@ objects and words of ours, never anything that a user could make many of.
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -29,6 +29,7 @@ class Metrics:
     def __init__(self, version: str) -> None:
         """Start at zero."""
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # memory, CPU, open files
         self.reconcile_seconds = Histogram(
             "trainingjob_reconcile_duration_seconds",
             "Time of one look at one job.",
