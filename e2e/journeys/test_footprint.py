@@ -4,7 +4,7 @@ import pytest
 
 from e2e.product import Product, load_example, wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.soak
 
 IDLE_MEGABYTES = 150
 BUSY_MEGABYTES = 200

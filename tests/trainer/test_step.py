@@ -27,7 +27,8 @@ BATCH = 8
 
 
 def spec_with(**changes: Any) -> TrainingJobSpec:
-    values = {"training__steps": NUM_STEPS, "training__globalBatchSize": BATCH, "training__seed": 5} | changes
+    values = {"training__steps": NUM_STEPS, "training__globalBatchSize": BATCH, "training__seed": 5}
+    values |= {"schedule__type": "cosine"} | changes
     return TrainingJobSpec.model_validate(make_spec(Path("/unused/here"), Path("/unused"), **values))
 
 

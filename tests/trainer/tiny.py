@@ -47,6 +47,7 @@ def make_spec(uri: Path, text: Path, **changes: Any) -> dict[str, Any]:
         "data": {"train": [{"name": "text", "path": str(text)}]},
         "training": {"steps": 6, "globalBatchSize": 4, "sequenceLength": 16},
         "optimizer": {"learningRate": 0.01},
+        "schedule": {"type": "constant"},
         "precision": {"compute": "float32"},
         "checkpoint": {"uri": str(uri), "save": {"everySteps": 2}},
         "metrics": {"everySteps": 1},
