@@ -100,6 +100,7 @@ class HostReport(Strict):
     instance: str = Field(description="Random name of this agent process: another one means that it restarted.")
     port: Annotated[int, Field(ge=1, le=65535)] = Field(description="A port that is free now, for a coordinator.")
     standby: bool = Field(description="A child with everything imported waits for a world.")
+    broken: Failure | None = Field(default=None, description="Why no such child can be started, however often tried.")
     generation: Count = Field(default=0, description="Of the child's world. 0: no child has been in one.")
     phase: Phase = Phase.IDLE
     progress: Progress | None = None

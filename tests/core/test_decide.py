@@ -47,8 +47,16 @@ FIRST_WORLD: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         (Claim, (0,), None, None),
     ),
     "a host cannot start the program": (
-        lambda: Scene().place(0).hear_slice(0).hear(0, 1, phase=Phase.FAILED, failure=failure(), standby=False),
+        lambda: Scene().place(0).hear_slice(0).hear(0, 1, broken=failure(), standby=False),
         (Fail, Reason.STANDBY_FAILED),
+    ),
+    "a host cannot start the program, another slice may": (
+        lambda: Scene().place(0, 1).hear_slice(0).hear(0, 1, broken=failure(), standby=False),
+        (Wait, Reason.WAITING_FOR_SLICES),
+    ),
+    "a host cannot start the program, another slice can": (
+        lambda: Scene().place(0, 1).hear_slice(0, 1, still=4.0).hear(0, 1, broken=failure(), standby=False),
+        (Claim, (1,), None, None),
     ),
     "suspended from the start": (
         lambda: Scene(plan=make_plan(suspend=True)).place(0, 1).hear_slice(0, 1),
@@ -108,6 +116,14 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         (EndWorld, Reason.WAITING_FOR_SLICES),
     ),
     "a host speaks though its node is not ready": (lambda: lose_node(trained(), 1, 0), (Wait, Reason.TRAINING)),
+    "a slice that can start nothing is left out of the next world": (
+        lambda: fail(trained(), 0, 0).hear(1, 1, broken=failure(), standby=False),
+        (Claim, (0,), FailureReason.CRASH, True),
+    ),
+    "a slice that could start nothing else trains on": (
+        lambda: trained().hear(1, 1, broken=failure(), standby=False),
+        (Wait, Reason.TRAINING),
+    ),
     "a pod is gone": (lambda: drop_pod(trained(), 1, 1), (Claim, (0,), Reason.POD_DELETED, False)),
     "a pod failed": (
         lambda: set_pod(trained(), 1, 1, phase="Failed", reason="Evicted"),

@@ -181,6 +181,18 @@ def test_time_after_a_lost_slice_is_recovery_from_when_it_fell_silent() -> None:
     assert status.attempts[0].cause.message == "host 0 of slice 1 fell silent and its peers stopped"
 
 
+def test_a_pause_is_no_recovery() -> None:
+    scene = trained()
+    scene.plan = make_plan(suspend=True)
+    scene.hear_slice(0, 1, phase=Phase.LEFT).step()
+    scene.plan = make_plan()
+    scene.hear_slice(0, 1, phase=Phase.IDLE, still=100.0).step(7200.0)
+    scene.train(step=11, restored=10)
+    scene.step(1.0)
+
+    assert [(attempt.first_step, attempt.recovery_seconds) for attempt in scene.status.attempts[1:]] == [(10, None)]
+
+
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-100, 100), st.sampled_from(["train", "crash", "lose", "leave"])), max_size=12))
 def test_every_second_is_in_exactly_one_place(moves: list[tuple[float, str]]) -> None:

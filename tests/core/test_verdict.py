@@ -123,7 +123,7 @@ def test_a_clock_that_was_set_back_or_on_ends_nothing() -> None:
 
 
 def test_a_job_that_never_started_ends_without_an_attempt() -> None:
-    scene = Scene().place(0).hear_slice(0).hear(0, 1, phase=Phase.FAILED, failure=failure(), standby=False)
+    scene = Scene().place(0).hear_slice(0).hear(0, 1, broken=failure(), standby=False)
 
     assert scene.step() == Fail(Reason.STANDBY_FAILED, "host 1 of slice 0 cannot start: ValueError: bad")
     assert scene.status.attempts == ()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import jobset_name, make_plan, pod_manifest
+from tests.builders import failure, jobset_name, make_plan, pod_manifest
 from tests.scenes import Scene, drop_pod, lose_node, set_pod, trained
 from trainingjob_api.status import Condition
 from trainingjob_operator.core.decide import decide
@@ -123,6 +123,12 @@ WORDS: dict[str, tuple[Callable[[], Scene], str, str, str]] = {
         "Starting",
         "UnexpectedAdmissionError",
         f"slice 0: host 0 ({POD}): UnexpectedAdmissionError: no TPU",
+    ),
+    "a host cannot start the program": (
+        lambda: Scene(plan=make_plan(2, 3)).place(0, 1, 2).hear_slice(0, 1).hear(0, 1, broken=failure()),
+        "Starting",
+        "StandbyFailed",
+        "slice 0: host 1 (demo-666ff-slice-0-1-d-0-1) cannot start: ValueError: bad",
     ),
     "a pod is being deleted": (
         lambda: Scene().place(0).delete_pod(0, 0),

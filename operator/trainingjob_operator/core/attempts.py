@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from trainingjob_api.status import Attempt
 from trainingjob_api.world import World
 from trainingjob_operator.core.health import End
+from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.seats import Seat, find_restored
 from trainingjob_operator.core.times import format_time, parse_time, seconds_between
 
@@ -35,7 +36,8 @@ def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: 
     if step is not None:
         changes["last_step"] = max(step, current.last_step or 0)
     has_stepped = restored is not None and step is not None and step > restored
-    if has_stepped and previous and previous.ended and current.recovery_seconds is None:
+    was_paused = previous is not None and previous.cause is not None and previous.cause.reason == Reason.SUSPENDED
+    if has_stepped and previous and previous.ended and not was_paused and current.recovery_seconds is None:
         changes["recovery_seconds"] = round(seconds_between(previous.ended, now), 1)
     return (*attempts[:-1], current.model_copy(update=changes))
 

@@ -80,7 +80,7 @@ def _form_first(plan: Plan, seen: Observed) -> Decision:
     """Form a world where there is none: wait a little for slices that are about to report, never for others."""
     if plan.spec.suspend:
         return Wait(Reason.SUSPENDED, "`spec.suspend` is true")
-    if seen.status.world is None and (broken := find_broken_standby(seen)):
+    if seen.status.world is None and (broken := find_broken_standby(plan, seen)):
         return broken
     ready = [one for one in seen.slices if one.is_ready(_window(plan)) and one.has_standbys]
     chosen = choose_slices(plan, ready)

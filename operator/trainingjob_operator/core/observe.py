@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from trainingjob_api.protocol import Failure
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core import lineage, seats
@@ -30,19 +31,25 @@ class Host:
     news: News | None
 
     def is_ready(self, window: float) -> bool:
-        """Return whether it could be in a world that is formed now: alive, heard of lately, its node well."""
+        """Return whether it could be in a world formed now: alive, heard of lately, its node well, able to start."""
         return (
             self.pod is not None
             and self.pod.is_alive
             and self.pod.node_ready
             and self.news is not None
             and self.news.age <= window
+            and self.broken is None
         )
 
     @property
     def has_standby(self) -> bool:
         """Return whether a child with everything imported waits on it."""
         return self.news is not None and self.news.report.standby
+
+    @property
+    def broken(self) -> Failure | None:  # None: nothing is known against it
+        """Return why no child can be started on it."""
+        return self.news.report.broken if self.news else None
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,11 @@ class Slice:
     def is_coming(self) -> bool:
         """Return whether it is placed and nothing is known to hold it up."""
         return self.is_placed and all(
-            host.pod is not None and host.pod.node_ready and not host.pod.deleting and host.pod.trouble is None
+            host.pod is not None
+            and host.pod.node_ready
+            and not host.pod.deleting
+            and host.pod.trouble is None
+            and host.broken is None
             for host in self.hosts
         )
 

@@ -4,7 +4,7 @@ Restarting is right for what passes by itself. What would come again at the same
 program that keeps failing is stopped by `maxRestarts`. Lost nodes, deleted pods and planned changes never count.
 """
 
-from trainingjob_api.protocol import FailureReason, Phase
+from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status import Attempt, Cause
 from trainingjob_operator.core.decisions import Fail
 from trainingjob_operator.core.health import End, describe_failure
@@ -33,15 +33,14 @@ def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: 
     return Fail(Reason.MAX_RESTARTS_EXCEEDED, f"{words}; the last on {where(cause)}: {cause.message}", end)
 
 
-def find_broken_standby(seen: Observed) -> Fail | None:  # None: no host says that it can start nothing
-    """Return the verdict on a program that cannot even be started, before it ever was."""
-    for one in seen.slices:
-        for host in one.hosts:
-            report = host.news.report if host.news else None
-            if report and report.phase is Phase.FAILED and report.failure and not report.standby:
-                words = f"host {host.host} of slice {host.slice} cannot start: {describe_failure(report.failure)}"
-                return Fail(Reason.STANDBY_FAILED, words)
-    return None
+def find_broken_standby(plan: Plan, seen: Observed) -> Fail | None:  # None: nothing is broken, or enough is well
+    """Return the verdict on a job that never trained, where hosts that can start nothing leave too few slices."""
+    broken = next(((host, host.broken) for one in seen.slices for host in one.hosts if host.broken), None)
+    if broken is None or plan.find_largest(sum(one.is_coming for one in seen.slices)):
+        return None
+    host, failure = broken
+    words = f"host {host.host} of slice {host.slice} cannot start: {describe_failure(failure)}"
+    return Fail(Reason.STANDBY_FAILED, words)
 
 
 def where(cause: Cause) -> str:

@@ -1,5 +1,6 @@
 """Why a slice is not there, in one sentence for people."""
 
+from trainingjob_operator.core.health import describe_failure
 from trainingjob_operator.core.observe import Host, Slice
 from trainingjob_operator.core.pods import Trouble
 from trainingjob_operator.core.reasons import Reason
@@ -40,4 +41,6 @@ def _explain(host: Host, warning: Trouble | None) -> Trouble:
         return Trouble(Reason.STARTING, f"{place} ({pod.name}) is starting on node {pod.node}")
     if host.news is None:
         return Trouble(Reason.STARTING, f"{place} ({pod.name}) has not reported yet")
+    if host.broken:
+        return Trouble(Reason.STANDBY_FAILED, f"{place} ({pod.name}) cannot start: {describe_failure(host.broken)}")
     return Trouble(Reason.HOST_SILENT, f"{place} ({pod.name}) has not reported for {span(host.news.age)}")

@@ -44,6 +44,13 @@ THREE_DEAD_STANDBYS: Script = [
     (6, Ended(3, code=1, failure=CRASH), []),
 ]
 CRASHED = CRASH.model_copy(update={"exit_code": 1})
+
+
+def exited(code: int) -> Failure:
+    message = f"the trainer exited with code {code} before it was done and gave no reason; see the end of its log."
+    return Failure(reason=FailureReason.CRASH, message=message, exit_code=code)
+
+
 PROGRESS = Progress(step=7, loss=2.5)
 
 REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
@@ -112,11 +119,14 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         [*STARTED, (5, phase(1, Phase.DONE), []), (6, Ended(1, signal="SIGABRT"), [])],
         {"generation": 1, "phase": "done", "failure": None},
     ),
-    "two standbys died: not a word": (THREE_DEAD_STANDBYS[:4], {"phase": "idle", "failure": None}),
-    "three standbys died": (THREE_DEAD_STANDBYS, {"generation": 0, "phase": "failed", "failure": CRASHED}),
+    "two standbys died: not a word": (THREE_DEAD_STANDBYS[:4], {"phase": "idle", "broken": None}),
+    "three standbys died": (
+        THREE_DEAD_STANDBYS,
+        {"generation": 0, "phase": "idle", "failure": None, "broken": CRASHED},
+    ),
     "a standby came up at last": (
         [*THREE_DEAD_STANDBYS, (10, Ticked(), [SpawnStandby(4)]), (13, ready(4), [])],
-        {"phase": "idle", "failure": None, "standby": True},
+        {"phase": "idle", "broken": None, "standby": True},
     ),
     "three standbys died while a world waits: failed in that world": (
         [*THREE_DEAD_STANDBYS[:5], (5, train(TWO), []), THREE_DEAD_STANDBYS[5]],
@@ -132,7 +142,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             (10, Ticked(), [SpawnStandby(4)]),
             (11, Ended(4, code=1), []),
         ],
-        {"generation": 1, "phase": "training", "failure": None},
+        {"generation": 1, "phase": "training", "failure": None, "broken": exited(1)},
     ),
     "standbys that die after the child do not hide why it died": (
         [
@@ -148,11 +158,8 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         {
             "generation": 1,
             "phase": "failed",
-            "failure": Failure(
-                reason=FailureReason.CRASH,
-                message="the trainer exited with code 3 before it was done and gave no reason; see the end of its log.",
-                exit_code=3,
-            ),
+            "failure": exited(3),
+            "broken": exited(1),
         },
     ),
     "a world is not given up while the child before it is still being reaped": (

@@ -52,6 +52,10 @@ def wrote_last_words(variables: dict[str, str]) -> bool:
     return Path(variables["TRAININGJOB_TERMINATION_LOG"]).exists()
 
 
+def is_broken(report: HostReport) -> bool:
+    return report.broken is not None
+
+
 def has_standby(report: HostReport) -> bool:
     return report.standby
 
@@ -232,20 +236,18 @@ async def test_a_restarted_agent_does_not_enter_the_world_of_the_one_before(laun
 async def test_a_standby_that_cannot_start_is_reported_with_its_words(launch, operator, monkeypatch) -> None:
     monkeypatch.setattr(host_module, "BACKOFF_SECONDS", (0.01,))
     launch(standby="broken")
-    report = await operator.hear(lambda report: report.phase is Phase.FAILED)
+    report = await operator.hear(is_broken)
 
-    assert report.failure is not None
-    assert report.failure.log == "cannot import the trainer"
+    assert report.broken.log == "cannot import the trainer"
     assert not report.standby
 
 
 async def test_a_trainer_that_is_not_in_the_image_is_reported(launch, operator, monkeypatch) -> None:
     monkeypatch.setattr(host_module, "BACKOFF_SECONDS", (0.01,))
     launch(command=["/no/such/python"])
-    report = await operator.hear(lambda report: report.phase is Phase.FAILED)
+    report = await operator.hear(is_broken)
 
-    assert report.failure is not None
-    assert "No such file or directory: '/no/such/python'" in report.failure.message
+    assert "No such file or directory: '/no/such/python'" in report.broken.message
 
 
 async def test_an_agent_that_is_a_reaper_leaves_no_zombies(operator, variables, fake_trainer, tmp_path) -> None:

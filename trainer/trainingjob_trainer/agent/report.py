@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trainingjob_api.protocol import Failure, HostReport, Phase
+from trainingjob_api.protocol import HostReport, Phase
 from trainingjob_trainer.agent.state import Host, State
 
 
@@ -19,7 +19,6 @@ class Place:
 
 def describe(host: Host, place: Place, state: State, port: int) -> HostReport:
     """Return the report of a state; `port` is free for a coordinator."""
-    phase, failure = _describe_phase(state)
     active = state.active
     return HostReport(
         job_uid=host.job_uid,
@@ -31,23 +30,17 @@ def describe(host: Host, place: Place, state: State, port: int) -> HostReport:
         instance=place.instance,
         port=port,
         standby=bool(state.standby and state.standby.ready),
+        broken=state.broken,
         generation=state.started,
-        phase=phase,
+        phase=active.phase if active else Phase.IDLE,
         progress=active.progress if active else None,
         restored=active.restored if active else None,
         committed=active.committed if active else None,
         damaged=active.damaged if active else (),
-        failure=failure,
+        failure=active.failure if active else None,
     )
 
 
 def is_news(new: HostReport, old: HostReport | None) -> bool:
     """Return whether a report is worth sending at once: steps alone wait for the next regular one."""
     return old is None or new.model_copy(update={"progress": None}) != old.model_copy(update={"progress": None})
-
-
-def _describe_phase(state: State) -> tuple[Phase, Failure | None]:
-    """Return the phase, and why it is FAILED; a host between two worlds has failed if it can start nothing."""
-    if state.active and state.active.phase is not Phase.IDLE:
-        return state.active.phase, state.active.failure
-    return (Phase.FAILED, state.broken) if state.broken else (Phase.IDLE, None)
