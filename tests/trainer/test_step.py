@@ -221,6 +221,24 @@ def test_a_dim_that_its_axis_does_not_divide_is_whole_everywhere() -> None:
     assert state.params["embedding"].addressable_shards[0].data.shape == (257, 8)
 
 
+@pytest.mark.parametrize("axis", ["data", "fsdp"])
+def test_a_device_holds_the_activations_of_its_own_rows_alone(axis: str) -> None:
+    larger = {"training__sequenceLength": 64, "model__embedDim": 32, "model__mlpDim": 128}
+    alone = Run(
+        spec_with(training__globalBatchSize=4, **larger),
+        make_layout(devices_per_host=1, ici=AxisDegrees(), rows_per_shard=4),
+    )
+    layout = make_layout(devices_per_host=8, ici=AxisDegrees.model_validate({axis: 8}), rows_per_shard=4)
+    together = Run(spec_with(training__globalBatchSize=32, **larger), layout)
+
+    assert temporary_bytes(together) < 1.5 * temporary_bytes(alone)
+
+
+def temporary_bytes(run: Run) -> int:
+    step = run.step.lower(run.state, run.batch(1), run.steps.flags(False)).compile()
+    return int(step.memory_analysis().temp_size_in_bytes)
+
+
 def test_gradients_cross_the_data_axis_once_a_step() -> None:
     layout = make_layout(
         num_slices=2, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=2), rows_per_shard=1, accumulation=2

@@ -187,9 +187,9 @@ class Steps:
         return result
 
     def _over_data(self, function: Any) -> Any:
-        """Return a function of (params, batch) with the axis `data` manual."""
+        """Return a function of (params, batch) with the axis `data` manual, and with the mesh for `constrain`."""
         if self._is_one_shard:  # XLA cannot reduce over a manual axis of one
-            return function
+            return self._in_mesh(function)
         rows = PartitionSpec(None, "data")
         return jax.shard_map(
             function,
@@ -198,6 +198,15 @@ class Steps:
             out_specs=PartitionSpec(),
             axis_names={"data"},
         )
+
+    def _in_mesh(self, function: Any) -> Any:
+        """Return a function that is traced with the mesh around it, as `shard_map` would have it."""
+
+        def traced(*arguments: Any) -> Any:
+            with jax.sharding.use_abstract_mesh(self._mesh.abstract_mesh):
+                return function(*arguments)
+
+        return traced
 
     def _vary(self, tree: Any) -> Any:
         """Declare values as different on each shard of `data`."""
