@@ -17,10 +17,10 @@ JOB_UID = "job-uid"
 
 
 class Run:
-    def __init__(self, folder: Path, backoff_seconds: float = 0.05) -> None:
+    def __init__(self, folder: Path, away_seconds: float = 0.05) -> None:
         self.objects = Objects()
         self.controllers = Controllers(
-            JOB_UID, self.objects, self._start, notify=self._notice, backoff_seconds=backoff_seconds
+            JOB_UID, self.objects, self._start, notify=self._notice, away_seconds=away_seconds
         )
         self.most_running = 0
         self.tokens: list[str] = []
@@ -170,14 +170,15 @@ async def test_a_killed_slice_leaves_failed_pods_and_comes_back(run: Run) -> Non
 
 
 async def test_a_dead_host_waits_before_it_comes_back(tmp_path: Path) -> None:
-    run = Run(tmp_path, backoff_seconds=3600)
+    run = Run(tmp_path, away_seconds=3600)
     async with run.controllers.running():
         run.controllers.put(make_jobset("exit 3", name="a-dead"))
         await run.until(lambda: run.pods("Failed"))
+        run.controllers.delete(run.objects.of_kind("Job")[0])  # as the operator does with a slice that is gone
         run.controllers.put(make_jobset("sleep 60", name="other"))
         await run.until(run.pods)
 
-        assert [len(run.pods("Failed")), run.hosts()] == [1, ["other-slice-0-0"]]
+        assert run.hosts() == ["other-slice-0-0"]
 
 
 async def test_deleting_a_failed_pod_forgets_it(run: Run) -> None:

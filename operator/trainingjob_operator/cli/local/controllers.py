@@ -29,7 +29,6 @@ type StartPod = Callable[[Manifest, str], Awaitable[Container]]
 """Start a pod's container; the second argument is the pod's token."""
 
 GRACE_SECONDS = 30.0
-MAX_BACKOFF_SECONDS = 60.0
 CANNOT_START = 128
 """The exit code that Kubernetes gives a container that could not be started."""
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -46,21 +45,21 @@ class Controllers:
         start_pod: StartPod,
         *,
         notify: Callable[[], None],
-        backoff_seconds: float,
+        away_seconds: float,
     ) -> None:
         """Follow `objects`.
 
-        `notify` is called when a pod came or ended. A host whose container died gets a new pod after `backoff_seconds`,
-        and after twice as long each time it dies again.
+        `notify` is called when a pod came or ended. A host whose container died gets a new pod after `away_seconds`, as
+        if its node had to come back first.
         """
         self._job_uid = job_uid
         self._objects = objects
         self._start_pod = start_pod
         self._notify = notify
-        self._backoff_seconds = backoff_seconds
+        self._away_seconds = away_seconds
         self._containers: dict[str, Container] = {}  # by the pod's UID, while it runs
         self._tokens: dict[str, str] = {}  # the pod's UID by its token
-        self._due: dict[tuple[str, int], float] = {}  # when to replace a dead pod: by its Job's UID and its host
+        self._back_at: dict[tuple[str, int], float] = {}  # when a dead host is back, by its Job's name and its number
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
@@ -125,7 +124,7 @@ class Controllers:
                 await asyncio.wait_for(self._changed.wait(), wait)
 
     async def _settle(self) -> float | None:  # None: nothing becomes due by itself
-        """Make what is missing and end what lost its owner; return the seconds until a dead pod is to be replaced."""
+        """Make what is missing and end what lost its owner; return the seconds until a dead host is back."""
         for orphan in self._objects.find_orphans(self._job_uid):
             self.delete(orphan)
         for jobset in self._objects.of_kind("JobSet"):
@@ -134,7 +133,7 @@ class Controllers:
         waits = []
         for job in self._objects.of_kind("Job"):
             for host in self._missing_hosts(job):
-                wait = self._due.get((job["metadata"]["uid"], host), clock) - clock
+                wait = self._back_at.get((job["metadata"]["name"], host), clock) - clock
                 if wait > 0:
                     waits.append(wait)
                 else:
@@ -191,19 +190,16 @@ class Controllers:
             now = datetime.now(UTC)
             self._objects.put(ended_pod(pod, end, now), now)
             if end.exit_code != 0:
-                self._back_off(pod, now)
+                self._count_failure(pod, now)
+                back_at = asyncio.get_running_loop().time() + self._away_seconds
+                self._back_at[_job_name(pod), host_of(pod)] = back_at
         self._changed.set()
         self._notify()
 
-    def _back_off(self, pod: Manifest, now: datetime) -> None:
-        """Count a pod's failure in its Job, and let its replacement wait the longer the more there were."""
+    def _count_failure(self, pod: Manifest, now: datetime) -> None:
         job = self._objects.find(owner_uid(pod))
-        if job is None:
-            return
-        failed = job["status"].get("failed", 0) + 1
-        self._objects.put({**job, "status": {"failed": failed}}, now)
-        wait = min(self._backoff_seconds * 2 ** (failed - 1), MAX_BACKOFF_SECONDS)
-        self._due[job["metadata"]["uid"], host_of(pod)] = asyncio.get_running_loop().time() + wait
+        if job is not None:
+            self._objects.put({**job, "status": {"failed": job["status"].get("failed", 0) + 1}}, now)
 
     def _spawn(self, coroutine: Awaitable[None]) -> None:
         task = asyncio.ensure_future(coroutine)

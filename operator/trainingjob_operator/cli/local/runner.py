@@ -37,8 +37,8 @@ from trainingjob_operator.shell.scheduler import Scheduler
 LOOPBACK = "127.0.0.1"
 IMAGE = "this-machine"
 """Pods name an image; here it is whatever is installed."""
-BACKOFF_SECONDS = 2.0
-"""Until a host that died comes back: long enough to see a job shrink."""
+AWAY_SECONDS = 10.0
+"""Until a host that died comes back: others recover in this time, and would have to share the machine with it."""
 SECONDS_BETWEEN_LOOKS = 0.25
 FAREWELL_SECONDS = 15.0
 """How long agents may take to end after the job did."""
@@ -77,7 +77,7 @@ class Runner:
         self._status = read_status(job)
         self._objects = Objects()
         self._controllers = Controllers(
-            self._uid, self._objects, self._start_pod, notify=self._wake, backoff_seconds=BACKOFF_SECONDS
+            self._uid, self._objects, self._start_pod, notify=self._wake, away_seconds=AWAY_SECONDS
         )
         self._cluster = LocalCluster(job, self._objects, self._controllers, save_job=self._save, emit=self._tell)
         self._hub = Hub(time.monotonic, lambda namespace, name: self._wake())
