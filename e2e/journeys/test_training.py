@@ -13,6 +13,7 @@ FIRST_STEP_SECONDS = 120
 SHRINK_SECONDS = 60
 GROW_SECONDS = 180
 MAX_CURVE_DIFFERENCE = 1e-3
+JOB = {"metrics__everySteps": 1, "training__steps": 300}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def namespace(product: Product):
 @pytest.fixture(scope="module")
 def disturbed(product: Product, namespace: str) -> Job:
     """Train the demo through the loss of slice 1 and then of slice 0, each with its return."""
-    job = product.submit(namespace, load_example("demo", metrics__everySteps=1), name="disturbed")
+    job = product.submit(namespace, load_example("demo", **JOB), name="disturbed")
     job.wait_for_step(1, timeout=FIRST_STEP_SECONDS)
     for slice_number in (1, 0):
         lose_and_regain(product, job, slice_number)
@@ -88,7 +89,7 @@ def test_every_slot_of_the_sample_order_is_used_once(disturbed: Job, product: Pr
 
 
 def test_the_loss_curve_equals_that_of_an_undisturbed_run(disturbed: Job, product: Product, namespace: str) -> None:
-    calm = load_example("demo", metrics__everySteps=1, checkpoint__uri="/shared/undisturbed")
+    calm = load_example("demo", **JOB, checkpoint__uri="/shared/undisturbed")
     job = product.submit(namespace, calm, name="undisturbed")
     status = job.wait_for_phase("Succeeded", timeout=900)
 

@@ -90,7 +90,7 @@ def test_a_file_without_a_job_is_no_success() -> None:
 
 def test_a_size_that_cannot_be_is_explained() -> None:
     text = Path("crds/examples/demo.yaml").read_text().replace("max: 2", "max: 3")
-    text = text.replace("    max: 3\n", "    max: 3\n  parallelism: {ici: {tensor: 4}, dcn: {fsdp: -1}}\n")
+    text = text.replace("ici: {data: -1, fsdp: 2}", "{ici: {tensor: 4}, dcn: {fsdp: -1}}")
     text = text.replace("embedDim: 192", "embedDim: 200")
 
     result = call("plan", "-", given=text)
@@ -106,14 +106,14 @@ def test_a_plan_as_json_has_the_fields_of_the_status() -> None:
 
     assert plan["name"] == "demo"
     assert [size["slices"] for size in plan["sizes"]] == [1, 2]
-    assert plan["sizes"][1]["mesh"] == "dcn data=2 · ici fsdp=4"
+    assert plan["sizes"][1]["mesh"] == "dcn data=2 · ici data=2 fsdp=2"
 
 
 def test_rendered_objects_can_be_applied_as_they_are() -> None:
     rendered = list(yaml.safe_load_all(call("render", "crds/examples/demo.yaml").out))
 
     assert [manifest["kind"] for manifest in rendered] == ["ConfigMap", "JobSet", "JobSet"]
-    assert json.loads(rendered[0]["data"]["run.json"])["spec"]["training"]["steps"] == 300
+    assert json.loads(rendered[0]["data"]["run.json"])["spec"]["training"]["steps"] == 200
 
 
 def test_rendered_objects_go_to_files(tmp_path: Path) -> None:
