@@ -91,7 +91,7 @@ def test_a_file_without_a_job_is_no_success() -> None:
 def test_a_size_that_cannot_be_is_explained() -> None:
     text = Path("crds/examples/demo.yaml").read_text().replace("max: 2", "max: 3")
     text = text.replace("ici: {data: -1, fsdp: 2}", "{ici: {tensor: 4}, dcn: {fsdp: -1}}")
-    text = text.replace("embedDim: 192", "embedDim: 200")
+    text = text.replace("embedDim: 256", "embedDim: 200").replace("numKvHeads: 2", "numKvHeads: 4")
 
     result = call("plan", "-", given=text)
 
@@ -113,7 +113,7 @@ def test_rendered_objects_can_be_applied_as_they_are() -> None:
     rendered = list(yaml.safe_load_all(call("render", "crds/examples/demo.yaml").out))
 
     assert [manifest["kind"] for manifest in rendered] == ["ConfigMap", "JobSet", "JobSet"]
-    assert json.loads(rendered[0]["data"]["run.json"])["spec"]["training"]["steps"] == 200
+    assert json.loads(rendered[0]["data"]["run.json"])["spec"]["training"]["steps"] == 150
 
 
 def test_rendered_objects_go_to_files(tmp_path: Path) -> None:
