@@ -2,7 +2,8 @@
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_operator.core.hardware import find_shape
+from trainingjob_operator.core.hardware import Hardware
+from trainingjob_operator.core.hardware_builtin import BUILTIN
 from trainingjob_operator.core.parameters import count_parameters
 from trainingjob_operator.core.plan import Plan, SizePlan, SliceShape
 from trainingjob_operator.core.sizes import plan_size
@@ -11,27 +12,27 @@ type Sizes = dict[int, SizePlan | list[Problem]]
 """For each number of slices, its plan, or all that keeps the job from training there."""
 
 
-def plan_job(spec: TrainingJobSpec) -> Plan:
+def plan_job(spec: TrainingJobSpec, hardware: Hardware = BUILTIN) -> Plan:
     """Return the plan of a spec, which need not be valid at any size.
 
     Raises:
         ValueError: the hardware table has no such slice.
     """
-    shape = find_slice(spec)
+    shape = find_slice(spec, hardware)
     if shape is None:
         raise ValueError(f"{spec.slices.accelerator} has no slice of topology {spec.slices.topology}")
-    return assemble(spec, shape, plan_sizes(spec, shape))
+    return assemble(spec, shape, plan_sizes(spec, shape, hardware))
 
 
-def find_slice(spec: TrainingJobSpec) -> SliceShape | None:  # None: the hardware table has no such slice
+def find_slice(spec: TrainingJobSpec, hardware: Hardware) -> SliceShape | None:  # None: it has no such slice
     """Return the shape of a job's slices."""
-    return find_shape(spec.slices.accelerator, spec.slices.topology, spec.scheduling.exclusive_topology)
+    return hardware.find_shape(spec.slices.accelerator, spec.slices.topology, spec.scheduling.exclusive_topology)
 
 
-def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> Sizes:
+def plan_sizes(spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware) -> Sizes:
     """Plan each number of slices from the fewest to the most."""
     numbers = range(spec.slices.fewest, spec.slices.most + 1)
-    return {num_slices: plan_size(spec, shape, num_slices) for num_slices in numbers}
+    return {num_slices: plan_size(spec, shape, num_slices, hardware) for num_slices in numbers}
 
 
 def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes) -> Plan:

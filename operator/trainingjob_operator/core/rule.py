@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.parse import Parsed
 from trainingjob_api.problem import Problem
+from trainingjob_operator.core.hardware import Hardware
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,27 @@ class Rule:
     reads: tuple[str, ...]
     check: Callable[[TrainingJobSpec], Iterable[Problem]]
 
+    def find(self, spec: TrainingJobSpec, hardware: Hardware) -> Iterable[Problem]:
+        """Return what breaks the rule; it holds on any hardware."""
+        del hardware
+        return self.check(spec)
 
-def apply_rules(rules: Sequence[Rule], parsed: Parsed) -> list[Problem]:
+
+@dataclass(frozen=True)
+class HardwareRule:
+    """A check of a parsed spec against the hardware table."""
+
+    reads: tuple[str, ...]
+    check: Callable[[TrainingJobSpec, Hardware], Iterable[Problem]]
+
+    def find(self, spec: TrainingJobSpec, hardware: Hardware) -> Iterable[Problem]:
+        """Return what breaks the rule."""
+        return self.check(spec, hardware)
+
+
+def apply_rules(rules: Sequence[Rule | HardwareRule], parsed: Parsed, hardware: Hardware) -> list[Problem]:
     """Return what the rules find, leaving out those that read a broken field."""
     spec = parsed.spec
     if spec is None:
         return []
-    return [problem for rule in rules if parsed.is_intact(rule.reads) for problem in rule.check(spec)]
+    return [problem for rule in rules if parsed.is_intact(rule.reads) for problem in rule.find(spec, hardware)]

@@ -14,7 +14,7 @@ from trainingjob_api.learning import Model
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import Problem
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.hardware import find_shape, larger_topologies
+from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.memory import USABLE, DeviceMemory, measure_device
 from trainingjob_operator.core.mesh import (
     check_form,
@@ -40,7 +40,9 @@ class Mesh:
     dcn: AxisDegrees
 
 
-def plan_size(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> SizePlan | list[Problem]:
+def plan_size(
+    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardware: Hardware
+) -> SizePlan | list[Problem]:
     """Return the plan at a number of slices, or all that keeps the job from training there."""
     mesh = _resolve(spec, shape, num_slices)
     if mesh is None:
@@ -51,7 +53,7 @@ def plan_size(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> Size
     device = measure_device(spec, combine(mesh.ici, mesh.dcn))
     most_rows = _most_rows(spec, shape, device)
     if most_rows == 0:
-        return [_too_large(spec, shape, num_slices, device)]
+        return [_too_large(spec, shape, num_slices, device, hardware)]
     layout = _split_batch(spec, shape, num_slices, mesh, most_rows)
     return SizePlan(num_slices, layout, device.estimate(layout.rows_per_shard))
 
@@ -131,7 +133,9 @@ def _split_batch(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, mesh
     )
 
 
-def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, device: DeviceMemory) -> Problem:
+def _too_large(
+    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, device: DeviceMemory, hardware: Hardware
+) -> Problem:
     need = device.estimate(1)
     parts = {
         "parameters": need.params,
@@ -146,13 +150,16 @@ def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, device
         f"needs about {size(need.total)} a device to train one sequence on {plural(num_slices, 'slice')} "
         f"({', '.join(f'{name} {size(num_bytes)}' for name, num_bytes in parts.items())}); "
         f"{shape.accelerator} has {size(int(shape.memory_bytes * USABLE))} to use.",
-        tuple(_ways_out(spec, shape, num_slices)),
+        tuple(_ways_out(spec, shape, num_slices, hardware)),
     )
 
 
-def _ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> list[str]:
+def _ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardware: Hardware) -> list[str]:
     """Return the smallest changes of the spec that would fit; a shorter sequence only where nothing else does."""
-    shapes = [shape, *(find_shape(shape.accelerator, topology) for topology in larger_topologies(shape))]
+    shapes = [
+        shape,
+        *(hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape)),
+    ]
     memory = spec.memory.model_copy(update={"remat": "full"})
     length = spec.training.sequence_length
     ways: list[str] = []

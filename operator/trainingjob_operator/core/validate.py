@@ -12,6 +12,8 @@ from trainingjob_api.parse import Parsed, parse_spec
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.wording import show
 from trainingjob_operator.core import validate_learning, validate_machine, validate_running, validate_sizes
+from trainingjob_operator.core.hardware import Hardware
+from trainingjob_operator.core.hardware_builtin import BUILTIN
 from trainingjob_operator.core.names import MAX_LABEL, longest_pod_name
 from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.planning import Sizes, assemble, find_slice, plan_sizes
@@ -34,28 +36,28 @@ class Checked:
     warnings: tuple[Problem, ...]
 
 
-def check_job(name: str, raw_spec: object) -> Checked:
+def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Checked:
     """Return the verdict on a job: its plan, or all problems at once, and what is legal but wasteful."""
     parsed = parse_spec(raw_spec)
-    sizes = _plan_sizes(parsed)
+    sizes = _plan_sizes(parsed, hardware)
     problems = in_order(
         [
             *parsed.problems,
-            *check_name(name, parsed),
-            *apply_rules(RULES, parsed),
+            *check_name(name, parsed, hardware),
+            *apply_rules(RULES, parsed, hardware),
             *validate_sizes.check_smallest(sizes),
         ]
     )
     plan = None
     if parsed.spec and not problems:
-        shape = find_slice(parsed.spec)
+        shape = find_slice(parsed.spec, hardware)
         assert shape, "a rule refuses every slice that the hardware table does not have"  # noqa: S101
         plan = assemble(parsed.spec, shape, sizes)
-    warnings = in_order([*apply_rules(WARNINGS, parsed), *(_warn(plan, sizes) if plan else ())])
+    warnings = in_order([*apply_rules(WARNINGS, parsed, hardware), *(_warn(plan, sizes) if plan else ())])
     return Checked(parsed.spec, plan, tuple(problems), tuple(warnings))
 
 
-def check_name(name: str, parsed: Parsed) -> Iterator[Problem]:
+def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Problem]:
     """The name is the beginning of its pods' names, which are labels and host names at once."""
     path = "metadata.name"
     if not name:
@@ -65,7 +67,7 @@ def check_name(name: str, parsed: Parsed) -> Iterator[Problem]:
         message = f"{show(name)} must be lower-case letters, digits and `-`, with a letter first and no `-` last."
         slug = re.sub(r"[^a-z0-9]+", "-", name[:MAX_LABEL].lower()).strip("-").lstrip("0123456789-")
         yield Problem(path, name, message, (slug,) if slug else ())
-    shape = find_slice(parsed.spec) if parsed.spec and parsed.is_intact(("slices",)) else None
+    shape = find_slice(parsed.spec, hardware) if parsed.spec and parsed.is_intact(("slices",)) else None
     num_slices, num_hosts = (parsed.spec.slices.most, shape.num_hosts) if parsed.spec and shape else (1, 1)
     pod = longest_pod_name(name, num_slices, num_hosts)
     excess = len(pod) - MAX_LABEL
@@ -77,12 +79,12 @@ def check_name(name: str, parsed: Parsed) -> Iterator[Problem]:
         yield Problem(path, name, message)
 
 
-def _plan_sizes(parsed: Parsed) -> Sizes:
+def _plan_sizes(parsed: Parsed, hardware: Hardware) -> Sizes:
     """Return the outcome of each size; none where the slices are not known, or what a size is made from."""
-    shape = find_slice(parsed.spec) if parsed.spec else None
+    shape = find_slice(parsed.spec, hardware) if parsed.spec else None
     if parsed.spec is None or shape is None or not parsed.is_intact(validate_sizes.READS):
         return {}
-    return plan_sizes(parsed.spec, shape)
+    return plan_sizes(parsed.spec, shape, hardware)
 
 
 def _warn(plan: Plan, sizes: Sizes) -> Iterator[Problem]:

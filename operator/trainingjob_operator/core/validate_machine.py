@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import Problem
-from trainingjob_operator.core.hardware import ACCELERATORS, CPU, find_shape, nearest_topologies
+from trainingjob_operator.core.hardware import CPU, Hardware
 from trainingjob_operator.core.mesh import REST, check_form, check_product
-from trainingjob_operator.core.rule import Rule
+from trainingjob_operator.core.rule import HardwareRule, Rule
 from trainingjob_operator.core.sizes import DCN, ICI, check_splits, describe_slice
 from trainingjob_operator.core.units import plural
 
@@ -15,21 +15,21 @@ MAX_HOSTS = 4096
 """Hosts of a job at its largest: the status names each of them."""
 
 
-def check_accelerator(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_accelerator(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """The accelerator must be a row of the hardware table."""
     accelerator = spec.slices.accelerator
-    if accelerator not in ACCELERATORS:
+    if accelerator not in hardware.names:
         message = f"{accelerator} is not an accelerator that this operator knows."
-        yield Problem("spec.slices.accelerator", accelerator, message, ACCELERATORS)
+        yield Problem("spec.slices.accelerator", accelerator, message, hardware.names)
 
 
-def check_topology(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_topology(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """The accelerator must have slices of that topology."""
     accelerator, topology = spec.slices.accelerator, spec.slices.topology
-    if accelerator not in ACCELERATORS or find_shape(accelerator, topology):
+    if accelerator not in hardware.names or hardware.find_shape(accelerator, topology):
         return
     reason = "hosts x devices a host, at most 256 x 64" if accelerator == CPU else f"a topology of {accelerator}"
-    nearest = tuple(nearest_topologies(accelerator, topology))
+    nearest = tuple(hardware.nearest_topologies(accelerator, topology))
     yield Problem("spec.slices.topology", topology, f"{topology} is not {reason}.", nearest)
 
 
@@ -53,9 +53,9 @@ def check_counts(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.slices.min", slices.min, message, (str(slices.max),))
 
 
-def check_hosts(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_hosts(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """The largest size must not have more hosts than a status can name."""
-    shape = find_shape(spec.slices.accelerator, spec.slices.topology)
+    shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
     if shape is None or spec.slices.most * shape.num_hosts <= MAX_HOSTS:
         return
     field = "count" if spec.slices.count else "max"
@@ -67,10 +67,10 @@ def check_hosts(spec: TrainingJobSpec) -> Iterator[Problem]:
     yield Problem(f"spec.slices.{field}", spec.slices.most, message, (str(most),))
 
 
-def check_ici(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_ici(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """The ICI degrees must fill one slice."""
     yield from check_form(ICI, spec.parallelism.ici)
-    shape = find_shape(spec.slices.accelerator, spec.slices.topology)
+    shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
     if shape:
         yield from check_product(ICI, spec.parallelism.ici, shape.num_devices, describe_slice(shape))
 
@@ -111,12 +111,12 @@ _SLICE = ("slices.accelerator", "slices.topology")
 _COUNTS = ("slices.count", "slices.min", "slices.max")
 _SPLIT_DIMS = ("model.numHeads", "model.numKvHeads", "model.mlpDim", "model.embedDim")
 
-RULES = (
-    Rule(("slices.accelerator",), check_accelerator),
-    Rule(_SLICE, check_topology),
+RULES: tuple[Rule | HardwareRule, ...] = (
+    HardwareRule(("slices.accelerator",), check_accelerator),
+    HardwareRule(_SLICE, check_topology),
     Rule(_COUNTS, check_counts),
-    Rule((*_SLICE, *_COUNTS), check_hosts),
-    Rule((*_SLICE, "parallelism.ici"), check_ici),
+    HardwareRule((*_SLICE, *_COUNTS), check_hosts),
+    HardwareRule((*_SLICE, "parallelism.ici"), check_ici),
     Rule(("parallelism.dcn",), check_dcn),
     Rule(("parallelism", *_SPLIT_DIMS), check_written_splits),
 )

@@ -8,9 +8,9 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_api.running import EnvVar
 from trainingjob_operator.core.folders import is_reserved
-from trainingjob_operator.core.hardware import find_shape
+from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.quantity import parse_bytes, parse_quantity
-from trainingjob_operator.core.rule import Rule
+from trainingjob_operator.core.rule import HardwareRule, Rule
 
 RESERVED_ENV = (
     "TRAININGJOB_",
@@ -138,9 +138,9 @@ def check_tolerations(spec: TrainingJobSpec) -> Iterator[Problem]:
             yield Problem(f"{at}.tolerationSeconds", toleration.toleration_seconds, message)
 
 
-def check_node_selector(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_node_selector(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """The accelerator's own node labels follow from `slices`."""
-    shape = find_shape(spec.slices.accelerator, spec.slices.topology)
+    shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
     for key, value in shape.node_labels if shape else ():
         written = spec.scheduling.node_selector.get(key, value)
         if written != value:
@@ -167,7 +167,7 @@ def _given(variable: EnvVar) -> list[str]:
 
 _MOUNTS = "runtime.volumes"
 
-RULES = (
+RULES: tuple[Rule | HardwareRule, ...] = (
     Rule(("checkpoint.uri", _MOUNTS), check_checkpoint_uri),
     Rule((_MOUNTS,), check_volumes),
     Rule(("runtime.compileCache.path", _MOUNTS), check_compile_cache),
@@ -176,7 +176,7 @@ RULES = (
     Rule(("runtime.resources",), check_resources),
     Rule(("runtime.imagePullSecrets",), check_pull_secrets),
     Rule(("scheduling.tolerations",), check_tolerations),
-    Rule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
+    HardwareRule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
     Rule(("elastic.silenceAfter",), check_silence),
 )
 WARNINGS: tuple[Rule, ...] = ()

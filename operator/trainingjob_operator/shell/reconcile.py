@@ -30,6 +30,8 @@ from trainingjob_operator.core.chores import (
 )
 from trainingjob_operator.core.decide import decide
 from trainingjob_operator.core.decisions import Claim, Decision, Expire, Wait
+from trainingjob_operator.core.hardware import Hardware
+from trainingjob_operator.core.hardware_builtin import BUILTIN
 from trainingjob_operator.core.manifests import Manifest, dig, number, text
 from trainingjob_operator.core.observe import Observed, observe
 from trainingjob_operator.core.plan import Plan
@@ -83,12 +85,14 @@ class Reconciler:
         hub: Hub,
         settings: Callable[[], RenderSettings],
         now: Callable[[], datetime],
+        hardware: Hardware = BUILTIN,
     ) -> None:
         """Act on a cluster and speak through a hub; `settings` may change while the operator runs."""
         self._cluster = cluster
         self._hub = hub
         self._settings = settings
         self._now = now
+        self._hardware = hardware
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._checked: dict[str, tuple[int, Checked]] = {}
         self._memories: dict[str, _Memory] = {}
@@ -232,7 +236,7 @@ class Reconciler:
         known = self._checked.get(uid)
         if known and known[0] == generation:
             return known[1]
-        checked = check_job(text(job, "metadata", "name"), dig(job, "spec"))
+        checked = check_job(text(job, "metadata", "name"), dig(job, "spec"), self._hardware)
         self._checked[uid] = (generation, checked)
         return checked
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainingjob_operator.core.hardware import ACCELERATORS, find_shape, larger_topologies, nearest_topologies
+from trainingjob_operator.core.hardware_builtin import BUILTIN
 from trainingjob_operator.core.plan import SliceShape
 
 # (accelerator, topology): hosts, chips a host, GiB a chip
@@ -40,7 +40,7 @@ NONE: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize(("wanted", "have"), SHAPES.items(), ids=[" ".join(wanted) for wanted in SHAPES])
 def test_a_slice_has_its_hosts_and_memory(wanted: tuple[str, str], have: tuple[int, int, int]) -> None:
-    shape = find_shape(*wanted)
+    shape = BUILTIN.find_shape(*wanted)
 
     assert shape
     assert (shape.num_hosts, shape.devices_per_host, shape.memory_bytes / 2**30) == have
@@ -48,11 +48,11 @@ def test_a_slice_has_its_hosts_and_memory(wanted: tuple[str, str], have: tuple[i
 
 @pytest.mark.parametrize(("accelerator", "topology"), NONE.values(), ids=NONE.keys())
 def test_there_is_no_such_slice(accelerator: str, topology: str) -> None:
-    assert find_shape(accelerator, topology) is None
+    assert BUILTIN.find_shape(accelerator, topology) is None
 
 
 def test_a_tpu_slice_is_found_by_its_node_labels_and_placed_on_one_node_pool() -> None:
-    assert find_shape("tpu-v6e", "4x4") == SliceShape(
+    assert BUILTIN.find_shape("tpu-v6e", "4x4") == SliceShape(
         accelerator="tpu-v6e",
         platform="tpu",
         topology="4x4",
@@ -69,7 +69,7 @@ def test_a_tpu_slice_is_found_by_its_node_labels_and_placed_on_one_node_pool() -
 
 
 def test_a_cpu_slice_goes_anywhere() -> None:
-    shape = find_shape("cpu", "2x4")
+    shape = BUILTIN.find_shape("cpu", "2x4")
 
     assert shape == SliceShape("cpu", "cpu", "2x4", 2, 4, "", (), "", 0)
     assert shape.num_devices == 8
@@ -77,7 +77,7 @@ def test_a_cpu_slice_goes_anywhere() -> None:
 
 @pytest.mark.parametrize("accelerator", ["cpu", "tpu-v4"])
 def test_a_job_may_name_its_own_exclusive_topology(accelerator: str) -> None:
-    shape = find_shape(accelerator, "2x2x1" if accelerator != "cpu" else "1x1", "example.com/rack")
+    shape = BUILTIN.find_shape(accelerator, "2x2x1" if accelerator != "cpu" else "1x1", "example.com/rack")
 
     assert shape
     assert shape.exclusive_topology == "example.com/rack"
@@ -95,24 +95,24 @@ NEAREST: dict[str, tuple[str, str, list[str]]] = {
 
 @pytest.mark.parametrize(("accelerator", "topology", "want"), NEAREST.values(), ids=NEAREST.keys())
 def test_the_nearest_topologies_are_told(accelerator: str, topology: str, want: list[str]) -> None:
-    assert nearest_topologies(accelerator, topology) == want
+    assert BUILTIN.nearest_topologies(accelerator, topology) == want
 
 
 def test_larger_topologies_begin_with_the_fewest_chips() -> None:
-    small, cpu = find_shape("tpu-v5e", "4x8"), find_shape("cpu", "2x2")
+    small, cpu = BUILTIN.find_shape("tpu-v5e", "4x8"), BUILTIN.find_shape("cpu", "2x2")
 
     assert small
     assert cpu
-    assert larger_topologies(small) == ["8x8", "8x16", "16x16"]
-    assert larger_topologies(cpu) == []
+    assert BUILTIN.larger_topologies(small) == ["8x8", "8x16", "16x16"]
+    assert BUILTIN.larger_topologies(cpu) == []
 
 
-@pytest.mark.parametrize("accelerator", [name for name in ACCELERATORS if name != "cpu"])
+@pytest.mark.parametrize("accelerator", [name for name in BUILTIN.names if name != "cpu"])
 def test_every_topology_of_the_table_is_whole_hosts(accelerator: str) -> None:
-    smallest = find_shape(accelerator, nearest_topologies(accelerator, "1x1", count=1)[0].split()[0])
+    smallest = BUILTIN.find_shape(accelerator, BUILTIN.nearest_topologies(accelerator, "1x1", count=1)[0].split()[0])
     assert smallest
-    for topology in larger_topologies(smallest):
-        shape = find_shape(accelerator, topology)
+    for topology in BUILTIN.larger_topologies(smallest):
+        shape = BUILTIN.find_shape(accelerator, topology)
         assert shape
         assert shape.num_hosts * shape.devices_per_host == shape.num_devices
         assert shape.topology == topology

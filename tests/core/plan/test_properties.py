@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_operator.core.hardware import nearest_topologies
+from trainingjob_operator.core.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planning import plan_job
 from trainingjob_operator.core.validate import Checked, check_job
 
@@ -105,7 +105,7 @@ def test_the_plan_of_a_written_out_spec_is_the_same(raw: dict[str, Any]) -> None
 def test_a_nearest_topology_is_one(raw: dict[str, Any], data: st.DataObject) -> None:
     dims = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=3))
     accelerator = data.draw(st.sampled_from(["cpu", "tpu-v4", "tpu-v5e"]))
-    nearest = nearest_topologies(accelerator, "x".join(map(str, dims)))[0].split()[0]
+    nearest = BUILTIN.nearest_topologies(accelerator, "x".join(map(str, dims)))[0].split()[0]
     raw["slices"] |= {"accelerator": accelerator, "topology": nearest}
 
     assert "spec.slices.topology" not in {problem.path for problem in check_job("tiny", raw).problems}

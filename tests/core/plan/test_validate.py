@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.parse import Parsed
 from trainingjob_api.sample import SAMPLE
-from trainingjob_operator.core.rule import Rule, apply_rules
+from trainingjob_operator.core.hardware_builtin import BUILTIN
+from trainingjob_operator.core.rule import HardwareRule, Rule, apply_rules
 from trainingjob_operator.core.validate import RULES, WARNINGS, Checked, check_job
 
 type Check = Callable[..., Checked]
@@ -164,17 +165,19 @@ def specs() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("rule", [*RULES, *WARNINGS], ids=lambda rule: rule.check.__name__)
-def test_a_rule_reads_no_more_than_it_says(rule: Rule, make_spec: Callable[..., TrainingJobSpec]) -> None:
+def test_a_rule_reads_no_more_than_it_says(
+    rule: Rule | HardwareRule, make_spec: Callable[..., TrainingJobSpec]
+) -> None:
     seen: set[str] = set()
     for changes in specs():
-        list(rule.check(Recorder(make_spec(changes), "", seen)))  # type: ignore[arg-type]
+        list(rule.find(Recorder(make_spec(changes), "", seen), BUILTIN))  # type: ignore[arg-type]
 
     undeclared = {path for path in seen if not any(f"{path}.".startswith(f"{read}.") for read in rule.reads)}
     assert undeclared == set()
 
 
 @pytest.mark.parametrize("rule", [*RULES, *WARNINGS], ids=lambda rule: rule.check.__name__)
-def test_every_field_that_a_rule_names_is_one(rule: Rule) -> None:
+def test_every_field_that_a_rule_names_is_one(rule: Rule | HardwareRule) -> None:
     for read in rule.reads:
         place = SAMPLE
         for name in read.split("."):
@@ -186,7 +189,7 @@ def test_every_rule_has_a_case_that_breaks_it(make_spec: Callable[..., TrainingJ
     silent = {
         rule.check.__name__
         for rule in (*RULES, *WARNINGS)
-        if not any(apply_rules([rule], Parsed(make_spec(changes))) for changes in specs())
+        if not any(apply_rules([rule], Parsed(make_spec(changes)), BUILTIN) for changes in specs())
     }
 
     assert silent == set()
