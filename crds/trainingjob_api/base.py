@@ -26,9 +26,12 @@ type Axis = str
 AXES: tuple[Axis, ...] = ("data", "fsdp", "tensor")
 """Mesh axes, outermost first: the order of every mesh that this project builds."""
 
+MAX_PATH = 1024
 AbsolutePath = Annotated[
     str,
-    Field(pattern=r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$", max_length=1024, description="An absolute path inside the pod."),
+    Field(
+        pattern=r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$", max_length=MAX_PATH, description="An absolute path inside the pod."
+    ),
 ]
 Duration = Annotated[
     str,
@@ -57,7 +60,8 @@ LabelKey = Annotated[
 """The key of a Kubernetes label, with an optional DNS prefix."""
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", max_length=253)]
 """The name of a Kubernetes object: lower-case letters, digits, `-` and `.`."""
-ShortName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", max_length=32)]
+MAX_SHORT_NAME = 32
+ShortName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", max_length=MAX_SHORT_NAME)]
 """A name inside the spec: at most 32 lower-case letters, digits and `-`."""
 
 _DURATION = re.compile(r"^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")

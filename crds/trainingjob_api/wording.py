@@ -45,6 +45,7 @@ _NOUNS = {
     "dict": "an object of fields",
     "finite": "a finite number",
 }
+_PLAIN_NOUNS = ("a whole number", "a number", "true or false")
 _LIMITS = {
     "greater_than_equal": ("ge", "at least"),
     "greater_than": ("gt", "greater than"),
@@ -106,7 +107,7 @@ def _unknown(location: Location, value: Any) -> Problem:
     name, parent = str(location[-1])[:MAX_MATCHED], location[:-1]
     model = find_model(parent)
     names = field_names(model) if model else ()
-    close = _closest(name, names)
+    close = tuple(one for one in _closest(name, names) if _is_alike(value, sample_at((*parent, one))))
     message = f"{show(name)} is not a field of {format_path(parent)}."
     elsewhere = [format_path(place) for place in all_fields() if _plain(place[-1]) == _plain(name)]
     if not close and elsewhere:
@@ -122,6 +123,11 @@ def _closest(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(by_plain[found] for found in get_close_matches(_plain(name), by_plain, n=2, cutoff=0.7))
 
 
+def _is_alike(value: Any, sample: Any) -> bool:
+    """Return whether a value has the shape of a field's: an object, a list, or neither."""
+    return all(isinstance(value, shape) == isinstance(sample, shape) for shape in (dict, list))
+
+
 def _plain(name: str | int) -> str:
     """Return a name as it compares: without case and underscores."""
     return str(name).lower().replace("_", "")
@@ -129,14 +135,19 @@ def _plain(name: str | int) -> str:
 
 def _say_type(error: _Error) -> tuple[str, tuple[str, ...]]:
     noun = _NOUNS.get(error["type"].split("_")[0])
+    value = error["input"]
     if noun is None:
-        return f"{show(error['input'])} is not allowed: {error['msg']}.", ()
-    return f"{show(error['input'])} is not {noun}.", _as_meant(error)
+        return f"{show(value)} is not allowed: {error['msg']}.", ()
+    if isinstance(value, str) and noun in _PLAIN_NOUNS:  # without its quotes, "100" would look like the number
+        return f"{json.dumps(value) if len(value) < MAX_SHOWN else show(value)} is text, not {noun}.", _as_meant(error)
+    return f"{show(value)} is not {noun}.", _as_meant(error)
 
 
 def _as_meant(error: _Error) -> tuple[str, ...]:
-    """Return the number or truth that a text in quotes spells."""
+    """Return what a value was probably meant to be: the number that a text spells, the list of one item."""
     value, kind = error["input"], error["type"].split("_")[0]
+    if kind == "tuple":
+        return _as_list(value, sample_at(_place(error["loc"])))
     if kind == "string" and isinstance(value, bool | int | float):
         return (json.dumps(json.dumps(value)),)
     if not isinstance(value, str) or len(value) > MAX_SHOWN:
@@ -146,6 +157,14 @@ def _as_meant(error: _Error) -> tuple[str, ...]:
         return (known[value.lower()],) if value.lower() in known else ()
     pattern = r"-?[0-9]{1,18}" if kind == "int" else r"-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?"
     return (value,) if kind in ("int", "float") and re.fullmatch(pattern, value) else ()
+
+
+def _as_list(value: Any, sample: list[Any]) -> tuple[str, ...]:
+    """Return the list whose one item a value could be."""
+    item = sample[0]
+    fits = isinstance(value, dict) and value.keys() <= item.keys() if isinstance(item, dict) else isinstance(value, str)
+    text = json.dumps([value], default=str)
+    return (text,) if fits and len(text) <= MAX_SHOWN else ()
 
 
 def _say_choice(error: _Error) -> tuple[str, tuple[str, ...]]:
@@ -173,10 +192,31 @@ def _say_length(error: _Error) -> tuple[str, tuple[str, ...]]:
 
 def _say_pattern(error: _Error) -> tuple[str, tuple[str, ...]]:
     pattern, value = error["ctx"]["pattern"], error["input"]
-    slug = re.sub(r"[^a-z0-9]+", "-", value[:MAX_SHOWN].lower()).strip("-")
-    name_like = PATTERNS[pattern].startswith(("a short name", "an object's name"))
-    nearest = (slug,) if name_like and re.fullmatch(pattern, slug) else ()
-    return f"{show(value)} is not {PATTERNS[pattern]}.", nearest
+    message = f"{show(value)} is not {PATTERNS[pattern]}."
+    if error["loc"][-1] == "[key]":  # the value of a key is another thing than the key
+        return message, ()
+    mend = next((mend for words, mend in _MENDS.items() if PATTERNS[pattern].startswith(words)), str)
+    mended = mend(value[:MAX_SHOWN])
+    return message, (mended,) if mended != value and re.fullmatch(pattern, mended) else ()
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+_MENDS: dict[str, Callable[[str], str]] = {
+    "a short name": _slug,
+    "an object's name": _slug,
+    "an accelerator": str.lower,
+    "a topology": str.lower,
+    "a span of time": lambda text: f"{text}s",
+    "an amount": lambda text: text.removesuffix("B"),
+    "an absolute path": lambda text: "" if "://" in text else f"/{text}",
+    "a variable's name": lambda text: re.sub(r"\W", "_", text, flags=re.ASCII),
+    "an image": lambda text: "".join(text.split()),
+    "a label's value": lambda text: re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII),
+}
+"""What turns a text into one that its pattern allows, by the beginning of the pattern's words."""
 
 
 _SAYINGS: tuple[tuple[Mapping[str, Any] | tuple[str, ...], Callable[[_Error], tuple[str, tuple[str, ...]]]], ...] = (

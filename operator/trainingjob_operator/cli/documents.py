@@ -91,7 +91,7 @@ def _read_file(file: str) -> list[Document]:
     except OSError as error:
         raise CommandError(f"Cannot read {label}: {error.strerror}.") from error
     try:
-        contents = list(yaml.load_all(text, Loader=_Loader))
+        contents = list(yaml.load_all(text, Loader=KubectlLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise CommandError(f"{label} is no valid YAML: {_explain(error)}") from error
     present = [(number, content) for number, content in enumerate(contents, start=1) if content is not None]
@@ -113,7 +113,7 @@ def _explain(error: Exception) -> str:
     return f"{error.problem} in line {mark.line + 1}, column {mark.column + 1}."
 
 
-class _Loader(yaml.SafeLoader):
+class KubectlLoader(yaml.SafeLoader):
     """YAML as `kubectl` reads it: a key stands once in a mapping, dates are text, `3e-4` is a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
@@ -130,11 +130,11 @@ class _Loader(yaml.SafeLoader):
 
 
 _REPLACED = {f"tag:yaml.org,2002:{tag}" for tag in ("timestamp", "int", "float")}
-_Loader.yaml_implicit_resolvers = {
+KubectlLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _INT = re.compile(r"^[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
 _FLOAT = re.compile(r"^([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+KubectlLoader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+KubectlLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))

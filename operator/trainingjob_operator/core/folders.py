@@ -9,6 +9,11 @@ TMP = "/tmp"  # noqa: S108  # a folder inside the pod
 RESERVED = ("/dev", "/etc", "/opt/venv", "/proc", "/sys", TMP, "/usr", "/var/cache/trainingjob", "/var/run/secrets")
 
 
+def is_below(path: str, mount: str) -> bool:
+    """Return whether a path is a mount or lies below it."""
+    return PurePosixPath(path).is_relative_to(mount)
+
+
 def is_reserved(folder: str) -> bool:
     """Return whether a mount would hide a folder of the pod or lie in one; folders of one's own in /tmp are fine."""
     mount = PurePosixPath(folder)

@@ -31,15 +31,11 @@ def check_form(path: str, degrees: AxisDegrees) -> list[Problem]:
         if degree == 0
     ]
     if len(rest) > 1:
-        names = " and ".join(rest)
-        problems.append(
-            Problem(
-                path,
-                dict.fromkeys(rest, REST),
-                f"{names} are both -1, but only one axis can take what the others leave.",
-                tuple(f"{axis}: -1 alone" for axis in rest),
-            )
-        )
+        names = f"{', '.join(rest[:-1])} and {rest[-1]}"
+        message = f"{names} are {'both' if len(rest) == 2 else 'all'} -1, but only one axis can take what is left."
+        # One of them keeps the rest; the others are not split.
+        nearest = tuple(" and ".join(f"{axis}: 1" for axis in rest if axis != kept) for kept in rest)
+        problems.append(Problem(path, dict.fromkeys(rest, REST), message, nearest))
     return problems
 
 

@@ -5,6 +5,8 @@ its namesake.
 """
 
 import hashlib
+from collections.abc import Container
+from itertools import count
 
 DOMAIN = "trainingjob.dev"
 JOB_LABEL = f"{DOMAIN}/job"
@@ -17,6 +19,12 @@ REPLICATED_JOB = "slice"
 MAX_LABEL = 63
 POD_SUFFIX = 6
 """The Job controller appends `-` and five characters to each pod's name."""
+
+
+def free_name(name: str, taken: Container[str], most: int) -> str:
+    """Return a name like one that is taken: a number at its end, and at most so many characters."""
+    names = (f"{name[: most - len(str(number)) - 1].rstrip('-')}-{number}" for number in count(1))
+    return next(one for one in names if one not in taken)
 
 
 def uid_hash(uid: str) -> str:

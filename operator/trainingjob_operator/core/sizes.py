@@ -179,9 +179,9 @@ def _ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardwar
 def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: TrainingJobSpec, fitting: SliceShape) -> str:
     """Return the fields in which a changed spec differs, with their new values."""
     values = {
-        "slices.topology": (shape.topology, fitting.topology),
-        "memory.remat": (spec.memory.remat, changed.memory.remat),
-        "training.sequenceLength": (spec.training.sequence_length, changed.training.sequence_length),
+        "spec.slices.topology": (shape.topology, fitting.topology),
+        "spec.memory.remat": (spec.memory.remat, changed.memory.remat),
+        "spec.training.sequenceLength": (spec.training.sequence_length, changed.training.sequence_length),
     }
     return " and ".join(f"{field}: {new}" for field, (old, new) in values.items() if new != old)
 

@@ -11,7 +11,13 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.parse import Parsed, parse_spec
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.wording import show
-from trainingjob_operator.core import validate_learning, validate_machine, validate_running, validate_sizes
+from trainingjob_operator.core import (
+    validate_data,
+    validate_learning,
+    validate_machine,
+    validate_running,
+    validate_sizes,
+)
 from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.hardware_builtin import BUILTIN
 from trainingjob_operator.core.names import MAX_LABEL, longest_pod_name
@@ -20,8 +26,13 @@ from trainingjob_operator.core.planning import Sizes, assemble, find_slice, plan
 from trainingjob_operator.core.rule import apply_rules
 from trainingjob_operator.core.units import plural
 
-RULES = (*validate_machine.RULES, *validate_learning.RULES, *validate_running.RULES)
-WARNINGS = (*validate_machine.WARNINGS, *validate_learning.WARNINGS)
+RULES = (*validate_machine.RULES, *validate_learning.RULES, *validate_data.RULES, *validate_running.RULES)
+WARNINGS = (
+    *validate_machine.WARNINGS,
+    *validate_learning.WARNINGS,
+    *validate_data.WARNINGS,
+    *validate_running.WARNINGS,
+)
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
@@ -76,7 +87,7 @@ def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Proble
             f"{show(name)} has {plural(len(name), 'character')}: its longest pod name would have {len(pod)}, but "
             f"{MAX_LABEL} are allowed. Drop {plural(excess, 'character')}."
         )
-        yield Problem(path, name, message)
+        yield Problem(path, name, message, (name[:-excess].rstrip("-"),) if _NAME.fullmatch(name) else ())
 
 
 def _plan_sizes(parsed: Parsed, hardware: Hardware) -> Sizes:

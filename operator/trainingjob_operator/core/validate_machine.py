@@ -1,6 +1,7 @@
 """Rules about slices and the mesh that hold at every size."""
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
@@ -20,7 +21,7 @@ def check_accelerator(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Pro
     accelerator = spec.slices.accelerator
     if accelerator not in hardware.names:
         message = f"{accelerator} is not an accelerator that this operator knows."
-        yield Problem("spec.slices.accelerator", accelerator, message, hardware.names)
+        yield Problem("spec.slices.accelerator", accelerator, message, _nearest_names(accelerator, hardware.names))
 
 
 def check_topology(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
@@ -47,7 +48,7 @@ def check_counts(spec: TrainingJobSpec) -> Iterator[Problem]:
     elif slices.count is None and len(written) == 1:
         (name, value), missing = *written.items(), {"min": "max", "max": "min"}[next(iter(written))]
         message = f"is missing beside {name}, {value}: an elastic size has both."
-        yield Problem(f"spec.slices.{missing}", None, message, (f"{missing}: {value}",))
+        yield Problem(f"spec.slices.{missing}", None, message, (str(value),))
     elif slices.min is not None and slices.max is not None and slices.min > slices.max:
         message = f"{slices.min} is above spec.slices.max, {slices.max}."
         yield Problem("spec.slices.min", slices.min, message, (str(slices.max),))
@@ -100,6 +101,11 @@ def warn_of_whole_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
     if vocab % degree:
         message = f"{vocab} is not a multiple of {degree}, the tensor degree: every device holds the whole embedding."
         yield Problem("spec.model.vocabSize", vocab, message, (str(-(-vocab // degree) * degree),))
+
+
+def _nearest_names(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names most like one, best first; all of them where none is like it."""
+    return tuple(get_close_matches(name, names, n=3, cutoff=0.5)) or names
 
 
 def _written(degrees: AxisDegrees) -> AxisDegrees:

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
-from trainingjob_api.base import seconds
+from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME, seconds
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_api.running import EnvVar
-from trainingjob_operator.core.folders import is_reserved
+from trainingjob_api.running import Elastic, EnvVar
+from trainingjob_operator.core.folders import is_below, is_reserved
 from trainingjob_operator.core.hardware import Hardware
+from trainingjob_operator.core.names import free_name
 from trainingjob_operator.core.quantity import parse_bytes, parse_quantity
 from trainingjob_operator.core.rule import HardwareRule, Rule
 
@@ -21,6 +22,8 @@ RESERVED_ENV = (
     "JAX_PROCESS_ID",
 )
 """Beginnings of names that say what a world is, and which devices it has: that follows from the plan."""
+SECRET_ENDINGS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "ACCESS_KEY")
+DEVICE_COUNT_FLAG = "xla_force_host_platform_device_count"
 MIN_MEMORY = "256Mi"
 """Python with JAX does not start on less."""
 MIN_SILENCE = 2
@@ -33,17 +36,16 @@ def check_checkpoint_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
     mounts = [volume for volume in spec.runtime.volumes if uri.is_relative_to(volume.mount_path)]
     volume = max(mounts, key=lambda volume: len(PurePosixPath(volume.mount_path).parts), default=None)
     path, name = "spec.checkpoint.uri", uri.name or "run"
+    nearest = tuple(f"{mount.rstrip('/')}/{name}" for mount in _writable_mounts(spec))
     if ".." in uri.parts:
         yield Problem(path, str(uri), f"{uri} steps upwards: name the folder itself.")
     elif volume is None:
-        writable = [one for one in spec.runtime.volumes if not (one.read_only or is_reserved(one.mount_path))]
-        nearest = tuple(f"{one.mount_path.rstrip('/')}/{name}" for one in writable)
         message = f"{uri} is on none of spec.runtime.volumes: checkpoints there would end with the pod."
-        if not writable:
+        if not nearest:
             message += " Mount a PersistentVolumeClaim that all hosts share, and name a folder below it."
         yield Problem(path, str(uri), message, nearest)
     elif volume.read_only:
-        yield Problem(path, str(uri), f"{uri} is on the volume {volume.name}, which is mounted read-only.")
+        yield Problem(path, str(uri), f"{uri} is on the volume {volume.name}, which is mounted read-only.", nearest)
     elif len(uri.parts) < 3 or uri == PurePosixPath(volume.mount_path):
         message = f"{uri} is the top of a volume: a job owns its folder alone, so give it one below."
         yield Problem(path, str(uri), message, (f"{volume.mount_path.rstrip('/')}/run",))
@@ -51,29 +53,32 @@ def check_checkpoint_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Volumes have names and mount paths of their own, away from the pod's."""
+    taken = {volume.name for volume in spec.runtime.volumes}
     for number, volume in enumerate(spec.runtime.volumes):
         at, earlier = f"spec.runtime.volumes[{number}]", spec.runtime.volumes[:number]
+        nearest = (_free_mount(spec, volume.name),)
         mount = PurePosixPath(volume.mount_path)
         if volume.name in {one.name for one in earlier}:
             message = f"{volume.name} is the name of another volume."
-            yield Problem(f"{at}.name", volume.name, message, (f"{volume.name}-{number}",))
+            free = free_name(volume.name, taken, MAX_SHORT_NAME)
+            taken.add(free)
+            yield Problem(f"{at}.name", volume.name, message, (free,))
         if ".." in mount.parts:
             yield Problem(f"{at}.mountPath", volume.mount_path, f"{mount} steps upwards: name the folder itself.")
         elif is_reserved(volume.mount_path):
             message = f"{mount} belongs to the pod itself."
-            yield Problem(f"{at}.mountPath", volume.mount_path, message, (f"/mnt/{volume.name}",))
+            yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
         elif mount in {PurePosixPath(one.mount_path) for one in earlier}:
             message = f"{mount} is the mount path of another volume."
-            yield Problem(f"{at}.mountPath", volume.mount_path, message, (f"/mnt/{volume.name}",))
+            yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
 
 
 def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Compiled programs need a folder that can be written."""
-    path = spec.runtime.compile_cache.path
-    writable = [one.mount_path for one in spec.runtime.volumes if not (one.read_only or is_reserved(one.mount_path))]
+    path, writable = spec.runtime.compile_cache.path, _writable_mounts(spec)
     if path is None:
         return
-    if ".." in PurePosixPath(path).parts or not any(PurePosixPath(path).is_relative_to(mount) for mount in writable):
+    if ".." in PurePosixPath(path).parts or not any(is_below(path, mount) for mount in writable):
         message = f"{path} is on no writable volume of spec.runtime.volumes; leave it out to use one of the pod's own."
         nearest = tuple(f"{mount.rstrip('/')}/compile-cache" for mount in writable)
         yield Problem("spec.runtime.compileCache.path", path, message, nearest)
@@ -129,13 +134,15 @@ def check_tolerations(spec: TrainingJobSpec) -> Iterator[Problem]:
         at = f"spec.scheduling.tolerations[{number}]"
         if toleration.operator == "Exists" and toleration.value:
             message = f"{toleration.value} is not compared by Exists: leave it out, or write operator: Equal."
-            yield Problem(f"{at}.value", toleration.value, message)
+            nearest = (f"{at}.operator: Equal",) if toleration.key else ()
+            yield Problem(f"{at}.value", toleration.value, message, nearest)
         if toleration.operator == "Equal" and toleration.key is None:
             message = "is missing: Equal compares one taint. Operator Exists without a key tolerates every taint."
             yield Problem(f"{at}.key", None, message)
         if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
             message = "only goes with effect: NoExecute."
-            yield Problem(f"{at}.tolerationSeconds", toleration.toleration_seconds, message)
+            nearest = (f"{at}.effect: NoExecute",)
+            yield Problem(f"{at}.tolerationSeconds", toleration.toleration_seconds, message, nearest)
 
 
 def check_node_selector(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
@@ -154,6 +161,62 @@ def check_silence(spec: TrainingJobSpec) -> Iterator[Problem]:
     if seconds(silence) < MIN_SILENCE:
         message = f"{silence} is too short: a healthy host reports about once a second."
         yield Problem("spec.elastic.silenceAfter", silence, message, (f"{MIN_SILENCE}s",))
+
+
+def warn_of_idle_cooldown(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A job of a fixed size never grows."""
+    cooldown = spec.elastic.grow_cooldown
+    if spec.slices.count is not None and seconds(cooldown) != seconds(Elastic().grow_cooldown):
+        message = f"{cooldown} has no effect: a job with `count` never grows; `min` and `max` make it elastic."
+        yield Problem("spec.elastic.growCooldown", cooldown, message)
+
+
+def warn_of_idle_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Programs that are not kept need no folder."""
+    cache = spec.runtime.compile_cache
+    if cache.path is not None and not cache.enabled:
+        message = f"{cache.path} has no effect while the cache is off."
+        yield Problem(
+            "spec.runtime.compileCache.path", cache.path, message, ("spec.runtime.compileCache.enabled: true",)
+        )
+
+
+def warn_of_moving_image(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """All hosts of a world must run one program, also those that come later."""
+    image = spec.runtime.image or ""
+    name, _, digest = image.partition("@")
+    tag = name.rpartition("/")[2].partition(":")[2]
+    if image and not digest and tag in ("", "latest"):
+        message = f"{image} may be another image tomorrow, when a lost host comes back: name a version or a digest."
+        yield Problem("spec.runtime.image", image, message)
+
+
+def warn_of_plain_secrets(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Whoever may read the job may read a secret that stands in it."""
+    for number, variable in enumerate(spec.runtime.env):
+        if variable.value and variable.name.upper().endswith(SECRET_ENDINGS):
+            message = f"{variable.name} looks like a secret, and the job can be read by many: take it by secretKeyRef."
+            yield Problem(f"spec.runtime.env[{number}].value", None, message)
+
+
+def warn_of_idle_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The devices of a host follow from the slices."""
+    for number, variable in enumerate(spec.runtime.env):
+        if variable.name == "XLA_FLAGS" and DEVICE_COUNT_FLAG in (variable.value or ""):
+            message = f"--{DEVICE_COUNT_FLAG} has no effect: the devices of a host follow from spec.slices.topology."
+            yield Problem(f"spec.runtime.env[{number}].value", variable.value, message)
+
+
+def _writable_mounts(spec: TrainingJobSpec) -> list[str]:
+    """Return where files can be written that outlive the pod."""
+    return [one.mount_path for one in spec.runtime.volumes if not (one.read_only or is_reserved(one.mount_path))]
+
+
+def _free_mount(spec: TrainingJobSpec, name: str) -> str:
+    """Return a mount path for a volume that no other one has."""
+    taken = {str(PurePosixPath(volume.mount_path)) for volume in spec.runtime.volumes}
+    path = f"/mnt/{name}"
+    return free_name(path, taken, MAX_PATH) if path in taken else path
 
 
 def _given(variable: EnvVar) -> list[str]:
@@ -179,4 +242,10 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     HardwareRule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
     Rule(("elastic.silenceAfter",), check_silence),
 )
-WARNINGS: tuple[Rule, ...] = ()
+WARNINGS = (
+    Rule(("slices.count", "elastic.growCooldown"), warn_of_idle_cooldown),
+    Rule(("runtime.compileCache",), warn_of_idle_cache_path),
+    Rule(("runtime.image",), warn_of_moving_image),
+    Rule(("runtime.env",), warn_of_plain_secrets),
+    Rule(("runtime.env",), warn_of_idle_flags),
+)

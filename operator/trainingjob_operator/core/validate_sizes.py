@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from trainingjob_api.problem import Problem
-from trainingjob_operator.core.mesh import nearest_multiples
 from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.planning import Sizes
 from trainingjob_operator.core.quantity import format_bytes, parse_bytes
@@ -45,7 +44,8 @@ def warn_of_sizes(sizes: Sizes) -> Iterator[Problem]:
         numbers = [num_slices for num_slices, _ in found]
         _, first = found[0]
         message = f"the job never trains on {_list(numbers)} slices. On {plural(numbers[0], 'slice')}: {first.message}"
-        yield Problem(path, first.value, message, first.nearest)
+        # What saves memory does so at every size; a degree or a dim that suits one size need not suit the others.
+        yield Problem(path, first.value, message, first.nearest if path == "spec.model" else ())
 
 
 def warn_of_padding(plan: Plan) -> Iterator[Problem]:
@@ -53,13 +53,13 @@ def warn_of_padding(plan: Plan) -> Iterator[Problem]:
     batch = plan.spec.training.global_batch_size
     layouts = [size.layout for size in plan.sizes if size.layout]
     worst = max(layouts, key=lambda layout: layout.padding_rows)
-    waste = worst.padding_rows / (batch + worst.padding_rows)
+    waste = _waste(batch, worst.batch_shards)
     if waste > WASTE:
         message = (
             f"{batch} does not fill the {worst.batch_shards} batch shards of {plural(worst.num_slices, 'slice')}: "
             f"{percent(waste)} of the work is padding there."
         )
-        nearest = tuple(str(multiple) for multiple in nearest_multiples(worst.batch_shards, batch))
+        nearest = _nearest_batches(batch, {layout.batch_shards for layout in layouts})
         yield Problem("spec.training.globalBatchSize", batch, message, nearest)
 
 
@@ -77,6 +77,25 @@ def warn_of_host_memory(plan: Plan) -> Iterator[Problem]:
         )
         nearest = (format_bytes(-(-need // (256 * MIB)) * 256 * MIB),)
         yield Problem("spec.runtime.resources.memory", memory, message, nearest)
+
+
+def _waste(batch: int, shards: int) -> float:
+    """Return the share of padding rows in a batch that is split so many ways."""
+    rows = -(-batch // shards) * shards
+    return (rows - batch) / rows
+
+
+def _nearest_batches(batch: int, splits: set[int]) -> tuple[str, ...]:
+    """Return the next smaller and the next larger batch that fill all sizes well; each splits it in its own ways.
+
+    Of the multiples of the most shards, all do from ten times these on.
+    """
+    most = max(splits)
+    multiples = range(most, 11 * most + 1, most)
+    good = [multiple for multiple in multiples if all(_waste(multiple, split) <= WASTE for split in splits)]
+    below = [multiple for multiple in good if multiple < batch][-1:]
+    above = [multiple for multiple in good if multiple > batch][:1]
+    return tuple(str(multiple) for multiple in (*below, *above))
 
 
 def _list(numbers: list[int]) -> str:
