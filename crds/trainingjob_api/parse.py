@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainingjob_api.fields import Location
+from trainingjob_api.fields import Location, format_path
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.sample import sample_at
@@ -25,6 +25,8 @@ MAX_DEPTH = 16
 MAX_BYTES = 256 * 1024
 """The spec goes into a ConfigMap, and twice into each request about its object."""
 MAX_PROBLEMS = 64
+MAX_ERRORS = 256
+"""Of a spec that is repaired. With more of them it is no slip of a hand, and mending it would take seconds."""
 _MAX_BITS = 1024
 """Of a whole number; Python itself refuses to write out one much longer."""
 
@@ -63,8 +65,9 @@ def parse_spec(raw: object) -> Parsed:
     spec, errors = _parse(plain)
     if spec:
         return Parsed(spec)
-    problems = tuple(in_order(explain(error) for error in errors if _is_telling(error, errors))[:MAX_PROBLEMS])
-    return _repair(plain, errors, problems)
+    first = sorted(errors, key=lambda error: format_path(error["loc"]))[:MAX_ERRORS]
+    problems = tuple(in_order(explain(error) for error in first if _is_telling(error, first))[:MAX_PROBLEMS])
+    return _repair(plain, errors, problems) if len(errors) <= MAX_ERRORS else Parsed(None, problems)
 
 
 def _refuse(value: object, message: str) -> Parsed:

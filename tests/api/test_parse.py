@@ -1,6 +1,7 @@
 """Parsing: every kind of mistake in its own words, and no input that it cannot answer."""
 
 import copy
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainingjob_api.parse import MAX_BYTES, parse_spec
+from trainingjob_api.parse import MAX_BYTES, MAX_ERRORS, parse_spec
 from trainingjob_api.sample import SAMPLE
 from trainingjob_api.wording import explain, show
 
@@ -125,10 +126,30 @@ def test_keys_and_values_of_other_languages_are_answered() -> None:
     assert {"spec.1", "spec.?", "spec.model.None", "spec.data.train[0].name"} <= {problem.path for problem in problems}
 
 
-def test_a_flood_of_mistakes_is_cut() -> None:
-    problems = parse_spec({f"unknown{number}": number for number in range(1000)}).problems
+FLOODS: dict[str, Any] = {
+    "unknown fields": {f"unknown{number}": number for number in range(10_000)},
+    "unknown fields of a section": {"model": {f"heads{number}": number for number in range(12_000)}},
+    "items that lack everything": {"data": {"train": [{}] * 60_000}},
+    "items of a wrong type": {"data": {"train": list(range(30_000))}},
+    "keys that are none": {"scheduling": {"nodeSelector": {f"%{number}": "%" for number in range(15_000)}}},
+}
 
-    assert len(problems) == 64
+
+@pytest.mark.parametrize("raw", FLOODS.values(), ids=FLOODS.keys())
+def test_a_flood_of_mistakes_is_cut_within_a_second(raw: Any) -> None:
+    begun = time.process_time()
+    parsed = parse_spec(raw)
+
+    assert time.process_time() - begun < 1
+    assert len(parsed.problems) == 64
+    assert parsed.spec is None  # mending each mistake would take far longer than telling some
+
+
+def test_many_mistakes_are_still_mended() -> None:
+    parsed = parse_spec(copy.deepcopy(SAMPLE) | {f"unknown{number}": number for number in range(MAX_ERRORS)})
+
+    assert len(parsed.problems) == 64
+    assert parsed.spec is not None
 
 
 def test_broken_items_of_a_broken_list_are_mended_together() -> None:
