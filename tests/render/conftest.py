@@ -1,6 +1,7 @@
 """Builders: a job, its plan and an installation, of which a test names only what it is about."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,19 @@ TPU = SliceShape(
     ),
     exclusive_topology="cloud.google.com/gke-nodepool",
     memory_bytes=95 * 2**30,
+    taints=("google.com/tpu",),
+)
+GPU = SliceShape(
+    accelerator="nvidia-gb200",
+    platform="cuda",
+    topology="8",
+    num_hosts=2,
+    devices_per_host=4,
+    resource="nvidia.com/gpu",
+    node_labels=(("cloud.google.com/gke-accelerator", "nvidia-gb200"),),
+    exclusive_topology="cloud.google.com/gke-nodepool",
+    memory_bytes=185 * 2**30,
+    taints=("nvidia.com/gpu", "kubernetes.io/arch"),
 )
 SPEC: dict[str, Any] = {
     "slices": {"accelerator": "cpu", "topology": "2x2", "count": 2},
@@ -79,3 +93,15 @@ def cpu_plan() -> MakePlan:
 def tpu_plan() -> MakePlan:
     """Return a builder of plans on TPU; each argument replaces a section of the spec."""
     return lambda **sections: make_plan(sections, TPU)
+
+
+@pytest.fixture
+def gpu_plan() -> MakePlan:
+    """Return a builder of plans on GPUs; each argument replaces a section of the spec."""
+    return lambda **sections: make_plan(sections, GPU)
+
+
+@pytest.fixture
+def two_device_plan() -> MakePlan:
+    """Return a builder of plans on chips that are two devices each."""
+    return lambda **sections: make_plan(sections, replace(TPU, devices_per_host=8, devices_per_chip=2))

@@ -79,11 +79,12 @@ def test_slices_have_a_topology_of_their_own_where_the_plan_names_one(job, setti
     assert key not in render_base_jobset(job, cpu_plan(), settings)["metadata"]["annotations"]
 
 
-def test_hosts_of_an_accelerator_slice_have_names(job, settings, cpu_plan, tpu_plan) -> None:
+def test_hosts_of_a_tpu_slice_have_names(job, settings, cpu_plan, tpu_plan, gpu_plan) -> None:
     def has_names(plan) -> bool:
         return render_base_jobset(job, plan, settings)["spec"]["network"]["enableDNSHostnames"]
 
     assert has_names(tpu_plan())
+    assert not has_names(gpu_plan())
     assert not has_names(cpu_plan())
 
 

@@ -168,6 +168,20 @@ def test_a_host_takes_its_accelerators_and_finds_their_nodes(render, tpu_plan) -
     assert "topologySpreadConstraints" not in spec_of(pod)
 
 
+def test_a_host_of_gpus_takes_them_and_tolerates_every_taint_of_its_nodes(render, gpu_plan) -> None:
+    pod = render(gpu_plan())
+    taken = container_of(pod)["resources"]
+
+    assert (taken["limits"]["nvidia.com/gpu"], taken["requests"]["nvidia.com/gpu"]) == ("4", "4")
+    assert spec_of(pod)["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-gb200"}
+    tolerated = [one["key"] for one in spec_of(pod)["tolerations"] if one["effect"] == "NoSchedule"]
+    assert tolerated == ["nvidia.com/gpu", "kubernetes.io/arch"]
+
+
+def test_a_host_asks_for_chips_not_for_devices(render, two_device_plan) -> None:
+    assert container_of(render(two_device_plan()))["resources"]["limits"]["google.com/tpu"] == "4"
+
+
 def test_hosts_on_cpu_prefer_different_nodes(render, cpu_plan, job) -> None:
     (spread,) = spec_of(render(cpu_plan()))["topologySpreadConstraints"]
 

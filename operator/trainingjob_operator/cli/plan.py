@@ -40,7 +40,7 @@ def headline(name: str, plan: Plan) -> str:
 
 def plan_table(plan: Plan) -> list[str]:
     """Return one line a number of slices, under headings, and below why some are not possible."""
-    device = "device" if plan.shape.platform == "cpu" else "chip"
+    device = plan.shape.device_noun
     headings = ("slices", f"{device}s", "mesh", f"batch/{device} x accumulation", f"memory/{device}")
     impossible = [f"{plural(one.num_slices, 'slice')}: {one.why}" for one in plan.sizes if not one.is_valid]
     return [*align([headings, *(_row(plan, one) for one in plan.sizes)], right=(0, 1)), *impossible]

@@ -11,15 +11,41 @@ from trainingjob_api.world import Layout
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What one device can do at its best. 0: unknown, so nothing is ever judged by it.
+
+    Arithmetic is FLOP/s of dense matrix products by the type of their inputs; bandwidths are bytes/s.
+    """
+
+    bfloat16: float = 0.0
+    float8: float = 0.0
+    int8: float = 0.0
+    float32: float = 0.0
+    """At JAX's default precision: one bfloat16 pass on a TPU, TensorFloat-32 on an NVIDIA GPU."""
+    memory: float = 0.0
+    """Between a device and its memory."""
+    link: float = 0.0
+    """Over one link of the slice's own interconnect (ICI, NVLink), one way."""
+    num_links: float = 0.0
+    """Links of one device; half of its chip's where a chip is two devices."""
+    network: float = 0.0
+    """A device's share of its host's network (DCN), one way."""
+
+
+UNKNOWN = Rates()
+
+
+@dataclass(frozen=True)
 class SliceShape:
     """One slice as Kubernetes sees it: hosts, devices, and what its nodes are called."""
 
     accelerator: str
     platform: str
-    """JAX platform name: `cpu` or `tpu`."""
+    """JAX platform name: `cpu`, `tpu` or `cuda`."""
     topology: str
     num_hosts: int
     devices_per_host: int
+    """Devices that JAX sees on a host."""
     resource: str
     """Extended resource that a host's container asks for, `google.com/tpu`. Empty for `cpu`."""
     node_labels: tuple[tuple[str, str], ...]
@@ -28,11 +54,41 @@ class SliceShape:
     """Node label whose value all hosts of a slice share and no two slices do. Empty: no such placement."""
     memory_bytes: int
     """Memory of one device. 0: unknown, never a limit."""
+    devices_per_chip: int = 1
+    """A chip is what the resource counts. JAX sees two devices on a TPU v7x, one on every other."""
+    taints: tuple[str, ...] = ()
+    """Keys of the taints by which nodes with this accelerator keep everything else away."""
+    torus: tuple[tuple[int, bool], ...] = ()
+    """Chips along each dim of the interconnect, and whether a link closes the dim to a ring. Empty: switches, where
+    every device reaches every other at once."""
+    rates: Rates = UNKNOWN
 
     @property
     def num_devices(self) -> int:
         """Return the number of devices of a slice."""
         return self.num_hosts * self.devices_per_host
+
+    @property
+    def chips_per_host(self) -> int:
+        """Return how much of the resource a host takes."""
+        return self.devices_per_host // self.devices_per_chip
+
+    @property
+    def num_chips(self) -> int:
+        """Return the number of chips of a slice."""
+        return self.num_hosts * self.chips_per_host
+
+    @property
+    def network_per_host(self) -> float:
+        """Return the bytes/s of a host's network, one way. 0: unknown."""
+        return self.rates.network * self.devices_per_host
+
+    @property
+    def device_noun(self) -> str:
+        """Return what people call one device."""
+        if self.platform == "cuda":
+            return "GPU"
+        return "chip" if self.platform == "tpu" and self.devices_per_chip == 1 else "device"
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,8 @@ def _slice_job(shape: SliceShape, pod_template: Manifest) -> Manifest:
 
 
 def _network(shape: SliceShape) -> Manifest:
-    """Return the JobSet's network: hosts of an accelerator slice find each other by name, worlds by pod address."""
-    return {"enableDNSHostnames": bool(shape.resource), "publishNotReadyAddresses": True}
+    """Return the JobSet's network: hosts of a TPU slice find each other by name, worlds by pod address."""
+    return {"enableDNSHostnames": shape.platform == "tpu", "publishNotReadyAddresses": True}
 
 
 def _placement(shape: SliceShape) -> Manifest:

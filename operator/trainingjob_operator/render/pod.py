@@ -86,7 +86,7 @@ def _resources(runtime: Runtime, shape: SliceShape, volumes: Sequence[Mounted]) 
     memory = parse_bytes(runtime.resources.memory) + sum(mounted.memory_bytes for mounted in volumes)
     limits = {
         "memory": format_bytes(memory),
-        **({shape.resource: str(shape.devices_per_host)} if shape.resource else {}),
+        **({shape.resource: str(shape.chips_per_host)} if shape.resource else {}),
     }
     return {"requests": {"cpu": runtime.resources.cpu, **limits}, "limits": limits}
 
@@ -102,7 +102,7 @@ def _tolerations(shape: SliceShape, scheduling: Scheduling) -> list[Manifest]:
             if taint not in named
         ),
         # Nodes with accelerators are tainted by convention, so that nothing else takes them.
-        *([{"key": shape.resource, "operator": "Exists", "effect": "NoSchedule"}] if shape.resource else []),
+        *({"key": taint, "operator": "Exists", "effect": "NoSchedule"} for taint in shape.taints),
     ]
 
 

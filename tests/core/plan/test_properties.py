@@ -1,11 +1,14 @@
 """What holds for every spec: a plan or problems, never an exception; and every layout is whole."""
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainingjob_api.job import TrainingJobSpec
+from trainingjob_operator.core.hardware import Accelerator
 from trainingjob_operator.core.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planning import plan_job
 from trainingjob_operator.core.validate import Checked, check_job
@@ -15,7 +18,16 @@ degrees = st.fixed_dictionaries(
     {}, optional=dict.fromkeys(("data", "fsdp", "tensor"), st.sampled_from([-1, 0, 1, 2, 4, 3]))
 )
 topologies = st.sampled_from(
-    [("cpu", "1x1"), ("cpu", "2x2"), ("cpu", "3x2"), ("cpu", "2"), ("tpu-v5e", "2x4"), ("tpu-v5p", "2x2x2"), ("x", "1")]
+    [
+        ("cpu", "1x1"),
+        ("cpu", "2x2"),
+        ("cpu", "3x2"),
+        ("cpu", "2"),
+        ("tpu-v5e", "2x4"),
+        ("tpu-v5p", "2x2x2"),
+        ("tpu-v7x", "2x2x1"),
+    ]
+    + [("nvidia-h100", "8"), ("nvidia-gb200", "36"), ("x", "1")]
 )
 counts = st.one_of(
     st.fixed_dictionaries({"count": small}), st.fixed_dictionaries({"min": small, "max": small}), st.just({})
@@ -104,11 +116,22 @@ def test_the_plan_of_a_written_out_spec_is_the_same(raw: dict[str, Any]) -> None
 @settings(max_examples=50, deadline=None)
 def test_a_nearest_topology_is_one(raw: dict[str, Any], data: st.DataObject) -> None:
     dims = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=3))
-    accelerator = data.draw(st.sampled_from(["cpu", "tpu-v4", "tpu-v5e"]))
+    accelerator = data.draw(st.sampled_from(BUILTIN.names))
     nearest = BUILTIN.nearest_topologies(accelerator, "x".join(map(str, dims)))[0].split()[0]
     raw["slices"] |= {"accelerator": accelerator, "topology": nearest}
 
     assert "spec.slices.topology" not in {problem.path for problem in check_job("tiny", raw).problems}
+
+
+@pytest.mark.parametrize("row", BUILTIN.rows.values(), ids=BUILTIN.rows)
+def test_every_topology_of_every_accelerator_is_planned(row: Accelerator, make_raw: Callable[..., Any]) -> None:
+    spread = {"parallelism": {"ici": {"data": -1}}, "slices.count": 1, "precision.compute": "bfloat16"}
+    for one in row.slices:
+        raw = make_raw(spread | {"slices.accelerator": row.name, "slices.topology": one.topology})
+        checked = check_job("tiny", raw)
+
+        assert checked.problems == ()
+        assert_whole(checked)
 
 
 junk = st.recursive(
