@@ -39,6 +39,11 @@ EXPLAINED: dict[str, tuple[BaseException, FailureReason, bool]] = {
         FailureReason.PEER,
         False,
     ),
+    "a peer's end, told by nccl": (
+        JaxRuntimeError("INTERNAL: NCCL operation ncclGroupEnd() failed: remote process exited or network error"),
+        FailureReason.PEER,
+        False,
+    ),
     "a peer's end, told by a barrier": (
         JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out. Id: trainingjob/ready"),
         FailureReason.PEER,

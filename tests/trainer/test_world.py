@@ -1,11 +1,15 @@
-"""Joining a world: what is said when the devices are others, and what libtpu is told about slices."""
+"""Joining a world: what JAX is told before, and what is said when the devices are others."""
 
+import os
+from typing import Any
+
+import jax
 import pytest
 
 from tests.trainer.tiny import make_layout, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.world import connect, multislice_environment
+from trainingjob_trainer.world import configure, connect, multislice_environment
 
 
 def test_other_devices_than_the_layout_has_are_a_config_failure() -> None:
@@ -31,3 +35,55 @@ def test_slices_are_numbered_without_gaps() -> None:
         "MEGASCALE_NUM_SLICES": "2",
         "MEGASCALE_SLICE_ID": "1",
     }
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AssertionError(), RuntimeError("Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so: no file")],
+    ids=["no plugin for cuda", "no libtpu"],
+)
+def test_an_image_without_the_platform_is_a_config_failure(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    with pytest.raises(TrainingError, match=r"knows no platform cuda: it must be built with jax\[cuda13\]") as caught:
+        connect_where(monkeypatch, error)
+
+    assert (caught.value.reason, caught.value.path) == (FailureReason.CONFIG, "spec.runtime.image")
+
+
+def test_any_other_error_of_the_devices_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="no such device"):
+        connect_where(monkeypatch, RuntimeError("CUDA_ERROR_NO_DEVICE: no such device"))
+
+
+def connect_where(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Join a world of one GPU on a machine whose devices cannot be counted."""
+
+    def count() -> int:
+        raise error
+
+    monkeypatch.setattr(jax, "local_device_count", count)
+    connect(make_world(1, 1), 0, make_layout(), "cuda")
+
+
+SHARES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "most of it": ({}, {"XLA_CLIENT_MEM_FRACTION": "0.94"}),
+    "what the job chose": ({"XLA_CLIENT_MEM_FRACTION": "0.5"}, {"XLA_CLIENT_MEM_FRACTION": "0.5"}),
+    "what the job chose by the older name, which excludes the newer": (
+        {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"},
+        {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "want"), SHARES.values(), ids=SHARES.keys())
+def test_a_gpu_gives_its_memory_to_the_program(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], want: dict[str, str]
+) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(jax.config, "update", told.__setitem__)
+    monkeypatch.setattr(os, "environ", dict(given))
+
+    configure("cuda", make_layout())
+
+    assert os.environ == want
+    assert told["jax_platforms"] == "cuda"
+    assert "jax_num_cpu_devices" not in told

@@ -19,6 +19,7 @@ HOPELESS_ERRNOS = frozenset(
 """Storage errors that the next try meets again. A full or stale file system may recover."""
 PEER_MARKS = (
     "gloo",
+    "nccl",
     "connection reset",
     "connection closed",
     "connection refused",

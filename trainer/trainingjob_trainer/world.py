@@ -25,6 +25,12 @@ SHUTDOWN_SECONDS = 5
 PORT_POLL_SECONDS = 0.02
 CPU_COLLECTIVE_SECONDS = 600
 """Hosts that share few cores may be late to a collective; a hang is for the operator to judge."""
+PACKAGES = {"tpu": "jax[tpu]", "cuda": "jax[cuda13] or jax[cuda12]"}
+"""What brings JAX its plugin for a platform."""
+GPU_MEMORY_SHARE = "0.94"
+"""Of a GPU's memory that XLA takes at its start. Its own choice is three quarters, and plans count on 0.92."""
+GPU_MEMORY_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+"""By which a job may choose another share. The older name excludes the newer one."""
 
 
 class Peers:
@@ -81,6 +87,8 @@ def configure(platform: str, layout: Layout) -> None:
         os.environ["XLA_FLAGS"] = f"{patience} {os.environ.get('XLA_FLAGS', '')}".strip()
         if layout.num_hosts > 1:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    if platform == "cuda" and not any(name in os.environ for name in GPU_MEMORY_VARIABLES):
+        os.environ[GPU_MEMORY_VARIABLES[0]] = GPU_MEMORY_SHARE
 
 
 def connect(world: World, process: int, layout: Layout, platform: str) -> Peers:
@@ -108,7 +116,7 @@ def connect(world: World, process: int, layout: Layout, platform: str) -> Peers:
             shutdown_timeout_seconds=SHUTDOWN_SECONDS,
         )
         peers = Peers(process, layout.num_hosts, distributed.global_state)
-    _check_devices(layout)
+    _check_devices(layout, platform)
     return peers
 
 
@@ -148,8 +156,18 @@ def _wait_for_port(address: str) -> None:
             return
 
 
-def _check_devices(layout: Layout) -> None:
-    here, everywhere = jax.local_device_count(), jax.device_count()
+def _check_devices(layout: Layout, platform: str) -> None:
+    try:
+        here, everywhere = jax.local_device_count(), jax.device_count()
+    except (AssertionError, RuntimeError) as error:
+        if platform not in PACKAGES or not _lacks_plugin(error):
+            raise
+        raise TrainingError(
+            FailureReason.CONFIG,
+            f"the image's JAX {jax.__version__} knows no platform {platform}: "
+            f"it must be built with {PACKAGES[platform]}.",
+            path="spec.runtime.image",
+        ) from error
     if (here, everywhere) != (layout.devices_per_host, layout.num_devices):
         raise TrainingError(
             FailureReason.CONFIG,
@@ -158,3 +176,8 @@ def _check_devices(layout: Layout) -> None:
             "The topology must be that of the nodes that the pods run on.",
             path="spec.slices.topology",
         )
+
+
+def _lacks_plugin(error: Exception) -> bool:
+    """Return whether an error says that JAX cannot use a platform at all, which it has no type and few words for."""
+    return isinstance(error, AssertionError) or "Failed to open libtpu" in str(error)
