@@ -15,7 +15,7 @@ import yaml
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
-from trainingjob_api.job import KIND
+from trainingjob_api.job import GROUP, KIND, VERSION
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell import assembly, lease
@@ -207,7 +207,7 @@ async def test_while_the_api_server_is_away_agents_hear_what_held(
 def review(spec: Any) -> dict[str, Any]:
     request = {
         "uid": "u",
-        "kind": {"kind": KIND},
+        "kind": {"group": GROUP, "version": VERSION, "kind": KIND},
         "operation": "CREATE",
         "namespace": "research",
         "object": {"metadata": {"name": "demo"}, "spec": spec},

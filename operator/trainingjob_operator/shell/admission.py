@@ -5,34 +5,29 @@ webhook was not asked for it lets pass: it must never stand in the way of anybod
 change that leaves the spec as it is.
 """
 
-import json
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from trainingjob_api.job import KIND
+from trainingjob_api.job import API_VERSION, GROUP, KIND, VERSION
 from trainingjob_api.problem import Problem, summarise
 from trainingjob_operator.core.manifests import Manifest, dig, text
+from trainingjob_operator.shell.admission_review import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    TooDeepError,
+    allowance,
+    decode,
+    find_uid,
+    refusal,
+)
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 
-API_VERSION = "admission.k8s.io/v1"
-MAX_BYTES = 4 * 1024 * 1024
-MAX_MESSAGE = 16 * 1024
-MAX_WARNING = 256
-"""Longer warnings are cut by the API server, all of them together at 4 KiB."""
 GENERATED = "xxxxx"
 """Stands for the characters that the API server appends to `metadata.generateName`."""
 SERVICE_ACCOUNT_PATH = "spec.runtime.serviceAccountName"
 
-_UID = re.compile(rb'"uid"\s*:\s*"([0-9A-Za-z-]{1,64})"')
-_HEAD_BYTES = 64 * 1024
-
 log = Log("webhook")
-
-
-class NotAReviewError(Exception):
-    """The request is no AdmissionReview that can be answered. The text says why."""
 
 
 class Checked(Protocol):
@@ -70,16 +65,12 @@ class Admission:
             NotAReviewError: `body` is none.
         """
         if len(body) > MAX_BYTES:
-            return refusal(find_uid(body), 413, f"the {KIND} is larger than {MAX_BYTES // 2**20} MiB: shorten it")
+            limit = f"{MAX_BYTES // 2**20} MiB"
+            return refusal(find_uid(body), 413, f"the request about this {KIND} is larger than {limit}: shorten it")
         try:
-            review = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            why = "is nested too deeply" if isinstance(error, RecursionError) else f"is not JSON: {error}"
-            raise NotAReviewError(f"the body {why}") from error
-        request = dig(review, "request")
-        uid = text(request, "uid")
-        if text(review, "kind") != "AdmissionReview" or text(review, "apiVersion") != API_VERSION or not uid:
-            raise NotAReviewError(f"the body is no AdmissionReview of {API_VERSION} with a request and its uid")
+            uid, request = decode(body)
+        except TooDeepError:
+            return refusal(find_uid(body), 422, f"the {KIND} is nested more than {MAX_DEPTH} levels deep")
         try:
             return await self._answer(uid, request)
         except ClusterUnavailableError as error:
@@ -90,28 +81,31 @@ class Admission:
             return refusal(uid, 500, f"the operator failed to check this {KIND}; its log says why")
 
     async def _answer(self, uid: str, request: Manifest) -> Manifest:
-        kind = text(request, "kind", "kind")
-        if kind != KIND:
-            return allowance(uid, [f"asked about a {kind or 'nameless kind'}, knows only {KIND}: nothing was checked"])
-        job, old = dig(request, "object"), dig(request, "oldObject")
-        is_leaving = dig(job, "metadata", "deletionTimestamp") is not None
-        is_same = text(request, "operation") == "UPDATE" and dig(job, "spec") == dig(old, "spec")
-        if text(request, "operation") not in ("CREATE", "UPDATE") or is_leaving or is_same:
+        group, version, kind = (text(request, "kind", key) for key in ("group", "version", "kind"))
+        if (group, kind) != (GROUP, KIND):
+            asked = f"{kind or 'a nameless kind'} of {group or 'no group'}"
+            return allowance(uid, [f"asked about {asked}, knows only {KIND} of {GROUP}: nothing was checked"])
+        if version != VERSION:
+            return refusal(uid, 422, f"this operator checks {KIND} of {API_VERSION}, not of {GROUP}/{version}")
+        operation, job, old = text(request, "operation"), dig(request, "object"), dig(request, "oldObject")
+        if operation not in ("CREATE", "UPDATE") or (operation == "UPDATE" and _needs_no_check(job, old)):
             return allowance(uid)
         name = name_of(job, request)
         checked = self._check(name, dig(job, "spec"))
-        problems = [*checked.problems, *await self._check_service_account(request, job, old)]
-        if problems:
-            return refusal(uid, 422, summarise(name, problems))
-        return allowance(uid, [str(warning) for warning in checked.warnings])
+        problems = [*checked.problems, *await self._check_service_account(request, job, old, checked.problems)]
+        warnings = [str(warning) for warning in checked.warnings]
+        return refusal(uid, 422, summarise(name, problems), warnings) if problems else allowance(uid, warnings)
 
-    async def _check_service_account(self, request: Manifest, job: Manifest, old: Manifest | None) -> list[Problem]:
+    async def _check_service_account(
+        self, request: Manifest, job: Any, old: Any, problems: Sequence[Problem]
+    ) -> list[Problem]:
         """Return a problem where the job names a ServiceAccount anew and its creator may not use that."""
         name, before = (text(each, "spec", "runtime", "serviceAccountName") for each in (job, old))
-        if not name or name == before:
+        is_no_name = any(problem.path in ("spec", SERVICE_ACCOUNT_PATH) for problem in problems)
+        if not name or name == before or is_no_name:
             return []
-        user, namespace = dig(request, "userInfo") or {}, text(request, "namespace")
-        if await self._may_use(user, namespace, name):
+        user, namespace = dig(request, "userInfo"), text(request, "namespace")
+        if await self._may_use(user if isinstance(user, dict) else {}, namespace, name):
             return []
         who = text(user, "username") or "the user"
         message = (
@@ -121,36 +115,14 @@ class Admission:
         return [Problem(SERVICE_ACCOUNT_PATH, name, message)]
 
 
+def _needs_no_check(job: Any, old: Any) -> bool:
+    """Return whether an update leaves the spec as it is, or is one of a job on its way out."""
+    spec = dig(job, "spec")
+    is_same = isinstance(spec, dict) and spec == dig(old, "spec")
+    return is_same or dig(job, "metadata", "deletionTimestamp") is not None
+
+
 def name_of(job: Any, request: Manifest) -> str:
     """Return the name that a job has or will have."""
     name = text(job, "metadata", "name") or text(request, "name")
     return name or f"{text(job, 'metadata', 'generateName')}{GENERATED}"
-
-
-def allowance(uid: str, warnings: Sequence[str] = ()) -> Manifest:
-    """Return the review that lets an object in, with warnings for whoever sent it."""
-    response: Manifest = {"uid": uid, "allowed": True}
-    if warnings:
-        response["warnings"] = [warning[:MAX_WARNING] for warning in warnings]
-    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
-
-
-def refusal(uid: str, code: int, message: str) -> Manifest:
-    """Return the review that refuses an object."""
-    reason = {413: "RequestEntityTooLarge", 422: "Invalid", 503: "ServiceUnavailable"}.get(code, "InternalError")
-    cut = message.encode()[:MAX_MESSAGE].decode(errors="ignore")
-    status = {"code": code, "reason": reason, "message": cut}
-    response = {"uid": uid, "allowed": False, "status": status}
-    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
-
-
-def find_uid(body: bytes) -> str:
-    """Return the UID of a review that is too large to parse: API servers write it first.
-
-    Raises:
-        NotAReviewError: there is none near the beginning.
-    """
-    match = _UID.search(body[:_HEAD_BYTES])
-    if match is None:
-        raise NotAReviewError(f"the body is larger than {MAX_BYTES} bytes and names no uid near its beginning")
-    return match[1].decode()

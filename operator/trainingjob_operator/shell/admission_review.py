@@ -1,0 +1,151 @@
+"""AdmissionReviews: bytes that are read with suspicion, and answers that an API server takes.
+
+What an API server sends is JSON without surprises. Anything else is somebody else's, and is told so before a rule looks
+at it: text that is no UTF-8, numbers that are none, keys given twice, nesting without end.
+"""
+
+import json
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from trainingjob_operator.core.manifests import Manifest, dig, text
+
+API_VERSION = "admission.k8s.io/v1"
+MAX_BYTES = 2 * 1024 * 1024
+"""Both versions of an object, each with a spec, annotations and a status at their limits, come to 1.4 MiB."""
+MAX_DEPTH = 64
+"""Levels of objects and lists. `metadata.managedFields` nests deepest: some 20."""
+MAX_MESSAGE = 16 * 1024
+MAX_WARNING = 256
+"""Characters of one warning. Longer ones may be cut by the API server, in the middle of a word."""
+MAX_WARNINGS = 4096
+"""Characters of all warnings of an answer together. What is above them the API server drops without a word."""
+MORE = "More warnings than fit here: `trainingjob validate` tells all."
+OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
+
+_UID = re.compile(rb'"uid"\s*:\s*"([0-9A-Za-z-]{1,64})"')
+_HEAD_BYTES = 64 * 1024
+_GOES_ON = "… "
+"""Begins a warning that continues the one before it."""
+_REASONS = {413: "RequestEntityTooLarge", 422: "Invalid", 503: "ServiceUnavailable"}
+
+
+class NotAReviewError(Exception):
+    """The request is no AdmissionReview that can be answered. The text says why."""
+
+
+class TooDeepError(Exception):
+    """The review is nested deeper than any TrainingJob."""
+
+
+def decode(body: bytes) -> tuple[str, Manifest]:
+    """Return the uid and the request of a review.
+
+    Raises:
+        NotAReviewError: `body` holds none.
+        TooDeepError: it is nested more than `MAX_DEPTH` levels deep.
+    """
+    try:
+        # As text: json would guess other encodings than UTF-8 from bytes, and take halves of surrogate pairs.
+        review = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise NotAReviewError(f"the body is not JSON: {error}") from error
+    except RecursionError as error:
+        raise TooDeepError from error
+    if _is_deep(review):
+        raise TooDeepError
+    request = dig(review, "request")
+    uid = text(request, "uid")
+    if text(review, "kind") != "AdmissionReview" or text(review, "apiVersion") != API_VERSION or not uid:
+        raise NotAReviewError(f"the body is no AdmissionReview of {API_VERSION} with a request and its uid")
+    operation = text(request, "operation")
+    if operation not in OPERATIONS:
+        raise NotAReviewError(
+            f"the body has the operation '{operation[:32]}', which is none of {', '.join(OPERATIONS)}"
+        )
+    return uid, request
+
+
+def find_uid(body: bytes) -> str:
+    """Return the UID of a review that is not to be parsed: API servers write it first.
+
+    Raises:
+        NotAReviewError: there is none near the beginning.
+    """
+    match = _UID.search(body[:_HEAD_BYTES])
+    if match is None:
+        raise NotAReviewError("the body is too large or too deep to read, and names no uid near its beginning")
+    return match[1].decode()
+
+
+def allowance(uid: str, warnings: Sequence[str] = ()) -> Manifest:
+    """Return the review that lets an object in, with warnings for whoever sent it."""
+    return _review({"uid": uid, "allowed": True}, warnings)
+
+
+def refusal(uid: str, code: int, message: str, warnings: Sequence[str] = ()) -> Manifest:
+    """Return the review that refuses an object."""
+    cut = _plain(message).encode()[:MAX_MESSAGE].decode(errors="ignore")
+    status = {"code": code, "reason": _REASONS.get(code, "InternalError"), "message": cut}
+    return _review({"uid": uid, "allowed": False, "status": status}, warnings)
+
+
+def split_warnings(warnings: Sequence[str]) -> list[str]:
+    """Return warnings as an API server shows them whole: in short pieces of one line each, not too many of them."""
+    pieces = [piece for warning in warnings for piece in _split(warning)]
+    kept: list[str] = []
+    room = MAX_WARNINGS - len(MORE)
+    for piece in pieces:
+        room -= len(piece)
+        if room < 0:
+            return [*kept, MORE]
+        kept.append(piece)
+    return kept
+
+
+def _review(response: Manifest, warnings: Sequence[str]) -> Manifest:
+    if warnings:
+        response["warnings"] = split_warnings(warnings)
+    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
+
+
+def _split(warning: str) -> list[str]:
+    """Return a warning in lines of `MAX_WARNING` characters, broken between words."""
+    line = "".join(character if character.isprintable() else " " for character in _plain(warning))
+    return textwrap.wrap(line, MAX_WARNING, subsequent_indent=_GOES_ON, break_on_hyphens=False)
+
+
+def _plain(words: str) -> str:
+    """Return text without halves of surrogate pairs, which no encoding can write."""
+    return words.encode("utf-8", "replace").decode()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object has the key '{twice[:32]}' more than once")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _is_deep(value: Any) -> bool:
+    """Return whether a value has more levels of objects and lists than any review needs."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            child
+            for node in level
+            if isinstance(node, dict | list)
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True
