@@ -242,6 +242,37 @@ async def test_probes_and_metrics(start: Any, api_server: Any, job: Any) -> None
     assert 'trainingjob_jobs{namespace="research",phase=' in text
 
 
+def spec_on(accelerator: str) -> dict[str, Any]:
+    spec = copy.deepcopy(EXAMPLE["spec"])
+    spec["slices"] |= {"accelerator": accelerator, "topology": "4"}
+    return spec
+
+
+async def test_accelerators_of_an_administrator_hold_and_bad_ones_are_told_by_name(
+    start: Any, api_server: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "accelerators.yaml"
+    path.write_text("plain: {platform: cuda, resource: example.com/gpu, topologies: {4: {}}}\nbroken: {platform: cuda}")
+    metadata = {"name": "demo", "namespace": "research", "generation": 1}
+    api_server.put(TRAINING_JOB, {"metadata": metadata, "spec": spec_on("plain")})
+    running = await start(replace(SETTINGS, accelerators=path))
+    await until(running.operator.tls.ready.is_set, "there is a certificate")
+    jobset, *_ = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
+
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["example.com/gpu"] == "4"
+    _, answer = await running.post("webhook", "/validate", review(spec_on("plain")))
+    assert answer["response"]["allowed"] is True
+    _, answer = await running.post("webhook", "/validate", review(spec_on("broken")))
+    assert "broken is not an accelerator that this operator knows" in answer["response"]["status"]["message"]
+    _, text = await running.get("/metrics")
+    assert 'trainingjob_refused_accelerators{name="broken"} 1.0' in text
+    (told,) = [record.fields for record in caplog.records if record.getMessage() == "an accelerator is left out"]
+    assert told["name"] == "broken"
+    assert told["why"] == "resource: Field required. topologies: Field required."
+
+
 async def test_certificates_of_somebody_else_and_no_webhook(start: Any, api_server: Any, tmp_path: Path) -> None:
     made = dump(renew(None, (HOST,), datetime.now(UTC)))
     for name in ("tls.crt", "tls.key", "ca.crt"):

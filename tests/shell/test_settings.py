@@ -18,6 +18,7 @@ FULL = {
     "TRAININGJOB_WEBHOOK_CONFIGURATION": "tj-webhook",
     "TRAININGJOB_CERTIFICATES": "/certificates",
     "TRAININGJOB_CA_SECRET": "tj-ca",
+    "TRAININGJOB_ACCELERATORS": "/etc/rows.yaml",
     "TRAININGJOB_LOG_LEVEL": "DEBUG",
     "TRAININGJOB_LOG_FORMAT": "text",
 }
@@ -41,6 +42,7 @@ def test_all_variables_are_read() -> None:
         webhook_configuration="tj-webhook",
         certificates=Path("/certificates"),
         ca_secret="tj-ca",
+        accelerators=Path("/etc/rows.yaml"),
         log_level="debug",
         log_format="text",
     )
@@ -64,6 +66,7 @@ def test_all_mistakes_at_once() -> None:
                 "TRAININGJOB_NAMESPACES": "fine,Not_Fine",
                 "TRAININGJOB_WEBHOOK_ENABLED": "maybe",
                 "TRAININGJOB_CERTIFICATES": "here",
+                "TRAININGJOB_ACCELERATORS": "rows.yaml",
                 "TRAININGJOB_LOG_FORMAT": "xml",
             }
         )
@@ -73,5 +76,6 @@ def test_all_mistakes_at_once() -> None:
         "TRAININGJOB_NAMESPACES: 'fine,Not_Fine' must be up to 63 lower-case letters, digits and '-'.",
         "TRAININGJOB_WEBHOOK_ENABLED: 'maybe' must be 'true' or 'false'.",
         "TRAININGJOB_CERTIFICATES: 'here' must be 'self' or the absolute path of a folder.",
+        "TRAININGJOB_ACCELERATORS: 'rows.yaml' must be the absolute path of a file.",
         "TRAININGJOB_LOG_FORMAT: 'xml' must be one of json, text.",
     ]

@@ -34,3 +34,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "trainingjob.tlsSecret" -}}
 {{ include "trainingjob.fullname" . }}-tls
 {{- end }}
+
+{{- define "trainingjob.accelerators" -}}
+{{ include "trainingjob.fullname" . }}-accelerators
+{{- end }}

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from trainingjob_operator.core.validate import check_job
 from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.shell.accelerators import load_accelerators
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.cluster import KubernetesCluster
@@ -79,10 +80,15 @@ class Operator:
             self.feed.event,
         )
         self.hub = Hub(asyncio.get_running_loop().time, self.scheduler.wake)
+        table = load_accelerators(settings.accelerators)
+        for refused in table.refused:
+            log.error("an accelerator is left out", name=refused.name, why=refused.why)
+        self.metrics.count_refused_accelerators(refused.name for refused in table.refused)
         cluster = KubernetesCluster(api, self.store, self.feed, partial(datetime.now, UTC))
-        self._reconciler = Reconciler(cluster, self.hub, self._render_settings, partial(datetime.now, UTC))
+        now = partial(datetime.now, UTC)
+        self._reconciler = Reconciler(cluster, self.hub, self._render_settings, now, table.hardware)
         self.lease = Lease(api, settings.namespace, settings.service, holder_name(), self._lead)
-        self.admission = Admission(check_job, partial(may_use_service_account, api))
+        self.admission = Admission(partial(check_job, hardware=table.hardware), partial(may_use_service_account, api))
         self.authenticator = PodAuthenticator(api, self.store)
 
     async def run(self, stop: asyncio.Event, ports: Ports) -> None:

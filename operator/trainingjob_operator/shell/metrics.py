@@ -47,6 +47,12 @@ class Metrics:
             registry=self.registry,
         )
         self.leading = Gauge("trainingjob_leading", "1 while this operator leads.", registry=self.registry)
+        self.refused_accelerators = Gauge(
+            "trainingjob_refused_accelerators",
+            "1 for each administrators' accelerator that is left out of the hardware table; the log says why.",
+            ["name"],
+            registry=self.registry,
+        )
         build = Gauge("trainingjob_build_info", "Always 1.", ["version"], registry=self.registry)
         build.labels(version).set(1)
 
@@ -59,6 +65,11 @@ class Metrics:
     def measure_review(self, seconds: float, is_allowed: bool) -> None:  # noqa: FBT001  # the webhook's callback
         """Take note of one answer of the webhook."""
         self.review_seconds.labels(str(is_allowed).lower()).observe(seconds)
+
+    def count_refused_accelerators(self, names: Iterable[str]) -> None:
+        """Take note of accelerators that are left out; an empty name stands for the whole file."""
+        for name in names:
+            self.refused_accelerators.labels(name).set(1)
 
     def add_jobs(self, jobs: Shelf, since: datetime) -> None:
         """Add the numbers of all jobs; `since` is when this process began."""

@@ -47,6 +47,8 @@ class Settings:
     certificates: Path | None = None
     """A folder with tls.crt, tls.key and ca.crt that somebody else renews. None: the operator makes its own."""
     ca_secret: str = "trainingjob-operator-ca"  # noqa: S105  # the name of a Secret
+    accelerators: Path | None = None
+    """A file with rows for the hardware table. None: the built-in table as it is."""
     log_level: str = "info"
     log_format: logs.Format = "json"
 
@@ -124,6 +126,12 @@ def _folder(text: str) -> Path | None:
     return Path(text)
 
 
+def _file(text: str) -> Path:
+    if not text.startswith("/"):
+        raise ValueError("must be the absolute path of a file.")
+    return Path(text)
+
+
 def _lower(parse: Callable[[str], str]) -> Callable[[str], str]:
     return lambda text: parse(text.lower())
 
@@ -139,6 +147,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "webhook_configuration": str,
     "certificates": _folder,
     "ca_secret": _name,
+    "accelerators": _file,
     "log_level": _lower(_one_of(*logs.LEVELS)),
     "log_format": cast("Callable[[str], Any]", _lower(_one_of(*logs.FORMATS))),
 }

@@ -19,15 +19,10 @@ degrees = st.fixed_dictionaries(
 )
 topologies = st.sampled_from(
     [
-        ("cpu", "1x1"),
-        ("cpu", "2x2"),
-        ("cpu", "3x2"),
-        ("cpu", "2"),
-        ("tpu-v5e", "2x4"),
-        ("tpu-v5p", "2x2x2"),
-        ("tpu-v7x", "2x2x1"),
+        *(("cpu", topology) for topology in ("1x1", "2x2", "3x2", "2")),
+        *(("tpu-v5e", "2x4"), ("tpu-v5p", "2x2x2"), ("tpu-v7x", "2x2x1"), ("nvidia-h100", "8"), ("nvidia-gb200", "36")),
+        ("x", "1"),
     ]
-    + [("nvidia-h100", "8"), ("nvidia-gb200", "36"), ("x", "1")]
 )
 counts = st.one_of(
     st.fixed_dictionaries({"count": small}), st.fixed_dictionaries({"min": small, "max": small}), st.just({})

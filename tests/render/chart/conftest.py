@@ -21,6 +21,16 @@ EVERYTHING: dict[str, Any] = {
     "trainer": {"image": {"repository": "registry.example:5000/ml/trainer", "tag": "2.0", "pullPolicy": "Always"}},
     "watch": {"namespaces": ["research", "prod"]},
     "kueue": {"elasticWorkloadPriority": "low"},
+    "accelerators": {
+        "nvidia-l40s": {
+            "platform": "cuda",
+            "resource": "nvidia.com/gpu",
+            "memory": "45Gi",
+            "nodeLabels": {"cloud.example/gpu": "l40s"},
+            "topologies": {"4": {}, "8": {"hosts": 2}},
+            "rates": {"bfloat16": 362e12, "memory": 864e9, "link": 1e15},
+        }
+    },
     "webhook": {"failurePolicy": "Ignore", "timeoutSeconds": 10},
     "certManager": {"enabled": True},
     "logs": {"level": "debug", "format": "text"},

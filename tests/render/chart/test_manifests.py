@@ -8,6 +8,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from trainingjob_operator.core.plan import Rates
+from trainingjob_operator.shell.accelerators import read_accelerators
 from trainingjob_operator.shell.settings import Settings, read_settings
 
 ROOT = Path(__file__).parents[3]
@@ -62,6 +64,7 @@ def test_the_operator_reads_what_the_chart_says(chart, variants) -> None:
         trainer_pull_policy="Always",
         elastic_workload_priority="low",
         certificates=Path("/etc/trainingjob/certificates"),
+        accelerators=Path("/etc/trainingjob/accelerators/accelerators.yaml"),
         log_level="debug",
         log_format="text",
     )
@@ -70,6 +73,31 @@ def test_the_operator_reads_what_the_chart_says(chart, variants) -> None:
 
 def test_the_chart_sets_every_variable_and_no_other(chart) -> None:
     assert environment(chart, {}).keys() == {f"TRAININGJOB_{name.upper()}" for name in Settings.__dataclass_fields__}
+
+
+def test_the_operator_reads_the_accelerators_of_the_values_where_they_are_mounted(chart, variants) -> None:
+    values = variants["everything"]
+    config = chart.find("ConfigMap", values, "trainingjob-operator-accelerators")["data"]
+    pod = chart.find("Deployment", values)["spec"]["template"]["spec"]
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "accelerators"]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == "accelerators"]
+    path = Path(environment(chart, values)["TRAININGJOB_ACCELERATORS"])
+    table = read_accelerators(yaml.safe_load(config[path.name]))
+
+    assert (volume["configMap"]["name"], str(path.parent)) == ("trainingjob-operator-accelerators", mount["mountPath"])
+    assert table.refused == ()
+    assert table.hardware.rows["nvidia-l40s"].rates == Rates(bfloat16=362e12, memory=864e9, link=1e15)
+
+
+def test_other_accelerators_are_read_by_another_pod(chart, variants) -> None:
+    def annotations(**accelerators: Any) -> dict[str, str]:
+        deployment = chart.find("Deployment", {"accelerators": accelerators})
+        return deployment["spec"]["template"]["metadata"].get("annotations", {})
+
+    row = variants["everything"]["accelerators"]["nvidia-l40s"]
+    assert annotations() == {}
+    assert annotations(a=row) != annotations(b=row)
+    assert annotations(a=row) == annotations(a=row)
 
 
 def test_the_operator_s_own_pod_is_hardened(chart) -> None:

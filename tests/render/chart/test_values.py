@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from trainingjob_operator.shell.accelerators import RatesRow, Row, SliceRow, read_accelerators
+
 REFUSED = {
     "an unknown value": ({"image": {"tagg": "1"}}, "'tagg' not allowed"),
     "an unknown section": ({"replicas": 2}, "'replicas' not allowed"),
@@ -19,6 +21,18 @@ REFUSED = {
     "a short digest": ({"trainer": {"image": {"digest": "sha256:12"}}}, "/trainer/image/digest"),
     "a namespace that is none": ({"watch": {"namespaces": ["Research"]}}, "/watch/namespaces/0"),
     "one pull secret without its name": ({"imagePullSecrets": ["pull"]}, "/imagePullSecrets/0"),
+    "an accelerator without its slices": (
+        {"accelerators": {"gpu": {"platform": "cuda", "resource": "a.b/c"}}},
+        "missing property 'topologies'",
+    ),
+    "an accelerator with a field that no row has": (
+        {"accelerators": {"gpu": {"platform": "cuda", "resource": "a.b/c", "topologies": {"1": {}}, "hosts": 1}}},
+        "'hosts' not allowed",
+    ),
+    "a name that no job could write": (
+        {"accelerators": {"My_GPU": {"platform": "cuda", "resource": "a.b/c", "topologies": {"1": {}}}}},
+        "invalid propertyName 'My_GPU'",
+    ),
     "two monitors": (
         {"metrics": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}},
         "every metric would be counted twice",
@@ -51,6 +65,33 @@ def test_the_schema_knows_exactly_the_values_that_there_are(chart) -> None:
 
     without_value = {"global", *(f"certManager.issuerRef.{part}" for part in ("group", "kind", "name"))}
     assert set(schema_paths(schema, ())) - without_value == set(value_paths(values, ()))
+
+
+def test_the_schema_of_an_accelerator_has_the_fields_of_the_operator_s_row(chart) -> None:
+    schema = json.loads((chart.folder / "values.schema.json").read_text())["properties"]["accelerators"]
+    row = schema["additionalProperties"]
+    models = {
+        Row: row,
+        SliceRow: row["properties"]["topologies"]["additionalProperties"],
+        RatesRow: row["properties"]["rates"],
+    }
+
+    for model, part in models.items():
+        assert {field.alias for field in model.model_fields.values()} == part["properties"].keys()
+        assert part["additionalProperties"] is False
+    assert {field.alias for field in Row.model_fields.values() if field.is_required()} == set(row["required"])
+
+
+def test_the_example_of_an_accelerator_is_a_row(chart) -> None:
+    text = (chart.folder / "values.yaml").read_text().split("For example:\n", 1)[1].split("\naccelerators:", 1)[0]
+    example, torus = text.split("# Slices with a torus", 1)
+    table = read_accelerators(yaml.safe_load("\n".join(line.removeprefix("#") for line in example.splitlines())))
+
+    assert table.refused == ()
+    row = table.hardware.rows["nvidia-l40s"]
+    assert [(one.topology, one.num_hosts) for one in row.slices] == [("4", 1), ("8", 2)]
+    assert row.rates.bfloat16 == 362e12
+    assert '`"4x4x8": {hosts: 32, wraps: [true, true, true]}`' in torus
 
 
 def value_paths(values: dict[str, Any], parents: tuple[str, ...]) -> Iterator[str]:

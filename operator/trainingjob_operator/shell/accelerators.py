@@ -1,0 +1,165 @@
+"""Accelerators that an administrator adds to the hardware table, or puts in the place of its rows.
+
+They stand in a file, as a map from a name to a row: the chart writes it from the value `accelerators`, and the command
+line takes the same file. A row that cannot be used is left out and named; the others hold.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError
+
+from trainingjob_api.base import Label, LabelKey, Quantity, Strict
+from trainingjob_operator.core.hardware import CPU, Accelerator, Hardware, Slice, parse_dims
+from trainingjob_operator.core.hardware_builtin import BUILTIN
+from trainingjob_operator.core.plan import Rates
+from trainingjob_operator.core.quantity import parse_bytes
+
+MAX_NAME = 63
+_NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Topology = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}(x[1-9][0-9]{0,4}){0,2}$")]
+Resource = Annotated[
+    str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
+]
+
+
+class SliceRow(Strict):
+    """One slice that there is; its topology is the key before it."""
+
+    hosts: Annotated[int, Field(ge=1, le=4096)] = 1
+    wraps: tuple[bool, ...] = ()
+
+
+class RatesRow(Strict):
+    """What one device can do at its best; `core.plan.Rates` says what each is. 0: unknown."""
+
+    bfloat16: Rate = 0
+    float8: Rate = 0
+    int8: Rate = 0
+    float32: Rate = 0
+    memory: Rate = 0
+    link: Rate = 0
+    num_links: Rate = 0
+    network: Rate = 0
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Return a map with text for keys: in YAML, the topology `8` is a number."""
+    return {str(key): inner for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+class Row(Strict):
+    """One accelerator; `core.hardware.Accelerator` says what each field is."""
+
+    platform: Literal["tpu", "cuda"]
+    resource: Resource
+    topologies: Annotated[
+        dict[Topology, SliceRow], Field(min_length=1, max_length=1024), BeforeValidator(_with_text_keys)
+    ]
+    memory: Quantity = "0"
+    node_labels: dict[LabelKey, Label] = Field(default_factory=dict)
+    topology_label: LabelKey | Literal[""] = ""
+    exclusive_topology: LabelKey | Literal[""] = ""
+    taints: tuple[LabelKey, ...] = ()
+    devices_per_chip: Annotated[int, Field(ge=1, le=16)] = 1
+    rates: RatesRow = RatesRow()
+    source: Annotated[str, Field(max_length=256)] = ""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A row that is left out. `name` is empty where the whole file cannot be used."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        """Return the line that people read."""
+        return f"accelerators.{self.name}: {self.why}" if self.name else f"accelerators: {self.why}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The hardware table as it is used, and what was left out of it."""
+
+    hardware: Hardware = BUILTIN
+    refused: tuple[Refused, ...] = ()
+
+
+def load_accelerators(path: Path | None) -> Table:  # None: there is no such file
+    """Return the built-in table with a file's rows. Whatever is in the file, nothing is raised."""
+    if path is None:
+        return Table()
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        return Table(refused=(Refused("", f"cannot read {path}: {error.strerror}."),))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return Table(refused=(Refused("", f"{path} is no valid YAML: {' '.join(str(error).split())}."),))
+    return read_accelerators(content)
+
+
+def read_accelerators(content: Any) -> Table:
+    """Return the built-in table with the rows that a map from names to rows holds."""
+    if content is None:
+        return Table()
+    if not isinstance(content, dict):
+        return Table(refused=(Refused("", "must be a map from the name of an accelerator to its row."),))
+    rows: list[Accelerator] = []
+    refused: list[Refused] = []
+    for name, raw in content.items():
+        row = _read_row(str(name), raw)
+        if isinstance(row, Refused):
+            refused.append(row)
+        else:
+            rows.append(row)
+    return Table(BUILTIN.with_rows(rows), tuple(refused))
+
+
+def _read_row(name: str, raw: Any) -> Accelerator | Refused:
+    if not _NAME.match(name) or len(name) > MAX_NAME:
+        return Refused(name, f"the name must be at most {MAX_NAME} lower-case letters, digits and '-'.")
+    if name == CPU:
+        return Refused(name, "is built in and needs no row. Choose another name.")
+    try:
+        row = Row.model_validate(raw, by_name=False, by_alias=True)
+    except ValidationError as error:
+        return Refused(name, " ".join(f"{_place(one['loc'])}: {one['msg']}." for one in error.errors()))
+    problems = [problem for topology, one in row.topologies.items() for problem in _check_slice(topology, one)]
+    return Refused(name, " ".join(problems)) if problems else _accelerator(name, row)
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location) or "the row"
+
+
+def _check_slice(topology: str, one: SliceRow) -> Iterator[str]:
+    dims = parse_dims(topology)
+    if math.prod(dims) % one.hosts:
+        yield f"topologies.{topology}.hosts: {one.hosts} does not divide its {math.prod(dims)} chips."
+    if one.wraps and len(one.wraps) != len(dims):
+        yield f"topologies.{topology}.wraps: {len(one.wraps)} are not one for each of its {len(dims)} dims."
+
+
+def _accelerator(name: str, row: Row) -> Accelerator:
+    return Accelerator(
+        name=name,
+        platform=row.platform,
+        resource=row.resource,
+        slices=tuple(Slice(topology, one.hosts, one.wraps) for topology, one in row.topologies.items()),
+        memory_bytes=parse_bytes(row.memory),
+        node_labels=tuple(row.node_labels.items()),
+        topology_label=row.topology_label,
+        exclusive_topology=row.exclusive_topology,
+        taints=row.taints,
+        devices_per_chip=row.devices_per_chip,
+        rates=Rates(**row.rates.model_dump()),
+        source=row.source,
+    )
