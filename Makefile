@@ -42,7 +42,7 @@ lint: install ## Check format, lint, strict types and the import contracts
 	$(BIN)/lint-imports
 
 .PHONY: generate
-generate: install ## Rewrite every generated file: the CRD and the chart's copy of it
+generate: install ## Rewrite every generated file: the CRD, the chart's copy of it, docs/fields.md
 	$(BIN)/python crds/generate.py
 
 .PHONY: golden

@@ -1,4 +1,4 @@
-"""Write the files that are made from the models: the CRD, and the chart's copy of it.
+"""Write the files that are made from the models and the rules: the CRD, the chart's copy of it, the page of fields.
 
 `python crds/generate.py` writes them; with `--check` it only compares, and fails with the difference.
 """
@@ -10,9 +10,11 @@ from pathlib import Path
 import yaml
 
 from trainingjob_api.schema import make_crd
+from trainingjob_operator.cli.fields_page import render_page
 
 ROOT = Path(__file__).parent.parent
-DESTINATIONS = (ROOT / "crds/trainingjob.yaml", ROOT / "charts/trainingjob/files/trainingjob-crd.yaml")
+CRD_FILES = (ROOT / "crds/trainingjob.yaml", ROOT / "charts/trainingjob/files/trainingjob-crd.yaml")
+FIELDS_PAGE = ROOT / "docs/fields.md"
 HEADER = "# Made by `make generate` from crds/trainingjob_api; do not edit.\n"
 
 
@@ -23,17 +25,17 @@ def render() -> str:
 
 def main(arguments: list[str]) -> int:
     """Write or compare the files; return the exit code."""
-    text = render()
+    texts = {**dict.fromkeys(CRD_FILES, render()), FIELDS_PAGE: render_page()}
     if arguments not in ([], ["--check"]):
         print(f"usage: {sys.argv[0]} [--check]", file=sys.stderr)
         return 2
     if not arguments:
-        for path in DESTINATIONS:
+        for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return 0
-    stale = [path for path in DESTINATIONS if not path.exists() or path.read_text() != text]
-    for path in stale:
+    stale = {path: text for path, text in texts.items() if not path.exists() or path.read_text() != text}
+    for path, text in stale.items():
         before = path.read_text().splitlines() if path.exists() else []
         name = str(path.relative_to(ROOT))
         print(*difflib.unified_diff(before, text.splitlines(), name, "the models", lineterm=""), sep="\n")

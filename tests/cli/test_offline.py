@@ -71,6 +71,44 @@ def test_every_file_gets_its_verdict() -> None:
     assert f'{good}: TrainingJob "demo" is valid' in result.out
 
 
+def test_a_file_that_cannot_be_read_keeps_no_other_from_its_verdict() -> None:
+    good, bad = "crds/examples/demo.yaml", "crds/examples/invalid/mesh.yaml"
+
+    result = call("validate", "nowhere.yaml", good, bad)
+
+    assert result.code == 2
+    assert result.err == "Error: Cannot read nowhere.yaml: No such file or directory.\n"
+    assert f'{good}: TrainingJob "demo" is valid' in result.out
+    assert f'{bad}: TrainingJob "mesh" has 5 problems' in result.out
+
+
+CODES: dict[str, tuple[tuple[str, ...], int]] = {
+    "a valid job": (("validate", "crds/examples/demo.yaml"), 0),
+    "an invalid job": (("validate", "crds/examples/invalid/mesh.yaml"), 1),
+    "an invalid job, planned": (("plan", "crds/examples/invalid/mesh.yaml"), 1),
+    "an invalid job, rendered": (("render", "crds/examples/invalid/mesh.yaml"), 1),
+    "no file": (("plan", "nowhere.yaml"), 2),
+    "no file, rendered": (("render", "nowhere.yaml"), 2),
+    "no such option": (("plan", "--nowhere", "crds/examples/demo.yaml"), 2),
+    "no such command": (("plans",), 2),
+    "the same plan": (("plan", "crds/examples/demo.yaml", "--diff", "crds/examples/demo.yaml"), 0),
+    "another plan": (("plan", "crds/examples/demo.yaml", "--diff", "crds/examples/fixed.yaml"), 1),
+    "no other plan": (("plan", "crds/examples/demo.yaml", "--diff", "nowhere.yaml"), 2),
+    "a field": (("explain", "spec.model"), 0),
+    "no field": (("explain", "spec.models"), 2),
+}
+
+
+@pytest.mark.parametrize(("args", "want"), CODES.values(), ids=CODES.keys())
+def test_exit_codes_tell_no_from_no_answer(args: tuple[str, ...], want: int) -> None:
+    assert call(*args).code == want
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "explain"])
+def test_help_says_the_exit_codes(command: str) -> None:
+    assert "Exit codes: 0 " in call(command, "--help").out
+
+
 def test_other_documents_beside_a_job_are_named() -> None:
     text = Path("crds/examples/demo.yaml").read_text() + "---\nkind: ConfigMap\n"
 
@@ -83,7 +121,7 @@ def test_other_documents_beside_a_job_are_named() -> None:
 def test_a_file_without_a_job_is_no_success() -> None:
     result = call("validate", "-", given="kind: TrainingJobb\n")
 
-    assert result.code == 1
+    assert result.code == 2
     assert "there is no TrainingJob in -." in result.err
     assert "standard input is a TrainingJobb, not a TrainingJob" in result.err
 
@@ -101,12 +139,29 @@ def test_a_size_that_cannot_be_is_explained() -> None:
     assert why.startswith("3 slices: spec.parallelism.dcn.fsdp: 3 does not divide spec.model.embedDim, 200.")
 
 
-def test_a_plan_as_json_has_the_fields_of_the_status() -> None:
-    plan = json.loads(call("plan", "--json", "crds/examples/demo.yaml").out)
+def test_a_plan_as_json_keeps_its_fields(golden: Callable[[Path, str], None]) -> None:
+    text = call("plan", "--json", "crds/examples/tpu-v5p-4-slices.yaml").out
+    plan = json.loads(text)
 
-    assert plan["name"] == "demo"
-    assert [size["slices"] for size in plan["sizes"]] == [1, 2]
-    assert plan["sizes"][1]["mesh"] == "dcn data=2 · ici data=2 fsdp=2"
+    golden(GOLDEN / "tpu-v5p-4-slices.json", text)
+    assert plan["name"] == "llama3-8b"
+    assert [size["slices"] for size in plan["sizes"]] == plan["allowed"] == [2, 3, 4]
+    assert plan["sizes"][0]["mesh"] == "dcn data=2 · ici fsdp=16 tensor=4"
+    assert plan["sizes"][0]["memory"]["total"] > 2**30
+
+
+def test_a_plan_as_json_tells_sizes_that_cannot_be_and_warnings() -> None:
+    text = Path("crds/examples/demo.yaml").read_text().replace("max: 2", "max: 3")
+    text = text.replace("ici: {data: -1, fsdp: 2}", "dcn: {data: 1, fsdp: -1}").replace(
+        "embedDim: 256", "embedDim: 200"
+    )
+
+    plan = json.loads(call("plan", "--json", "-", given=text).out)
+
+    assert [size["valid"] for size in plan["sizes"]] == [True, True, False]
+    assert (plan["sizes"][2]["layout"], plan["sizes"][2]["memory"], plan["sizes"][2]["mesh"]) == (None, None, "")
+    assert plan["sizes"][2]["why"].startswith("spec.parallelism.ici.fsdp: 4 x 3 across slices = 12 does not divide")
+    assert plan["warnings"][0].keys() == {"path", "value", "message", "nearest"}
 
 
 def test_rendered_objects_can_be_applied_as_they_are() -> None:
@@ -129,7 +184,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
     result = call("render", "crds/examples/fixed.yaml", "--output", str(tmp_path / "file"))
 
-    assert result.code == 1
+    assert result.code == 2
     assert result.err == f"Error: Cannot write to {tmp_path / 'file'}: File exists.\n"
 
 
@@ -150,6 +205,33 @@ def test_help_calls_the_program_as_the_user_does(
 
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith(f"Usage: {want} [OPTIONS] COMMAND")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("validate", "FILE"),
+        ("plan", "FILE"),
+        ("plan", "FILE", "--diff", "FILE"),
+        ("render", "FILE"),
+        ("explain", "model"),
+    ],
+    ids=" ".join,
+)
+def test_offline_commands_load_neither_a_cluster_s_client_nor_a_trainer(args: tuple[str, ...]) -> None:
+    words = [word.replace("FILE", "crds/examples/demo.yaml") for word in args]
+    program = (
+        "import sys, contextlib, io\n"
+        "from trainingjob_operator.cli.main import app\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        f"    app({words!r})\n"
+        "print(*sys.modules)"
+    )
+
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+
+    assert "trainingjob_operator.core.validate" in loaded
+    assert {"kubernetes", "jax", "numpy", "aiohttp", "asyncio", "rich"}.isdisjoint(loaded)
 
 
 def test_help_loads_nothing_heavy() -> None:

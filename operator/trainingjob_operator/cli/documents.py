@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from trainingjob_api.job import API_VERSION, KIND
-from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.errors import UsageError
 
 STDIN = "-"
 
@@ -60,7 +60,7 @@ def read_documents(files: Iterable[str]) -> list[Document]:
     """Return the documents of all files in order; `-` is standard input. Empty documents are left out.
 
     Raises:
-        CommandError: a file cannot be read or is no YAML.
+        UsageError: a file cannot be read or is no YAML.
     """
     return [document for file in files for document in _read_file(file)]
 
@@ -69,7 +69,7 @@ def read_one_job(file: str) -> Document:
     """Return the only TrainingJob of a file.
 
     Raises:
-        CommandError: the file cannot be read, or it does not hold exactly one TrainingJob.
+        UsageError: the file cannot be read, or it does not hold exactly one TrainingJob.
     """
     documents = read_documents([file])
     jobs = [document for document in documents if document.is_job]
@@ -77,9 +77,9 @@ def read_one_job(file: str) -> Document:
         return jobs[0]
     if jobs:
         names = ", ".join(f'"{job.name}"' for job in jobs)
-        raise CommandError(f"{_label(file)} holds {len(jobs)} TrainingJobs ({names}). Put one into a file of its own.")
+        raise UsageError(f"{_label(file)} holds {len(jobs)} TrainingJobs ({names}). Put one into a file of its own.")
     others = "; ".join(f"{document.place} is {document.describe()}" for document in documents)
-    raise CommandError(f"{_label(file)} holds no TrainingJob" + (f": {others}." if others else ": it is empty."))
+    raise UsageError(f"{_label(file)} holds no TrainingJob" + (f": {others}." if others else ": it is empty."))
 
 
 def _read_file(file: str) -> list[Document]:
@@ -87,13 +87,13 @@ def _read_file(file: str) -> list[Document]:
     try:
         text = sys.stdin.read() if file == STDIN else Path(file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise CommandError(f"{label} is not UTF-8 text: {error.reason} at byte {error.start}.") from error
+        raise UsageError(f"{label} is not UTF-8 text: {error.reason} at byte {error.start}.") from error
     except OSError as error:
-        raise CommandError(f"Cannot read {label}: {error.strerror}.") from error
+        raise UsageError(f"Cannot read {label}: {error.strerror}.") from error
     try:
         contents = list(yaml.load_all(text, Loader=KubectlLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise CommandError(f"{label} is no valid YAML: {_explain(error)}") from error
+        raise UsageError(f"{label} is no valid YAML: {_explain(error)}") from error
     present = [(number, content) for number, content in enumerate(contents, start=1) if content is not None]
     if len(contents) == 1:
         return [Document(label, content) for _, content in present]

@@ -1,5 +1,20 @@
-"""What a command says when it cannot go on: one exception, whose text is for the user."""
+"""What a command says when it cannot go on, and the exit code that goes with it.
+
+0 is success. 1 is an answer that is no success: a job with problems, two plans that differ, a run that failed. 2 is no
+answer: the command was not understood, or what it was to read cannot be read.
+"""
+
+NO_SUCCESS = 1
+NO_ANSWER = 2
 
 
 class CommandError(Exception):
-    """The command cannot do what was asked. The text says why and what to do; the program exits with 1."""
+    """The command ends without success. The text is for the user: why, and what to do."""
+
+    code = NO_SUCCESS
+
+
+class UsageError(CommandError):
+    """The command could not be carried out as it was written."""
+
+    code = NO_ANSWER

@@ -14,7 +14,7 @@ from trainingjob_operator.cli.errors import CommandError
 
 
 class Program(TyperGroup):
-    """The group of all commands; it turns a `CommandError` into one line and exit code 1."""
+    """The group of all commands; it turns a `CommandError` into one line and its exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
@@ -22,7 +22,7 @@ class Program(TyperGroup):
             return super().invoke(ctx)
         except CommandError as error:
             typer.echo(f"Error: {error}", err=True)
-            raise typer.Exit(1) from error
+            raise typer.Exit(error.code) from error
 
 
 app = typer.Typer(
@@ -31,7 +31,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Check, plan, try and watch TrainingJobs. `validate`, `plan`, `render` and `run` need no cluster.",
+    help="Check, plan, try and watch TrainingJobs. `validate`, `plan`, `render`, `explain` and `run` need no cluster.",
+    epilog="Exit codes: 0 success; 1 the answer is no: a job has problems, plans differ, a run failed; 2 no answer: "
+    "the command was not understood, or a file cannot be read.",
 )
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file with one TrainingJob; `-` is standard input.")]
@@ -52,26 +54,65 @@ Kubeconfig = Annotated[
 def validate(files: Files) -> None:
     """Find all problems of TrainingJob files.
 
-    The verdict is the same as at `kubectl apply`, in the same words. Exits with 1 if there is a problem.
+    The verdict is the same as at `kubectl apply`, in the same words; every file gets its own.
+
+    Exit codes: 0 all jobs are valid, 1 one has a problem, 2 a file cannot be read or holds no job. Warnings do not
+    count.
     """
     from trainingjob_operator.cli.validate import validate_files
 
-    if not validate_files(files):
-        raise typer.Exit(1)
+    raise typer.Exit(validate_files(files))
 
 
 @app.command()
 def plan(
     file: File,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,  # noqa: FBT002
+    as_json: Annotated[  # noqa: FBT002
+        bool, typer.Option("--json", help="Print JSON. Fields are added to it, but keep their names and meanings.")
+    ] = False,
+    diff: Annotated[
+        str | None,
+        typer.Option(metavar="OTHER", help="Print only what the job of another file changes: its spec and its plan."),
+    ] = None,
 ) -> None:
     """Show what a job comes to at each size.
 
     For every number of slices that the job may run on: devices, mesh, batch, accumulation, padding and memory.
+
+    Exit codes: 0 the job is valid, 1 it has problems, or --diff found a difference, 2 a file cannot be read or does not
+    hold one job.
     """
     from trainingjob_operator.cli.plan import print_plan
 
-    print_plan(file, as_json=as_json)
+    if diff is None:
+        print_plan(file, as_json=as_json)
+        return
+    from trainingjob_operator.cli.diff import print_diff
+
+    if print_diff(file, diff, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    field: Annotated[
+        str, typer.Argument(metavar="[FIELD]", help="A path such as spec.training.steps; `spec.` may be left out.")
+    ] = "",
+    recursive: Annotated[  # noqa: FBT002
+        bool, typer.Option("--recursive", "-r", help="Explain all fields below it too.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002
+) -> None:
+    """Explain a field of the spec.
+
+    Its meaning, type, unit, bounds and default, the rules that look at it, and whether it may change while the job
+    lives.
+
+    Exit codes: 0 it is explained, 2 there is no such field.
+    """
+    from trainingjob_operator.cli.explain import explain_field
+
+    explain_field(field, recursive=recursive, as_json=as_json)
 
 
 @app.command()

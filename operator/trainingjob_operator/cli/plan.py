@@ -1,16 +1,14 @@
 """`trainingjob plan`: what a spec comes to at every number of slices, before anything runs."""
 
 import json
-from collections.abc import Sequence
-from typing import Any
 
 import typer
 
-from trainingjob_api.problem import Problem
 from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
-from trainingjob_operator.core.display import describe_mesh, describe_plan
+from trainingjob_operator.core.display import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
 from trainingjob_operator.core.units import percent, plural, short, size
 
@@ -24,7 +22,7 @@ def print_plan(file: str, *, as_json: bool) -> None:
     job = read_one_job(file)
     plan, warnings = require_valid(job)
     if as_json:
-        typer.echo(json.dumps(plan_as_json(job.name, plan, warnings), indent=2))
+        typer.echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))
         return
     for line in (headline(job.name, plan), "", *plan_table(plan), *warning_lines(warnings)):
         typer.echo(line)
@@ -44,17 +42,6 @@ def plan_table(plan: Plan) -> list[str]:
     headings = ("slices", f"{device}s", "mesh", f"batch/{device} x accumulation", f"memory/{device}")
     impossible = [f"{plural(one.num_slices, 'slice')}: {one.why}" for one in plan.sizes if not one.is_valid]
     return [*align([headings, *(_row(plan, one) for one in plan.sizes)], right=(0, 1)), *impossible]
-
-
-def plan_as_json(name: str, plan: Plan, warnings: Sequence[Problem]) -> dict[str, Any]:
-    """Return the plan in the fields of `status.plan`, with the job's name and what is wasteful in it."""
-    return {
-        "name": name,
-        "accelerator": plan.shape.accelerator,
-        "topology": plan.shape.topology,
-        **describe_plan(plan).model_dump(mode="json", by_alias=True),
-        "warnings": [str(warning) for warning in warnings],
-    }
 
 
 def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import yaml
 
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.documents import read_one_job
-from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.validate import require_valid
 from trainingjob_operator.core.manifests import Manifest, text
 from trainingjob_operator.core.run_config import run_config
@@ -29,7 +29,8 @@ def render_file(file: str, output: Path | None) -> None:
     """Print the objects of a file's TrainingJob, or write one file each into a folder.
 
     Raises:
-        CommandError: the file has no single valid TrainingJob, or the folder cannot be written to.
+        CommandError: the job has problems.
+        UsageError: the file has no single TrainingJob, or the folder cannot be written to.
     """
     job = read_one_job(file)
     plan, _ = require_valid(job)
@@ -46,7 +47,7 @@ def render_file(file: str, output: Path | None) -> None:
             path.write_text(to_yaml([manifest]), encoding="utf-8")
             typer.echo(f"wrote {path}")
     except OSError as error:
-        raise CommandError(f"Cannot write to {output}: {error.strerror}.") from error
+        raise UsageError(f"Cannot write to {output}: {error.strerror}.") from error
 
 
 def to_yaml(manifests: list[Manifest]) -> str:

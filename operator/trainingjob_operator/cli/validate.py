@@ -6,24 +6,33 @@ import typer
 
 from trainingjob_api.problem import Problem, summarise
 from trainingjob_operator.cli.documents import Document, read_documents
-from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.errors import NO_SUCCESS, CommandError, UsageError
 from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.validate import check_job
 
 
-def validate_files(files: Sequence[str]) -> bool:
-    """Print the verdict on every TrainingJob of the files; return whether all are valid.
+def validate_files(files: Sequence[str]) -> int:
+    """Print the verdict on every TrainingJob of the files; return the exit code: the worst of all files.
+
+    A file that cannot be read keeps no other from its verdict.
 
     Raises:
-        CommandError: a file cannot be read, or there is no TrainingJob in any of them.
+        UsageError: there is no TrainingJob in any of them.
     """
-    documents = read_documents(files)
-    if not any(document.is_job for document in documents):
+    documents: list[Document] = []
+    code = 0
+    for file in files:
+        try:
+            documents += read_documents([file])
+        except UsageError as error:
+            typer.echo(f"Error: {error}", err=True)
+            code = error.code
+    if not code and not any(document.is_job for document in documents):
         found = "".join(f"\n  {document.place} is {document.describe()}" for document in documents)
-        raise CommandError(f"there is no TrainingJob in {', '.join(files)}.{found}")
+        raise UsageError(f"there is no TrainingJob in {', '.join(files)}.{found}")
     verdicts = [_judge(document) for document in documents]
-    return all(verdicts)
+    return max(code, 0 if all(verdicts) else NO_SUCCESS)
 
 
 def require_valid(document: Document) -> tuple[Plan, tuple[Problem, ...]]:

@@ -4,7 +4,7 @@ A job waits below its smallest size, so that one must work. A larger size that c
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.plan import Plan
@@ -29,13 +29,13 @@ MIB = 2**20
 
 
 def check_smallest(sizes: Sizes) -> list[Problem]:
-    """Return what keeps the job from training at its smallest size."""
+    """The job must be able to train at its smallest size: the mesh fills it, divides the model, and leaves memory."""
     smallest = next(iter(sizes.values()), None)
     return smallest if isinstance(smallest, list) else []
 
 
 def warn_of_sizes(sizes: Sizes) -> Iterator[Problem]:
-    """Yield a warning for each reason that keeps larger sizes from training."""
+    """A larger size that cannot train is left out."""
     reasons: dict[str, list[tuple[int, Problem]]] = defaultdict(list)
     for num_slices, outcome in sizes.items():
         for problem in outcome if isinstance(outcome, list) else ():
@@ -49,7 +49,7 @@ def warn_of_sizes(sizes: Sizes) -> Iterator[Problem]:
 
 
 def warn_of_padding(plan: Plan) -> Iterator[Problem]:
-    """Yield a warning where the batch leaves much of a size idle; the worst size speaks for all."""
+    """A batch that does not fill the batch shards of a size is padded there; the worst size speaks for all."""
     batch = plan.spec.training.global_batch_size
     layouts = [size.layout for size in plan.sizes if size.layout]
     worst = max(layouts, key=lambda layout: layout.padding_rows)
@@ -64,7 +64,7 @@ def warn_of_padding(plan: Plan) -> Iterator[Problem]:
 
 
 def warn_of_host_memory(plan: Plan) -> Iterator[Problem]:
-    """Yield a warning where the devices of a `cpu` host, which live in its own memory, need more than it has."""
+    """The devices of a `cpu` host live in its own memory, which must hold what they need."""
     estimates = [size.memory.total for size in plan.sizes if size.memory]
     if plan.shape.platform != "cpu":
         return
@@ -77,6 +77,15 @@ def warn_of_host_memory(plan: Plan) -> Iterator[Problem]:
         )
         nearest = (format_bytes(-(-need // (256 * MIB)) * 256 * MIB),)
         yield Problem("spec.runtime.resources.memory", memory, message, nearest)
+
+
+PLAN_RULES: tuple[tuple[tuple[str, ...], Callable[..., object]], ...] = ((READS, check_smallest),)
+"""What is checked on the plan, and the fields that it was made from."""
+PLAN_WARNINGS: tuple[tuple[tuple[str, ...], Callable[..., object]], ...] = (
+    (READS, warn_of_sizes),
+    (READS, warn_of_padding),
+    ((*READS, "runtime.resources.memory"), warn_of_host_memory),
+)
 
 
 def _waste(batch: int, shards: int) -> float:

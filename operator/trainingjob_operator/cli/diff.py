@@ -1,0 +1,159 @@
+"""`trainingjob plan --diff`: what changes between two jobs, in what was written and in what follows from it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import typer
+
+from trainingjob_api.wording import show
+from trainingjob_operator.cli.documents import Document, read_one_job
+from trainingjob_operator.cli.plan_json import Object, plan_as_object
+from trainingjob_operator.cli.tables import align
+from trainingjob_operator.cli.validate import require_valid
+from trainingjob_operator.core.plan import Plan
+from trainingjob_operator.core.reference import find_field
+from trainingjob_operator.core.units import plural, size
+
+ABSENT = "-"
+_BYTES = ("memory.", "slice.memoryBytes")
+_TOLD_BY_MESH = ("layout.ici.", "layout.dcn.", "layout.numSlices")
+"""The line about the mesh says them in fewer words."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One value that differs. None: it is not there."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class Differences:
+    """All that differs between two jobs."""
+
+    spec: tuple[Change, ...]
+    plan: tuple[Change, ...]
+    """What holds at every size."""
+    sizes: dict[int, tuple[Change, ...]]
+    """By number of slices. A size that only one of the jobs has is a change of all its values."""
+    warnings: tuple[Change, ...]
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self.spec or self.plan or self.warnings or self.sizes)
+
+
+def print_diff(before: str, after: str, *, as_json: bool) -> bool:
+    """Print what changes from one file's job to the other's; return whether anything does.
+
+    Raises:
+        CommandError: a file has no single TrainingJob, or the job has problems.
+    """
+    jobs = [read_one_job(file) for file in (before, after)]
+    plans = [require_valid(job) for job in jobs]
+    found = compare(*(_whole(job, plan, warnings) for job, (plan, warnings) in zip(jobs, plans, strict=True)))
+    if as_json:
+        typer.echo(json.dumps(as_object(found), indent=2))
+    else:
+        for line in describe(found):
+            typer.echo(line)
+    return bool(found)
+
+
+def compare(before: Object, after: Object) -> Differences:
+    """Return the differences of two jobs; each is an object of `spec` and the keys of a plan."""
+    mine, theirs = _by_size(before), _by_size(after)
+    sizes = {number: _changes(mine.get(number), theirs.get(number)) for number in sorted({*mine, *theirs})}
+    return Differences(
+        spec=_changes(before["spec"], after["spec"], "spec"),
+        plan=_changes(_general(before), _general(after)),
+        sizes={number: changes for number, changes in sizes.items() if changes},
+        warnings=_changes(_warnings(before), _warnings(after)),
+    )
+
+
+def as_object(found: Differences) -> Object:
+    """Return the differences as JSON has them."""
+    changes = asdict(found)
+    return {**changes, "sizes": [{"slices": number, "changes": one} for number, one in changes["sizes"].items()]}
+
+
+def describe(found: Differences) -> list[str]:
+    """Return the differences as people read them."""
+    if not found:
+        return ["The two jobs are the same."]
+    tables = [
+        _table("spec", [(*_row(change), _allows(change.path)) for change in found.spec], "while it runs"),
+        _table("plan", [_row(change) for change in found.plan]),
+        *(_table(plural(number, "slice"), _rows(changes)) for number, changes in found.sizes.items()),
+        _table("warning", [_row(change) for change in found.warnings]),
+    ]
+    lines = [line for table in tables if table for line in ("", *table)]
+    return lines[1:]
+
+
+def _whole(job: Document, plan: Plan, warnings: Any) -> Object:
+    spec = plan.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"spec": spec, **plan_as_object(job.name, plan, warnings)}
+
+
+def _by_size(job: Object) -> dict[int, Object]:
+    return {one["slices"]: one for one in job["sizes"]}
+
+
+def _general(job: Object) -> Object:
+    """Return what holds at every size; the name is no part of a plan."""
+    return {key: value for key, value in job.items() if key not in ("name", "spec", "sizes", "warnings")}
+
+
+def _warnings(job: Object) -> Object:
+    return {warning["path"]: warning["message"] for warning in job["warnings"]}
+
+
+def _changes(before: Any, after: Any, path: str = "") -> tuple[Change, ...]:
+    mine, theirs = dict(_flat(before, path)), dict(_flat(after, path))
+    return tuple(
+        Change(at, mine.get(at), theirs.get(at))
+        for at in dict.fromkeys([*mine, *theirs])
+        if mine.get(at) != theirs.get(at)
+    )
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the plain values in a value by path, as problems write paths."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _flat(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for number, item in enumerate(value):
+            yield from _flat(item, f"{path}[{number}]")
+    elif value not in (None, ""):
+        yield path, value
+
+
+def _rows(changes: tuple[Change, ...]) -> list[tuple[str, ...]]:
+    return [_row(change) for change in changes if not change.path.startswith(_TOLD_BY_MESH)]
+
+
+def _row(change: Change) -> tuple[str, str, str]:
+    return change.path, _write(change.path, change.before), _write(change.path, change.after)
+
+
+def _write(path: str, value: Any) -> str:
+    if value is None:
+        return ABSENT
+    return size(value) if path.startswith(_BYTES) else value if isinstance(value, str) else show(value)
+
+
+def _allows(path: str) -> str:
+    """Return whether a running job takes the change of a field."""
+    field = find_field(path)
+    return "may change" if field and not field.frozen else "another job"
+
+
+def _table(title: str, rows: list[tuple[str, ...]], *more: str) -> list[str]:
+    return align([(title, "before", "after", *more), *rows]) if rows else []

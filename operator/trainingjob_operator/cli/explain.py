@@ -1,0 +1,99 @@
+"""`trainingjob explain`: what a field means, what it may hold, and which rules look at it."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.tables import align
+from trainingjob_operator.core.reference import FieldReference, fields_below, find_field, nearest_fields
+from trainingjob_operator.core.units import plural
+
+TOP = "spec"
+
+
+def explain_field(text: str, *, recursive: bool, as_json: bool) -> None:
+    """Print what is known of a field, and of all fields below it if asked to.
+
+    Raises:
+        UsageError: no field is called so, or several are; the text names the nearest.
+    """
+    field = find_field(text or TOP)
+    if field is None:
+        near = nearest_fields(text)
+        hint = f" Nearest: {', '.join(near)}." if near else " `trainingjob explain spec` lists the sections."
+        raise UsageError(f"{text} is not the path of one field.{hint}")
+    below = fields_below(field) if recursive else ()
+    if as_json:
+        typer.echo(json.dumps([as_object(one) for one in (field, *below)], indent=2))
+        return
+    for line in [*describe(field), *(tree(field, below) if recursive else list_children(field))]:
+        typer.echo(line)
+
+
+def as_object(field: FieldReference) -> dict[str, Any]:
+    """Return a field as JSON: every key of `FieldReference`."""
+    return asdict(field)
+
+
+def describe(field: FieldReference) -> list[str]:
+    """Return the lines about one field."""
+    facts = {
+        "Unit": field.unit,
+        "Allowed": field.allowed,
+        "Default": write_default(field),
+        "Changes": write_changes(field),
+    }
+    lines = [f"{field.path}  <{field.type}>", f"  {field.meaning}", ""]
+    lines += [f"  {line}" for line in align([(name, text) for name, text in facts.items() if text])]
+    for title, sentences in (("Rules", field.rules), ("Warnings", field.warnings)):
+        lines += ["", f"  {title}", *(f"    {sentence}" for sentence in sentences)] if sentences else []
+    return lines
+
+
+def list_children(field: FieldReference) -> list[str]:
+    """Return a table of the fields right below one."""
+    found = children(field)
+    return ["", *_table(found, [one.names[-1] for one in found])] if found else []
+
+
+def tree(field: FieldReference, below: tuple[FieldReference, ...]) -> list[str]:
+    """Return a table of all fields below one, each as deep as it stands."""
+    depth = len(field.names) + 1
+    labels = [f"{'  ' * (len(one.names) - depth)}{one.names[-1]}" for one in below]
+    return ["", f"  {plural(len(below), 'field')} below", *_table(list(below), labels)]
+
+
+def children(field: FieldReference) -> list[FieldReference]:
+    """Return the fields right below one."""
+    return [one for one in fields_below(field) if len(one.names) == len(field.names) + 1]
+
+
+def write_default(field: FieldReference) -> str:
+    """Return what holds where the field is left out; of an object, what its own fields do not say."""
+    if field.required:
+        return "none: it must be written"
+    if field.fields and isinstance(field.default, dict):
+        own = {one.names[-1]: one.default for one in children(field)}
+        differing = {name: value for name, value in field.default.items() if name in own and own[name] != value}
+        return json.dumps(differing) if differing else ""
+    return "unset" if field.default is None else json.dumps(field.default)
+
+
+def write_changes(field: FieldReference) -> str:
+    """Return whether the field may change while the job lives."""
+    if field.frozen:
+        return f"never: {field.frozen}"
+    if any(one.frozen for one in fields_below(field)):
+        return "some of it, while the job lives"
+    return "at any time while the job lives"
+
+
+def _table(fields: list[FieldReference], labels: list[str]) -> list[str]:
+    rows = [
+        (label, one.type, write_default(one).partition(":")[0] if one.required else write_default(one), one.meaning)
+        for label, one in zip(labels, fields, strict=True)
+    ]
+    return [f"  {line}" for line in align([("field", "type", "default", "meaning"), *rows])]

@@ -1,0 +1,52 @@
+"""A plan as JSON: everything that was derived, under the names that it has in the plan.
+
+Fields may be added; a field that is there keeps its name and its meaning. Bytes, rows and counts are plain numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
+
+from trainingjob_api.problem import Problem
+from trainingjob_operator.core.display import describe_mesh
+from trainingjob_operator.core.plan import Plan, SizePlan
+
+type Object = dict[str, Any]
+
+
+def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object:
+    """Return a job's plan: its slice, every size with its layout and memory, and what is wasteful in it."""
+    return {
+        "name": name,
+        "parameters": plan.num_parameters,
+        "tokensPerStep": plan.tokens_per_step,
+        "slice": {**_plain(plan.shape), "numDevices": plan.shape.num_devices},
+        "allowed": list(plan.allowed),
+        "sizes": [_size(plan, one) for one in plan.sizes],
+        "warnings": [_plain(warning) for warning in warnings],
+    }
+
+
+def _size(plan: Plan, one: SizePlan) -> Object:
+    return {
+        "slices": one.num_slices,
+        "devices": one.num_slices * plan.shape.num_devices,
+        "valid": one.is_valid,
+        "mesh": describe_mesh(one.layout) if one.layout else "",
+        **{name: value for name, value in _plain(one).items() if name != "numSlices"},
+        "memory": {**_plain(one.memory), "total": one.memory.total} if one.memory else None,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of the plan as JSON has it."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True)
+    if is_dataclass(value):
+        return {to_camel(field.name): _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

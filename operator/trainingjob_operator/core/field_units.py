@@ -1,0 +1,46 @@
+"""What the numbers of the spec count: each number's unit, by its path or by that of an object around it."""
+
+UNITS: dict[str, str] = {
+    "slices": "slices",
+    "parallelism": "ways",
+    "model.vocabSize": "token ids",
+    "model.embedDim": "features",
+    "model.mlpDim": "features",
+    "model.numLayers": "layers",
+    "model.numHeads": "heads",
+    "model.numKvHeads": "heads",
+    "model.headDim": "features",
+    "model.ropeTheta": "",
+    "model.normEpsilon": "",
+    "model.initScale": "",
+    "training.steps": "optimizer steps",
+    "training.globalBatchSize": "sequences an optimizer step",
+    "training.sequenceLength": "tokens",
+    "training.maxPerDeviceBatch": "sequences a device",
+    "training.seed": "",
+    "optimizer": "",
+    "schedule.warmupSteps": "optimizer steps",
+    "schedule.finalFraction": "share of the peak learning rate",
+    "checkpoint.save.everySteps": "optimizer steps",
+    "checkpoint.keep.last": "checkpoints",
+    "checkpoint.keep.everySteps": "optimizer steps",
+    "elastic.maxRestarts": "failures",
+    "evaluation.everySteps": "optimizer steps",
+    "evaluation.numBatches": "global batches",
+    "metrics.everySteps": "optimizer steps",
+    "runtime.resources.cpu": "cores",
+    "runtime.resources.memory": "bytes",
+    "scheduling.tolerations.tolerationSeconds": "seconds",
+    "ttlSecondsAfterFinished": "seconds",
+    "activeDeadlineSeconds": "seconds",
+}
+"""Empty: a number without unit."""
+
+
+def find_unit(names: tuple[str, ...]) -> str | None:  # None: nobody said
+    """Return the unit of the number at a path; the longest path that is listed speaks for all below it."""
+    for length in range(len(names), 0, -1):
+        unit = UNITS.get(".".join(names[:length]))
+        if unit is not None:
+            return unit
+    return None
