@@ -16,12 +16,14 @@ class Slices(Strict):
     accelerator: str = Field(
         max_length=63,
         pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
-        description="A row of the hardware table: `cpu`, `tpu-v4`, `tpu-v5e`, `tpu-v5p` or `tpu-v6e`.",
+        description="A row of the hardware table: `cpu`, a TPU such as `tpu-v5p`, an NVIDIA GPU such as `nvidia-h100`, "
+        "or one that administrators added.",
     )
     topology: str = Field(
         max_length=32,
         pattern=r"^[0-9]{1,5}(x[0-9]{1,5}){0,2}$",
-        description="The chips of one slice, such as `4x4x4`. For `cpu`: hosts x devices a host, such as `2x2`.",
+        description="The chips of one slice, such as `4x4x4`. On NVIDIA the GPUs of a node, or of a rack of GB200, "
+        'such as `"8"`. On `cpu`: hosts x devices a host, such as `2x2`.',
     )
     count: Annotated[int, Field(ge=1, le=256)] | None = Field(
         default=None, description="The number of slices of a job of a fixed size. Excludes `min` and `max`."

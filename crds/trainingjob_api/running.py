@@ -158,5 +158,5 @@ class Scheduling(Strict):
     exclusive_topology: LabelKey | None = Field(
         default=None,
         description="A node label: all hosts of a slice share one value of it, and no two slices do. Unset: the "
-        "accelerator's own (node pools on TPU), none for `cpu`.",
+        "accelerator's own where a slice has several hosts (GKE's node pools), none on `cpu`.",
     )

@@ -65,7 +65,7 @@ class RunConfig(Strict):
 
     job: JobIdentity
     spec: TrainingJobSpec
-    accelerator_platform: str = Field(description="JAX platform name: `cpu` or `tpu`.")
+    accelerator_platform: str = Field(description="JAX platform name: `cpu`, `tpu` or `cuda`.")
     layouts: tuple[Layout, ...] = Field(description="One for each number of slices the job may train on.")
 
     def layout(self, num_slices: int) -> Layout:

@@ -240,3 +240,45 @@ def test_help_loads_nothing_heavy() -> None:
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
 
     assert HEAVY.isdisjoint(loaded)
+
+
+ROWS = """
+lab-gpu: {platform: cuda, resource: example.com/gpu, memory: 80Gi, topologies: {"4": {}}}
+lab-tpu: {platform: tpu}
+"""
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    path = tmp_path / "rows.yaml"
+    path.write_text(ROWS)
+    return str(path)
+
+
+@pytest.fixture
+def lab_job(tmp_path: Path) -> str:
+    path = tmp_path / "job.yaml"
+    text = Path("crds/examples/h100-2-nodes.yaml").read_text()
+    path.write_text(text.replace("accelerator: nvidia-h100", "accelerator: lab-gpu").replace('"8"', '"4"'))
+    return str(path)
+
+
+def test_rows_of_an_administrator_hold_offline_too(rows: str, lab_job: str) -> None:
+    without, validated = call("validate", lab_job), call("validate", lab_job, "--accelerators", rows)
+    planned, rendered = (call(word, lab_job, "--accelerators", rows) for word in ("plan", "render"))
+    compared = call("plan", lab_job, "--diff", lab_job, "--accelerators", rows)
+
+    assert without.code == 1
+    assert "lab-gpu is not an accelerator that this operator knows" in without.out
+    assert (validated.code, planned.code, rendered.code, compared.code) == (0, 0, 0, 0)
+    assert "lab-gpu 4 · 1 to 2 slices" in planned.out
+    assert "of 85.9 GB" in planned.out
+    assert "example.com/gpu: '4'" in rendered.out
+    assert validated.err.startswith("Warning  accelerators.lab-tpu: resource: Field required.")
+
+
+def test_a_file_without_rows_is_no_verdict(tmp_path: Path, lab_job: str) -> None:
+    result = call("validate", lab_job, "--accelerators", str(tmp_path / "none.yaml"))
+
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"Error: accelerators: cannot read {tmp_path}/none.yaml: No such file or directory.\n"

@@ -12,6 +12,7 @@ from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.plan_json import Object, plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid
+from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.reference import find_field
 from trainingjob_operator.core.units import plural, size
@@ -47,14 +48,14 @@ class Differences:
         return bool(self.spec or self.plan or self.warnings or self.sizes)
 
 
-def print_diff(before: str, after: str, *, as_json: bool) -> bool:
+def print_diff(before: str, after: str, hardware: Hardware, *, as_json: bool) -> bool:
     """Print what changes from one file's job to the other's; return whether anything does.
 
     Raises:
         CommandError: a file has no single TrainingJob, or the job has problems.
     """
     jobs = [read_one_job(file) for file in (before, after)]
-    plans = [require_valid(job) for job in jobs]
+    plans = [require_valid(job, hardware) for job in jobs]
     found = compare(*(_whole(job, plan, warnings) for job, (plan, warnings) in zip(jobs, plans, strict=True)))
     if as_json:
         typer.echo(json.dumps(as_object(found), indent=2))

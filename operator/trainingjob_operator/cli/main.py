@@ -38,6 +38,10 @@ app = typer.Typer(
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file with one TrainingJob; `-` is standard input.")]
 Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="YAML files; `-` is standard input.")]
+Accelerators = Annotated[
+    Path | None,
+    typer.Option("--accelerators", metavar="ROWS", help="A YAML file with more accelerators, as the chart takes them."),
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The TrainingJob's name.")]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Its namespace. Default: the context's own.", show_default=False)
@@ -51,7 +55,7 @@ Kubeconfig = Annotated[
 
 
 @app.command()
-def validate(files: Files) -> None:
+def validate(files: Files, accelerators: Accelerators = None) -> None:
     """Find all problems of TrainingJob files.
 
     The verdict is the same as at `kubectl apply`, in the same words; every file gets its own.
@@ -59,9 +63,10 @@ def validate(files: Files) -> None:
     Exit codes: 0 all jobs are valid, 1 one has a problem, 2 a file cannot be read or holds no job. Warnings do not
     count.
     """
+    from trainingjob_operator.cli.hardware import read_hardware
     from trainingjob_operator.cli.validate import validate_files
 
-    raise typer.Exit(validate_files(files))
+    raise typer.Exit(validate_files(files, read_hardware(accelerators)))
 
 
 @app.command()
@@ -74,6 +79,7 @@ def plan(
         str | None,
         typer.Option(metavar="OTHER", help="Print only what the job of another file changes: its spec and its plan."),
     ] = None,
+    accelerators: Accelerators = None,
 ) -> None:
     """Show what a job comes to at each size.
 
@@ -82,14 +88,16 @@ def plan(
     Exit codes: 0 the job is valid, 1 it has problems, or --diff found a difference, 2 a file cannot be read or does not
     hold one job.
     """
+    from trainingjob_operator.cli.hardware import read_hardware
     from trainingjob_operator.cli.plan import print_plan
 
+    hardware = read_hardware(accelerators)
     if diff is None:
-        print_plan(file, as_json=as_json)
+        print_plan(file, hardware, as_json=as_json)
         return
     from trainingjob_operator.cli.diff import print_diff
 
-    if print_diff(file, diff, as_json=as_json):
+    if print_diff(file, diff, hardware, as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -121,14 +129,16 @@ def render(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write one file an object into this folder.")
     ] = None,
+    accelerators: Accelerators = None,
 ) -> None:
     """Print the objects that a job becomes.
 
     They are what the operator would create. Names end in a hash of the job's UID, which only the API server can give.
     """
+    from trainingjob_operator.cli.hardware import read_hardware
     from trainingjob_operator.cli.render import render_file
 
-    render_file(file, output)
+    render_file(file, output, read_hardware(accelerators))
 
 
 @app.command()

@@ -9,18 +9,19 @@ from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
 from trainingjob_operator.core.display import describe_mesh
+from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.plan import Plan, SizePlan
 from trainingjob_operator.core.units import percent, plural, short, size
 
 
-def print_plan(file: str, *, as_json: bool) -> None:
+def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
     """Print the plan of a file's TrainingJob.
 
     Raises:
         CommandError: the file has no single TrainingJob, or it has problems.
     """
     job = read_one_job(file)
-    plan, warnings = require_valid(job)
+    plan, warnings = require_valid(job, hardware)
     if as_json:
         typer.echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))
         return

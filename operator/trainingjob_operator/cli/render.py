@@ -9,6 +9,7 @@ from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.validate import require_valid
+from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.manifests import Manifest, text
 from trainingjob_operator.core.run_config import run_config
 from trainingjob_operator.render.configmap import render_config_map
@@ -25,7 +26,7 @@ SETTINGS = RenderSettings(
 """What an installation adds: its image, where its operator is to be found, and its certificates."""
 
 
-def render_file(file: str, output: Path | None) -> None:
+def render_file(file: str, output: Path | None, hardware: Hardware) -> None:
     """Print the objects of a file's TrainingJob, or write one file each into a folder.
 
     Raises:
@@ -33,7 +34,7 @@ def render_file(file: str, output: Path | None) -> None:
         UsageError: the file has no single TrainingJob, or the folder cannot be written to.
     """
     job = read_one_job(file)
-    plan, _ = require_valid(job)
+    plan, _ = require_valid(job, hardware)
     namespace = text(job.content, "metadata", "namespace") or "default"
     identity = JobIdentity(name=job.name, namespace=namespace, uid=text(job.content, "metadata", "uid") or UID)
     objects = [render_config_map(run_config(identity, plan), SETTINGS), *render_jobsets(identity, plan, SETTINGS)]

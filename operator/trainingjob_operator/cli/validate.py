@@ -7,12 +7,14 @@ import typer
 from trainingjob_api.problem import Problem, summarise
 from trainingjob_operator.cli.documents import Document, read_documents
 from trainingjob_operator.cli.errors import NO_SUCCESS, CommandError, UsageError
+from trainingjob_operator.core.hardware import Hardware
+from trainingjob_operator.core.hardware_builtin import BUILTIN
 from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.validate import check_job
 
 
-def validate_files(files: Sequence[str]) -> int:
+def validate_files(files: Sequence[str], hardware: Hardware) -> int:
     """Print the verdict on every TrainingJob of the files; return the exit code: the worst of all files.
 
     A file that cannot be read keeps no other from its verdict.
@@ -31,17 +33,17 @@ def validate_files(files: Sequence[str]) -> int:
     if not code and not any(document.is_job for document in documents):
         found = "".join(f"\n  {document.place} is {document.describe()}" for document in documents)
         raise UsageError(f"there is no TrainingJob in {', '.join(files)}.{found}")
-    verdicts = [_judge(document) for document in documents]
+    verdicts = [_judge(document, hardware) for document in documents]
     return max(code, 0 if all(verdicts) else NO_SUCCESS)
 
 
-def require_valid(document: Document) -> tuple[Plan, tuple[Problem, ...]]:
+def require_valid(document: Document, hardware: Hardware = BUILTIN) -> tuple[Plan, tuple[Problem, ...]]:
     """Return the plan of a valid TrainingJob, and the warnings about it.
 
     Raises:
         CommandError: it has problems; the text holds all of them.
     """
-    checked = check_job(document.name, document.spec)
+    checked = check_job(document.name, document.spec, hardware)
     if checked.plan is None:
         raise CommandError(summarise(document.name, checked.problems))
     return checked.plan, tuple(checked.warnings)
@@ -52,11 +54,11 @@ def warning_lines(warnings: Iterable[Problem]) -> list[str]:
     return [f"Warning  {warning}" for warning in warnings]
 
 
-def _judge(document: Document) -> bool:
+def _judge(document: Document, hardware: Hardware) -> bool:
     if not document.is_job:
         typer.echo(f"{document.place} is {document.describe()}: not checked.")
         return True
-    checked = check_job(document.name, document.spec)
+    checked = check_job(document.name, document.spec, hardware)
     if checked.plan is None:
         typer.echo(f"{document.place}: {summarise(document.name, checked.problems)}")
     else:

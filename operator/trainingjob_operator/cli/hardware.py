@@ -1,0 +1,23 @@
+"""The hardware table of the offline commands: the built-in one, and an administrator's rows."""
+
+from pathlib import Path
+
+import typer
+
+from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.core.hardware import Hardware
+from trainingjob_operator.shell.accelerators import load_accelerators
+
+
+def read_hardware(path: Path | None) -> Hardware:
+    """Return the table with a file's rows. Rows that an operator would leave out are named, and left out too.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no rows at all.
+    """
+    table = load_accelerators(path)
+    if any(not refused.name for refused in table.refused):
+        raise UsageError(" ".join(str(refused) for refused in table.refused))
+    for refused in table.refused:
+        typer.echo(f"Warning  {refused}", err=True)
+    return table.hardware
