@@ -89,6 +89,10 @@ demo-down: cluster-down ## Remove all that the demo started
 bench-demo: install ## Measure the demo: first step, shrink, grow, and the same without a cluster
 	$(BIN)/python -m e2e.benchmarks.demo
 
+.PHONY: bench-webhook
+bench-webhook: install ## Measure the webhook: twenty creates at once of the largest example, and the costliest refusal
+	$(BIN)/python -m e2e.benchmarks.webhook
+
 .PHONY: lock
 lock: ## Resolve the pins anew: requirements.lock and the images' own
 	@test -x $(BIN)/python || $(BASE_PYTHON) -m venv .venv

@@ -55,13 +55,13 @@ def parse_spec(raw: object) -> Parsed:
     """Return the spec that a raw value stands for, with all problems of its shape and ranges."""
     if not isinstance(raw, dict):
         return _refuse(raw, f"{show(_shallow(raw))} is not an object of fields.")
+    num_bytes = _count_bytes(raw)  # first: whatever follows takes much longer for each of them
+    if num_bytes > MAX_BYTES:
+        return _refuse(None, f"has {num_bytes:,} bytes as JSON, but must have at most {MAX_BYTES:,}.")
     try:
         plain = _as_json(raw, MAX_DEPTH)
     except _TooDeepError:
         return _refuse(None, f"is nested more than {MAX_DEPTH} levels deep.")
-    num_bytes = len(json.dumps(plain))
-    if num_bytes > MAX_BYTES:
-        return _refuse(None, f"has {num_bytes:,} bytes as JSON, but must have at most {MAX_BYTES:,}.")
     spec, errors = _parse(plain)
     if spec:
         return Parsed(spec)
@@ -77,6 +77,14 @@ def _refuse(value: object, message: str) -> Parsed:
 def _shallow(raw: object) -> object:
     """Return a value that is safe to print: the kind of a container, not what is in it."""
     return raw if isinstance(raw, str | int | float | bool | None) else type(raw).__name__
+
+
+def _count_bytes(raw: dict[str, Any]) -> int:
+    """Return how long a value is as JSON; 0 where that cannot be said, as of endless nesting or numbers."""
+    try:
+        return len(json.dumps(raw, default=str, skipkeys=True, separators=(",", ":")))
+    except (ValueError, RecursionError):
+        return 0
 
 
 def _as_json(value: Any, depth: int) -> Any:

@@ -95,7 +95,7 @@ NONSENSE: dict[str, tuple[Any, str]] = {
     "an endless one": (circular(), "spec: is nested more than 16 levels deep."),
     "three megabytes": (
         {"model": "x" * 3_000_000},
-        f"spec: has 3,000,013 bytes as JSON, but must have at most {MAX_BYTES:,}.",
+        f"spec: has 3,000,012 bytes as JSON, but must have at most {MAX_BYTES:,}.",
     ),
 }
 

@@ -17,6 +17,7 @@ from trainingjob_api.sample import SAMPLE
 from trainingjob_operator.core.validate import check_job
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import API_VERSION, MAX_BYTES, NotAReviewError
+from trainingjob_operator.shell.assembly import serving
 from trainingjob_operator.shell.webhook import PATH, Intake, webhook_app
 
 STALL = 0.2
@@ -164,7 +165,7 @@ REFUSED = {
     "64 levels": (review_with(nested(64)), 422, "the TrainingJob is nested more than 64 levels deep"),
     "10,000 levels": (review_with(nested(10_000)), 422, "the TrainingJob is nested more than 64 levels deep"),
     "300,000 levels": (review_with(nested(300_000)), 422, "the TrainingJob is nested more than 64 levels deep"),
-    "half a megabyte": (review_with(json.dumps({"model": "x" * 500_000})), 422, "has 500,013 bytes as JSON"),
+    "half a megabyte": (review_with(json.dumps({"model": "x" * 500_000})), 422, "has 500,012 bytes as JSON"),
     "half a million lists": (review_with(f"[{'[],' * 500_000}[]]"), 422, "spec: list is not an object of fields."),
     "half a million lists inside": (review_with(f'{{"a":[{"[]," * 500_000}[]]}}'), 422, "bytes as JSON"),
     "a flood of fields": (review_with(json.dumps({f"field{n}": n for n in range(10_000)})), 422, "has 64 problems"),
@@ -234,6 +235,17 @@ async def test_nobody_waits_for_a_slow_one(webhook: Webhook) -> None:
     assert (await webhook.post(json.dumps(review({})).encode()))[0] == 200
     assert not slow.done()
     assert b" 408 " in await slow
+
+
+async def test_half_a_request_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainingjob_operator.shell.assembly.IDLE_SECONDS", STALL)
+
+    async with serving(webhook_app(ADMISSION), 0) as runner:
+        port = next(address[1] for address in runner.addresses if len(address) == 2)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"POST {PATH} HTTP/1.1\r\nHost".encode())
+        assert await asyncio.wait_for(reader.read(), timeout=10 * STALL) == b""
+        writer.close()
 
 
 async def test_more_bodies_than_there_is_room_for_are_told_to_come_again(webhook: Webhook) -> None:

@@ -3,6 +3,7 @@
 The rule about specs refuses such a mount in words; the check of rendered pods refuses it once more.
 """
 
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 TMP = "/tmp"  # noqa: S108  # a folder inside the pod
@@ -14,6 +15,7 @@ def is_below(path: str, mount: str) -> bool:
     return PurePosixPath(path).is_relative_to(mount)
 
 
+@lru_cache(maxsize=1024)  # several rules ask about each volume, and most jobs mount theirs alike
 def is_reserved(folder: str) -> bool:
     """Return whether a mount would hide a folder of the pod or lie in one; folders of one's own in /tmp are fine."""
     mount = PurePosixPath(folder)

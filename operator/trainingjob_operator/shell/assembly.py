@@ -37,6 +37,8 @@ from trainingjob_operator.shell.watching import Watcher
 from trainingjob_operator.shell.webhook import webhook_app
 
 STUCK_SECONDS = 3 * RELIST_SECONDS
+IDLE_SECONDS = 120.0
+"""How long a connection may lie idle, or say half a request. API servers end theirs after 90 seconds, and so first."""
 GRACE_SECONDS = 10.0
 """For looks that have begun, when the operator is to end."""
 ANSWER_SECONDS = 2.0
@@ -178,7 +180,13 @@ async def serving(
     app: web.Application, port: int, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[web.AppRunner]:
     """Serve an application on all addresses; requests that have begun are answered before the end."""
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=ANSWER_SECONDS)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=ANSWER_SECONDS,
+        keepalive_timeout=IDLE_SECONDS,
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, port=port, ssl_context=context).start()
