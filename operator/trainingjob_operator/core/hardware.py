@@ -124,11 +124,15 @@ class Hardware:
         return [f"{one.topology} ({plural(one.num_chips, noun)})" for one in nearest[:count]]
 
     def larger_topologies(self, shape: SliceShape) -> list[str]:
-        """Return the topologies with more chips than a slice has, fewest chips first; none for `cpu`."""
+        """Return the most compact topology of each larger number of chips, the fewest first; none for `cpu`."""
         if shape.accelerator == CPU:
             return []
         larger = [one for one in self.rows[shape.accelerator].slices if one.num_chips > shape.num_chips]
-        return [one.topology for one in sorted(larger, key=lambda one: (one.num_chips, max(parse_dims(one.topology))))]
+        larger.sort(key=lambda one: (one.num_chips, max(parse_dims(one.topology))))
+        compact: dict[int, str] = {}
+        for one in larger:
+            compact.setdefault(one.num_chips, one.topology)
+        return list(compact.values())
 
 
 def parse_dims(topology: str) -> Dims:

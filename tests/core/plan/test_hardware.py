@@ -182,7 +182,8 @@ def test_larger_topologies_begin_with_the_fewest_chips() -> None:
     assert two
     assert BUILTIN.larger_topologies(small) == ["8x8", "8x16", "16x16"]
     assert BUILTIN.larger_topologies(cpu) == []
-    assert BUILTIN.larger_topologies(two)[:3] == ["2x2x4", "2x4x4", "4x4x4"]
+    assert BUILTIN.larger_topologies(two)[:5] == ["2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x4x12"]
+    assert "4x4x16" not in BUILTIN.larger_topologies(two)  # 4x8x8 has as many chips, closer together
 
 
 @by_name
