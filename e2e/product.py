@@ -230,18 +230,24 @@ class Product:
         return items
 
     def scale_operator(self, replicas: int) -> None:
-        """Set the number of operator pods and wait until they are there, or gone."""
+        """Set the number of operator pods and wait until they run and one of them leads, or until they are gone."""
         self.cluster.kubectl(
             "scale", "deployment/trainingjob-operator", "-n", SYSTEM_NAMESPACE, f"--replicas={replicas}"
         )
-        self.cluster.kubectl(
-            "rollout", "status", "deployment/trainingjob-operator", "-n", SYSTEM_NAMESPACE, "--timeout=120s"
-        )
+
+        def settled() -> bool | None:
+            pods = self.operator_pods()
+            running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
+            leading = [pod for pod in running if condition(pod["status"], "Ready").get("status") == "True"]
+            return len(pods) == len(running) == replicas and len(leading) == min(replicas, 1) or None
+
         wait_until(
             f"{replicas} operator pods",
-            lambda: True if len(self.operator_pods()) == replicas else None,
-            timeout=60,
-            seen=lambda: str([pod["metadata"]["name"] for pod in self.operator_pods()]),
+            settled,
+            timeout=120,
+            seen=lambda: str(
+                {pod["metadata"]["name"]: pod["status"].get("conditions") for pod in self.operator_pods()}
+            ),
         )
 
     def make_namespace(self, name: str) -> None:
