@@ -239,7 +239,7 @@ class Product:
             pods = self.operator_pods()
             running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
             leading = [pod for pod in running if condition(pod["status"], "Ready").get("status") == "True"]
-            return len(pods) == len(running) == replicas and len(leading) == min(replicas, 1) or None
+            return (len(pods) == len(running) == replicas and len(leading) == min(replicas, 1)) or None
 
         wait_until(
             f"{replicas} operator pods",
