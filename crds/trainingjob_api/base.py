@@ -6,7 +6,7 @@ Also the string types that several sections share, each with the pattern that th
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
 
@@ -63,6 +63,11 @@ ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])
 MAX_SHORT_NAME = 32
 ShortName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", max_length=MAX_SHORT_NAME)]
 """A name inside the spec: at most 32 lower-case letters, digits and `-`."""
+
+BY_NAME: dict[str, JsonValue] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+"""How the API server takes a list of named objects: no name twice, in any order, merged item by item."""
+A_SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
+"""How the API server takes a list of values of which none may stand there twice, in any order."""
 
 _DURATION = re.compile(r"^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
 

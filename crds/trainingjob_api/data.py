@@ -13,7 +13,7 @@ class TextSource(Strict):
     """UTF-8 text files under one path; each file is a document."""
 
     name: ShortName = Field(description="Names the source in messages and metrics.")
-    type: Literal["text"] = Field(default="text", description="Kind of source.")
+    type: Literal["text"] = Field(default="text", description="What kind of files: `text` is UTF-8, a document a file.")
     path: Annotated[str, Field(pattern=r"^(/|python:).*$", max_length=1024)] = Field(
         description="An absolute path in the pod: a file, or a folder that is searched. `python:SUB` is the folder SUB "
         "of the image's Python standard library, which every image has; `python:` is all of it."
@@ -27,7 +27,7 @@ class TextSource(Strict):
 class Data(Strict):
     """What to train on."""
 
-    train: tuple[TextSource, ...] = Field(
+    train: tuple[TextSource, ...] = Field(  # a list by place, not by name: the order of the data follows from theirs
         min_length=1,
         max_length=16,
         description="Sources of training text. Each is read in proportion to its size, in an order that only `seed` "

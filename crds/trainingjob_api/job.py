@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import BY_NAME, Strict
 from trainingjob_api.data import Data, Evaluation, Tokenizer
 from trainingjob_api.learning import Memory, Model, Optimizer, Precision, Schedule, Training
 from trainingjob_api.machine import Parallelism, Slices
@@ -22,21 +22,23 @@ class TrainingJobSpec(Strict):
 
     slices: Slices = Field(description="The slices to train on, and how many.")
     parallelism: Parallelism = Field(default=Parallelism(), description="How the mesh lies over devices and slices.")
-    model: Model = Field(description="The model.")
-    data: Data = Field(description="What to train on.")
+    model: Model = Field(description="The shape of the model: its dimensions, layers and heads.")
+    data: Data = Field(description="What to train on: the sources of text.")
     tokenizer: Tokenizer = Field(default=Tokenizer(), description="How text becomes token ids.")
     training: Training = Field(description="How long, on how much at once.")
-    optimizer: Optimizer = Field(description="The optimizer.")
+    optimizer: Optimizer = Field(description="How gradients become updates: AdamW and its constants.")
     schedule: Schedule = Field(default=Schedule(), description="The learning rate over the steps.")
-    precision: Precision = Field(default=Precision(), description="Number formats.")
+    precision: Precision = Field(default=Precision(), description="Number formats of parameters and of computation.")
     memory: Memory = Field(default=Memory(), description="What to keep and what to compute again.")
     checkpoint: Checkpoint = Field(description="Where and when to save, and what to keep.")
     elastic: Elastic = Field(default=Elastic(), description="What happens when slices go and come.")
     evaluation: tuple[Evaluation, ...] = Field(
-        default=(), max_length=8, description="Held-out texts to measure the loss on."
+        default=(), max_length=8, description="Held-out texts to measure the loss on.", json_schema_extra=BY_NAME
     )
     metrics: Metrics = Field(default=Metrics(), description="What the trainer writes down.")
-    runtime: Runtime = Field(default=Runtime(), description="The pods.")
+    runtime: Runtime = Field(
+        default=Runtime(), description="What the pods run and get: image, variables, resources and volumes."
+    )
     scheduling: Scheduling = Field(default=Scheduling(), description="Where and when the pods run.")
     suspend: bool = Field(
         default=False, description="Save, then give all pods back. Training goes on from there when it is false again."

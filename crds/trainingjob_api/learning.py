@@ -16,9 +16,9 @@ class Model(Strict):
 
     vocab_size: Dim = Field(description="Rows of the embedding table. Must cover every id of the tokenizer.")
     embed_dim: Dim = Field(description="Width of the residual stream.")
-    mlp_dim: Dim = Field(description="Hidden width of the MLP.")
-    num_layers: Annotated[int, Field(ge=1, le=1024)] = Field(description="Number of decoder layers.")
-    num_heads: Annotated[int, Field(ge=1, le=1024)] = Field(description="Number of query heads.")
+    mlp_dim: Dim = Field(description="Hidden width of each layer's gated MLP.")
+    num_layers: Annotated[int, Field(ge=1, le=1024)] = Field(description="How many decoder layers are stacked.")
+    num_heads: Annotated[int, Field(ge=1, le=1024)] = Field(description="Query heads of each layer's attention.")
     num_kv_heads: Annotated[int, Field(ge=1, le=1024)] = Field(
         description="Number of key and value heads. Must divide `numHeads`; equal to it is multi-head attention."
     )
@@ -42,7 +42,9 @@ class Training(Strict):
     global_batch_size: Annotated[int, Field(ge=1, le=1_048_576)] = Field(
         description="Sequences an optimizer step, the same at every number of slices."
     )
-    sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = Field(description="Tokens a sequence.")
+    sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = Field(
+        description="Tokens a sequence. Each row of a batch is one sequence."
+    )
     seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = Field(
         default=0, description="Seeds the initial parameters and the order of the data."
     )
@@ -56,11 +58,17 @@ class Training(Strict):
 class Optimizer(Strict):
     """AdamW (Loshchilov and Hutter, arXiv 1711.05101) with clipping by the global norm."""
 
-    type: Literal["adamw"] = Field(default="adamw", description="The optimizer.")
-    learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(description="Peak learning rate.")
+    type: Literal["adamw"] = Field(
+        default="adamw", description="Which rule makes updates: `adamw`, Adam with decoupled weight decay."
+    )
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(
+        description="Peak learning rate, reached when the warm-up ends."
+    )
     beta1: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.9, description="Decay of the first moment.")
     beta2: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.95, description="Decay of the second moment.")
-    epsilon: Annotated[float, Field(gt=0, le=0.1)] = Field(default=1e-8, description="Added outside the root.")
+    epsilon: Annotated[float, Field(gt=0, le=0.1)] = Field(
+        default=1e-8, description="Added to the root of the second moment, against division by zero."
+    )
     weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(
         default=0.1, description="Decoupled weight decay of all matrices; norms are not decayed."
     )

@@ -4,7 +4,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import AbsolutePath, Duration, Label, LabelKey, ObjectName, Quantity, ShortName, Strict
+from trainingjob_api.base import (
+    A_SET,
+    BY_NAME,
+    AbsolutePath,
+    Duration,
+    Label,
+    LabelKey,
+    ObjectName,
+    Quantity,
+    ShortName,
+    Strict,
+)
 
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$", max_length=128)]
 
@@ -32,8 +43,8 @@ class Checkpoint(Strict):
     uri: AbsolutePath = Field(
         description="A folder on shared storage that `runtime.volumes` mounts, at least two levels deep."
     )
-    save: Save = Field(default=Save(), description="When to save.")
-    keep: Keep = Field(default=Keep(), description="What to keep.")
+    save: Save = Field(default=Save(), description="When a checkpoint is written.")
+    keep: Keep = Field(default=Keep(), description="Which checkpoints stay when newer ones are written.")
     takeover: bool = Field(
         default=False,
         description="Go on from the checkpoints of another job in this folder, and own the folder from now on. "
@@ -71,15 +82,19 @@ class Metrics(Strict):
 class KeyRef(Strict):
     """One key of a Secret or ConfigMap in the job's namespace."""
 
-    name: ObjectName = Field(description="Name of the object.")
-    key: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)] = Field(description="Key in its data.")
+    name: ObjectName = Field(description="Name of the Secret or ConfigMap, in the namespace of the job.")
+    key: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)] = Field(
+        description="Which entry of its data holds the value."
+    )
 
 
 class EnvVar(Strict):
     """One environment variable: exactly one of `value`, `secretKeyRef` and `configMapKeyRef`."""
 
-    name: EnvName = Field(description="Name of the variable.")
-    value: Annotated[str, Field(max_length=4096)] | None = Field(default=None, description="Its value as plain text.")
+    name: EnvName = Field(description="What the variable is called in the trainer's environment.")
+    value: Annotated[str, Field(max_length=4096)] | None = Field(
+        default=None, description="The value as plain text, which everybody who reads the job sees."
+    )
     secret_key_ref: KeyRef | None = Field(default=None, description="Take the value from a Secret.")
     config_map_key_ref: KeyRef | None = Field(default=None, description="Take the value from a ConfigMap.")
 
@@ -100,14 +115,16 @@ class Volume(Strict):
 
     name: ShortName = Field(description="Names the volume in the pod.")
     claim_name: ObjectName = Field(description="The PersistentVolumeClaim.")
-    mount_path: AbsolutePath = Field(description="Where the pods see it.")
-    read_only: bool = Field(default=False, description="Mount it read-only.")
+    mount_path: AbsolutePath = Field(description="The folder at which the pods see the volume.")
+    read_only: bool = Field(default=False, description="Let the pods read the volume, and never write to it.")
 
 
 class CompileCache(Strict):
     """JAX's persistent compilation cache."""
 
-    enabled: bool = Field(default=True, description="Keep compiled programs, so that a restart does not compile.")
+    enabled: bool = Field(
+        default=True, description="Keep compiled programs between restarts. Without it each new world compiles."
+    )
     path: AbsolutePath | None = Field(
         default=None, description="A folder to keep them in. Unset: a volume that lives as long as the pod."
     )
@@ -123,22 +140,36 @@ class Runtime(Strict):
         default=None, description="When to pull the image. Unset: as the operator was installed to."
     )
     image_pull_secrets: tuple[ObjectName, ...] = Field(
-        default=(), max_length=8, description="Secrets of the namespace that the image is pulled with."
+        default=(),
+        max_length=8,
+        description="Secrets of the namespace that the image is pulled with.",
+        json_schema_extra=A_SET,
     )
     service_account_name: ObjectName | None = Field(
         default=None, description="The pods' ServiceAccount. Naming one needs the right to `use` it. Unset: `default`."
     )
-    env: tuple[EnvVar, ...] = Field(default=(), max_length=64, description="Environment variables of the trainer.")
+    env: tuple[EnvVar, ...] = Field(
+        default=(), max_length=64, description="Environment variables of the trainer.", json_schema_extra=BY_NAME
+    )
     resources: Resources = Field(default=Resources(), description="Resources of one host's container.")
-    volumes: tuple[Volume, ...] = Field(default=(), max_length=16, description="Volumes to mount.")
-    compile_cache: CompileCache = Field(default=CompileCache(), description="The compilation cache.")
+    volumes: tuple[Volume, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Claims to mount in every pod, for data and checkpoints.",
+        json_schema_extra=BY_NAME,
+    )
+    compile_cache: CompileCache = Field(
+        default=CompileCache(), description="Where compiled programs are kept, so that a restart does not compile."
+    )
 
 
 class Toleration(Strict):
     """A toleration as in a pod's spec."""
 
     key: LabelKey | None = Field(default=None, description="Taint key. Unset with `Exists`: every taint.")
-    operator: Literal["Equal", "Exists"] = Field(default="Equal", description="How `value` is compared.")
+    operator: Literal["Equal", "Exists"] = Field(
+        default="Equal", description="`Equal` tolerates a taint with this `value`, `Exists` one with any."
+    )
     value: Label | None = Field(default=None, description="Taint value, for `Equal`.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         default=None, description="Taint effect. Unset: every effect."
@@ -152,8 +183,12 @@ class Scheduling(Strict):
     """Where the pods may run, and in which queue they wait."""
 
     queue_name: ObjectName | None = Field(default=None, description="A Kueue LocalQueue of the namespace.")
-    priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
-    node_selector: dict[LabelKey, Label] = Field(default={}, max_length=32, description="Labels a node must have.")
+    priority_class_name: ObjectName | None = Field(
+        default=None, description="The PriorityClass by which pods are scheduled and preempted."
+    )
+    node_selector: dict[LabelKey, Label] = Field(
+        default={}, max_length=32, description="Labels that a node must carry to run a pod of the job."
+    )
     tolerations: tuple[Toleration, ...] = Field(default=(), max_length=32, description="Taints the pods tolerate.")
     exclusive_topology: LabelKey | None = Field(
         default=None,

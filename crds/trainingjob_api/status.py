@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import BY_NAME, Strict
 from trainingjob_api.world import Span
 
 Text = Annotated[str, Field(max_length=1024)]
@@ -21,9 +21,13 @@ class Condition(Strict):
     type: Annotated[str, Field(max_length=64)] = Field(
         description="Valid, Queued, Running, Degraded, Suspended, Succeeded or Failed."
     )
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    reason: Annotated[str, Field(min_length=1, max_length=128)] = Field(description="Why, in one CamelCase word.")
-    message: Annotated[str, Field(max_length=8192)] = Field(default="", description="Why, in words.")
+    status: Literal["True", "False", "Unknown"] = Field(
+        description="Whether the condition holds now; Unknown: nobody can tell."
+    )
+    reason: Annotated[str, Field(min_length=1, max_length=128)] = Field(
+        description="Why, in one CamelCase word that programs can compare."
+    )
+    message: Annotated[str, Field(max_length=8192)] = Field(default="", description="Why, in words for people.")
     observed_generation: int = Field(default=0, description="The spec's generation that this speaks of.")
     last_transition_time: Time = Field(description="When `status` last changed.")
 
@@ -31,13 +35,13 @@ class Condition(Strict):
 class SizeStatus(Strict):
     """The plan at one number of slices."""
 
-    slices: int = Field(description="Number of slices.")
-    devices: int = Field(description="Number of devices.")
+    slices: int = Field(description="At how many slices this is the plan.")
+    devices: int = Field(description="How many JAX devices those slices have together.")
     valid: bool = Field(description="Whether the job may train at this size.")
-    why: Text = Field(default="", description="Why it may not.")
+    why: Text = Field(default="", description="What keeps the job from training at this size; empty where it may.")
     mesh: Text = Field(default="", description="The mesh, DCN and ICI degrees.")
     rows_per_shard: int = Field(default=0, description="Rows of a microbatch on each batch shard.")
-    accumulation: int = Field(default=0, description="Microsteps a step.")
+    accumulation: int = Field(default=0, description="Microsteps whose gradients are summed into one optimizer step.")
     padding_rows: int = Field(default=0, description="Rows of weight zero a step.")
     memory_bytes: int = Field(default=0, description="Estimated bytes a device.")
 
@@ -45,36 +49,40 @@ class SizeStatus(Strict):
 class PlanStatus(Strict):
     """What the spec comes to."""
 
-    parameters: int = Field(description="Number of parameters of the model.")
-    tokens_per_step: int = Field(description="Tokens an optimizer step.")
-    sizes: tuple[SizeStatus, ...] = Field(default=(), max_length=256, description="The plan of every size.")
+    parameters: int = Field(description="How many numbers the model learns.")
+    tokens_per_step: int = Field(description="Tokens that one optimizer step trains on, padding not counted.")
+    sizes: tuple[SizeStatus, ...] = Field(
+        default=(), max_length=256, description="What each number of slices comes to, from the fewest to the most."
+    )
 
 
 class WorldStatus(Strict):
     """The committed world: no agent hears of a generation that is not written here."""
 
-    generation: int = Field(description="Its number.")
-    slices: tuple[int, ...] = Field(default=(), max_length=256, description="The slices in it.")
+    generation: int = Field(description="The number of the world; each new one is higher.")
+    slices: tuple[int, ...] = Field(default=(), max_length=256, description="Which slices train in it, by index.")
     coordinator: Annotated[str, Field(max_length=300)] = Field(description="Address of JAX's coordination service.")
-    members: Annotated[str, Field(max_length=64)] = Field(description="Hash of its members.")
+    members: Annotated[str, Field(max_length=64)] = Field(
+        description="Hash of the pods in it: a claim holds for these alone."
+    )
     pods: tuple[Annotated[str, Field(max_length=320)], ...] = Field(
         default=(), max_length=4096, description="Its pods, `name/uid`, in the order of their process ids."
     )
-    since: Time = Field(description="When it was formed.")
-    why: Text = Field(default="", description="Why it was formed.")
+    since: Time = Field(description="When this world was formed.")
+    why: Text = Field(default="", description="What it was formed for: a loss, a return, an edit.")
 
 
 class ProgressStatus(Strict):
-    """How far training is."""
+    """How far training has come, and how fast it goes."""
 
-    step: int = Field(description="Optimizer steps done.")
-    of: int = Field(description="Optimizer steps in all.")
-    percent: float = Field(default=0.0, description="Share done, in percent.")
-    loss: float | None = Field(default=None, description="Newest training loss.")
+    step: int = Field(description="The newest optimizer step that is done.")
+    of: int = Field(description="The optimizer step at which the job succeeds.")
+    percent: float = Field(default=0.0, description="Share of all steps that is done, in percent.")
+    loss: float | None = Field(default=None, description="Mean loss of a token in the newest step.")
     grad_norm: float | None = Field(default=None, description="Newest global norm of the gradient.")
-    learning_rate: float | None = Field(default=None, description="Newest learning rate.")
+    learning_rate: float | None = Field(default=None, description="What the schedule gave the newest step.")
     tokens_per_second: float | None = Field(default=None, description="Tokens a second over all devices.")
-    step_seconds: float | None = Field(default=None, description="Seconds a step.")
+    step_seconds: float | None = Field(default=None, description="How long an optimizer step takes lately.")
     eta_seconds: int | None = Field(default=None, description="Estimated seconds to the last step.")
     evaluations: dict[str, float] = Field(default={}, max_length=8, description="Newest held-out loss by name.")
 
@@ -84,13 +92,15 @@ class CheckpointStatus(Strict):
 
     step: int = Field(description="Newest step that is saved, hashed and announced.")
     time: Time = Field(description="When the operator heard of it.")
-    tier: Literal["durable"] = Field(default="durable", description="Where it is.")
+    tier: Literal["durable"] = Field(
+        default="durable", description="Which storage holds it: `durable` outlives pods and nodes."
+    )
 
 
 class Restarts(Strict):
     """How often training began again after a world had ended without being asked."""
 
-    total: int = Field(default=0, description="All of them.")
+    total: int = Field(default=0, description="All of them, lost nodes among them.")
     counted: int = Field(default=0, description="Failures of the program: these count against `maxRestarts`.")
 
 
@@ -107,26 +117,30 @@ class Goodput(Strict):
 class Cause(Strict):
     """What ended a world."""
 
-    reason: Annotated[str, Field(max_length=64)] = Field(description="In one CamelCase word.")
-    message: Text = Field(default="", description="In words.")
-    slice: int | None = Field(default=None, description="The slice it began on.")
-    host: int | None = Field(default=None, description="The host it began on.")
-    node: Annotated[str, Field(max_length=253)] = Field(default="", description="That host's node.")
+    reason: Annotated[str, Field(max_length=64)] = Field(description="What happened, in one CamelCase word.")
+    message: Text = Field(default="", description="What happened, in words for people.")
+    slice: int | None = Field(
+        default=None, description="Index of the slice that failed first. Unset: no single one did."
+    )
+    host: int | None = Field(default=None, description="Index of the host in that slice that failed first.")
+    node: Annotated[str, Field(max_length=253)] = Field(
+        default="", description="The Kubernetes node that the host ran on."
+    )
     step: int | None = Field(default=None, description="The step that failed. Unset: none was running, or unknown.")
     exit_code: int | None = Field(default=None, description="Exit code of the program there.")
-    log: Annotated[str, Field(max_length=2048)] = Field(default="", description="Last lines of its log.")
+    log: Annotated[str, Field(max_length=2048)] = Field(default="", description="What the program there wrote last.")
 
 
 class Attempt(Strict):
     """One world's life."""
 
-    generation: int = Field(description="Its number.")
-    slices: int = Field(description="Number of slices in it.")
-    started: Time = Field(description="When it was formed.")
+    generation: int = Field(description="The generation of the world that it was.")
+    slices: int = Field(description="How many slices trained together.")
+    started: Time = Field(description="When its world was formed.")
     ended: Time | None = Field(default=None, description="When it ended. Unset: it has not.")
     first_step: int | None = Field(default=None, description="Step that it started from. Unset: it never restored.")
-    last_step: int | None = Field(default=None, description="Last step that it finished.")
-    cause: Cause | None = Field(default=None, description="What ended it.")
+    last_step: int | None = Field(default=None, description="Newest step that it reached. Unset: it never restored.")
+    cause: Cause | None = Field(default=None, description="What ended it. Unset: it has not ended.")
     recovery_seconds: float | None = Field(
         default=None, description="From the end of the world before it to its own first new step."
     )
@@ -138,12 +152,18 @@ class Display(Strict):
 
     slices: Annotated[str, Field(max_length=16)] = Field(default="", description="Training and wanted: `3/4`.")
     step: Annotated[str, Field(max_length=32)] = Field(default="", description="Done and in all: `1200/5000`.")
-    loss: Annotated[str, Field(max_length=16)] = Field(default="", description="Newest loss.")
-    goodput: Annotated[str, Field(max_length=16)] = Field(default="", description="In percent.")
-    mesh: Text = Field(default="", description="The current mesh.")
-    tokens_per_second: Annotated[str, Field(max_length=16)] = Field(default="", description="With a unit.")
-    eta: Annotated[str, Field(max_length=32)] = Field(default="", description="Time left.")
-    checkpoint: Annotated[str, Field(max_length=32)] = Field(default="", description="Newest durable step.")
+    loss: Annotated[str, Field(max_length=16)] = Field(default="", description="The newest loss, rounded.")
+    goodput: Annotated[str, Field(max_length=16)] = Field(
+        default="", description="Share of the time that trained, in percent."
+    )
+    mesh: Text = Field(default="", description="The mesh that trains now, DCN and ICI degrees.")
+    tokens_per_second: Annotated[str, Field(max_length=16)] = Field(
+        default="", description="Tokens a second over all devices, rounded."
+    )
+    eta: Annotated[str, Field(max_length=32)] = Field(default="", description="Estimated time to the last step.")
+    checkpoint: Annotated[str, Field(max_length=32)] = Field(
+        default="", description="The newest step that is saved for good."
+    )
     reason: Annotated[str, Field(max_length=128)] = Field(default="", description="Why the status is what it is.")
 
 
@@ -156,7 +176,7 @@ class TrainingJobStatus(Strict):
         default=(),
         max_length=16,
         description="Valid, Queued, Running, Degraded, Suspended, Succeeded and Failed.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        json_schema_extra={**BY_NAME, "x-kubernetes-list-map-keys": ["type"]},
     )
     problems: tuple[Annotated[str, Field(max_length=1024)], ...] = Field(
         default=(), max_length=64, description="What is wrong with the spec, all at once."
@@ -166,12 +186,14 @@ class TrainingJobStatus(Strict):
     lineage: tuple[Span, ...] = Field(
         default=(), max_length=128, description="Which generation trained which steps of the committed history."
     )
-    progress: ProgressStatus | None = Field(default=None, description="How far training is.")
+    progress: ProgressStatus | None = Field(
+        default=None, description="How far training has come, and how fast it goes."
+    )
     checkpoint: CheckpointStatus | None = Field(default=None, description="The newest durable checkpoint.")
     restarts: Restarts = Field(default=Restarts(), description="How often training began again unasked.")
-    goodput: Goodput = Field(default=Goodput(), description="Where the time went.")
+    goodput: Goodput = Field(default=Goodput(), description="How much of the time trained, and where the rest went.")
     attempts: tuple[Attempt, ...] = Field(default=(), max_length=20, description="The last 20 worlds, oldest first.")
     display: Display = Field(default=Display(), description="Single values for the columns of `kubectl get`.")
     start_time: Time | None = Field(default=None, description="When the pods were first asked for.")
     running_seconds: float = Field(default=0.0, description="Seconds not suspended, against the deadline.")
-    completion_time: Time | None = Field(default=None, description="When the job ended.")
+    completion_time: Time | None = Field(default=None, description="When the job succeeded or failed for good.")

@@ -98,7 +98,7 @@ class Span(Strict):
     `first` is the first step after the one it restored; `last` is None while a later generation has not yet restored.
     """
 
-    generation: Count = Field(description="The generation's number.")
+    generation: Count = Field(description="Which world trained these steps.")
     first: Count = Field(description="First step that it trained.")
     last: Count | None = Field(default=None, description="Last step of it that counts. Unset: it is not closed yet.")
 
