@@ -169,8 +169,9 @@ def _as_list(value: Any, sample: list[Any]) -> tuple[str, ...]:
 
 def _say_choice(error: _Error) -> tuple[str, tuple[str, ...]]:
     choices = tuple(re.findall(r"'([^']*)'", error["ctx"]["expected"]))
-    close = get_close_matches(str(error["input"])[:MAX_MATCHED], choices, n=1, cutoff=0.5)
-    return f"{show(error['input'])} is not one of {', '.join(choices)}.", tuple(close)
+    by_plain = {_plain(choice): choice for choice in choices}
+    close = get_close_matches(_plain(str(error["input"])[:MAX_MATCHED]), by_plain, n=1, cutoff=0.5)
+    return f"{show(error['input'])} is not one of {', '.join(choices)}.", tuple(by_plain[name] for name in close)
 
 
 def _say_limit(error: _Error) -> tuple[str, tuple[str, ...]]:

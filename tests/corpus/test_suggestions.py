@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
+from tests.core.plan.test_properties import specs
 from tests.corpus.cases import Case, Job, judge, load_cases
 from tests.corpus.suggestions import follow, read_suggestion
 from trainingjob_api.problem import Problem
@@ -63,6 +65,14 @@ def test_warnings_end_where_suggestions_are_followed(case: Case) -> None:
     assert len(followed) < MAX_ROUNDS, followed
     assert after.problems == ()
     assert silent(after.warnings) <= silent(before.warnings), followed
+
+
+@given(specs())
+@settings(max_examples=200, deadline=None)
+def test_suggestions_end_for_any_spec(raw: dict[str, Any]) -> None:
+    job, followed = follow_all({"metadata": {"name": "tiny"}, "spec": raw}, "problems")
+
+    assert suggesting(judge(job).problems) == [], followed
 
 
 FORMS: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {

@@ -93,7 +93,7 @@ def write_changes(field: FieldReference) -> str:
 
 def _table(fields: list[FieldReference], labels: list[str]) -> list[str]:
     rows = [
-        (label, one.type, write_default(one).partition(":")[0] if one.required else write_default(one), one.meaning)
+        (label, one.type, "required" if one.required else write_default(one), one.meaning)
         for label, one in zip(labels, fields, strict=True)
     ]
     return [f"  {line}" for line in align([("field", "type", "default", "meaning"), *rows])]

@@ -77,8 +77,11 @@ def nearest_multiples(factor: int, wanted: int) -> tuple[int, ...]:
 
 
 def _nearest(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
-    """Return changes of one axis that make the degrees multiply to the total, the smallest change first."""
-    changes: list[tuple[int, str]] = []
+    """Return changes of one axis that make the degrees multiply to the total, the smallest change first.
+
+    What splits an axis of the model further comes last: the model may not divide.
+    """
+    changes: list[tuple[bool, int, str]] = []
     for axis, degree in degrees.items():
         if degree == REST:
             continue
@@ -89,5 +92,5 @@ def _nearest(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
         left = total // others
         has_rest = any(other == REST for _, other in degrees.items())
         fitting = nearest_divisors(left, degree) if has_rest else (left,)
-        changes += [(abs(value - degree), f"{axis}: {value}") for value in fitting]
-    return tuple(text for _, text in sorted(changes)[:3])
+        changes += [(axis != "data" and value > degree, abs(value - degree), f"{axis}: {value}") for value in fitting]
+    return tuple(text for *_, text in sorted(changes)[:3])

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.learning import Model
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.machine import AxisDegrees, Parallelism
 from trainingjob_api.problem import Problem
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.memory import USABLE, DeviceMemory, measure_device
 from trainingjob_operator.core.mesh import (
+    REST,
     check_form,
     check_product,
     combine,
@@ -47,7 +48,7 @@ def plan_size(
     mesh = _resolve(spec, shape, num_slices)
     if mesh is None:
         return _check_mesh(spec, shape, num_slices)
-    problems = check_splits(spec.model, mesh.ici, mesh.dcn)
+    problems = check_splits(spec.model, mesh, spec.parallelism, is_filled=True)
     if problems:
         return problems
     device = measure_device(spec, combine(mesh.ici, mesh.dcn))
@@ -63,17 +64,23 @@ def describe_slice(shape: SliceShape) -> str:
     return f"the {plural(shape.num_devices, 'device')} of a slice of {shape.accelerator} {shape.topology}"
 
 
-def check_splits(model: Model, ici: AxisDegrees, dcn: AxisDegrees) -> list[Problem]:
-    """Check that the mesh's degrees divide the model's dims. Every degree is resolved."""
+def check_splits(model: Model, mesh: Mesh, asked: Parallelism, *, is_filled: bool) -> list[Problem]:
+    """Check that the mesh's degrees divide the model's dims.
+
+    `asked` is what is written. The mesh has a number in the place of each -1: what is left, or 1 where that is not
+    known and the mesh is not filled.
+    """
     dims = {
         "tensor": {"numHeads": model.num_heads, "numKvHeads": model.num_kv_heads, "mlpDim": model.mlp_dim},
         "fsdp": {"embedDim": model.embed_dim},
     }
-    inner, outer = dict(ici.items()), dict(dcn.items())
-    return [problem for axis in dims for problem in _check_axis(axis, dims[axis], inner[axis], outer[axis])]
+    return [problem for axis in dims for problem in _check_axis(axis, dims[axis], mesh, asked, is_filled=is_filled)]
 
 
-def _check_axis(axis: Axis, dims: dict[str, int], inner: int, outer: int) -> Iterator[Problem]:
+def _check_axis(
+    axis: Axis, dims: dict[str, int], mesh: Mesh, asked: Parallelism, *, is_filled: bool
+) -> Iterator[Problem]:
+    inner, outer = getattr(mesh.ici, axis), getattr(mesh.dcn, axis)
     degree = inner * outer
     undivided = [f"spec.model.{name}, {dim}" for name, dim in dims.items() if dim % degree]
     if not undivided:
@@ -81,16 +88,32 @@ def _check_axis(axis: Axis, dims: dict[str, int], inner: int, outer: int) -> Ite
     path, value, fixed = (ICI, inner, outer) if inner > 1 else (DCN, outer, inner)
     product = f"{inner} x {outer} across slices = {degree}" if inner > 1 and outer > 1 else str(value)
     message = f"{product} does not divide {' and '.join(undivided)}."
-    yield Problem(f"{path}.{axis}", value, message, _nearest_splits(dims, value, fixed))
-
-
-def _nearest_splits(dims: dict[str, int], value: int, fixed: int) -> tuple[str, ...]:
-    """Return the nearest degrees that divide several dims; a single dim is easier to change than a mesh."""
-    if len(dims) == 1:
-        (name, dim), *_ = dims.items()
-        return tuple(f"spec.model.{name}: {multiple}" for multiple in nearest_multiples(value * fixed, dim))
     common = math.gcd(*dims.values())
-    return tuple(str(near) for near in nearest_divisors(common // fixed, value)) if common % fixed == 0 else ()
+    if len(dims) == 1:  # one dim is easier to change than a mesh
+        nearest = tuple(f"spec.model.{name}: {near}" for name in dims for near in nearest_multiples(degree, common))
+    elif common % fixed:
+        nearest = ()
+    else:
+        degrees, written = (mesh.ici, asked.ici) if inner > 1 else (mesh.dcn, asked.dcn)
+        rest = next((other for other, degree in written.items() if degree == REST and other != axis), None)
+        if rest and not is_filled:
+            nearest = tuple(str(near) for near in nearest_divisors(common // fixed, value))
+        else:
+            nearest = _nearest_degrees(path, axis, common // fixed, degrees, rest)
+    yield Problem(f"{path}.{axis}", value, message, nearest)
+
+
+def _nearest_degrees(path: str, axis: Axis, common: int, degrees: AxisDegrees, rest: Axis | None) -> tuple[str, ...]:
+    """Return the nearest degrees of an axis that divide a number while the product stays what it is.
+
+    The axis `rest` takes what is left then. None: nobody asked for that, so `data` does, which splits only the batch.
+    """
+    kept = math.prod(degree for other, degree in degrees.items() if other not in (axis, rest or "data"))
+    left = math.prod(degree for _, degree in degrees.items()) // kept
+    near = nearest_divisors(math.gcd(common, left), getattr(degrees, axis))
+    if rest:
+        return tuple(str(degree) for degree in near)
+    return tuple(f"{path}.{axis}: {degree} and {path}.data: {left // degree}" for degree in near)
 
 
 def _resolve(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> Mesh | None:  # None: it does not multiply
@@ -188,6 +211,6 @@ def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: Training
 
 def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
     mesh = _resolve(spec, shape, num_slices)
-    if mesh is None or check_splits(spec.model, mesh.ici, mesh.dcn):
+    if mesh is None or check_splits(spec.model, mesh, spec.parallelism, is_filled=True):
         return False
     return _most_rows(spec, shape, measure_device(spec, combine(mesh.ici, mesh.dcn))) > 0

@@ -9,7 +9,7 @@ from trainingjob_api.problem import Problem
 from trainingjob_operator.core.hardware import CPU, Hardware
 from trainingjob_operator.core.mesh import REST, check_form, check_product
 from trainingjob_operator.core.rule import HardwareRule, Rule
-from trainingjob_operator.core.sizes import DCN, ICI, check_splits, describe_slice
+from trainingjob_operator.core.sizes import DCN, ICI, Mesh, check_splits, describe_slice
 from trainingjob_operator.core.units import plural
 
 MAX_HOSTS = 4096
@@ -83,7 +83,9 @@ def check_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_written_splits(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Degrees that are written out must divide the model, also where others are still wrong."""
-    yield from check_splits(spec.model, _written(spec.parallelism.ici), _written(spec.parallelism.dcn))
+    asked = spec.parallelism
+    mesh = Mesh(_written(asked.ici), _written(asked.dcn))
+    yield from check_splits(spec.model, mesh, asked, is_filled=False)
 
 
 def warn_of_tensor_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
