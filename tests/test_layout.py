@@ -3,15 +3,9 @@
 import operator
 import subprocess
 import sysconfig
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import BaseModel
-
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.status import TrainingJobStatus
 
 ROOT = Path(__file__).parent.parent
 PROJECT_FOLDERS = ("operator", "trainer", "crds", "tests", "e2e")
@@ -60,24 +54,3 @@ def test_every_make_target_is_phony() -> None:
     phony = {name for line in lines if line.startswith(".PHONY:") for name in line.split()[1:]}
 
     assert targets == phony
-
-
-def test_the_public_fields_change_only_on_purpose(golden: Callable[[Path, str], None]) -> None:
-    fields = [*list_fields("spec", TrainingJobSpec), *list_fields("status", TrainingJobStatus)]
-
-    golden(ROOT / "tests/golden/fields.txt", "\n".join(fields) + "\n")
-
-
-def list_fields(path: str, model: type[BaseModel]) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        here = f"{path}.{field.alias or name}"
-        yield here
-        for inner in models_in(field.annotation):
-            yield from list_fields(here, inner)
-
-
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from models_in(argument)

@@ -138,7 +138,7 @@ def test_what_the_api_server_checks_itself_is_told_where_it_stands() -> None:
 
 
 def test_what_may_change_while_a_job_lives() -> None:
-    assert field("model.embedDim").frozen.startswith("checkpoints hold this model.")
+    assert field("model.embedDim").frozen.startswith("the checkpoints hold the state of this model.")
     assert field("elastic.silenceAfter").frozen
     assert (field("elastic.maxRestarts").frozen, field("suspend").frozen, field("elastic").frozen) == ("", "", "")
 
