@@ -8,8 +8,8 @@ from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
-from trainingjob_operator.core.display import describe_mesh
 from trainingjob_operator.core.hardware import Hardware
+from trainingjob_operator.core.mesh import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
 from trainingjob_operator.core.units import percent, plural, short, size
 

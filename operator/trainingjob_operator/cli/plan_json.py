@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from trainingjob_api.problem import Problem
-from trainingjob_operator.core.display import describe_mesh
+from trainingjob_operator.core.mesh import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
 
 type Object = dict[str, Any]

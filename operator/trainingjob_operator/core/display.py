@@ -1,19 +1,10 @@
 """The plan and the state of a job as people read them: its sizes, and the strings in the columns of `kubectl get`."""
 
 from trainingjob_api.status import Display, PlanStatus, SizeStatus, TrainingJobStatus
-from trainingjob_api.world import Layout
+from trainingjob_operator.core.mesh import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
 from trainingjob_operator.core.situation import Situation
 from trainingjob_operator.core.units import short, span
-
-
-def describe_mesh(layout: Layout) -> str:
-    """Return a layout's mesh, axes of degree one left out: `dcn data=2 · ici fsdp=16 tensor=4`."""
-    parts = []
-    for network, degrees in (("dcn", layout.dcn), ("ici", layout.ici)):
-        axes = " ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree != 1)
-        parts.append(f"{network} {axes}" if axes else "")
-    return " · ".join(part for part in parts if part) or "one device"
 
 
 def display(plan: Plan, status: TrainingJobStatus, situation: Situation) -> Display:

@@ -8,6 +8,7 @@ import math
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import Problem
+from trainingjob_api.world import Layout
 
 REST = -1
 """The degree of the axis that takes what the others leave."""
@@ -55,6 +56,15 @@ def check_product(path: str, degrees: AxisDegrees, total: int, what: str) -> lis
 def combine(ici: AxisDegrees, dcn: AxisDegrees) -> dict[Axis, int]:
     """Return the degrees of the whole mesh."""
     return {axis: getattr(ici, axis) * getattr(dcn, axis) for axis in AXES}
+
+
+def describe_mesh(layout: Layout) -> str:
+    """Return a layout's mesh, axes of degree one left out: `dcn data=2 · ici fsdp=16 tensor=4`."""
+    parts = []
+    for network, degrees in (("dcn", layout.dcn), ("ici", layout.ici)):
+        axes = " ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree != 1)
+        parts.append(f"{network} {axes}" if axes else "")
+    return " · ".join(part for part in parts if part) or "one device"
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ PRODUCTS: dict[str, tuple[dict[str, int], int, list[str]]] = {
     "a product that is too small": (
         {"data": 2, "tensor": 2},
         8,
-        ["p: data=2 x fsdp=1 x tensor=2 is 4, but must fill 8. Nearest legal values: fsdp: 2, data: 4, tensor: 4."],
+        ["p: data=2 x fsdp=1 x tensor=2 is 4, but must fill 8. Nearest legal values: data: 4, fsdp: 2, tensor: 4."],
     ),
     "no single change helps": ({"data": 3, "tensor": 5}, 8, ["p: data=3 x fsdp=1 x tensor=5 is 15, but must fill 8."]),
     "-1 beside what does not divide": (
