@@ -1,14 +1,20 @@
 """Bad input on a real cluster: what `kubectl apply` answers, and what the condition says where only a host can know."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from e2e.cluster.commands import ClusterError
-from e2e.product import Job, Product, condition, load_example, wait_until
+from e2e.product import ROOT, Job, Product, change, condition, load_example, wait_until
 
 pytestmark = pytest.mark.cluster
+
+TRAININGJOB = str(Path(sys.executable).with_name("trainingjob"))
 
 type Submit = Callable[[dict[str, Any]], Job]
 
@@ -78,6 +84,63 @@ def test_apply_tells_all_problems_at_once(product: Product, namespace: str) -> N
 
     answer = str(refusal.value)
     assert all(path in answer for path in ("spec.model.num", "spec.slices.min", "spec.schedule.warmupSteps")), answer
+
+
+DRY: dict[str, dict[str, Any]] = {
+    "an unknown field": {"optimizer__learningrate": 1},
+    "a mesh that does not multiply": {"parallelism": {"ici": {"fsdp": 3}}},
+    "min above max": {"slices__min": 3, "slices__max": 2},
+    "many at once": {"model__numHeads": 5, "model__vocabSize": 100, "schedule": {"warmupSteps": 10_000}},
+    "a folder on no volume, and a warning": {"checkpoint__uri": "/elsewhere/run", "precision__compute": "bfloat16"},
+}
+"""What passes schema and CEL, so that the webhook's words are the answer."""
+
+
+@pytest.mark.parametrize("changes", DRY.values(), ids=DRY.keys())
+def test_a_dry_run_says_what_validate_says(
+    product: Product, namespace: str, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    manifest = load_example("demo", **changes)
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(manifest))
+    validated = subprocess.run([TRAININGJOB, "validate", str(file)], capture_output=True, text=True, check=False)
+    with pytest.raises(ClusterError) as refusal:
+        product.cluster.kubectl("apply", "--dry-run=server", "-n", namespace, "-f", str(file))
+
+    lines = validated.stdout.removeprefix(f"{file}: ").splitlines()
+    problems = [line for line in lines if not line.startswith("Warning")]
+    warnings = [line.removeprefix("Warning").strip() for line in lines if line.startswith("Warning")]
+    assert validated.returncode == 1
+    assert "\n".join(problems) in str(refusal.value)
+    assert [warning for warning in warnings if f"Warning: {warning}" not in str(refusal.value)] == []
+
+
+def test_the_definition_costs_the_api_server_little(product: Product) -> None:
+    said = product.cluster.kubectl("apply", "--dry-run=server", "-f", str(ROOT / "crds/trainingjob.yaml"))
+
+    assert "customresourcedefinition.apiextensions.k8s.io/trainingjobs.trainingjob.dev" in said
+
+
+FIXED: dict[str, dict[str, Any]] = {
+    "spec.model": {"model__numLayers": 3},
+    "spec.training": {"training__steps": 7},
+    "spec.slices": {"slices__max": 3},
+}
+
+
+@pytest.mark.parametrize(("path", "changes"), FIXED.items(), ids=FIXED.keys())
+def test_what_never_changes_says_what_to_do_instead(
+    product: Product, namespace: str, submit: Submit, path: str, changes: dict[str, Any]
+) -> None:
+    manifest = load_example("demo", suspend=True, checkpoint__uri="/shared/fixed")
+    job = submit(manifest)
+    with pytest.raises(ClusterError) as refusal:
+        product.submit(namespace, change(manifest, changes), name=job.name)
+
+    answer = str(refusal.value)
+    assert f"{path}: Invalid value" in answer, answer
+    assert "cannot change: " in answer
+    assert "checkpoint.takeover: true" in answer or "a checkpoint.uri of its own" in answer
 
 
 FAILED: dict[str, tuple[dict[str, Any], list[str]]] = {

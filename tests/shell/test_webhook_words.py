@@ -1,0 +1,86 @@
+"""One verdict, one text: what the webhook answers is what `trainingjob validate` prints."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from trainingjob_api.job import GROUP, KIND, VERSION
+from trainingjob_operator.cli.main import app
+from trainingjob_operator.core.validate import check_job
+from trainingjob_operator.shell.admission import Admission
+from trainingjob_operator.shell.admission_review import API_VERSION, MAX_WARNING
+
+EXAMPLES = Path(__file__).parents[2] / "crds/examples"
+INVALID = sorted((EXAMPLES / "invalid").glob("*.yaml"))
+
+
+def load(path: Path) -> dict[str, Any]:
+    job: dict[str, Any] = yaml.safe_load(path.read_text())
+    return job
+
+
+async def may_use(user: Any, namespace: str, name: str) -> bool:
+    del user, namespace, name
+    return True
+
+
+async def answer_to(job: dict[str, Any]) -> dict[str, Any]:
+    request = {
+        "uid": "u-1",
+        "kind": {"group": GROUP, "version": VERSION, "kind": KIND},
+        "operation": "CREATE",
+        "object": job,
+    }
+    review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "request": request}
+    answer = await Admission(check_job, may_use).answer(json.dumps(review).encode())
+    response: dict[str, Any] = answer["response"]
+    return response
+
+
+def validate(path: Path) -> tuple[str, list[str]]:
+    """Return the verdict that the command line prints, without the file's name, and its warnings."""
+    lines = CliRunner().invoke(app, ["validate", str(path)]).stdout.removeprefix(f"{path}: ").splitlines()
+    warnings = [line.removeprefix("Warning").strip() for line in lines if line.startswith("Warning")]
+    return "\n".join(line for line in lines if not line.startswith("Warning")), warnings
+
+
+@pytest.mark.parametrize("path", INVALID, ids=[path.stem for path in INVALID])
+async def test_an_invalid_job_is_refused_in_the_words_of_the_command_line(path: Path) -> None:
+    response = await answer_to(load(path))
+    verdict, warnings = validate(path)
+
+    assert response["allowed"] is False
+    assert response["status"]["message"] == verdict
+    assert rejoin(response.get("warnings", [])) == warnings
+
+
+@pytest.mark.parametrize("example", ["demo", "elastic", "fixed", "tpu-v5p-4-slices"])
+async def test_a_wasteful_job_is_warned_of_in_the_words_of_the_command_line(example: str, tmp_path: Path) -> None:
+    job = load(EXAMPLES / f"{example}.yaml")
+    job["spec"] |= {"evaluation": [{"name": "seen", "everySteps": 10**8, **job["spec"]["data"]["train"][0]}]}
+    job["spec"]["training"]["globalBatchSize"] += 1
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+
+    response = await answer_to(job)
+    _, warnings = validate(path)
+
+    assert response["allowed"] is True
+    assert len(warnings) >= 2
+    assert rejoin(response["warnings"]) == warnings
+    assert all(len(line) <= MAX_WARNING for line in response["warnings"])
+
+
+def rejoin(lines: list[str]) -> list[str]:
+    """Return warnings that were broken into lines as they were before."""
+    whole: list[str] = []
+    for line in lines:
+        if line.startswith("… "):
+            whole[-1] += line.removeprefix("…")
+        else:
+            whole.append(line)
+    return whole
