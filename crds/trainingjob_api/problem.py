@@ -3,9 +3,12 @@
 The webhook, the condition on the object and the command line print the same text, made here once.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+_NO_TEXT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9]*)?([eE][-+]?[0-9]+)?|true|false|null", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,10 @@ class Problem:
 
     `path` is the field as a user writes it (`spec.model.numHeads`), `value` what stands there, `message` what must
     hold instead, `nearest` the legal values closest to it, best first (empty: there are none to compute).
+
+    A program can follow `nearest` too: it is a value in YAML for the path, perhaps with a remark in parentheses, or
+    changes of other fields, `fsdp: 4 and data: 1`. Fields that begin with `spec.` are paths, others stand below the
+    problem's own. Of a field that nobody knows, it is the right name.
     """
 
     path: str
@@ -28,6 +35,11 @@ class Problem:
             return text
         label = "Nearest legal value" if len(self.nearest) == 1 else "Nearest legal values"
         return f"{text} {label}: {', '.join(self.nearest)}."
+
+
+def as_text(value: str) -> str:
+    """Return a text as a suggestion shows it: in quotes where YAML would else read a number or a truth."""
+    return f'"{value}"' if _NO_TEXT.fullmatch(value) else value
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path
-from trainingjob_api.problem import Problem
+from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.sample import sample_at
 
 MAX_SHOWN = 60
@@ -198,7 +198,7 @@ def _say_pattern(error: _Error) -> tuple[str, tuple[str, ...]]:
         return message, ()
     mend = next((mend for words, mend in _MENDS.items() if PATTERNS[pattern].startswith(words)), str)
     mended = mend(value[:MAX_SHOWN])
-    return message, (mended,) if mended != value and re.fullmatch(pattern, mended) else ()
+    return message, (as_text(mended),) if mended != value and re.fullmatch(pattern, mended) else ()
 
 
 def _slug(text: str) -> str:

@@ -80,6 +80,7 @@ FORMS: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
     "a number as text": ("spec.scheduling.queueName", '"7"', [("spec.scheduling.queueName", "7")]),
     "a word": ("spec.data.train[0].path", "python:json", [("spec.data.train[0].path", "python:json")]),
     "a remark": ("spec.slices.topology", "4x4 (16 chips)", [("spec.slices.topology", "4x4")]),
+    "a text that looks like a number": ("spec.slices.topology", '"8" (8 GPUs)', [("spec.slices.topology", "8")]),
     "a field below": ("spec.parallelism.ici", "fsdp: 4", [("spec.parallelism.ici.fsdp", 4)]),
     "another field": ("spec.parallelism.ici.fsdp", "spec.model.embedDim: 64", [("spec.model.embedDim", 64)]),
     "two fields": ("spec.slices", "min: 1 and max: 2", [("spec.slices.min", 1), ("spec.slices.max", 2)]),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from trainingjob_api.problem import as_text
 from trainingjob_operator.core.plan import UNKNOWN, Rates, SliceShape
 from trainingjob_operator.core.units import plural
 
@@ -121,7 +122,7 @@ class Hardware:
         row = self.rows[accelerator]
         noun = "GPU" if row.platform == "cuda" else "chip"
         nearest = sorted(row.slices, key=lambda one: _distance(wanted, parse_dims(one.topology)))
-        return [f"{one.topology} ({plural(one.num_chips, noun)})" for one in nearest[:count]]
+        return [f"{as_text(one.topology)} ({plural(one.num_chips, noun)})" for one in nearest[:count]]
 
     def larger_topologies(self, shape: SliceShape) -> list[str]:
         """Return the most compact topology of each larger number of chips, the fewest first; none for `cpu`."""

@@ -12,7 +12,7 @@ from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.learning import Model
 from trainingjob_api.machine import AxisDegrees, Parallelism
-from trainingjob_api.problem import Problem
+from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.memory import USABLE, DeviceMemory, measure_device
@@ -202,7 +202,7 @@ def _ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardwar
 def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: TrainingJobSpec, fitting: SliceShape) -> str:
     """Return the fields in which a changed spec differs, with their new values."""
     values = {
-        "spec.slices.topology": (shape.topology, fitting.topology),
+        "spec.slices.topology": (as_text(shape.topology), as_text(fitting.topology)),
         "spec.memory.remat": (spec.memory.remat, changed.memory.remat),
         "spec.training.sequenceLength": (spec.training.sequence_length, changed.training.sequence_length),
     }

@@ -162,8 +162,8 @@ NEAREST: dict[str, tuple[str, str, list[str]]] = {
     "the right chips in another order": ("tpu-v4", "8x4x4", ["4x4x8 (128 chips)", "4x4x12 (192 chips)"]),
     "one dim for two": ("tpu-v5e", "16", ["4x4 (16 chips)", "4x8 (32 chips)"]),
     "nothing at all": ("tpu-v5e", "0x0", ["1x1 (1 chip)", "2x2 (4 chips)"]),
-    "a node of sixteen GPUs": ("nvidia-h100", "16", ["8 (8 GPUs)", "4 (4 GPUs)"]),
-    "a node and its GPUs": ("nvidia-b200", "1x8", ["8 (8 GPUs)", "4 (4 GPUs)"]),
+    "a node of sixteen GPUs": ("nvidia-h100", "16", ['"8" (8 GPUs)', '"4" (4 GPUs)']),
+    "a node and its GPUs": ("nvidia-b200", "1x8", ['"8" (8 GPUs)', '"4" (4 GPUs)']),
     "cpu without devices": ("cpu", "3", ["3x1"]),
     "cpu above its limits": ("cpu", "1000x0", ["256x1"]),
 }

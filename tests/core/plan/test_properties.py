@@ -112,7 +112,7 @@ def test_the_plan_of_a_written_out_spec_is_the_same(raw: dict[str, Any]) -> None
 def test_a_nearest_topology_is_one(raw: dict[str, Any], data: st.DataObject) -> None:
     dims = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=3))
     accelerator = data.draw(st.sampled_from(BUILTIN.names))
-    nearest = BUILTIN.nearest_topologies(accelerator, "x".join(map(str, dims)))[0].split()[0]
+    nearest = BUILTIN.nearest_topologies(accelerator, "x".join(map(str, dims)))[0].split()[0].strip('"')
     raw["slices"] |= {"accelerator": accelerator, "topology": nearest}
 
     assert "spec.slices.topology" not in {problem.path for problem in check_job("tiny", raw).problems}
