@@ -1,6 +1,7 @@
 """Whatever is posted to the webhook, at whatever speed: it answers in words, soon, and stays up."""
 
 import asyncio
+import gzip
 import io
 import json
 import time
@@ -64,6 +65,12 @@ class Webhook:
         async with self.client.post(PATH, data=io.BytesIO(body)) as response:
             is_review = response.content_type == "application/json"
             return response.status, await response.json() if is_review else await response.text()
+
+    async def post_packed(self, packed: bytes) -> int:
+        """Return the status of the answer to a body that is sent compressed."""
+        async with self.client.post(PATH, data=packed, headers={"Content-Encoding": "gzip"}) as response:
+            await response.read()
+            return response.status
 
     async def knock(self, *pieces: bytes, num_bytes: int) -> bytes:
         """Announce a body, send only pieces of it, and return what is answered."""
@@ -200,6 +207,23 @@ async def test_memory_does_not_follow_the_size_of_a_body() -> None:
 
     assert peak < 128 * 2**20
     assert left < 2**20
+
+
+async def test_a_bomb_is_not_blown_up(webhook: Webhook) -> None:
+    bomb = gzip.compress(b"[" + b" " * 80_000_000, 1)
+    tracemalloc.start()
+    try:
+        begun = time.process_time()
+        status = await webhook.post_packed(bomb)
+        taken = time.process_time() - begun
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert status == 400
+    assert taken < 1
+    assert peak < 32 * 2**20
+    assert webhook.intake.held == 0
 
 
 async def test_a_body_that_stands_still_is_given_up(webhook: Webhook) -> None:
