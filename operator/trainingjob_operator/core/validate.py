@@ -17,6 +17,7 @@ from trainingjob_operator.core import (
     validate_machine,
     validate_running,
     validate_sizes,
+    validate_storage,
 )
 from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.hardware_builtin import BUILTIN
@@ -26,11 +27,18 @@ from trainingjob_operator.core.planning import Sizes, assemble, find_slice, plan
 from trainingjob_operator.core.rule import apply_rules
 from trainingjob_operator.core.units import plural
 
-RULES = (*validate_machine.RULES, *validate_learning.RULES, *validate_data.RULES, *validate_running.RULES)
+RULES = (
+    *validate_machine.RULES,
+    *validate_learning.RULES,
+    *validate_data.RULES,
+    *validate_storage.RULES,
+    *validate_running.RULES,
+)
 WARNINGS = (
     *validate_machine.WARNINGS,
     *validate_learning.WARNINGS,
     *validate_data.WARNINGS,
+    *validate_storage.WARNINGS,
     *validate_running.WARNINGS,
 )
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")

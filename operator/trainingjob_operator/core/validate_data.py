@@ -29,6 +29,13 @@ def check_tokenizer(spec: TrainingJobSpec) -> Iterator[Problem]:
             yield Problem(f"spec.tokenizer.{field}", value, message, nearest)
 
 
+def check_tokenizer_path(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The tokenizer is named by where it is."""
+    path = spec.tokenizer.path
+    if path is not None and ".." in PurePosixPath(path).parts:
+        yield Problem("spec.tokenizer.path", path, f"{path} steps upwards: name the file itself.")
+
+
 def check_source_names(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Names tell sources apart in messages and metrics."""
     for section, sources in _sources(spec):
@@ -109,6 +116,7 @@ def _numbered(source: TextSource) -> Iterable[tuple[int, str]]:
 
 RULES = (
     Rule(("tokenizer",), check_tokenizer),
+    Rule(("tokenizer.path",), check_tokenizer_path),
     Rule(SECTIONS, check_source_names),
     Rule(SECTIONS, check_data_paths),
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.learning import Schedule
 from trainingjob_api.problem import Problem
-from trainingjob_operator.core.mesh import nearest_divisors, nearest_multiples
+from trainingjob_operator.core.mesh import nearest_divisors
 from trainingjob_operator.core.rule import Rule
 
 BYTE_VOCABULARY = 257
@@ -70,35 +70,6 @@ def warn_of_bfloat16_parameters(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.precision.params", "bfloat16", message, ("float32",))
 
 
-def warn_of_rare_saves(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A job that never saves on its way loses everything with its first failure."""
-    every, steps = spec.checkpoint.save.every_steps, spec.training.steps
-    if every > steps:
-        message = f"{every} is above spec.training.steps, {steps}: a failure before the end starts from scratch."
-        yield Problem("spec.checkpoint.save.everySteps", every, message, (str(max(steps // 10, 1)),))
-
-
-def warn_of_unsaved_keeps(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Only saved steps can be kept."""
-    keep, save = spec.checkpoint.keep.every_steps, spec.checkpoint.save.every_steps
-    if keep is not None and keep % save and keep <= spec.training.steps:
-        message = (
-            f"{keep} is not a multiple of spec.checkpoint.save.everySteps, {save}: some steps are not there to keep."
-        )
-        nearest = tuple(str(multiple) for multiple in nearest_multiples(save, keep))
-        yield Problem("spec.checkpoint.keep.everySteps", keep, message, nearest)
-
-
-def warn_of_rare_keeps(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A step above the last one is never there to keep."""
-    keep, steps = spec.checkpoint.keep.every_steps, spec.training.steps
-    if keep is not None and keep > steps:
-        message = f"{keep} is above spec.training.steps, {steps}: no step is kept for good."
-        yield Problem(
-            "spec.checkpoint.keep.everySteps", keep, message, (str(min(spec.checkpoint.save.every_steps, steps)),)
-        )
-
-
 def warn_of_emulated_bfloat16(spec: TrainingJobSpec) -> Iterator[Problem]:
     """CPUs compute bfloat16 in float32 and round after each operation."""
     if spec.slices.accelerator == "cpu" and spec.precision.compute == "bfloat16":
@@ -116,8 +87,5 @@ WARNINGS = (
     Rule(("metrics.everySteps", "training.steps"), warn_of_rare_metrics),
     Rule(("schedule.type", "schedule.finalFraction"), warn_of_idle_fraction),
     Rule(("precision.params",), warn_of_bfloat16_parameters),
-    Rule(("checkpoint.save.everySteps", "training.steps"), warn_of_rare_saves),
-    Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_unsaved_keeps),
-    Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_rare_keeps),
     Rule(("slices.accelerator", "precision.compute"), warn_of_emulated_bfloat16),
 )

@@ -1,15 +1,12 @@
-"""Rules about storage, pods, scheduling and elasticity."""
+"""Rules about pods, scheduling and elasticity."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
 
-from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME, seconds
+from trainingjob_api.base import seconds
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_api.running import Elastic, EnvVar
-from trainingjob_operator.core.folders import is_below, is_reserved
 from trainingjob_operator.core.hardware import Hardware
-from trainingjob_operator.core.names import free_name
 from trainingjob_operator.core.quantity import parse_bytes, parse_quantity
 from trainingjob_operator.core.rule import HardwareRule, Rule
 
@@ -28,67 +25,6 @@ MIN_MEMORY = "256Mi"
 """Python with JAX does not start on less."""
 MIN_SILENCE = 2
 """Seconds. Agents report about once a second."""
-
-
-def check_checkpoint_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Checkpoints must outlive the pod: they lie in a folder of a writable volume."""
-    uri = PurePosixPath(spec.checkpoint.uri)
-    mounts = [volume for volume in spec.runtime.volumes if uri.is_relative_to(volume.mount_path)]
-    volume = max(mounts, key=lambda volume: len(PurePosixPath(volume.mount_path).parts), default=None)
-    path, name = "spec.checkpoint.uri", uri.name or "run"
-    nearest = tuple(f"{mount.rstrip('/')}/{name}" for mount in _writable_mounts(spec))
-    if ".." in uri.parts:
-        yield Problem(path, str(uri), f"{uri} steps upwards: name the folder itself.")
-    elif volume is None:
-        message = f"{uri} is on none of spec.runtime.volumes: checkpoints there would end with the pod."
-        if not nearest:
-            message += " Mount a PersistentVolumeClaim that all hosts share, and name a folder below it."
-        yield Problem(path, str(uri), message, nearest)
-    elif volume.read_only:
-        yield Problem(path, str(uri), f"{uri} is on the volume {volume.name}, which is mounted read-only.", nearest)
-    elif len(uri.parts) < 3 or uri == PurePosixPath(volume.mount_path):
-        message = f"{uri} is the top of a volume: a job owns its folder alone, so give it one below."
-        yield Problem(path, str(uri), message, (f"{volume.mount_path.rstrip('/')}/run",))
-
-
-def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Volumes have names and mount paths of their own, away from the pod's."""
-    taken = {volume.name for volume in spec.runtime.volumes}
-    for number, volume in enumerate(spec.runtime.volumes):
-        at, earlier = f"spec.runtime.volumes[{number}]", spec.runtime.volumes[:number]
-        nearest = (_free_mount(spec, volume.name),)
-        mount = PurePosixPath(volume.mount_path)
-        if volume.name in {one.name for one in earlier}:
-            message = f"{volume.name} is the name of another volume."
-            free = free_name(volume.name, taken, MAX_SHORT_NAME)
-            taken.add(free)
-            yield Problem(f"{at}.name", volume.name, message, (free,))
-        if ".." in mount.parts:
-            yield Problem(f"{at}.mountPath", volume.mount_path, f"{mount} steps upwards: name the folder itself.")
-        elif is_reserved(volume.mount_path):
-            message = f"{mount} belongs to the pod itself."
-            yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
-        elif mount in {PurePosixPath(one.mount_path) for one in earlier}:
-            message = f"{mount} is the mount path of another volume."
-            yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
-
-
-def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Compiled programs need a folder that can be written."""
-    path, writable = spec.runtime.compile_cache.path, _writable_mounts(spec)
-    if path is None:
-        return
-    if ".." in PurePosixPath(path).parts or not any(is_below(path, mount) for mount in writable):
-        message = f"{path} is on no writable volume of spec.runtime.volumes; leave it out to use one of the pod's own."
-        nearest = tuple(f"{mount.rstrip('/')}/compile-cache" for mount in writable)
-        yield Problem("spec.runtime.compileCache.path", path, message, nearest)
-
-
-def check_tokenizer_path(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The tokenizer is named by where it is."""
-    path = spec.tokenizer.path
-    if path is not None and ".." in PurePosixPath(path).parts:
-        yield Problem("spec.tokenizer.path", path, f"{path} steps upwards: name the file itself.")
 
 
 def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -171,16 +107,6 @@ def warn_of_idle_cooldown(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.elastic.growCooldown", cooldown, message)
 
 
-def warn_of_idle_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Programs that are not kept need no folder."""
-    cache = spec.runtime.compile_cache
-    if cache.path is not None and not cache.enabled:
-        message = f"{cache.path} has no effect while the cache is off."
-        yield Problem(
-            "spec.runtime.compileCache.path", cache.path, message, ("spec.runtime.compileCache.enabled: true",)
-        )
-
-
 def warn_of_moving_image(spec: TrainingJobSpec) -> Iterator[Problem]:
     """All hosts of a world must run one program, also those that come later."""
     image = spec.runtime.image or ""
@@ -207,18 +133,6 @@ def warn_of_idle_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
             yield Problem(f"spec.runtime.env[{number}].value", variable.value, message)
 
 
-def _writable_mounts(spec: TrainingJobSpec) -> list[str]:
-    """Return where files can be written that outlive the pod."""
-    return [one.mount_path for one in spec.runtime.volumes if not (one.read_only or is_reserved(one.mount_path))]
-
-
-def _free_mount(spec: TrainingJobSpec, name: str) -> str:
-    """Return a mount path for a volume that no other one has."""
-    taken = {str(PurePosixPath(volume.mount_path)) for volume in spec.runtime.volumes}
-    path = f"/mnt/{name}"
-    return free_name(path, taken, MAX_PATH) if path in taken else path
-
-
 def _given(variable: EnvVar) -> list[str]:
     values = {
         "value": variable.value,
@@ -228,13 +142,7 @@ def _given(variable: EnvVar) -> list[str]:
     return [name for name, value in values.items() if value is not None]
 
 
-_MOUNTS = "runtime.volumes"
-
 RULES: tuple[Rule | HardwareRule, ...] = (
-    Rule(("checkpoint.uri", _MOUNTS), check_checkpoint_uri),
-    Rule((_MOUNTS,), check_volumes),
-    Rule(("runtime.compileCache.path", _MOUNTS), check_compile_cache),
-    Rule(("tokenizer.path",), check_tokenizer_path),
     Rule(("runtime.env",), check_env),
     Rule(("runtime.resources",), check_resources),
     Rule(("runtime.imagePullSecrets",), check_pull_secrets),
@@ -244,7 +152,6 @@ RULES: tuple[Rule | HardwareRule, ...] = (
 )
 WARNINGS = (
     Rule(("slices.count", "elastic.growCooldown"), warn_of_idle_cooldown),
-    Rule(("runtime.compileCache",), warn_of_idle_cache_path),
     Rule(("runtime.image",), warn_of_moving_image),
     Rule(("runtime.env",), warn_of_plain_secrets),
     Rule(("runtime.env",), warn_of_idle_flags),
