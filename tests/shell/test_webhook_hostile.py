@@ -77,11 +77,16 @@ class Webhook:
         assert self.client.port
         reader, writer = await asyncio.open_connection("127.0.0.1", self.client.port)
         writer.write(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {num_bytes}\r\n\r\n".encode())
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(STALL / 2)
+
+        async def send() -> None:
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(STALL / 2)
+
+        sending = asyncio.create_task(send())
         answer = await reader.readuntil(b"\r\n\r\n")
+        sending.cancel()
         writer.close()
         return answer
 
@@ -238,7 +243,7 @@ async def test_a_body_that_stands_still_is_given_up(webhook: Webhook) -> None:
 async def test_a_body_that_trickles_is_given_up(webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainingjob_operator.shell.webhook.BODY_SECONDS", 2 * STALL)
 
-    answer = await webhook.knock(*[b" "] * 5, num_bytes=1000)
+    answer = await asyncio.wait_for(webhook.knock(*[b" "] * 100, num_bytes=1000), timeout=20 * STALL)
 
     assert b" 408 " in answer
 
