@@ -104,7 +104,7 @@ def test_exit_codes_tell_no_from_no_answer(args: tuple[str, ...], want: int) -> 
     assert call(*args).code == want
 
 
-@pytest.mark.parametrize("command", ["validate", "plan", "explain"])
+@pytest.mark.parametrize("command", ["validate", "plan", "render", "explain"])
 def test_help_says_the_exit_codes(command: str) -> None:
     assert "Exit codes: 0 " in call(command, "--help").out
 

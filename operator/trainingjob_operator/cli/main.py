@@ -134,6 +134,8 @@ def render(
     """Print the objects that a job becomes.
 
     They are what the operator would create. Names end in a hash of the job's UID, which only the API server can give.
+
+    Exit codes: 0 the job is valid, 1 it has problems, 2 a file cannot be read or written, or does not hold one job.
     """
     from trainingjob_operator.cli.hardware import read_hardware
     from trainingjob_operator.cli.render import render_file
