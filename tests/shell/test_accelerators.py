@@ -70,7 +70,11 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "a resource without a domain": ("gpu", {**ROW, "resource": "gpu"}, "resource: String should match"),
     "memory that is no amount": ("gpu", {**ROW, "memory": "80 GB"}, "memory: String should match"),
     "a rate below zero": ("gpu", {**ROW, "rates": {"link": -1}}, "rates.link: Input should be greater than"),
-    "a rate without end": ("gpu", {**ROW, "rates": {"link": float("inf")}}, "rates.link: Input should be a finite number"),
+    "a rate without end": (
+        "gpu",
+        {**ROW, "rates": {"link": float("inf")}},
+        "rates.link: Input should be a finite number",
+    ),
     "hosts that do not divide the chips": (
         "gpu",
         {**ROW, "topologies": {"8": {"hosts": 3}}},
