@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import AXES, Axis, Strict
 
 Degree = Annotated[int, Field(ge=-1, le=65536)]
 """How many ways an axis is split; -1 takes what the other axes leave. 0 is refused by a rule that names the field."""
@@ -50,12 +50,28 @@ class AxisDegrees(Strict):
     """How many ways each mesh axis is split. At most one axis is -1: it takes what the others leave."""
 
     data: Degree = Field(default=1, description="Data parallelism: replicas of the parameters.")
+    stage: Degree = Field(default=1, description="Pipeline parallelism: each stage has its share of the layers.")
     fsdp: Degree = Field(default=1, description="Fully sharded data parallelism: data and parameters are split alike.")
+    context: Degree = Field(
+        default=1,
+        description="Context parallelism: sequences are split, and parameters as by `fsdp`. Attention gathers the keys "
+        "and values of the whole sequence.",
+    )
     tensor: Degree = Field(default=1, description="Tensor parallelism: heads and MLP columns are split.")
 
-    def items(self) -> tuple[tuple[str, int], ...]:
+    def items(self) -> tuple[tuple[Axis, int], ...]:
         """Return (axis, degree) in mesh order."""
-        return (("data", self.data), ("fsdp", self.fsdp), ("tensor", self.tensor))
+        return tuple((axis, getattr(self, axis)) for axis in AXES)
+
+
+class Pipeline(Strict):
+    """How the stages of a pipeline share a batch (GPipe; Huang et al., arXiv 1811.06965)."""
+
+    microbatches: Annotated[int, Field(ge=1, le=65536)] | None = Field(
+        default=None,
+        description="Microbatches that are in the pipeline together; a multiple of the stages. More of them leave the "
+        "stages less idle and take more memory. Unset: at least four times the stages, where the batch allows it.",
+    )
 
 
 class Parallelism(Strict):
@@ -69,3 +85,4 @@ class Parallelism(Strict):
         default=AxisDegrees(data=-1),
         description="Degrees across slices; their product is the number of slices.",
     )
+    pipeline: Pipeline = Field(default=Pipeline(), description="What matters where the axis `stage` is split.")

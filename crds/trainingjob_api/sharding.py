@@ -9,15 +9,16 @@ from trainingjob_api.base import Axis
 
 RULES: dict[str, tuple[Axis, ...]] = {
     "batch": ("data", "fsdp"),
-    "embed": ("fsdp",),
+    "embed": ("fsdp", "context"),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "mlp": ("tensor",),
     "vocab": ("tensor",),
-    "layers": (),
+    "layers": ("stage",),
+    "stages": ("stage",),
     "head": (),
     "norm": (),
-    "length": (),
+    "length": ("context",),
 }
 """Mesh axes that split a tensor's dim, by the dim's logical axis."""
 

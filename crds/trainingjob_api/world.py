@@ -18,8 +18,9 @@ Count = Annotated[int, Field(ge=0)]
 class Layout(Strict):
     """How the program lies over the devices at one number of slices. Every number is resolved: no -1.
 
-    A batch of G rows is cut into `accumulation` microsteps of `rows_per_shard` rows on each of the mesh's batch
-    shards (the axes data and fsdp, over ICI and DCN); the last `padding_rows` of them carry weight zero.
+    A batch of G rows is cut into `accumulation` microsteps of `microbatches` microbatches, and these into
+    `rows_per_shard` rows on each of the mesh's batch shards (the axes data and fsdp, over ICI and DCN); the last
+    `padding_rows` of them carry weight zero. Only a pipeline has several microbatches a microstep.
     """
 
     num_slices: Count
@@ -29,6 +30,7 @@ class Layout(Strict):
     dcn: AxisDegrees
     rows_per_shard: Count
     accumulation: Count
+    microbatches: Annotated[int, Field(ge=1)] = 1
     padding_rows: Count
 
     @property
@@ -47,8 +49,8 @@ class Layout(Strict):
         return self.ici.data * self.ici.fsdp * self.dcn.data * self.dcn.fsdp
 
     @property
-    def rows_per_microstep(self) -> int:
-        """Return the rows of one microstep over all devices, padding included."""
+    def rows_per_microbatch(self) -> int:
+        """Return the rows of one microbatch over all devices, padding included."""
         return self.batch_shards * self.rows_per_shard
 
 

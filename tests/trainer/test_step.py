@@ -102,7 +102,7 @@ def reference_losses() -> list[float]:
 
     for number in range(1, NUM_STEPS + 1):
         tree = jax.tree.unflatten(structure, [jnp.asarray(leaf, jnp.float32) for leaf in params.values()])
-        loss, grads = gradients(tree, run.batch(number).tokens[0])
+        loss, grads = gradients(tree, run.batch(number).tokens[0, 0])
         seen.append(float(loss))
         fraction = spec.schedule.final_fraction
         progress = number / NUM_STEPS
@@ -118,7 +118,7 @@ def test_the_forward_pass_is_that_of_the_reference() -> None:
 
     total, weight = run.evaluate(run.state.params, batch)
 
-    want = [row_losses(spec, numpy_tree(run.state.params), row) for row in np.asarray(batch.tokens[0])]
+    want = [row_losses(spec, numpy_tree(run.state.params), row) for row in np.asarray(batch.tokens[0, 0])]
     assert float(weight) == np.size(want)
     assert float(total) == pytest.approx(np.sum(want), rel=1e-5)
 
@@ -133,6 +133,24 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "data 2, fsdp 2, tensor 2, accumulation 2": make_layout(
         devices_per_host=8, ici=AxisDegrees(data=2, fsdp=2, tensor=2), rows_per_shard=1, accumulation=2
+    ),
+    "context 4, tensor 2, accumulation 2": make_layout(
+        devices_per_host=8, ici=AxisDegrees(context=4, tensor=2), rows_per_shard=4, accumulation=2
+    ),
+    "data 2 over slices, fsdp 2, context 2": make_layout(
+        num_slices=2, devices_per_host=4, ici=AxisDegrees(fsdp=2, context=2), dcn=AxisDegrees(data=2), rows_per_shard=2
+    ),
+    "2 stages, fsdp 2, tensor 2, 4 microbatches": make_layout(
+        devices_per_host=8, ici=AxisDegrees(stage=2, fsdp=2, tensor=2), rows_per_shard=1, microbatches=4
+    ),
+    "data 2 over slices, 2 stages, context 2, accumulation 2": make_layout(
+        num_slices=2,
+        devices_per_host=4,
+        ici=AxisDegrees(stage=2, context=2),
+        dcn=AxisDegrees(data=2),
+        rows_per_shard=1,
+        microbatches=2,
+        accumulation=2,
     ),
     "fsdp over slices, 6 shards, accumulation 2, padding": make_layout(
         num_slices=2,
@@ -313,7 +331,7 @@ def test_padding_may_hold_anything() -> None:
     run = Run(spec_with(), LAYOUTS[PADDED])
     batch = run.batch(1)
     tokens = np.array(batch.tokens)
-    tokens[-1, -1] = 3
+    tokens[-1, -1, -1] = 3
     changed = Batch(jax.device_put(tokens, batch.tokens.sharding), batch.weights)
 
     sums = [jax.tree.map(float, run.evaluate(run.state.params, one)) for one in (batch, changed)]

@@ -1,5 +1,6 @@
 """Batches: the rows of a step, laid out over the mesh. Each process loads the rows of its own devices only."""
 
+import math
 from typing import Any
 
 import jax
@@ -16,8 +17,8 @@ class Batches:
     """Makes batches of one global size over one layout."""
 
     def __init__(self, layout: Layout, sharding: NamedSharding, global_batch_size: int) -> None:
-        self.shape = (layout.accumulation, layout.rows_per_microstep)
-        """Microsteps, and rows of each."""
+        self.shape = (layout.accumulation, layout.microbatches, layout.rows_per_microbatch)
+        """Microsteps, microbatches of each, and rows of these."""
         self._sharding = sharding
         self._size = global_batch_size
 
@@ -36,14 +37,14 @@ class Batches:
         return min(wanted, -(-index.num_rows // self._size))
 
     def _lay_out(self, index: Index, rows: np.ndarray) -> Batch:
-        """Return rows as microsteps x rows over the mesh. What they do not fill is padding of weight 0."""
-        padding = self.shape[0] * self.shape[1] - len(rows)
+        """Return rows in the shape of a batch over the mesh. What they do not fill is padding of weight 0."""
+        padding = math.prod(self.shape) - len(rows)
         numbers = np.pad(rows, (0, padding)).reshape(self.shape)
         weights = np.pad(np.ones(len(rows), np.float32), (0, padding)).reshape(self.shape)
         length = index.sequence_length + 1
 
         def load(place: Any) -> np.ndarray:
-            wanted = numbers[place[:2]]
+            wanted = numbers[place[:3]]
             return index.rows(wanted.reshape(-1)).reshape(*wanted.shape, length)
 
         return Batch(

@@ -20,7 +20,7 @@ class Evaluator:
         self._indexes = indexes
         self._batches = batches
         self._evaluate: EvaluateStep | None = (  # None: there is nothing to evaluate
-            steps.compile_evaluate(programs, *batches.shape) if spec.evaluation else None
+            steps.compile_evaluate(programs, batches.shape) if spec.evaluation else None
         )
 
     def is_due(self, step: int) -> bool:

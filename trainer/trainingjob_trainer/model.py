@@ -3,10 +3,11 @@
 NNX holds parameters and their axes; it is split once into a function and a tree of arrays, and everything after that is
 plain JAX. Layers are stored stacked, whether they run as one loop or unrolled, so that a checkpoint fits both.
 
-Shapes: B batch, L length, D model width, H query heads, G key and value heads, Q query heads a key head, K head width,
+Shapes: M microbatches, S stages, B batch, L length, D model width, H query heads, G key and value heads, Q query heads a key head, K head width,
 F MLP width, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,10 +29,11 @@ def split_model(model: Model, precision: Precision, memory: Memory) -> "SplitMod
 
 
 class SplitModel:
-    """The decoder, split into structure and parameters."""
+    """The decoder, split into structure and parameters. The rest of the trainer calls it in its three parts."""
 
     def __init__(self, model: Model, precision: Precision, memory: Memory) -> None:
-        self._build = lambda seed: Decoder(model, precision, memory, nnx.Rngs(seed))
+        self._memory = memory
+        self._build = lambda seed: Decoder(model, precision, nnx.Rngs(seed))
         self._structure, variables = nnx.split(nnx.eval_shape(lambda: self._build(0)))  # type: ignore[no-untyped-call]
         self.shapes: Params = _to_dict(variables)
         self.axes: Params = _to_dict(
@@ -48,8 +50,33 @@ class SplitModel:
 
     def apply(self, params: Params, tokens_BL: jax.Array) -> jax.Array:
         """Return the logits [B, L, V] in float32 that predict each position's next token."""
-        logits: jax.Array = nnx.merge(self._structure, params)(tokens_BL)
-        return logits
+        return self.head(params, self.run_layers(params, self.embed(params, tokens_BL)))
+
+    def embed(self, params: Params, tokens_BL: jax.Array) -> jax.Array:
+        """Return the stream [B, L, D] that enters the first layer."""
+        return self._merge(params).embed(tokens_BL)
+
+    def run_layers(self, params: Params, x_BLD: jax.Array) -> jax.Array:
+        """Return the stream after all layers."""
+        return run_layers(self._merge(params).layers, x_BLD, self._memory)
+
+    def run_stages(self, params: Params, x_MBLD: jax.Array, num_stages: int) -> jax.Array:
+        """Return the stream of several microbatches after all layers, which lie on the stages of a pipeline."""
+        structure, stacked = nnx.split(self._merge(params).layers)
+        stages = jax.tree.map(lambda leaf: leaf.reshape(num_stages, -1, *leaf.shape[1:]), stacked)
+
+        def run_stage(x_BLD: jax.Array, layers: Any) -> jax.Array:
+            return run_layers(nnx.merge(structure, layers), x_BLD, self._memory)
+
+        return run_pipeline(run_stage, stages, x_MBLD, num_stages)
+
+    def head(self, params: Params, x_BLD: jax.Array) -> jax.Array:
+        """Return the logits [B, L, V] in float32 of the stream after the last layer."""
+        return self._merge(params).read_out(x_BLD)
+
+    def _merge(self, params: Params) -> "Decoder":
+        decoder: Decoder = nnx.merge(self._structure, params)
+        return decoder
 
 
 def make_param(
@@ -97,6 +124,9 @@ class Attention(nnx.Module):
         q_BLHK = rotate(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
         k_BLGK = rotate(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
         v_BLGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.value[...].astype(self.dtype))
+        # A query sees the keys of the whole sequence: where sequences are split, keys and values are gathered.
+        q_BLHK = constrain(q_BLHK, "batch", "length", "heads", "head")
+        k_BLGK, v_BLGK = (constrain(x_BLGK, "batch", None, "kv_heads", "head") for x_BLGK in (k_BLGK, v_BLGK))
         H, (G, K) = q_BLHK.shape[2], k_BLGK.shape[2:]
         q_BLGQK = (q_BLHK * K**-0.5).reshape(B, L, G, H // G, K)
         scores_BGQLM = jnp.einsum("BLGQK,BMGK->BGQLM", q_BLGQK, k_BLGK, preferred_element_type=jnp.float32)
@@ -144,7 +174,7 @@ class Layer(nnx.Module):
 class Decoder(nnx.Module):
     """Embedding, layers, norm, output projection."""
 
-    def __init__(self, model: Model, precision: Precision, memory: Memory, rngs: nnx.Rngs) -> None:
+    def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs) -> None:
         V, D, params = model.vocab_size, model.embed_dim, DTYPES[precision.params]
         self.embedding = make_param(rngs, (V, D), ("vocab", "embed"), model.init_scale, params)
         stacked = nnx.vmap(
@@ -155,15 +185,17 @@ class Decoder(nnx.Module):
         if not model.tie_embeddings:
             self.head = make_param(rngs, (D, V), ("embed", "vocab"), D**-0.5, params)
         self.tied = model.tie_embeddings
-        self.memory = memory
         self.dtype = DTYPES[precision.compute]
 
-    def __call__(self, tokens_BL: jax.Array) -> jax.Array:
-        """Return logits [B, L, V] in float32."""
+    def embed(self, tokens_BL: jax.Array) -> jax.Array:
+        """Return the stream that enters the first layer."""
         # XLA cannot partition a gather from a split table inside a partly manual shard_map: gather it whole.
         table_VD = constrain(self.embedding[...].astype(self.dtype), None, None)
-        x_BLD = constrain(jnp.take(table_VD, tokens_BL, axis=0), "batch", "length", None)
-        x_BLD = self.norm(run_layers(self.layers, x_BLD, self.memory))
+        return constrain(jnp.take(table_VD, tokens_BL, axis=0), "batch", "length", None)
+
+    def read_out(self, x_BLD: jax.Array) -> jax.Array:
+        """Return the logits [B, L, V] in float32 of the stream after the last layer."""
+        x_BLD = self.norm(x_BLD)
         if self.tied:
             return jnp.einsum(
                 "BLD,VD->BLV", x_BLD, self.embedding[...].astype(self.dtype), preferred_element_type=jnp.float32
@@ -185,6 +217,29 @@ def run_layers(layers: nnx.Module, x_BLD: jax.Array, memory: Memory) -> jax.Arra
     for number in range(jax.tree.leaves(stacked)[0].shape[0]):
         x_BLD, _ = run_layer(x_BLD, jax.tree.map(lambda leaf, number=number: leaf[number], stacked))
     return x_BLD
+
+
+def run_pipeline(
+    run_stage: Callable[[jax.Array, Any], jax.Array], stages: Any, x_MBLD: jax.Array, num_stages: int
+) -> jax.Array:
+    """Return microbatches after all stages (GPipe; Huang et al., arXiv 1811.06965).
+
+    All stages work at once, each on another microbatch, which then moves on: M microbatches take M + S - 1 turns. In
+    the first and the last S - 1 turns some stages work on zeros, and nobody reads what becomes of these.
+    """
+    run_all = jax.vmap(run_stage)
+
+    def turn(y_SBLD: jax.Array, x_BLD: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # XLA cannot partition gathers and scatters over stages inside a partly manual shard_map: no indexing here.
+        moved_SBLD = jnp.where(is_first_S111, x_BLD[None], jnp.roll(y_SBLD, 1, axis=0))
+        y_SBLD = run_all(constrain(moved_SBLD, "stages", "batch", "length", None), stages)
+        return y_SBLD, jax.lax.index_in_dim(y_SBLD, num_stages - 1, keepdims=False)
+
+    is_first_S111 = (jnp.arange(num_stages) == 0)[:, None, None, None]
+    entering = jnp.pad(x_MBLD, [(0, num_stages - 1), *[(0, 0)] * (x_MBLD.ndim - 1)])
+    idle = jnp.zeros_like(x_MBLD, shape=(num_stages, *x_MBLD.shape[1:]))
+    _, leaving = jax.lax.scan(turn, idle, entering)
+    return leaving[num_stages - 1 :]
 
 
 def rotate(x_BLHK: jax.Array, theta: float) -> jax.Array:

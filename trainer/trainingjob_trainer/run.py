@@ -55,7 +55,7 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
     events.enter(Phase.COMPILING)
     state = state or steps.compile_init(programs)()
     batches = Batches(layout, steps.rows, spec.training.global_batch_size)
-    train_step = steps.compile_train(programs, *batches.shape)
+    train_step = steps.compile_train(programs, batches.shape)
     evaluator = Evaluator(spec, indexes.evaluations, steps, programs, batches)
     peers.wait("ready", READY_SECONDS)  # a first collective whose peers are 30 s late is an error
 

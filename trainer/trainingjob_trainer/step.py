@@ -4,7 +4,7 @@ Its result does not depend on the mesh or on the number of microsteps. Loss sums
 float32 and are divided once by the global weight. The axis `data` is manual, so that gradients are reduced over it, and
 with it over DCN, once a step and not once a microstep; fsdp and tensor are left to the partitioner.
 
-Shapes: A microsteps, R rows, L length, V vocabulary.
+Shapes: A microsteps, M microbatches, R rows, L length, S stages, V vocabulary, D model width.
 """
 
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainingjob_api.base import AXES
 from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.sharding import RULES
 from trainingjob_trainer.model import Params, SplitModel, split_model
 from trainingjob_trainer.optimizer import learning_rate, make_optimizer
 from trainingjob_trainer.programs import Programs
@@ -40,8 +41,8 @@ class State(NamedTuple):
 class Batch(NamedTuple):
     """Rows of one step. A row has one token more than it has predictions; padding rows weigh 0."""
 
-    tokens: jax.Array  # int32 [A, R, L + 1]
-    weights: jax.Array  # float32 [A, R]
+    tokens: jax.Array  # int32 [A, M, R, L + 1]
+    weights: jax.Array  # float32 [A, M, R]
 
 
 class Measures(NamedTuple):
@@ -56,6 +57,8 @@ class Measures(NamedTuple):
     """Devices of processes that were asked to leave."""
 
 
+type BatchShape = tuple[int, int, int]
+"""Microsteps, microbatches of each, and rows of these."""
 type TrainStep = Callable[[State, Batch, jax.Array], tuple[State, Measures]]
 type EvaluateStep = Callable[[Params, Batch], tuple[jax.Array, jax.Array]]
 
@@ -70,11 +73,12 @@ class Steps:
         self._optimizer = make_optimizer(spec.optimizer)
         self.state = self._describe_state()
         """The state's shapes and shardings."""
-        self.rows = NamedSharding(mesh, PartitionSpec(None, ("data", "fsdp")))
+        self.rows = NamedSharding(mesh, PartitionSpec(None, None, RULES["batch"]))
         """How the rows of a batch lie over the mesh."""
         self.last = spec.training.steps
         self.seed = spec.training.seed
         self._is_one_shard = mesh.shape["data"] == 1
+        self._num_stages = mesh.shape["stage"]
         self._everywhere = NamedSharding(mesh, PartitionSpec())
         self._flags = NamedSharding(mesh, PartitionSpec(AXES))
 
@@ -86,8 +90,8 @@ class Steps:
         )
         return compiled
 
-    def compile_train(self, programs: Programs, num_microsteps: int, num_rows: int) -> TrainStep:
-        """Return `train` compiled for batches of A x R rows. It consumes the state that it is given."""
+    def compile_train(self, programs: Programs, shape: BatchShape) -> TrainStep:
+        """Return `train` compiled for batches of a shape. It consumes the state that it is given."""
         everywhere: list[Any] = [self._everywhere] * len(Measures._fields)
         measures = Measures(*everywhere)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
@@ -95,19 +99,19 @@ class Steps:
         compiled: TrainStep = programs.build(
             "train",
             self.train,
-            (self.state, self._describe_batch(num_microsteps, num_rows), flags),
+            (self.state, self._describe_batch(shape), flags),
             (self.state, measures),
             out_shardings=(shardings, measures),
             donate_argnums=0,
         )
         return compiled
 
-    def compile_evaluate(self, programs: Programs, num_microsteps: int, num_rows: int) -> EvaluateStep:
-        """Return `evaluate` compiled for batches of A x R rows."""
+    def compile_evaluate(self, programs: Programs, shape: BatchShape) -> EvaluateStep:
+        """Return `evaluate` compiled for batches of a shape."""
         compiled: EvaluateStep = programs.build(
             "evaluate",
             self.evaluate,
-            (self.state.params, self._describe_batch(num_microsteps, num_rows)),
+            (self.state.params, self._describe_batch(shape)),
             (0, 0),
             out_shardings=self._everywhere,
         )
@@ -153,7 +157,7 @@ class Steps:
 
         def sum_locally(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
             def microstep(sums: tuple[jax.Array, jax.Array], rows: Batch) -> tuple[Any, None]:
-                return jax.tree.map(jnp.add, sums, sum_losses(self._model, params, rows)), None
+                return jax.tree.map(jnp.add, sums, self._sum_losses(params, rows)), None
 
             zero = self._vary(jnp.zeros(()))
             sums, _ = jax.lax.scan(microstep, (zero, zero), batch)
@@ -172,7 +176,7 @@ class Steps:
 
             def microstep(sums: Any, rows: Batch) -> tuple[Any, None]:
                 def total(params: Params) -> tuple[jax.Array, jax.Array]:
-                    return sum_losses(self._model, params, rows)
+                    return self._sum_losses(params, rows)
 
                 (loss, weight), grads = jax.value_and_grad(total, has_aux=True)(params)
                 grads = jax.tree.map(lambda grad, names: constrain(grad, *names), as_float32(grads), axes)
@@ -186,11 +190,37 @@ class Steps:
         result: tuple[jax.Array, jax.Array, Params] = self._over_data(sum_locally)(params, batch)
         return result
 
+    def _sum_losses(self, params: Params, rows: Batch) -> tuple[jax.Array, jax.Array]:
+        """Return the sum of the losses of microbatches [M, R, L + 1] and the number of predictions that count."""
+        if self._num_stages == 1:
+            (tokens,), (weights,) = rows
+            return sum_losses(self._model.apply(params, tokens[:, :-1]), tokens, weights)
+        x_MRLD = jax.lax.map(lambda tokens: self._model.embed(params, tokens[:, :-1]), rows.tokens)
+        y_MRLD = self._model.run_stages(params, x_MRLD, self._num_stages)
+        # The stages share the read-out: each has every S-th microbatch.
+        in_turns = jax.tree.map(lambda leaf: leaf.reshape(-1, self._num_stages, *leaf.shape[1:]), (y_MRLD, rows))
+        y_TSRLD, (tokens, weights) = in_turns
+        turns = (
+            constrain(y_TSRLD, None, "stages", "batch", "length", None),
+            Batch(constrain(tokens, None, "stages", "batch", None), constrain(weights, None, "stages", "batch")),
+        )
+
+        def read_out(sums: Any, turn: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+            def one(y_RLD: jax.Array, rows: Batch) -> tuple[jax.Array, jax.Array]:
+                return sum_losses(self._model.head(params, y_RLD), rows.tokens, rows.weights)
+
+            found = jax.vmap(one)(*turn)
+            return jax.tree.map(lambda total, new: total + jnp.sum(new), sums, found), None
+
+        zero = self._vary(jnp.zeros(()))
+        sums: tuple[jax.Array, jax.Array] = jax.lax.scan(read_out, (zero, zero), turns)[0]
+        return sums
+
     def _over_data(self, function: Any) -> Any:
         """Return a function of (params, batch) with the axis `data` manual, and with the mesh for `constrain`."""
         if self._is_one_shard:  # XLA cannot reduce over a manual axis of one
             return self._in_mesh(function)
-        rows = PartitionSpec(None, "data")
+        rows = PartitionSpec(None, None, "data")
         return jax.shard_map(
             function,
             mesh=self._mesh,
@@ -216,8 +246,7 @@ class Steps:
         """Return the sum over all shards of `data`."""
         return tree if self._is_one_shard else jax.lax.psum(tree, "data")
 
-    def _describe_batch(self, num_microsteps: int, num_rows: int) -> Batch:
-        shape = (num_microsteps, num_rows)
+    def _describe_batch(self, shape: BatchShape) -> Batch:
         length = self._spec.training.sequence_length + 1
         tokens: Any = jax.ShapeDtypeStruct((*shape, length), jnp.int32, sharding=self.rows)
         weights: Any = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self.rows)
@@ -242,17 +271,16 @@ class Steps:
         return state
 
 
-def sum_losses(model: SplitModel, params: Params, rows: Batch) -> tuple[jax.Array, jax.Array]:
+def sum_losses(logits_RLV: jax.Array, tokens: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the sum of the cross-entropies of rows [R, L + 1] and the number of predictions that count."""
-    logits_RLV = model.apply(params, rows.tokens[:, :-1])
     # Picked by comparison: XLA cannot partition a gather from a split vocabulary inside a partly manual shard_map.
-    is_target_RLV = rows.tokens[:, 1:, None] == jnp.arange(logits_RLV.shape[-1])[None, None, :]
+    is_target_RLV = tokens[:, 1:, None] == jnp.arange(logits_RLV.shape[-1])[None, None, :]
     target_logits_RL = jnp.sum(jnp.where(is_target_RLV, logits_RLV, 0.0), axis=-1)
     losses_RL = jax.nn.logsumexp(logits_RLV, axis=-1) - target_logits_RL
     # A padding row may hold anything, also what makes a loss infinite: it must not reach the sum as 0 x infinity.
-    counted_R1 = rows.weights[:, None]
+    counted_R1 = weights[:, None]
     total = jnp.sum(jnp.where(counted_R1 > 0, losses_RL * counted_R1, 0.0))
-    return total, jnp.sum(rows.weights) * losses_RL.shape[1]
+    return total, jnp.sum(weights) * losses_RL.shape[1]
 
 
 def as_float32(tree: Any) -> Any:
