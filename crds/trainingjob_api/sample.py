@@ -8,8 +8,9 @@ from typing import Any
 SAMPLE: dict[str, Any] = {
     "slices": {"accelerator": "cpu", "topology": "2x2", "count": 1, "min": 1, "max": 2},
     "parallelism": {
-        "ici": {"data": 1, "fsdp": -1, "tensor": 1},
-        "dcn": {"data": -1, "fsdp": 1, "tensor": 1},
+        "ici": {"data": 1, "stage": 1, "fsdp": -1, "context": 1, "tensor": 1},
+        "dcn": {"data": -1, "stage": 1, "fsdp": 1, "context": 1, "tensor": 1},
+        "pipeline": {"microbatches": 8},
     },
     "model": {
         "vocabSize": 257,

@@ -27,5 +27,5 @@ def split_ways(logical_axis: str, size: int, degrees: Mapping[Axis, int]) -> int
     """Return how many ways a dim is split; 1 where the mesh axes do not divide it: every shard then holds all of it."""
     ways = 1
     for axis in RULES[logical_axis]:
-        ways *= degrees[axis]
+        ways *= degrees.get(axis, 1)
     return ways if size % ways == 0 else 1

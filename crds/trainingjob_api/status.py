@@ -41,6 +41,7 @@ class SizeStatus(Strict):
     why: Text = Field(default="", description="What keeps the job from training at this size; empty where it may.")
     mesh: Text = Field(default="", description="The mesh, DCN and ICI degrees.")
     rows_per_shard: int = Field(default=0, description="Rows of a microbatch on each batch shard.")
+    microbatches: int = Field(default=0, description="Microbatches of a microstep: several only in a pipeline.")
     accumulation: int = Field(default=0, description="Microsteps whose gradients are summed into one optimizer step.")
     padding_rows: int = Field(default=0, description="Rows of weight zero a step.")
     memory_bytes: int = Field(default=0, description="Estimated bytes a device.")

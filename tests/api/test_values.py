@@ -105,7 +105,7 @@ LAYOUT = Layout(
 
 
 def test_a_layout_counts_its_hosts_devices_and_rows() -> None:
-    assert (LAYOUT.num_hosts, LAYOUT.num_devices, LAYOUT.batch_shards, LAYOUT.rows_per_microstep) == (6, 24, 24, 120)
+    assert (LAYOUT.num_hosts, LAYOUT.num_devices, LAYOUT.batch_shards, LAYOUT.rows_per_microbatch) == (6, 24, 24, 120)
 
 
 def test_a_run_config_finds_a_layout_by_its_size() -> None:

@@ -3,8 +3,8 @@
 NNX holds parameters and their axes; it is split once into a function and a tree of arrays, and everything after that is
 plain JAX. Layers are stored stacked, whether they run as one loop or unrolled, so that a checkpoint fits both.
 
-Shapes: M microbatches, S stages, B batch, L length, D model width, H query heads, G key and value heads, Q query heads a key head, K head width,
-F MLP width, V vocabulary.
+Shapes: M microbatches, S stages, B batch, L length, D model width, H query heads, G key and value heads, Q query heads
+a key head, K head width, F MLP width, V vocabulary.
 """
 
 from collections.abc import Callable

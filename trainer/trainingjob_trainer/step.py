@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from trainingjob_api.base import AXES
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import RULES
-from trainingjob_trainer.model import Params, SplitModel, split_model
+from trainingjob_trainer.model import Params, split_model
 from trainingjob_trainer.optimizer import learning_rate, make_optimizer
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.sharding import constrain, shard_like

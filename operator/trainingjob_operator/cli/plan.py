@@ -40,7 +40,8 @@ def headline(name: str, plan: Plan) -> str:
 def plan_table(plan: Plan) -> list[str]:
     """Return one line a number of slices, under headings, and below why some are not possible."""
     device = plan.shape.device_noun
-    headings = ("slices", f"{device}s", "mesh", f"batch/{device} x accumulation", f"memory/{device}")
+    micro = "microbatches x " if any(one.layout and one.layout.microbatches > 1 for one in plan.sizes) else ""
+    headings = ("slices", f"{device}s", "mesh", f"batch/{device} x {micro}accumulation", f"memory/{device}")
     impossible = [f"{plural(one.num_slices, 'slice')}: {one.why}" for one in plan.sizes if not one.is_valid]
     return [*align([headings, *(_row(plan, one) for one in plan.sizes)], right=(0, 1)), *impossible]
 
@@ -50,7 +51,8 @@ def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:
     layout = one.layout
     if layout is None:
         return str(one.num_slices), devices, "not possible", "", ""
-    batch = f"{layout.rows_per_shard} x {layout.accumulation}"
+    micro = f"{layout.microbatches} x " if layout.microbatches > 1 else ""
+    batch = f"{layout.rows_per_shard} x {micro}{layout.accumulation}"
     if layout.padding_rows:
         share = layout.padding_rows / (layout.padding_rows + plan.spec.training.global_batch_size)
         batch += f"  ({percent(share)} padding)"

@@ -43,6 +43,7 @@ def _size_status(plan: Plan, size: SizePlan) -> SizeStatus:
         valid=True,
         mesh=describe_mesh(size.layout),
         rows_per_shard=size.layout.rows_per_shard,
+        microbatches=size.layout.microbatches,
         accumulation=size.layout.accumulation,
         padding_rows=size.layout.padding_rows,
         memory_bytes=size.memory.total if size.memory else 0,

@@ -45,26 +45,27 @@ class DeviceMemory:
     """What all layers keep of a row for the way back."""
     moments: tuple[Moment, ...]
 
-    def estimate(self, rows: int) -> MemoryEstimate:
-        """Return the bytes at a number of rows."""
+    def estimate(self, rows: int, turns: int) -> MemoryEstimate:
+        """Return the bytes at a number of rows, of which a pipeline keeps those of all its turns."""
         return MemoryEstimate(
             params=self.params,
             gradients=self.gradients,
             optimizer=self.optimizer,
-            activations=rows * self.kept_per_row,
+            activations=turns * rows * self.kept_per_row,
             temporaries=max(moment.fixed + rows * moment.per_row for moment in self.moments),
         )
 
-    def most_rows(self, memory_bytes: int) -> int:
+    def most_rows(self, memory_bytes: int, turns: int) -> int:
         """Return the most rows that fit a device of so much memory; 0: not even the parameters leave room for one."""
         free = int(memory_bytes * USABLE) - self.params - self.gradients - self.optimizer
-        return max(min((free - one.fixed) // (self.kept_per_row + one.per_row) for one in self.moments), 0)
+        return max(min((free - one.fixed) // (turns * self.kept_per_row + one.per_row) for one in self.moments), 0)
 
 
 def measure_device(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> DeviceMemory:
     """Return what a device of a mesh holds."""
     program = _Program(spec.model, spec.training.sequence_length, spec.precision, spec.memory.remat)
-    return _measure(program, degrees["fsdp"], degrees["tensor"])  # the axis `data` splits only the batch
+    others = tuple((axis, degree) for axis, degree in degrees.items() if axis != "data")  # it splits only the batch
+    return _measure(program, others)
 
 
 @dataclass(frozen=True)
@@ -83,38 +84,40 @@ class _Program:
 
 
 @lru_cache(maxsize=256)  # the sizes of an elastic job are mostly alike
-def _measure(program: _Program, fsdp: int, tensor: int) -> DeviceMemory:
-    degrees = {"fsdp": fsdp, "tensor": tensor}
+def _measure(program: _Program, axes: tuple[tuple[Axis, int], ...]) -> DeviceMemory:
+    degrees = dict(axes)
     model, leaves = program.model, list_leaves(program.model)
     held = sum(leaf.shard_size(degrees) for leaf in leaves)
-    # What fsdp splits is gathered for use; what tensor splits stays split.
-    used = degrees | {"fsdp": 1}
+    # What fsdp and context split is gathered for use; what tensor splits stays split.
+    used = degrees | {"fsdp": 1, "context": 1, "stage": 1}
     layer = sum(leaf.shard_size(used) for leaf in leaves if leaf.name.startswith("layers.")) // model.num_layers
     table = model.vocab_size * model.embed_dim
+    length = program.length // degrees["context"]
     return DeviceMemory(
         params=held * _BYTES[program.precision.params],
         gradients=2 * held * FLOAT32,
         optimizer=2 * held * FLOAT32,
-        kept_per_row=model.num_layers * program.length * _kept(program, degrees),
+        kept_per_row=model.num_layers // degrees["stage"] * length * _kept(program, degrees),
         # Values and their gradients: of the gathered parameters in both, and of the logits or the scores.
         moments=(
-            Moment(2 * program.compute * table, program.length * _logits(program, degrees)),
-            Moment(2 * program.compute * layer, program.length * _layer(program, degrees)),
+            Moment(2 * program.compute * table, length * _logits(program, degrees)),
+            Moment(2 * program.compute * layer, length * _layer(program, degrees)),
         ),
     )
 
 
 def _kept(program: _Program, degrees: Mapping[Axis, int]) -> int:
-    """Return the bytes that one token keeps in one layer."""
+    """Return the bytes that one token keeps in one layer, with its share of what attention gathers."""
     model, compute = program.model, program.compute
     if program.remat == "full":
         return model.embed_dim * compute
     norms = 2 * model.embed_dim * (3 * FLOAT32 + compute)
     heads, kv_heads = _split(model.num_heads, "heads", degrees), _split(model.num_kv_heads, "kv_heads", degrees)
     projections = compute * model.head_dim * (2 * heads + 2 * kv_heads)
+    gathered = compute * model.head_dim * 2 * kv_heads * (degrees["context"] - 1)
     scores = heads * program.length * (FLOAT32 + compute)
     mlp = 6 * compute * _split(model.mlp_dim, "mlp", degrees)
-    return norms + projections + scores + mlp
+    return norms + projections + gathered + scores + mlp
 
 
 def _layer(program: _Program, degrees: Mapping[Axis, int]) -> int:

@@ -12,6 +12,8 @@ from trainingjob_api.world import Layout
 
 REST = -1
 """The degree of the axis that takes what the others leave."""
+LAST_RESORTS = ("stage", "context")
+"""Axes that nobody splits without a reason of his own."""
 
 
 def resolve(degrees: AxisDegrees, total: int) -> AxisDegrees | None:  # None: they cannot multiply to the total
@@ -44,12 +46,12 @@ def check_product(path: str, degrees: AxisDegrees, total: int, what: str) -> lis
     """Check that well-formed degrees multiply to a total; `what` names it: `the 4 devices of a slice`."""
     if check_form(path, degrees) or resolve(degrees, total):
         return []
-    factors = " x ".join(f"{axis}={degree}" for axis, degree in degrees.items())
+    factors = " x ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree != 1)
     known = math.prod(degree for _, degree in degrees.items() if degree != REST)
     if any(degree == REST for _, degree in degrees.items()):
         message = f"{factors} cannot fill {what}: {total} is not a multiple of {known}."
     else:
-        message = f"{factors} is {known}, but must fill {what}."
+        message = f"{factors or 'no axis split'} makes {known}, but must fill {what}."
     return [Problem(path, dict(degrees.items()), message, _nearest(degrees, total))]
 
 
@@ -91,7 +93,7 @@ def _nearest(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
 
     What splits an axis of the model further comes last: the model may not divide.
     """
-    changes: list[tuple[bool, int, str]] = []
+    changes: list[tuple[int, int, str]] = []
     for axis, degree in degrees.items():
         if degree == REST:
             continue
@@ -102,5 +104,12 @@ def _nearest(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
         left = total // others
         has_rest = any(other == REST for _, other in degrees.items())
         fitting = nearest_divisors(left, degree) if has_rest else (left,)
-        changes += [(axis != "data" and value > degree, abs(value - degree), f"{axis}: {value}") for value in fitting]
+        changes += [(_odds(axis, degree, value), abs(value - degree), f"{axis}: {value}") for value in fitting]
     return tuple(text for *_, text in sorted(changes)[:3])
+
+
+def _odds(axis: Axis, degree: int, value: int) -> int:
+    """Return how far from everybody's mind a change of a degree is, 0 the nearest."""
+    if axis == "data" or value < degree:
+        return 0
+    return 2 if degree == 1 and axis in LAST_RESORTS else 1

@@ -1,27 +1,22 @@
-"""One size of a job: whether it can train on so many slices, and how the program then lies over them.
-
-The batch is the same at every size. It is split with the least padding first, and then in the fewest microsteps that
-`maxPerDeviceBatch` and memory allow.
-"""
+"""One size of a job: whether it can train on so many slices, and how the program then lies over them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.learning import Model
 from trainingjob_api.machine import AxisDegrees, Parallelism
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.world import Layout
+from trainingjob_operator.core.batch import fewest_turns, split_batch
 from trainingjob_operator.core.hardware import Hardware
-from trainingjob_operator.core.memory import USABLE, DeviceMemory, measure_device
+from trainingjob_operator.core.memory import USABLE, measure_device
 from trainingjob_operator.core.mesh import (
     REST,
     check_form,
     check_product,
     combine,
-    divisors,
     nearest_divisors,
     nearest_multiples,
     resolve,
@@ -48,15 +43,26 @@ def plan_size(
     mesh = _resolve(spec, shape, num_slices)
     if mesh is None:
         return _check_mesh(spec, shape, num_slices)
-    problems = check_splits(spec.model, mesh, spec.parallelism, is_filled=True)
+    problems = [*check_splits(spec, mesh, is_filled=True), *check_microbatches(spec, mesh)]
     if problems:
         return problems
-    device = measure_device(spec, combine(mesh.ici, mesh.dcn))
-    most_rows = _most_rows(spec, shape, device)
-    if most_rows == 0:
-        return [_too_large(spec, shape, num_slices, device, hardware)]
-    layout = _split_batch(spec, shape, num_slices, mesh, most_rows)
-    return SizePlan(num_slices, layout, device.estimate(layout.rows_per_shard))
+    degrees = combine(mesh.ici, mesh.dcn)
+    device = measure_device(spec, degrees)
+    batch = split_batch(spec, degrees, device, shape.memory_bytes)
+    if batch is None:
+        return [_too_large(spec, shape, num_slices, mesh, hardware)]
+    layout = Layout(
+        num_slices=num_slices,
+        hosts_per_slice=shape.num_hosts,
+        devices_per_host=shape.devices_per_host,
+        ici=mesh.ici,
+        dcn=mesh.dcn,
+        rows_per_shard=batch.rows,
+        accumulation=batch.accumulation,
+        microbatches=batch.microbatches,
+        padding_rows=batch.padding,
+    )
+    return SizePlan(num_slices, layout, device.estimate(batch.rows, batch.turns))
 
 
 def describe_slice(shape: SliceShape) -> str:
@@ -64,37 +70,62 @@ def describe_slice(shape: SliceShape) -> str:
     return f"the {plural(shape.num_devices, 'device')} of a slice of {shape.accelerator} {shape.topology}"
 
 
-def check_splits(model: Model, mesh: Mesh, asked: Parallelism, *, is_filled: bool) -> list[Problem]:
-    """Check that the mesh's degrees divide the model's dims.
+def check_splits(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> list[Problem]:
+    """Check that the mesh's degrees divide what they split.
 
-    `asked` is what is written. The mesh has a number in the place of each -1: what is left, or 1 where that is not
-    known and the mesh is not filled.
+    The mesh has a number in the place of each -1: what is left, or 1 where that is not known and the mesh is not
+    filled.
     """
-    dims = {
-        "tensor": {"numHeads": model.num_heads, "numKvHeads": model.num_kv_heads, "mlpDim": model.mlp_dim},
-        "fsdp": {"embedDim": model.embed_dim},
-    }
-    return [problem for axis in dims for problem in _check_axis(axis, dims[axis], mesh, asked, is_filled=is_filled)]
+    model = spec.model
+    splits: tuple[tuple[tuple[Axis, ...], dict[str, int]], ...] = (
+        (("stage",), {"spec.model.numLayers": model.num_layers}),
+        (("fsdp", "context"), {"spec.model.embedDim": model.embed_dim}),
+        (("context",), {"spec.training.sequenceLength": spec.training.sequence_length}),
+        (
+            ("tensor",),
+            {
+                "spec.model.numHeads": model.num_heads,
+                "spec.model.numKvHeads": model.num_kv_heads,
+                "spec.model.mlpDim": model.mlp_dim,
+            },
+        ),
+    )
+    asked = spec.parallelism
+    return [problem for axes, dims in splits for problem in _check_split(axes, dims, mesh, asked, is_filled=is_filled)]
 
 
-def _check_axis(
-    axis: Axis, dims: dict[str, int], mesh: Mesh, asked: Parallelism, *, is_filled: bool
+def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
+    """Check that the stages of a pipeline can share its microbatches."""
+    microbatches, stages = spec.parallelism.pipeline.microbatches, mesh.ici.stage * mesh.dcn.stage
+    if microbatches is not None and microbatches % stages:
+        message = f"{microbatches} is not a multiple of {stages}, the stages of the pipeline."
+        nearest = tuple(str(multiple) for multiple in nearest_multiples(stages, microbatches))
+        yield Problem("spec.parallelism.pipeline.microbatches", microbatches, message, nearest)
+
+
+def _check_split(
+    axes: Sequence[Axis], dims: dict[str, int], mesh: Mesh, asked: Parallelism, *, is_filled: bool
 ) -> Iterator[Problem]:
-    inner, outer = getattr(mesh.ici, axis), getattr(mesh.dcn, axis)
-    degree = inner * outer
-    undivided = [f"spec.model.{name}, {dim}" for name, dim in dims.items() if dim % degree]
+    """Check that the product of some axes divides the dims that they split together."""
+    inner = [(ICI, axis, getattr(mesh.ici, axis)) for axis in axes]
+    outer = [(DCN, axis, getattr(mesh.dcn, axis)) for axis in axes]
+    factors = [factor for factor in (*inner, *outer) if factor[2] > 1]
+    degree = math.prod(value for *_, value in factors)
+    undivided = [f"{name}, {dim}" for name, dim in dims.items() if dim % degree]
     if not undivided:
         return
-    path, value, fixed = (ICI, inner, outer) if inner > 1 else (DCN, outer, inner)
-    product = f"{inner} x {outer} across slices = {degree}" if inner > 1 and outer > 1 else str(value)
-    message = f"{product} does not divide {' and '.join(undivided)}."
+    (path, axis, value), *others = factors
+    product = " x ".join(f"{'ici' if network == ICI else 'dcn'} {name}={of}" for network, name, of in factors)
+    who = f"{product} = {degree}" if others else str(value)
+    message = f"{who} does not divide {' and '.join(undivided)}."
+    fixed = degree // value
     common = math.gcd(*dims.values())
     if len(dims) == 1:  # one dim is easier to change than a mesh
-        nearest = tuple(f"spec.model.{name}: {near}" for name in dims for near in nearest_multiples(degree, common))
+        nearest = tuple(f"{name}: {near}" for name in dims for near in nearest_multiples(degree, common))
     elif common % fixed:
         nearest = ()
     else:
-        degrees, written = (mesh.ici, asked.ici) if inner > 1 else (mesh.dcn, asked.dcn)
+        degrees, written = (mesh.ici, asked.ici) if path == ICI else (mesh.dcn, asked.dcn)
         rest = next((other for other, degree in written.items() if degree == REST and other != axis), None)
         if rest and not is_filled:
             nearest = tuple(str(near) for near in nearest_divisors(common // fixed, value))
@@ -132,34 +163,9 @@ def _check_mesh(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> li
     ]
 
 
-def _most_rows(spec: TrainingJobSpec, shape: SliceShape, device: DeviceMemory) -> int:
-    """Return the most rows of a microbatch on one device; 0: none fits."""
-    asked = spec.training.max_per_device_batch or spec.training.global_batch_size
-    return min(asked, device.most_rows(shape.memory_bytes)) if shape.memory_bytes else asked
-
-
-def _split_batch(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, mesh: Mesh, most_rows: int) -> Layout:
+def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, mesh: Mesh, hardware: Hardware) -> Problem:
     degrees = combine(mesh.ici, mesh.dcn)
-    shards = degrees["data"] * degrees["fsdp"]
-    # Any multiple of the shards at or above the batch would do; the smallest pads least, and one row always divides it.
-    rows_a_step = -(-spec.training.global_batch_size // shards)
-    rows = max(divisor for divisor in divisors(rows_a_step) if divisor <= most_rows)
-    return Layout(
-        num_slices=num_slices,
-        hosts_per_slice=shape.num_hosts,
-        devices_per_host=shape.devices_per_host,
-        ici=mesh.ici,
-        dcn=mesh.dcn,
-        rows_per_shard=rows,
-        accumulation=rows_a_step // rows,
-        padding_rows=rows_a_step * shards - spec.training.global_batch_size,
-    )
-
-
-def _too_large(
-    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, device: DeviceMemory, hardware: Hardware
-) -> Problem:
-    need = device.estimate(1)
+    need = measure_device(spec, degrees).estimate(1, fewest_turns(spec, degrees))
     parts = {
         "parameters": need.params,
         "gradients": need.gradients,
@@ -211,6 +217,7 @@ def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: Training
 
 def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
     mesh = _resolve(spec, shape, num_slices)
-    if mesh is None or check_splits(spec.model, mesh, spec.parallelism, is_filled=True):
+    if mesh is None or check_splits(spec, mesh, is_filled=True):
         return False
-    return _most_rows(spec, shape, measure_device(spec, combine(mesh.ici, mesh.dcn))) > 0
+    degrees = combine(mesh.ici, mesh.dcn)
+    return split_batch(spec, degrees, measure_device(spec, degrees), shape.memory_bytes) is not None

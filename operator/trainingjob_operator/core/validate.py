@@ -109,4 +109,5 @@ def _plan_sizes(parsed: Parsed, hardware: Hardware) -> Sizes:
 def _warn(plan: Plan, sizes: Sizes) -> Iterator[Problem]:
     yield from validate_sizes.warn_of_sizes(sizes)
     yield from validate_sizes.warn_of_padding(plan)
+    yield from validate_sizes.warn_of_idle_stages(plan)
     yield from validate_sizes.warn_of_host_memory(plan)

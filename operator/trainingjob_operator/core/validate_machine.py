@@ -9,7 +9,7 @@ from trainingjob_api.problem import Problem
 from trainingjob_operator.core.hardware import CPU, Hardware
 from trainingjob_operator.core.mesh import REST, check_form, check_product
 from trainingjob_operator.core.rule import HardwareRule, Rule
-from trainingjob_operator.core.sizes import DCN, ICI, Mesh, check_splits, describe_slice
+from trainingjob_operator.core.sizes import DCN, ICI, Mesh, check_microbatches, check_splits, describe_slice
 from trainingjob_operator.core.units import plural
 
 MAX_HOSTS = 4096
@@ -83,9 +83,9 @@ def check_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_written_splits(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Degrees that are written out must divide the model, also where others are still wrong."""
-    asked = spec.parallelism
-    mesh = Mesh(_written(asked.ici), _written(asked.dcn))
-    yield from check_splits(spec.model, mesh, asked, is_filled=False)
+    mesh = Mesh(_written(spec.parallelism.ici), _written(spec.parallelism.dcn))
+    yield from check_splits(spec, mesh, is_filled=False)
+    yield from check_microbatches(spec, mesh)
 
 
 def warn_of_tensor_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -94,6 +94,22 @@ def warn_of_tensor_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
     if degree not in (0, 1):
         message = "each layer waits for the network between slices, several times a microstep."
         yield Problem(f"{DCN}.tensor", degree, message, ("1",))
+
+
+def warn_of_context_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Context parallelism across slices waits for the slow network in each layer."""
+    degree = spec.parallelism.dcn.context
+    if degree not in (0, 1):
+        message = "each layer gathers keys and values over the network between slices."
+        yield Problem(f"{DCN}.context", degree, message, ("1",))
+
+
+def warn_of_idle_pipeline_settings(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Settings of the pipeline mean nothing without stages."""
+    microbatches = spec.parallelism.pipeline.microbatches
+    if microbatches is not None and spec.parallelism.ici.stage == spec.parallelism.dcn.stage == 1:
+        message = "has no effect: the axis stage has degree 1 inside and across slices."
+        yield Problem("spec.parallelism.pipeline.microbatches", microbatches, message)
 
 
 def warn_of_whole_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -117,7 +133,14 @@ def _written(degrees: AxisDegrees) -> AxisDegrees:
 
 _SLICE = ("slices.accelerator", "slices.topology")
 _COUNTS = ("slices.count", "slices.min", "slices.max")
-_SPLIT_DIMS = ("model.numHeads", "model.numKvHeads", "model.mlpDim", "model.embedDim")
+_SPLIT_DIMS = (
+    "training.sequenceLength",
+    "model.numLayers",
+    "model.numHeads",
+    "model.numKvHeads",
+    "model.mlpDim",
+    "model.embedDim",
+)
 
 RULES: tuple[Rule | HardwareRule, ...] = (
     HardwareRule(("slices.accelerator",), check_accelerator),
@@ -130,5 +153,7 @@ RULES: tuple[Rule | HardwareRule, ...] = (
 )
 WARNINGS = (
     Rule(("parallelism.dcn.tensor",), warn_of_tensor_over_dcn),
+    Rule(("parallelism.dcn.context",), warn_of_context_over_dcn),
+    Rule(("parallelism",), warn_of_idle_pipeline_settings),
     Rule(("parallelism.ici.tensor", "parallelism.dcn.tensor", "model.vocabSize"), warn_of_whole_vocabulary),
 )

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from trainingjob_api.problem import Problem
+from trainingjob_api.world import Layout
 from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.planning import Sizes
 from trainingjob_operator.core.quantity import format_bytes, parse_bytes
@@ -25,6 +26,8 @@ READS = (
 """The fields that the plan of a size is made from."""
 WASTE = 0.1
 """Share of padding rows above which a batch is worth a warning."""
+IDLE = 0.25
+"""Share of its time that a stage may wait before it is worth a warning."""
 MIB = 2**20
 
 
@@ -53,14 +56,30 @@ def warn_of_padding(plan: Plan) -> Iterator[Problem]:
     batch = plan.spec.training.global_batch_size
     layouts = [size.layout for size in plan.sizes if size.layout]
     worst = max(layouts, key=lambda layout: layout.padding_rows)
-    waste = _waste(batch, worst.batch_shards)
+    waste = _waste(batch, _ways(worst))
     if waste > WASTE:
+        shards = f"{worst.batch_shards} batch shards"
+        parts = f"{worst.microbatches} microbatches on the {shards}" if worst.microbatches > 1 else shards
         message = (
-            f"{batch} does not fill the {worst.batch_shards} batch shards of {plural(worst.num_slices, 'slice')}: "
+            f"{batch} does not fill the {parts} of {plural(worst.num_slices, 'slice')}: "
             f"{percent(waste)} of the work is padding there."
         )
-        nearest = _nearest_batches(batch, {layout.batch_shards for layout in layouts})
+        nearest = _nearest_batches(batch, {_ways(layout) for layout in layouts})
         yield Problem("spec.training.globalBatchSize", batch, message, nearest)
+
+
+def warn_of_idle_stages(plan: Plan) -> Iterator[Problem]:
+    """A pipeline with few microbatches leaves its stages waiting; the worst size speaks for all."""
+    layouts = [size.layout for size in plan.sizes if size.layout]
+    worst = max(layouts, key=_idle)
+    if _idle(worst) > IDLE:
+        stages = worst.ici.stage * worst.dcn.stage
+        message = (
+            f"{worst.microbatches} microbatches in {stages} stages leave each stage idle for "
+            f"{percent(_idle(worst))} of the time on {plural(worst.num_slices, 'slice')}: a larger "
+            "spec.training.globalBatchSize or fewer stages make more of them."
+        )
+        yield Problem("spec.parallelism.pipeline.microbatches", plan.spec.parallelism.pipeline.microbatches, message)
 
 
 def warn_of_host_memory(plan: Plan) -> Iterator[Problem]:
@@ -84,8 +103,20 @@ PLAN_RULES: tuple[tuple[tuple[str, ...], Callable[..., object]], ...] = ((READS,
 PLAN_WARNINGS: tuple[tuple[tuple[str, ...], Callable[..., object]], ...] = (
     (READS, warn_of_sizes),
     (READS, warn_of_padding),
+    (READS, warn_of_idle_stages),
     ((*READS, "runtime.resources.memory"), warn_of_host_memory),
 )
+
+
+def _idle(layout: Layout) -> float:
+    """Return the share of its time in which a stage of the pipeline has nothing to do."""
+    waiting = layout.ici.stage * layout.dcn.stage - 1
+    return waiting / (layout.microbatches + waiting)
+
+
+def _ways(layout: Layout) -> int:
+    """Return how many ways a batch is cut at least: any multiple of it needs no padding."""
+    return layout.batch_shards * layout.microbatches
 
 
 def _waste(batch: int, shards: int) -> float:

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
+from trainingjob_api.base import AXES
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_operator.core.memory import USABLE, measure_device
 from trainingjob_operator.core.parameters import count_parameters
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 
-ONE = {"data": 1, "fsdp": 1, "tensor": 1}
+ONE = dict.fromkeys(AXES, 1)
 
 
 def test_state_takes_so_many_bytes_a_parameter(make_spec: MakeSpec) -> None:
@@ -64,19 +65,19 @@ def test_the_larger_of_two_moments_counts(make_spec: MakeSpec) -> None:
     vocabulary, layer = (make_spec({"model.vocabSize": vocab}) for vocab in (100_000, 257))
     head, inside = (measure_device(spec, ONE) for spec in (vocabulary, layer))
 
-    assert head.estimate(3).temporaries == head.moments[0].fixed + 3 * head.moments[0].per_row
-    assert inside.estimate(3).temporaries == inside.moments[1].fixed + 3 * inside.moments[1].per_row
+    assert head.estimate(3, 1).temporaries == head.moments[0].fixed + 3 * head.moments[0].per_row
+    assert inside.estimate(3, 1).temporaries == inside.moments[1].fixed + 3 * inside.moments[1].per_row
 
 
 @pytest.mark.parametrize("vocab", [257, 100_000])
 @pytest.mark.parametrize("rows", [0, 1, 7])
 def test_most_rows_are_those_that_just_fit(make_spec: MakeSpec, rows: int, vocab: int) -> None:
     device = measure_device(make_spec({"model.vocabSize": vocab}), ONE)
-    enough = -int(-device.estimate(rows).total // USABLE)
+    enough = -int(-device.estimate(rows, 1).total // USABLE)
 
-    assert device.most_rows(enough + 1) == rows
-    assert device.most_rows(enough - 1) == max(rows - 1, 0)
+    assert device.most_rows(enough + 1, 1) == rows
+    assert device.most_rows(enough - 1, 1) == max(rows - 1, 0)
 
 
 def test_no_row_fits_where_the_parameters_do_not(make_spec: MakeSpec) -> None:
-    assert measure_device(make_spec({}), ONE).most_rows(1000) == 0
+    assert measure_device(make_spec({}), ONE).most_rows(1000, 1) == 0

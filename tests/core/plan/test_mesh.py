@@ -14,14 +14,14 @@ from trainingjob_operator.core.mesh import (
 )
 
 RESOLVED: dict[str, tuple[dict[str, int], int, dict[str, int] | None]] = {
-    "one axis takes everything": ({"fsdp": -1}, 8, {"data": 1, "fsdp": 8, "tensor": 1}),
+    "one axis takes everything": ({"fsdp": -1}, 8, {"fsdp": 8}),
     "one axis takes what the others leave": (
         {"data": 2, "fsdp": -1, "tensor": 2},
         16,
         {"data": 2, "fsdp": 4, "tensor": 2},
     ),
-    "nothing is left": ({"fsdp": -1, "tensor": 4}, 4, {"data": 1, "fsdp": 1, "tensor": 4}),
-    "all written out": ({"data": 2, "tensor": 2}, 4, {"data": 2, "fsdp": 1, "tensor": 2}),
+    "nothing is left": ({"fsdp": -1, "tensor": 4}, 4, {"tensor": 4}),
+    "all written out": ({"data": 2, "tensor": 2}, 4, {"data": 2, "tensor": 2}),
     "not a divisor": ({"fsdp": -1, "tensor": 3}, 4, None),
     "another product": ({"data": 2}, 4, None),
     "two of -1": ({"data": -1, "fsdp": -1}, 4, None),
@@ -33,7 +33,7 @@ RESOLVED: dict[str, tuple[dict[str, int], int, dict[str, int] | None]] = {
 def test_resolve(degrees: dict[str, int], total: int, want: dict[str, int] | None) -> None:
     resolved = resolve(AxisDegrees(**degrees), total)
 
-    assert (resolved and dict(resolved.items())) == want
+    assert resolved == (want and AxisDegrees(**want))
 
 
 PRODUCTS: dict[str, tuple[dict[str, int], int, list[str]]] = {
@@ -42,15 +42,20 @@ PRODUCTS: dict[str, tuple[dict[str, int], int, list[str]]] = {
     "a product that is too small": (
         {"data": 2, "tensor": 2},
         8,
-        ["p: data=2 x fsdp=1 x tensor=2 is 4, but must fill 8. Nearest legal values: data: 4, fsdp: 2, tensor: 4."],
+        ["p: data=2 x tensor=2 makes 4, but must fill 8. Nearest legal values: data: 4, fsdp: 2, tensor: 4."],
     ),
-    "no single change helps": ({"data": 3, "tensor": 5}, 8, ["p: data=3 x fsdp=1 x tensor=5 is 15, but must fill 8."]),
+    "nothing is split": (
+        {},
+        8,
+        ["p: no axis split makes 1, but must fill 8. Nearest legal values: data: 8, fsdp: 8, tensor: 8."],
+    ),
+    "no single change helps": ({"data": 3, "tensor": 5}, 8, ["p: data=3 x tensor=5 makes 15, but must fill 8."]),
     "-1 beside what does not divide": (
         {"fsdp": -1, "tensor": 6},
         64,
         [
             (
-                "p: data=1 x fsdp=-1 x tensor=6 cannot fill 64: 64 is not a multiple of 6. "
+                "p: fsdp=-1 x tensor=6 cannot fill 64: 64 is not a multiple of 6. "
                 "Nearest legal values: tensor: 4, tensor: 8."
             )
         ],
@@ -58,12 +63,7 @@ PRODUCTS: dict[str, tuple[dict[str, int], int, list[str]]] = {
     "-1 beside more than there is": (
         {"fsdp": -1, "tensor": 128},
         64,
-        [
-            (
-                "p: data=1 x fsdp=-1 x tensor=128 cannot fill 64: 64 is not a multiple of 128. "
-                "Nearest legal value: tensor: 64."
-            )
-        ],
+        [("p: fsdp=-1 x tensor=128 cannot fill 64: 64 is not a multiple of 128. Nearest legal value: tensor: 64.")],
     ),
 }
 
@@ -85,7 +85,7 @@ def test_check_form_names_each_zero_and_all_of_several_rests() -> None:
 def test_combine_multiplies_both_networks() -> None:
     mesh = combine(AxisDegrees(fsdp=4, tensor=2), AxisDegrees(data=3, fsdp=2))
 
-    assert mesh == {"data": 3, "fsdp": 8, "tensor": 2}
+    assert mesh == {"data": 3, "stage": 1, "fsdp": 8, "context": 1, "tensor": 2}
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def assert_whole(checked: Checked) -> None:
         inside = layout.ici.data * layout.ici.fsdp * layout.ici.tensor
         across = layout.dcn.data * layout.dcn.fsdp * layout.dcn.tensor
         assert (inside, across) == (plan.shape.num_devices, layout.num_slices)
-        rows = layout.rows_per_microstep * layout.accumulation
+        rows = layout.rows_per_microbatch * layout.accumulation
         assert rows - layout.padding_rows == spec.training.global_batch_size
         assert layout.padding_rows < layout.batch_shards
         assert layout.rows_per_shard <= (spec.training.max_per_device_batch or layout.rows_per_shard)

@@ -74,7 +74,7 @@ def test_a_size_that_cannot_train_says_why_and_is_never_formed(make_spec: MakeSp
     assert planned.allowed == (1, 2, 4)
     assert planned.sizes[2].layout is None
     assert planned.sizes[2].why == (
-        "spec.parallelism.ici.fsdp: 4 x 3 across slices = 12 does not divide spec.model.embedDim, 64. "
+        "spec.parallelism.ici.fsdp: ici fsdp=4 x dcn fsdp=3 = 12 does not divide spec.model.embedDim, 64. "
         "Nearest legal values: spec.model.embedDim: 60, spec.model.embedDim: 72."
     )
     assert [planned.find_largest(healthy) for healthy in range(6)] == [None, 1, 2, 2, 4, 4]
@@ -87,7 +87,7 @@ def test_a_layout_is_found_by_its_size(make_spec: MakeSpec) -> None:
 
     assert planned.layout(2).num_hosts == 4
     assert planned.layout(2).num_devices == 8
-    assert planned.layout(2).rows_per_microstep == 8
+    assert planned.layout(2).rows_per_microbatch == 8
 
 
 def test_tokens_of_a_step_leave_padding_out(make_spec: MakeSpec) -> None:
