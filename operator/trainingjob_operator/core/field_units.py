@@ -3,6 +3,7 @@
 UNITS: dict[str, str] = {
     "slices": "slices",
     "parallelism": "ways",
+    "parallelism.pipeline.microbatches": "microbatches",
     "model.vocabSize": "token ids",
     "model.embedDim": "features",
     "model.mlpDim": "features",
