@@ -138,7 +138,7 @@ def test_a_number_of_slices_that_cannot_be_planned(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(path), "--dir", str(tmp_path / "run"), "--slices", "1"])
 
     assert result.exit_code == 1
-    assert "spec.parallelism.dcn: data=2 x fsdp=1 x tensor=1 is 2, but must fill 1 slice" in result.stderr
+    assert "spec.parallelism.dcn: data=2 makes 2, but must fill 1 slice" in result.stderr
 
 
 def test_a_fault_needs_both_its_options(tmp_path: Path) -> None:
