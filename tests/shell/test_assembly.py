@@ -192,12 +192,15 @@ async def test_while_the_api_server_is_away_agents_hear_what_held(
     report = make_agent(jobset)
     before = await running.post("rendezvous", REPORT_PATH, report, token="good")
 
+    lost = asyncio.get_running_loop().time()
     api_server.fault = lambda _: web.Response(status=503)
     await until(lambda: not running.operator.lease.is_leading, "the lease is lost")
     assert await running.post("rendezvous", REPORT_PATH, report, token="good") == before
     assert (await running.get("/readyz"))[0] == 200
     api_server.fault = lambda _: None
     await until(lambda: running.operator.lease.is_leading, "it leads again")
+    listening = running.operator.hub.hearing(report["jobUid"]).listening
+    assert 0 < listening < asyncio.get_running_loop().time() - lost, "no host was silent while it was not heard"
 
     metadata = {"name": "later", "namespace": "research", "generation": 1}
     api_server.put(TRAINING_JOB, {"metadata": metadata, "spec": copy.deepcopy(EXAMPLE["spec"])})

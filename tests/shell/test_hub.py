@@ -85,6 +85,15 @@ def test_a_host_that_changes_does_not_stand_still(desk: Desk, change: dict[str, 
     assert desk.hear().news["pod-0-0"].still == 0.0
 
 
+def test_what_could_not_be_heard_is_no_silence(desk: Desk) -> None:
+    desk.receive(make_report(0, 0, "pod"))
+    desk.now += 30.0
+    desk.hub.miss()
+    desk.now += 2.0
+
+    assert (desk.hear().news["pod"].age, desk.hear().listening) == (32.0, 2.0)
+
+
 def test_after_a_time_without_any_report_listening_begins_anew(desk: Desk) -> None:
     assert desk.hear().listening == 0.0
     desk.receive(make_report(0, 0))

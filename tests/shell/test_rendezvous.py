@@ -121,6 +121,8 @@ async def test_what_is_refused(service: Service, body: HostReport | bytes, token
 
 
 async def test_while_nobody_can_tell_who_calls_agents_are_asked_to_come_back(service: Service) -> None:
+    await service.post(make_report())
     service.tokens.is_down = True
 
     assert await service.post(make_report()) == (503, {"error": "cannot tell now who calls: no route to host"})
+    assert service.hub.hearing(UID).listening == 1.0, "that time is no silence of a host"

@@ -146,6 +146,7 @@ class Operator:
     def _lead(self, is_leading: bool) -> None:  # noqa: FBT001  # the lease's callback
         self.metrics.leading.set(is_leading)
         if is_leading:
+            self.hub.miss()  # what kept the lease from being renewed may have kept hosts from being heard
             if not self.lease.is_continued:
                 self.hub.clear()  # another may have led in between, and said something else
             self.scheduler.resume()

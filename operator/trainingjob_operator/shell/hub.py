@@ -58,6 +58,11 @@ class Hub:
         self._clock = clock
         self._wake = wake
         self._lines: dict[str, _Line] = {}
+        self._missed = -inf
+
+    def miss(self) -> None:
+        """Count no silence up to now: hosts may have called, and this operator could not hear them."""
+        self._missed = self._clock()
 
     def receive(self, caller: Caller, report: HostReport) -> None:
         """Take a host's report; wake whoever decides if it is more than one more step."""
@@ -107,7 +112,7 @@ class Hub:
         }
         return Hearing(
             news=news,
-            listening=now - line.since if line.voices else 0.0,
+            listening=now - max(line.since, self._missed) if line.voices else 0.0,
             announced=now - line.announced if line.bulletin and line.bulletin.world else 0.0,
             burned=line.burned,
         )

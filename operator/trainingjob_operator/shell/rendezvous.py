@@ -53,6 +53,7 @@ class Rendezvous:
             log.warning("refused a caller", peer=request.remote, error=str(error))
             return _refuse(401, str(error))
         except ClusterUnavailableError as error:
+            self._hub.miss()
             return _refuse(503, f"cannot tell now who calls: {error}")
         except web.HTTPRequestEntityTooLarge:
             return _refuse(413, f"a report has at most {MAX_BODY_BYTES} bytes")
