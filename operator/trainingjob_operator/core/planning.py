@@ -21,7 +21,7 @@ def plan_job(spec: TrainingJobSpec, hardware: Hardware = BUILTIN) -> Plan:
     shape = find_slice(spec, hardware)
     if shape is None:
         raise ValueError(f"{spec.slices.accelerator} has no slice of topology {spec.slices.topology}")
-    return assemble(spec, shape, plan_sizes(spec, shape, hardware))
+    return assemble(spec, shape, plan_sizes(spec, shape))
 
 
 def find_slice(spec: TrainingJobSpec, hardware: Hardware) -> SliceShape | None:  # None: it has no such slice
@@ -29,10 +29,10 @@ def find_slice(spec: TrainingJobSpec, hardware: Hardware) -> SliceShape | None: 
     return hardware.find_shape(spec.slices.accelerator, spec.slices.topology, spec.scheduling.exclusive_topology)
 
 
-def plan_sizes(spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware) -> Sizes:
+def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> Sizes:
     """Plan each number of slices from the fewest to the most."""
     numbers = range(spec.slices.fewest, spec.slices.most + 1)
-    return {num_slices: plan_size(spec, shape, num_slices, hardware) for num_slices in numbers}
+    return {num_slices: plan_size(spec, shape, num_slices) for num_slices in numbers}
 
 
 def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes) -> Plan:

@@ -1,16 +1,15 @@
 """One size of a job: whether it can train on so many slices, and how the program then lies over them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees, Parallelism
-from trainingjob_api.problem import Problem, as_text
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.problem import Problem
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.batch import fewest_turns, split_batch
-from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.memory import USABLE, measure_device
 from trainingjob_operator.core.mesh import (
     REST,
@@ -26,6 +25,8 @@ from trainingjob_operator.core.units import plural, size
 
 ICI = "spec.parallelism.ici"
 DCN = "spec.parallelism.dcn"
+TOO_LARGE = "spec.model"
+"""The path of the problem that a device has too little memory; no other problem of a size has it."""
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,21 @@ class Mesh:
     dcn: AxisDegrees
 
 
-def plan_size(
-    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardware: Hardware
-) -> SizePlan | list[Problem]:
+def plan_size(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> SizePlan | list[Problem]:
     """Return the plan at a number of slices, or all that keeps the job from training there."""
     mesh = _resolve(spec, shape, num_slices)
     if mesh is None:
         return _check_mesh(spec, shape, num_slices)
-    problems = [*check_splits(spec, mesh, is_filled=True), *check_microbatches(spec, mesh)]
+    splits = (LAYERS, WIDTH, SEQUENCE, HEADS)
+    problems = [problem for split in splits for problem in check_split(spec, split, mesh, is_filled=True)]
+    problems += check_microbatches(spec, mesh)
     if problems:
         return problems
     degrees = combine(mesh.ici, mesh.dcn)
     device = measure_device(spec, degrees)
     batch = split_batch(spec, degrees, device, shape.memory_bytes)
     if batch is None:
-        return [_too_large(spec, shape, num_slices, mesh, hardware)]
+        return [_too_large(spec, shape, num_slices, mesh)]
     layout = Layout(
         num_slices=num_slices,
         hosts_per_slice=shape.num_hosts,
@@ -65,35 +66,6 @@ def plan_size(
     return SizePlan(num_slices, layout, device.estimate(batch.rows, batch.turns))
 
 
-def describe_slice(shape: SliceShape) -> str:
-    """Return the devices of a slice in words, for messages about what must fill them."""
-    return f"the {plural(shape.num_devices, 'device')} of a slice of {shape.accelerator} {shape.topology}"
-
-
-def check_splits(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> list[Problem]:
-    """Check that the mesh's degrees divide what they split.
-
-    The mesh has a number in the place of each -1: what is left, or 1 where that is not known and the mesh is not
-    filled.
-    """
-    model = spec.model
-    splits: tuple[tuple[tuple[Axis, ...], dict[str, int]], ...] = (
-        (("stage",), {"spec.model.numLayers": model.num_layers}),
-        (("fsdp", "context"), {"spec.model.embedDim": model.embed_dim}),
-        (("context",), {"spec.training.sequenceLength": spec.training.sequence_length}),
-        (
-            ("tensor",),
-            {
-                "spec.model.numHeads": model.num_heads,
-                "spec.model.numKvHeads": model.num_kv_heads,
-                "spec.model.mlpDim": model.mlp_dim,
-            },
-        ),
-    )
-    asked = spec.parallelism
-    return [problem for axes, dims in splits for problem in _check_split(axes, dims, mesh, asked, is_filled=is_filled)]
-
-
 def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
     """Check that the stages of a pipeline can share its microbatches."""
     microbatches, stages = spec.parallelism.pipeline.microbatches, mesh.ici.stage * mesh.dcn.stage
@@ -103,17 +75,48 @@ def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
         yield Problem("spec.parallelism.pipeline.microbatches", microbatches, message, nearest)
 
 
-def _check_split(
-    axes: Sequence[Axis], dims: dict[str, int], mesh: Mesh, asked: Parallelism, *, is_filled: bool
-) -> Iterator[Problem]:
-    """Check that the product of some axes divides the dims that they split together."""
-    inner = [(ICI, axis, getattr(mesh.ici, axis)) for axis in axes]
-    outer = [(DCN, axis, getattr(mesh.dcn, axis)) for axis in axes]
+def describe_slice(shape: SliceShape) -> str:
+    """Return the devices of a slice in words, for messages about what must fill them."""
+    return f"the {plural(shape.num_devices, 'device')} of a slice of {shape.accelerator} {shape.topology}"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Mesh axes that split some dims together: their product must divide each of these."""
+
+    axes: tuple[Axis, ...]
+    dims: Mapping[str, Callable[[TrainingJobSpec], int]]
+    """By the path of the field, without `spec`."""
+
+
+LAYERS = Split(("stage",), {"model.numLayers": lambda spec: spec.model.num_layers})
+WIDTH = Split(("fsdp", "context"), {"model.embedDim": lambda spec: spec.model.embed_dim})
+SEQUENCE = Split(("context",), {"training.sequenceLength": lambda spec: spec.training.sequence_length})
+HEADS = Split(
+    ("tensor",),
+    {
+        "model.numHeads": lambda spec: spec.model.num_heads,
+        "model.numKvHeads": lambda spec: spec.model.num_kv_heads,
+        "model.mlpDim": lambda spec: spec.model.mlp_dim,
+    },
+)
+
+
+def check_split(spec: TrainingJobSpec, split: Split, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
+    """Check that the mesh's degrees divide what they split.
+
+    The mesh has a number in the place of each -1: what is left, or 1 where that is not known and the mesh is not
+    filled.
+    """
+    inner = [(ICI, axis, getattr(mesh.ici, axis)) for axis in split.axes]
+    outer = [(DCN, axis, getattr(mesh.dcn, axis)) for axis in split.axes]
     factors = [factor for factor in (*inner, *outer) if factor[2] > 1]
     degree = math.prod(value for *_, value in factors)
+    dims = {f"spec.{path}": read(spec) for path, read in split.dims.items()}
     undivided = [f"{name}, {dim}" for name, dim in dims.items() if dim % degree]
     if not undivided:
         return
+    asked = spec.parallelism
     (path, axis, value), *others = factors
     product = " x ".join(f"{'ici' if network == ICI else 'dcn'} {name}={of}" for network, name, of in factors)
     who = f"{product} = {degree}" if others else str(value)
@@ -163,7 +166,7 @@ def _check_mesh(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> li
     ]
 
 
-def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, mesh: Mesh, hardware: Hardware) -> Problem:
+def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, mesh: Mesh) -> Problem:
     degrees = combine(mesh.ici, mesh.dcn)
     need = measure_device(spec, degrees).estimate(1, fewest_turns(spec, degrees))
     parts = {
@@ -174,50 +177,9 @@ def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, mesh: 
         "temporaries": need.temporaries,
     }
     return Problem(
-        "spec.model",
+        TOO_LARGE,
         spec.model.model_dump(by_alias=True),
         f"needs about {size(need.total)} a device to train one sequence on {plural(num_slices, 'slice')} "
         f"({', '.join(f'{name} {size(num_bytes)}' for name, num_bytes in parts.items())}); "
         f"{shape.accelerator} has {size(int(shape.memory_bytes * USABLE))} to use.",
-        tuple(_ways_out(spec, shape, num_slices, hardware)),
     )
-
-
-def _ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardware: Hardware) -> list[str]:
-    """Return the smallest changes of the spec that would fit; a shorter sequence only where nothing else does."""
-    shapes = [
-        shape,
-        *(hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape)),
-    ]
-    memory = spec.memory.model_copy(update={"remat": "full"})
-    length = spec.training.sequence_length
-    ways: list[str] = []
-    while length > 1 and not ways:
-        training = spec.training.model_copy(update={"sequence_length": length})
-        for changed in (
-            spec.model_copy(update={"training": training, "memory": memory}),
-            spec.model_copy(update={"training": training}),
-        ):
-            fitting = next((one for one in shapes if one and _fits(changed, one, num_slices)), None)
-            if fitting:
-                ways.append(_describe_change(spec, shape, changed, fitting))
-        length //= 2
-    return list(dict.fromkeys(ways))
-
-
-def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: TrainingJobSpec, fitting: SliceShape) -> str:
-    """Return the fields in which a changed spec differs, with their new values."""
-    values = {
-        "spec.slices.topology": (as_text(shape.topology), as_text(fitting.topology)),
-        "spec.memory.remat": (spec.memory.remat, changed.memory.remat),
-        "spec.training.sequenceLength": (spec.training.sequence_length, changed.training.sequence_length),
-    }
-    return " and ".join(f"{field}: {new}" for field, (old, new) in values.items() if new != old)
-
-
-def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
-    mesh = _resolve(spec, shape, num_slices)
-    if mesh is None or check_splits(spec, mesh, is_filled=True):
-        return False
-    degrees = combine(mesh.ici, mesh.dcn)
-    return split_batch(spec, degrees, measure_device(spec, degrees), shape.memory_bytes) is not None

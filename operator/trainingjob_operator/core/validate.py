@@ -26,6 +26,7 @@ from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.planning import Sizes, assemble, find_slice, plan_sizes
 from trainingjob_operator.core.rule import apply_rules
 from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.ways_out import suggest_ways_out
 
 RULES = (
     *validate_machine.RULES,
@@ -103,7 +104,7 @@ def _plan_sizes(parsed: Parsed, hardware: Hardware) -> Sizes:
     shape = find_slice(parsed.spec, hardware) if parsed.spec else None
     if parsed.spec is None or shape is None or not parsed.is_intact(validate_sizes.READS):
         return {}
-    return plan_sizes(parsed.spec, shape, hardware)
+    return suggest_ways_out(plan_sizes(parsed.spec, shape), parsed.spec, shape, hardware)
 
 
 def _warn(plan: Plan, sizes: Sizes) -> Iterator[Problem]:

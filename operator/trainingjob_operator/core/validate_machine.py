@@ -9,7 +9,18 @@ from trainingjob_api.problem import Problem
 from trainingjob_operator.core.hardware import CPU, Hardware
 from trainingjob_operator.core.mesh import REST, check_form, check_product
 from trainingjob_operator.core.rule import HardwareRule, Rule
-from trainingjob_operator.core.sizes import DCN, ICI, Mesh, check_microbatches, check_splits, describe_slice
+from trainingjob_operator.core.sizes import (
+    DCN,
+    HEADS,
+    ICI,
+    LAYERS,
+    SEQUENCE,
+    WIDTH,
+    Mesh,
+    check_microbatches,
+    check_split,
+    describe_slice,
+)
 from trainingjob_operator.core.units import plural
 
 MAX_HOSTS = 4096
@@ -81,11 +92,29 @@ def check_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
     yield from check_form(DCN, spec.parallelism.dcn)
 
 
-def check_written_splits(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Degrees that are written out must divide the model, also where others are still wrong."""
-    mesh = Mesh(_written(spec.parallelism.ici), _written(spec.parallelism.dcn))
-    yield from check_splits(spec, mesh, is_filled=False)
-    yield from check_microbatches(spec, mesh)
+def check_layers(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The stages of a pipeline must divide the layers."""
+    yield from check_split(spec, LAYERS, _written_mesh(spec), is_filled=False)
+
+
+def check_width(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """What fsdp and context split together must divide the model's width, also where other degrees are wrong."""
+    yield from check_split(spec, WIDTH, _written_mesh(spec), is_filled=False)
+
+
+def check_sequence(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Context parallelism must divide the sequence."""
+    yield from check_split(spec, SEQUENCE, _written_mesh(spec), is_filled=False)
+
+
+def check_heads(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Tensor parallelism must divide heads and MLP, also where other degrees are wrong."""
+    yield from check_split(spec, HEADS, _written_mesh(spec), is_filled=False)
+
+
+def check_pipeline(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The stages of a pipeline must divide its microbatches."""
+    yield from check_microbatches(spec, _written_mesh(spec))
 
 
 def warn_of_tensor_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -126,6 +155,10 @@ def _nearest_names(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(get_close_matches(name, names, n=3, cutoff=0.5)) or names
 
 
+def _written_mesh(spec: TrainingJobSpec) -> Mesh:
+    return Mesh(_written(spec.parallelism.ici), _written(spec.parallelism.dcn))
+
+
 def _written(degrees: AxisDegrees) -> AxisDegrees:
     """Return the degrees with 1 in the place of what is still to be found."""
     return degrees.model_copy(update={axis: 1 for axis, degree in degrees.items() if degree in (REST, 0)})
@@ -133,14 +166,6 @@ def _written(degrees: AxisDegrees) -> AxisDegrees:
 
 _SLICE = ("slices.accelerator", "slices.topology")
 _COUNTS = ("slices.count", "slices.min", "slices.max")
-_SPLIT_DIMS = (
-    "training.sequenceLength",
-    "model.numLayers",
-    "model.numHeads",
-    "model.numKvHeads",
-    "model.mlpDim",
-    "model.embedDim",
-)
 
 RULES: tuple[Rule | HardwareRule, ...] = (
     HardwareRule(("slices.accelerator",), check_accelerator),
@@ -149,7 +174,11 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     HardwareRule((*_SLICE, *_COUNTS), check_hosts),
     HardwareRule((*_SLICE, "parallelism.ici"), check_ici),
     Rule(("parallelism.dcn",), check_dcn),
-    Rule(("parallelism", *_SPLIT_DIMS), check_written_splits),
+    Rule(("parallelism", *LAYERS.dims), check_layers),
+    Rule(("parallelism", *WIDTH.dims), check_width),
+    Rule(("parallelism", *SEQUENCE.dims), check_sequence),
+    Rule(("parallelism", *HEADS.dims), check_heads),
+    Rule(("parallelism",), check_pipeline),
 )
 WARNINGS = (
     Rule(("parallelism.dcn.tensor",), warn_of_tensor_over_dcn),

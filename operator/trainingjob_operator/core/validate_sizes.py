@@ -11,6 +11,7 @@ from trainingjob_api.world import Layout
 from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.planning import Sizes
 from trainingjob_operator.core.quantity import format_bytes, parse_bytes
+from trainingjob_operator.core.sizes import TOO_LARGE
 from trainingjob_operator.core.units import percent, plural, size
 
 READS = (
@@ -48,7 +49,7 @@ def warn_of_sizes(sizes: Sizes) -> Iterator[Problem]:
         _, first = found[0]
         message = f"the job never trains on {_list(numbers)} slices. On {plural(numbers[0], 'slice')}: {first.message}"
         # What saves memory does so at every size; a degree or a dim that suits one size need not suit the others.
-        yield Problem(path, first.value, message, first.nearest if path == "spec.model" else ())
+        yield Problem(path, first.value, message, first.nearest if path == TOO_LARGE else ())
 
 
 def warn_of_padding(plan: Plan) -> Iterator[Problem]:
