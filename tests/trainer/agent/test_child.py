@@ -1,6 +1,7 @@
 """A child process as its agent sees it, with a real process that plays the trainer."""
 
 import asyncio
+import gc
 import io
 import os
 from collections.abc import Callable, Sequence
@@ -236,3 +237,16 @@ async def test_a_program_that_does_not_exist_is_an_error(run_config) -> None:
 
 def count_open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_following_that_is_cancelled_at_once_leaves_nothing_behind(fake_trainer, run_config) -> None:
+    for steps in range(4):  # before it begins, and at each of its first waits
+        followed = Followed(fake_trainer(), run_config)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        followed.task.cancel()
+        await asyncio.wait({followed.task})
+        followed.child.close()
+
+        assert followed.child.pid not in alive()
+    gc.collect()  # what was left open would be told now

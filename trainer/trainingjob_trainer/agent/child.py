@@ -48,7 +48,8 @@ class Child:
         self._failure: Failure | None = None
         self._oom_kills = count_oom_kills()
         self._stdin: asyncio.WriteTransport | None = None
-        self._events, events_for_child = os.pipe()
+        events, events_for_child = os.pipe()
+        self._events = os.fdopen(events, "rb", buffering=0)
         try:
             self._process = subprocess.Popen(
                 command,
@@ -61,7 +62,7 @@ class Child:
                 env={**os.environ, EVENTS_FD_VARIABLE: str(events_for_child), "PYTHONUNBUFFERED": "1"},
             )
         except OSError:
-            os.close(self._events)
+            self._events.close()
             raise
         finally:
             os.close(events_for_child)
@@ -76,22 +77,22 @@ class Child:
         loop = asyncio.get_running_loop()
         assert self._process.stdin is not None  # noqa: S101  # asked for above
         assert self._process.stdout is not None  # noqa: S101  # asked for above
-        stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
-        self._stdin = stdin
-        events, events_pipe = await _open_reader(os.fdopen(self._events, "rb", buffering=0))
-        output, output_pipe = await _open_reader(self._process.stdout)
-        readers = {asyncio.create_task(self._read_events(events)), asyncio.create_task(self._read_log(output))}
-        try:
+        with contextlib.ExitStack() as ending:
+            ending.callback(self.close)
+            stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
+            ending.callback(_abort, stdin)
+            self._stdin = stdin
+            events, events_pipe = await _open_reader(self._events)
+            ending.callback(events_pipe.close)
+            output, output_pipe = await _open_reader(self._process.stdout)
+            ending.callback(output_pipe.close)
+            readers = {asyncio.create_task(self._read_events(events)), asyncio.create_task(self._read_log(output))}
+            for reader in readers:
+                ending.callback(reader.cancel)
             await self._died()
             drained, _ = await asyncio.wait(readers, timeout=DRAIN_SECONDS)
             for reader in drained:
                 reader.result()
-        finally:
-            for reader in readers:
-                reader.cancel()
-            for pipe in (stdin, events_pipe, output_pipe):
-                pipe.close()
-            self._reap()
         self._tell(self._describe_end())
 
     def start(self, start: Start) -> None:
@@ -108,6 +109,13 @@ class Child:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End it and give back all that it took, also where nobody has followed it yet."""
+        self._reap()
+        for pipe in (self._process.stdin, self._process.stdout, self._events):
+            if pipe is not None:
+                pipe.close()
 
     def _write(self, message: Start | Command) -> None:
         if self._stdin is not None:  # None: it ended before it could be spoken to
@@ -182,6 +190,11 @@ async def _open_reader(pipe: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.R
         lambda: asyncio.StreamReaderProtocol(reader), pipe
     )
     return reader, transport
+
+
+def _abort(pipe: asyncio.WriteTransport) -> None:
+    if not pipe.is_closing():  # it closes by itself when the reader is gone
+        pipe.abort()
 
 
 def _name_signal(number: int) -> str:

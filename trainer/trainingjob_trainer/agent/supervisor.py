@@ -96,6 +96,8 @@ class Supervisor:
                 if code == TERMINATED:
                     await reporter.say_farewell()
         finally:
+            for child in self._children.values():  # whose following was cancelled before it began
+                child.close()
             self._port.release()
             for number in (signal.SIGCHLD, *END_SIGNALS):
                 self._loop.remove_signal_handler(number)
