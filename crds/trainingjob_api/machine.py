@@ -35,6 +35,14 @@ class Slices(Strict):
         default=None, description="The most slices an elastic job grows to."
     )
 
+    allowed: tuple[Annotated[int, Field(ge=1, le=256)], ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=64,
+        description="The numbers of slices an elastic job may train on, with `min` and `max` among them; each must be "
+        "able to train. Unset: every number from `min` to `max` that can.",
+    )
+
     @property
     def fewest(self) -> int:
         """Return the fewest slices the job may train on."""
@@ -44,6 +52,12 @@ class Slices(Strict):
     def most(self) -> int:
         """Return the most slices the job may train on."""
         return self.count or self.max or self.min or 1
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Return the numbers of slices to plan for, ascending."""
+        every = range(self.fewest, self.most + 1)
+        return tuple(every) if self.allowed is None else tuple(number for number in every if number in self.allowed)
 
 
 class AxisDegrees(Strict):

@@ -6,7 +6,7 @@ It also stands in for values that cannot be used, so that the rest of a spec can
 from typing import Any
 
 SAMPLE: dict[str, Any] = {
-    "slices": {"accelerator": "cpu", "topology": "2x2", "count": 1, "min": 1, "max": 2},
+    "slices": {"accelerator": "cpu", "topology": "2x2", "count": 1, "min": 1, "max": 2, "allowed": [1, 2]},
     "parallelism": {
         "ici": {"data": 1, "stage": 1, "fsdp": -1, "context": 1, "tensor": 1},
         "dcn": {"data": -1, "stage": 1, "fsdp": 1, "context": 1, "tensor": 1},

@@ -60,6 +60,16 @@ def test_a_spec_stays_valid_and_means_the_same() -> None:
 LIMITS = {
     "elastic, fewer than its most": ({"min": 1, "max": 4}, 2, {"min": 1, "max": 2}),
     "elastic, fewer than its least": ({"min": 3, "max": 4}, 2, {"min": 2, "max": 2}),
+    "some sizes alone": (
+        {"min": 1, "max": 4, "allowed": (1, 2, 4)},
+        2,
+        {"min": 1, "max": 2, "allowed": [1, 2]},
+    ),
+    "some sizes alone, fewer than the least": (
+        {"min": 2, "max": 4, "allowed": (2, 4)},
+        1,
+        {"min": 1, "max": 1, "allowed": [1]},
+    ),
     "fixed": ({"count": 4}, 2, {"count": 2}),
 }
 

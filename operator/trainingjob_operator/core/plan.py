@@ -130,7 +130,7 @@ class Plan:
     shape: SliceShape
     num_parameters: int
     sizes: tuple[SizePlan, ...]
-    """One for each number of slices from the fewest to the most, ascending."""
+    """One for each number of slices that the spec allows, ascending."""
 
     @property
     def tokens_per_step(self) -> int:

@@ -30,9 +30,8 @@ def find_slice(spec: TrainingJobSpec, hardware: Hardware) -> SliceShape | None: 
 
 
 def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> Sizes:
-    """Plan each number of slices from the fewest to the most."""
-    numbers = range(spec.slices.fewest, spec.slices.most + 1)
-    return {num_slices: plan_size(spec, shape, num_slices) for num_slices in numbers}
+    """Plan each number of slices that the job may have."""
+    return {num_slices: plan_size(spec, shape, num_slices) for num_slices in spec.slices.numbers}
 
 
 def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes) -> Plan:

@@ -66,6 +66,7 @@ def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Chec
             *check_name(name, parsed, hardware),
             *apply_rules(RULES, parsed, hardware),
             *validate_sizes.check_smallest(sizes),
+            *(validate_sizes.check_asked(parsed.spec, sizes) if parsed.spec else ()),
         ]
     )
     plan = None

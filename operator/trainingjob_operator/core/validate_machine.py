@@ -65,6 +65,23 @@ def check_counts(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.slices.min", slices.min, message, (str(slices.max),))
 
 
+def check_allowed(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The sizes that are written out lie from `min` to `max`, and both are among them."""
+    slices, path = spec.slices, "spec.slices.allowed"
+    if slices.allowed is None:
+        return
+    if slices.count is not None:
+        yield Problem(path, list(slices.allowed), "only goes with `min` and `max`: a fixed size is `count` alone.")
+        return
+    if slices.min is None or slices.max is None or slices.min > slices.max:
+        return  # told by another rule
+    legal = sorted({slices.min, slices.max, *(n for n in slices.allowed if slices.min <= n <= slices.max)})
+    if sorted(set(slices.allowed)) != legal:
+        bounds = f"from spec.slices.min, {slices.min}, to spec.slices.max, {slices.max}"
+        message = f"{list(slices.allowed)} must be {bounds}, with both among them."
+        yield Problem(path, list(slices.allowed), message, (str(legal),))
+
+
 def check_hosts(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """The largest size must not have more hosts than a status can name."""
     shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
@@ -171,6 +188,7 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     HardwareRule(("slices.accelerator",), check_accelerator),
     HardwareRule(_SLICE, check_topology),
     Rule(_COUNTS, check_counts),
+    Rule((*_COUNTS, "slices.allowed"), check_allowed),
     HardwareRule((*_SLICE, *_COUNTS), check_hosts),
     HardwareRule((*_SLICE, "parallelism.ici"), check_ici),
     Rule(("parallelism.dcn",), check_dcn),

@@ -6,6 +6,7 @@ A job waits below its smallest size, so that one must work. A larger size that c
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
+from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.plan import Plan
@@ -36,6 +37,15 @@ def check_smallest(sizes: Sizes) -> list[Problem]:
     """The job must be able to train at its smallest size: the mesh fills it, divides the model, and leaves memory."""
     smallest = next(iter(sizes.values()), None)
     return smallest if isinstance(smallest, list) else []
+
+
+def check_asked(spec: TrainingJobSpec, sizes: Sizes) -> Iterator[Problem]:
+    """Each size that is written out in `slices.allowed` must be able to train."""
+    for place, num_slices in enumerate(spec.slices.allowed or ()):
+        outcome = sizes.get(num_slices)
+        if isinstance(outcome, list) and num_slices != spec.slices.fewest:
+            message = f"the job cannot train on {plural(num_slices, 'slice')}: {outcome[0].path}: {outcome[0].message}"
+            yield Problem(f"spec.slices.allowed[{place}]", num_slices, message)
 
 
 def warn_of_sizes(sizes: Sizes) -> Iterator[Problem]:
@@ -99,7 +109,7 @@ def warn_of_host_memory(plan: Plan) -> Iterator[Problem]:
         yield Problem("spec.runtime.resources.memory", memory, message, nearest)
 
 
-PLAN_RULES: tuple[tuple[tuple[str, ...], Callable[..., object]], ...] = ((READS, check_smallest),)
+PLAN_RULES: tuple[tuple[tuple[str, ...], Callable[..., object]], ...] = ((READS, check_smallest), (READS, check_asked))
 """What is checked on the plan, and the fields that it was made from."""
 PLAN_WARNINGS: tuple[tuple[tuple[str, ...], Callable[..., object]], ...] = (
     (READS, warn_of_sizes),

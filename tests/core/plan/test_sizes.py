@@ -97,3 +97,12 @@ def test_tokens_of_a_step_leave_padding_out(make_spec: MakeSpec) -> None:
 def test_no_plan_is_made_for_slices_that_are_not_in_the_table(make_spec: MakeSpec) -> None:
     with pytest.raises(ValueError, match="cpu has no slice of topology 2x2x2"):
         plan_job(make_spec({"slices.topology": "2x2x2"}))
+
+
+def test_only_the_sizes_that_are_asked_for_are_planned(make_spec: MakeSpec) -> None:
+    changes = {"slices.count": None, "slices.min": 1, "slices.max": 4, "slices.allowed": [4, 1, 2]}
+    planned = plan_job(make_spec(changes))
+
+    assert planned.allowed == (1, 2, 4)
+    assert [size.num_slices for size in planned.sizes] == [1, 2, 4]
+    assert [planned.find_largest(healthy) for healthy in range(6)] == [None, 1, 2, 2, 4, 4]

@@ -30,7 +30,10 @@ def variables_from_objects(spec: TrainingJobSpec) -> tuple[str, ...]:
     return tuple(variable.name for variable in spec.runtime.env if variable.value is None)
 
 
-def _limit(spec: TrainingJobSpec, num_slices: int) -> dict[str, int]:
+def _limit(spec: TrainingJobSpec, num_slices: int) -> dict[str, Any]:
     if spec.slices.count is not None:
         return {"count": num_slices}
-    return {"min": min(spec.slices.fewest, num_slices), "max": num_slices}
+    limits: dict[str, Any] = {"min": min(spec.slices.fewest, num_slices), "max": num_slices}
+    if spec.slices.allowed is not None:
+        limits["allowed"] = [number for number in spec.slices.allowed if number <= num_slices] or [num_slices]
+    return limits
