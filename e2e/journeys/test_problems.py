@@ -122,7 +122,7 @@ def test_the_definition_costs_the_api_server_little(product: Product) -> None:
 
 
 FIXED: dict[str, dict[str, Any]] = {
-    "spec.model": {"model__numLayers": 3},
+    "spec.model": {"model__numLayers": 4},
     "spec.training": {"training__steps": 7},
     "spec.slices": {"slices__max": 3},
 }
