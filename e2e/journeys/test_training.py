@@ -69,7 +69,8 @@ def test_each_loss_is_one_attempt_with_its_cause(disturbed: Job) -> None:
     attempts = disturbed.status()["attempts"]
 
     assert [attempt["slices"] for attempt in attempts] == [2, 1, 2, 1, 2]
-    assert [attempt["cause"]["slice"] for attempt in (attempts[0], attempts[2])] == [1, 0]
+    causes = [attempt["cause"] for attempt in (attempts[0], attempts[2])]
+    assert [cause["slice"] for cause in causes] == [1, 0], causes
     assert disturbed.status()["restarts"] == {"total": 2, "counted": 0}
 
 
