@@ -202,6 +202,24 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         lambda: fail(trained().silence(1).hear(0, 1, still=6.0), 0, 0, reason=FailureReason.PEER, still=5.5),
         (Claim, (0,), Reason.HOST_SILENT, False),
     ),
+    "a host lost a peer, another saves, and a slice is silent": (
+        lambda: fail(
+            trained().silence(1).hear(0, 1, phase=Phase.SAVING, still=5.5), 0, 0, reason=FailureReason.PEER, still=5.5
+        ),
+        (Claim, (0,), Reason.HOST_SILENT, False),
+    ),
+    "hosts lost a peer while the operator was away, and a slice may yet be heard of": (
+        lambda: fail(
+            trained(listening=6.0).silence(1, 8.0).hear(0, 1, still=6.0), 0, 0, reason=FailureReason.PEER, still=6.0
+        ),
+        (Wait, Reason.HOST_UNCERTAIN),
+    ),
+    "hosts lost a peer while the operator was away, and a slice is not heard of again": (
+        lambda: fail(
+            trained(listening=16.0).silence(1, 18.0).hear(0, 1, still=16.0), 0, 0, reason=FailureReason.PEER, still=16.0
+        ),
+        (Claim, (0,), Reason.HOST_SILENT, False),
+    ),
     "hosts lost a peer and it never shows which": (
         lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, still=6.0),
         (Claim, (0, 1), "Peer", True),

@@ -1,8 +1,8 @@
 """The health of the committed world as a whole: it goes on, it is about to leave, or it has ended and why.
 
 An end has one cause: the earliest thing that went wrong by itself. Errors that follow from another host's end (`Peer`)
-are never the cause while anything else may be, so they wait for a window; a world that any member was seen to fail in
-has ended in any case.
+are never the cause while anything else may be, so they wait for a window, and for every member to be heard of or to be
+silent; a world that any member was seen to fail in has ended in any case.
 """
 
 from collections.abc import Sequence
@@ -86,7 +86,8 @@ def judge(placed: Sequence[Placed], window: float) -> Health:
     followers = [item for item in placed if item.standing is Standing.FAILED]
     if followers:
         first = max(followers, key=lambda item: item.still)
-        return Broke(_end_of(first)) if first.still > window else GoesOn(f"{_name(first.seat)} ended after another")
+        is_known = first.still > window and all(item.was_heard for item in placed)
+        return Broke(_end_of(first)) if is_known else GoesOn(f"{_name(first.seat)} ended after another")
     silent = [item for item in placed if item.standing is Standing.SILENT]
     if silent:
         longest = max(silent, key=lambda item: item.age)
@@ -105,7 +106,7 @@ def describe_failure(failure: Failure) -> str:
 def _is_primary(item: Placed) -> bool:
     if item.standing is Standing.FAILED:
         failure = item.seat.report.failure if item.seat.report else None
-        return failure is None or not (failure.reason is FailureReason.PEER or _is_unexplained(item.seat, failure))
+        return failure is None or not (item.misses_a_peer or _is_unexplained(item.seat, failure))
     return item.standing in (Standing.GONE, Standing.RESTARTED, Standing.LOST)
 
 

@@ -1,16 +1,17 @@
 """Where each member of the committed world stands, by the evidence there is.
 
 Silence is not death: a host that is cut off from the operator may be training well. So silence counts only when the
-API server has evidence too (node not ready, pod on its way out), or when the other members have stopped making steps,
-which they must when one of them is gone. When all are silent together, it is the operator that hears nothing.
+API server has evidence too (node not ready, pod on its way out), when a member failed for want of another, or when the
+other members have stopped making steps, which they must when one of them is gone. When all are silent together, it is
+the operator that hears nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
 
-from trainingjob_api.protocol import Phase
+from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_operator.core.hearing import Hearing
 from trainingjob_operator.core.seats import Seat
 
@@ -46,6 +47,14 @@ class Placed:
     """Seconds since it was heard of."""
     still: float
     """Seconds since it last changed."""
+    was_heard: bool
+    """Whether it said anything since the operator listens; if not, its silence has only begun to count."""
+
+    @property
+    def misses_a_peer(self) -> bool:
+        """Return whether it failed because another member was gone."""
+        failure = self.seat.report.failure if self.seat.report else None
+        return self.standing is Standing.FAILED and failure is not None and failure.reason is FailureReason.PEER
 
 
 def place_all(seats: Sequence[Seat], hearing: Hearing, window: float) -> tuple[Placed, ...]:
@@ -53,9 +62,10 @@ def place_all(seats: Sequence[Seat], hearing: Hearing, window: float) -> tuple[P
     placed = [_place(seat, hearing, window) for seat in seats]
     others = [item for item in placed if item.standing is not Standing.SILENT]
     have_stopped = bool(others) and all(_has_stopped(item, window) for item in others)
+    one_is_gone = have_stopped or any(item.misses_a_peer for item in placed)
     return tuple(
-        Placed(item.seat, Standing.LOST, item.age, item.still)
-        if item.standing is Standing.SILENT and (have_stopped or _speaks_for_death(item.seat))
+        replace(item, standing=Standing.LOST)
+        if item.standing is Standing.SILENT and (one_is_gone or _speaks_for_death(item.seat))
         else item
         for item in placed
     )
@@ -63,9 +73,10 @@ def place_all(seats: Sequence[Seat], hearing: Hearing, window: float) -> tuple[P
 
 def _place(seat: Seat, hearing: Hearing, window: float) -> Placed:
     age, still = (seat.news.age, seat.news.still) if seat.news else (inf, inf)
-    if age > hearing.listening:  # nobody listened at first: it is silent since it could have found the operator again
+    was_heard = age <= hearing.listening
+    if not was_heard:  # nobody listened at first: it is silent since it could have found the operator again
         age = max(hearing.listening - RETURN_SECONDS, 0.0)
-    return Placed(seat, _stand(seat, age, window), age, min(still, hearing.listening))
+    return Placed(seat, _stand(seat, age, window), age, min(still, hearing.listening), was_heard)
 
 
 def _stand(seat: Seat, age: float, window: float) -> Standing:
