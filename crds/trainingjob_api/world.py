@@ -49,6 +49,11 @@ class Layout(Strict):
         return self.ici.data * self.ici.fsdp * self.dcn.data * self.dcn.fsdp
 
     @property
+    def num_stages(self) -> int:
+        """Return how many stages the layers are split into."""
+        return self.ici.stage * self.dcn.stage
+
+    @property
     def rows_per_microbatch(self) -> int:
         """Return the rows of one microbatch over all devices, padding included."""
         return self.batch_shards * self.rows_per_shard

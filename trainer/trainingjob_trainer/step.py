@@ -2,7 +2,7 @@
 
 Its result does not depend on the mesh or on the number of microsteps. Loss sums, weights and gradients accumulate in
 float32 and are divided once by the global weight. The axis `data` is manual, so that gradients are reduced over it, and
-with it over DCN, once a step and not once a microstep; fsdp and tensor are left to the partitioner.
+with it over DCN, once a step and not once a microstep; the axes inside a shard of the batch are the partitioner's.
 
 Shapes: A microsteps, M microbatches, R rows, L length, S stages, V vocabulary, D model width.
 """

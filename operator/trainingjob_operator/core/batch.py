@@ -36,9 +36,7 @@ def split_batch(
     shards, stages = degrees["data"] * degrees["fsdp"], degrees["stage"]
     batch = spec.training.global_batch_size
     asked = spec.training.max_per_device_batch or batch
-    microbatches = 1
-    if stages > 1:
-        microbatches = spec.parallelism.pipeline.microbatches or _choose_microbatches(-(-batch // shards), stages)
+    microbatches = _asked_microbatches(spec, stages) or _choose_microbatches(-(-batch // shards), stages)
     turns = _turns(microbatches, stages)
     most_rows = min(asked, device.most_rows(memory_bytes, turns)) if memory_bytes else asked
     if most_rows < 1:
@@ -58,7 +56,12 @@ def split_batch(
 def fewest_turns(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> int:
     """Return the fewest turns that a pipeline of a mesh can take; 1 without a pipeline."""
     stages = degrees["stage"]
-    return _turns((stages > 1 and spec.parallelism.pipeline.microbatches) or stages, stages)
+    return _turns(_asked_microbatches(spec, stages) or stages, stages)
+
+
+def _asked_microbatches(spec: TrainingJobSpec, stages: int) -> int | None:  # None: the planner chooses
+    """Return how many microbatches a microstep is to have; without a pipeline it is one, whatever is asked."""
+    return spec.parallelism.pipeline.microbatches if stages > 1 else 1
 
 
 def _turns(microbatches: int, stages: int) -> int:

@@ -14,10 +14,11 @@ from typing import Any
 from trainingjob_api.cel import SPEC_RULES
 from trainingjob_api.schema import spec_schema
 from trainingjob_api.wording import PATTERNS
+from trainingjob_operator.core import validate_sizes
 from trainingjob_operator.core.field_units import find_unit
+from trainingjob_operator.core.rule import AnyRule
 from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.validate import RULES, WARNINGS
-from trainingjob_operator.core.validate_sizes import PLAN_RULES, PLAN_WARNINGS
 
 UNCHANGED = "self == oldSelf"
 """The API server's rule about what may never change."""
@@ -116,8 +117,8 @@ def _describe(path: str, node: dict[str, Any], fields: tuple[str, ...], *, requi
         required=required,
         default=node.get("default"),
         frozen=_frozen(names),
-        rules=(*_sentences(names, (*_readers(RULES), *PLAN_RULES)), *_cel_messages(names)),
-        warnings=_sentences(names, (*_readers(WARNINGS), *PLAN_WARNINGS)),
+        rules=(*_sentences(names, (*RULES, *validate_sizes.RULES)), *_cel_messages(names)),
+        warnings=_sentences(names, (*WARNINGS, *validate_sizes.WARNINGS)),
         fields=fields,
     )
 
@@ -186,16 +187,12 @@ def _cel_messages(names: Names) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _readers(rules: Iterable[Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    return ((rule.reads, rule.check) for rule in rules)
-
-
-def _sentences(names: Names, readers: Iterable[tuple[tuple[str, ...], Any]]) -> tuple[str, ...]:
+def _sentences(names: Names, rules: Iterable[AnyRule]) -> tuple[str, ...]:
     """Return the first lines of the rules that look at a field. Of the spec as a whole, all do: that says nothing."""
     if not names:
         return ()
     return tuple(
-        str(check.__doc__).partition("\n")[0] for reads, check in readers if any(_meet(names, read) for read in reads)
+        str(rule.check.__doc__).partition("\n")[0] for rule in rules if any(_meet(names, read) for read in rule.reads)
     )
 
 

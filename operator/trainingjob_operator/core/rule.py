@@ -11,6 +11,8 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.parse import Parsed
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.hardware import Hardware
+from trainingjob_operator.core.plan import Plan
+from trainingjob_operator.core.planning import Sizes
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,25 @@ class HardwareRule:
     def find(self, spec: TrainingJobSpec, hardware: Hardware) -> Iterable[Problem]:
         """Return what breaks the rule."""
         return self.check(spec, hardware)
+
+
+@dataclass(frozen=True)
+class SizesRule:
+    """A check of the outcomes of all sizes. `reads` are the fields that these were made from."""
+
+    reads: tuple[str, ...]
+    check: Callable[[TrainingJobSpec, Sizes], Iterable[Problem]]
+
+
+@dataclass(frozen=True)
+class PlanWarning:
+    """A look at a plan, and at the outcomes of all sizes, for what is legal but wasteful."""
+
+    reads: tuple[str, ...]
+    check: Callable[[Plan, Sizes], Iterable[Problem]]
+
+
+type AnyRule = Rule | HardwareRule | SizesRule | PlanWarning
 
 
 def apply_rules(rules: Sequence[Rule | HardwareRule], parsed: Parsed, hardware: Hardware) -> list[Problem]:

@@ -20,7 +20,7 @@ from trainingjob_operator.core.mesh import (
     nearest_multiples,
     resolve,
 )
-from trainingjob_operator.core.plan import SizePlan, SliceShape
+from trainingjob_operator.core.plan import MemoryEstimate, SizePlan, SliceShape
 from trainingjob_operator.core.units import plural, size
 
 ICI = "spec.parallelism.ici"
@@ -51,7 +51,7 @@ def plan_size(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> Size
     device = measure_device(spec, degrees)
     batch = split_batch(spec, degrees, device, shape.memory_bytes)
     if batch is None:
-        return [_too_large(spec, shape, num_slices, mesh)]
+        return [_too_large(spec, shape, num_slices, device.estimate(1, fewest_turns(spec, degrees)))]
     layout = Layout(
         num_slices=num_slices,
         hosts_per_slice=shape.num_hosts,
@@ -166,9 +166,7 @@ def _check_mesh(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> li
     ]
 
 
-def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, mesh: Mesh) -> Problem:
-    degrees = combine(mesh.ici, mesh.dcn)
-    need = measure_device(spec, degrees).estimate(1, fewest_turns(spec, degrees))
+def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, need: MemoryEstimate) -> Problem:
     parts = {
         "parameters": need.params,
         "gradients": need.gradients,

@@ -65,8 +65,7 @@ def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Chec
             *parsed.problems,
             *check_name(name, parsed, hardware),
             *apply_rules(RULES, parsed, hardware),
-            *validate_sizes.check_smallest(sizes),
-            *(validate_sizes.check_asked(parsed.spec, sizes) if parsed.spec else ()),
+            *(_check_sizes(parsed.spec, sizes) if parsed.spec else ()),
         ]
     )
     plan = None
@@ -74,7 +73,7 @@ def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Chec
         shape = find_slice(parsed.spec, hardware)
         assert shape, "a rule refuses every slice that the hardware table does not have"  # noqa: S101
         plan = assemble(parsed.spec, shape, sizes)
-    warnings = in_order([*apply_rules(WARNINGS, parsed, hardware), *(_warn(plan, sizes) if plan else ())])
+    warnings = in_order([*apply_rules(WARNINGS, parsed, hardware), *(_warn_of_plan(plan, sizes) if plan else ())])
     return Checked(parsed.spec, plan, tuple(problems), tuple(warnings))
 
 
@@ -108,8 +107,11 @@ def _plan_sizes(parsed: Parsed, hardware: Hardware) -> Sizes:
     return suggest_ways_out(plan_sizes(parsed.spec, shape), parsed.spec, shape, hardware)
 
 
-def _warn(plan: Plan, sizes: Sizes) -> Iterator[Problem]:
-    yield from validate_sizes.warn_of_sizes(sizes)
-    yield from validate_sizes.warn_of_padding(plan)
-    yield from validate_sizes.warn_of_idle_stages(plan)
-    yield from validate_sizes.warn_of_host_memory(plan)
+def _check_sizes(spec: TrainingJobSpec, sizes: Sizes) -> Iterator[Problem]:
+    for rule in validate_sizes.RULES:
+        yield from rule.check(spec, sizes)
+
+
+def _warn_of_plan(plan: Plan, sizes: Sizes) -> Iterator[Problem]:
+    for warning in validate_sizes.WARNINGS:
+        yield from warning.check(plan, sizes)

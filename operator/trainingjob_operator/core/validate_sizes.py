@@ -4,7 +4,7 @@ A job waits below its smallest size, so that one must work. A larger size that c
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
@@ -12,6 +12,7 @@ from trainingjob_api.world import Layout
 from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.planning import Sizes
 from trainingjob_operator.core.quantity import format_bytes, parse_bytes
+from trainingjob_operator.core.rule import PlanWarning, SizesRule
 from trainingjob_operator.core.sizes import TOO_LARGE
 from trainingjob_operator.core.units import percent, plural, size
 
@@ -33,7 +34,7 @@ IDLE = 0.25
 MIB = 2**20
 
 
-def check_smallest(sizes: Sizes) -> list[Problem]:
+def check_smallest(_spec: TrainingJobSpec, sizes: Sizes) -> list[Problem]:
     """The job must be able to train at its smallest size: the mesh fills it, divides the model, and leaves memory."""
     smallest = next(iter(sizes.values()), None)
     return smallest if isinstance(smallest, list) else []
@@ -48,7 +49,7 @@ def check_asked(spec: TrainingJobSpec, sizes: Sizes) -> Iterator[Problem]:
             yield Problem(f"spec.slices.allowed[{place}]", num_slices, message)
 
 
-def warn_of_sizes(sizes: Sizes) -> Iterator[Problem]:
+def warn_of_sizes(_plan: Plan, sizes: Sizes) -> Iterator[Problem]:
     """A larger size that cannot train is left out."""
     reasons: dict[str, list[tuple[int, Problem]]] = defaultdict(list)
     for num_slices, outcome in sizes.items():
@@ -62,7 +63,7 @@ def warn_of_sizes(sizes: Sizes) -> Iterator[Problem]:
         yield Problem(path, first.value, message, first.nearest if path == TOO_LARGE else ())
 
 
-def warn_of_padding(plan: Plan) -> Iterator[Problem]:
+def warn_of_padding(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
     """A batch that does not fill the batch shards of a size is padded there; the worst size speaks for all."""
     batch = plan.spec.training.global_batch_size
     layouts = [size.layout for size in plan.sizes if size.layout]
@@ -79,12 +80,12 @@ def warn_of_padding(plan: Plan) -> Iterator[Problem]:
         yield Problem("spec.training.globalBatchSize", batch, message, nearest)
 
 
-def warn_of_idle_stages(plan: Plan) -> Iterator[Problem]:
+def warn_of_idle_stages(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
     """A pipeline with few microbatches leaves its stages waiting; the worst size speaks for all."""
     layouts = [size.layout for size in plan.sizes if size.layout]
     worst = max(layouts, key=_idle)
     if _idle(worst) > IDLE:
-        stages = worst.ici.stage * worst.dcn.stage
+        stages = worst.num_stages
         message = (
             f"{worst.microbatches} microbatches in {stages} stages leave each stage idle for "
             f"{percent(_idle(worst))} of the time on {plural(worst.num_slices, 'slice')}: a larger "
@@ -93,7 +94,7 @@ def warn_of_idle_stages(plan: Plan) -> Iterator[Problem]:
         yield Problem("spec.parallelism.pipeline.microbatches", plan.spec.parallelism.pipeline.microbatches, message)
 
 
-def warn_of_host_memory(plan: Plan) -> Iterator[Problem]:
+def warn_of_host_memory(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
     """The devices of a `cpu` host live in its own memory, which must hold what they need."""
     estimates = [size.memory.total for size in plan.sizes if size.memory]
     if plan.shape.platform != "cpu":
@@ -109,19 +110,18 @@ def warn_of_host_memory(plan: Plan) -> Iterator[Problem]:
         yield Problem("spec.runtime.resources.memory", memory, message, nearest)
 
 
-PLAN_RULES: tuple[tuple[tuple[str, ...], Callable[..., object]], ...] = ((READS, check_smallest), (READS, check_asked))
-"""What is checked on the plan, and the fields that it was made from."""
-PLAN_WARNINGS: tuple[tuple[tuple[str, ...], Callable[..., object]], ...] = (
-    (READS, warn_of_sizes),
-    (READS, warn_of_padding),
-    (READS, warn_of_idle_stages),
-    ((*READS, "runtime.resources.memory"), warn_of_host_memory),
+RULES = (SizesRule(READS, check_smallest), SizesRule(READS, check_asked))
+WARNINGS = (
+    PlanWarning(READS, warn_of_sizes),
+    PlanWarning(READS, warn_of_padding),
+    PlanWarning(READS, warn_of_idle_stages),
+    PlanWarning((*READS, "runtime.resources.memory"), warn_of_host_memory),
 )
 
 
 def _idle(layout: Layout) -> float:
     """Return the share of its time in which a stage of the pipeline has nothing to do."""
-    waiting = layout.ici.stage * layout.dcn.stage - 1
+    waiting = layout.num_stages - 1
     return waiting / (layout.microbatches + waiting)
 
 
