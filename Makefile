@@ -12,6 +12,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest
 FAST := -m 'not cluster and not slow'
+LOCK := $(BIN)/uv pip compile -q pyproject.toml --generate-hashes --universal --python-version 3.12 \
+  --no-emit-index-url --no-header --no-annotate
 export E2E_CLUSTER ?= local
 
 .PHONY: help
@@ -97,11 +99,9 @@ bench-webhook: install ## Measure the webhook: twenty creates at once of the lar
 lock: ## Resolve the pins anew: requirements.lock and the images' own
 	@test -x $(BIN)/python || $(BASE_PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet "$$(grep -oE 'uv==[0-9.]+' pyproject.toml)"
-	$(BIN)/uv pip compile -q pyproject.toml --all-extras --group dev --generate-hashes --universal --python-version 3.12 \
-	  --no-emit-index-url --no-header --no-annotate -o requirements.lock
-	for image in operator trainer; do \
-	  $(BIN)/uv pip compile -q pyproject.toml --extra $$image --generate-hashes --universal --python-version 3.12 \
-	    --no-emit-index-url --no-header --no-annotate -c requirements.lock -o $$image/requirements.lock; done
+	$(LOCK) --extra operator --extra trainer --extra cli --extra e2e --group dev -o requirements.lock
+	for image in operator trainer; do $(LOCK) --extra $$image -c requirements.lock -o $$image/requirements.lock; done
+	$(LOCK) --extra tpu-compile -c requirements.lock -o trainer/tpu-compile.lock
 
 .PHONY: clean
 clean: ## Remove what builds and tests write; the cluster must be down

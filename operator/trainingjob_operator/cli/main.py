@@ -79,19 +79,36 @@ def plan(
         str | None,
         typer.Option(metavar="OTHER", help="Print only what the job of another file changes: its spec and its plan."),
     ] = None,
+    compile_it: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option(
+            "--compile",
+            help="Compile the train step of each size with the real compiler, which needs no device but minutes, and "
+            "print its memory, FLOPs and traffic beside the estimates. Needs trainingjob[trainer]; for TPUs also "
+            "trainingjob[tpu-compile].",
+        ),
+    ] = False,
     accelerators: Accelerators = None,
 ) -> None:
     """Show what a job comes to at each size.
 
     For every number of slices that the job may run on: devices, mesh, batch, accumulation, padding and memory.
 
-    Exit codes: 0 the job is valid, 1 it has problems, or --diff found a difference, 2 a file cannot be read or does not
-    hold one job.
+    Exit codes: 0 the job is valid, 1 it has problems, --diff found a difference, or a size did not compile, 2 a file
+    cannot be read or does not hold one job.
     """
     from trainingjob_operator.cli.hardware import read_hardware
     from trainingjob_operator.cli.plan import print_plan
 
     hardware = read_hardware(accelerators)
+    if compile_it:
+        from trainingjob_operator.cli.compiling import print_compiled
+
+        if diff is not None:
+            raise CommandError("--compile and --diff do not go together: compile one plan at a time.")
+        if not print_compiled(file, hardware, as_json=as_json):
+            raise typer.Exit(1)
+        return
     if diff is None:
         print_plan(file, hardware, as_json=as_json)
         return

@@ -1,0 +1,119 @@
+"""`plan --compile`: the plan beside the compiler's figures, and what it says where there is no compiler."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from trainingjob_api.compiled import Collective, CompileAnswer, CompiledStep
+from trainingjob_operator.cli import compiling
+from trainingjob_operator.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+DEMO = str(ROOT / "crds/examples/demo.yaml")
+TPU = str(ROOT / "crds/examples/tpu-v5p-4-slices.yaml")
+STEP = CompiledStep(
+    num_slices=1,
+    arguments=60_000_000,
+    outputs=50_000_000,
+    aliased=50_000_000,
+    temporaries=20_000_000,
+    flops=1_500_000_000,
+    collectives=(
+        Collective(network="ici", axes=("fsdp",), kind="all-gather", bytes=3_000_000),
+        Collective(network="ici", axes=("tensor",), kind="all-reduce", bytes=1_000_000),
+        Collective(network="dcn", axes=("data",), kind="all-reduce", bytes=7_000),
+    ),
+    seconds=12.0,
+)
+
+
+def call(*args: str) -> SimpleNamespace:
+    result = CliRunner().invoke(app, ["plan", "--compile", *args], catch_exceptions=False)
+    return SimpleNamespace(code=result.exit_code, out=result.stdout, err=result.stderr)
+
+
+def answer_with(monkeypatch: pytest.MonkeyPatch, *lines: str, code: int = 0) -> None:
+    """Put a program in the compiler's place that reads a plan and prints these lines."""
+    program = f"import sys; sys.stdin.read(); print('the end', file=sys.stderr); print({chr(10).join(lines)!r})"
+    monkeypatch.setattr(compiling, "PROGRAM", ("-c", f"{program}; sys.exit({code})"))
+
+
+def test_each_size_stands_beside_the_compiler_s_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = CompileAnswer(num_slices=2, error="XlaRuntimeError: too large")
+    answer_with(monkeypatch, CompileAnswer(num_slices=1, step=STEP).model_dump_json(), failed.model_dump_json())
+
+    result = call(DEMO)
+
+    assert result.code == 1
+    _, _, headings, row, failure = result.out.splitlines()[:5]
+    assert headings.split("  ")[0] == "slices"
+    assert "80 MB (" in row
+    assert "1.5 B" in row
+    assert "4 MB" in row
+    assert "7 kB" in row
+    assert failure == "2 slices: XlaRuntimeError: too large"
+
+
+def test_json_has_the_plan_and_every_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [CompileAnswer(num_slices=n, step=STEP) for n in (1, 2)]
+    answer_with(monkeypatch, *(answer.model_dump_json() for answer in answers))
+
+    result = call(DEMO, "--json")
+
+    assert result.code == 0
+    told = json.loads(result.out)
+    assert told["allowed"] == [1, 2]
+    assert [CompileAnswer.model_validate(one) for one in told["compiled"]] == answers
+
+
+def test_a_compiler_that_dies_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "PROGRAM", ("-c", "import sys; print('no memory', file=sys.stderr); sys.exit(3)"))
+
+    result = call(DEMO)
+
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "Error: the compiler ended with exit code 3:\nno memory\n"
+
+
+def test_an_answer_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_with(monkeypatch, "hello")
+
+    assert "the compiler's answer cannot be read: hello" in call(DEMO).err
+
+
+@pytest.mark.parametrize(
+    ("file", "missing", "want"),
+    [
+        (
+            DEMO,
+            ("jax",),
+            "--compile needs the trainer, which is not installed here: pip install 'trainingjob[trainer]'",
+        ),
+        (TPU, ("libtpu",), "pip install 'trainingjob[trainer,tpu-compile]'"),
+        (str(ROOT / "crds/examples/h100-2-nodes.yaml"), (), "nvidia-h100 cannot be compiled for without the device"),
+    ],
+    ids=["no trainer", "no libtpu", "a GPU"],
+)
+def test_what_is_not_here_is_named(
+    monkeypatch: pytest.MonkeyPatch, file: str, missing: tuple[str, ...], want: str
+) -> None:
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None if name in missing else object())
+
+    result = call(file)
+
+    assert (result.code, result.out) == (1, "")
+    assert want in result.err
+
+
+def test_it_is_not_mixed_with_a_comparison() -> None:
+    result = call(DEMO, "--diff", DEMO)
+
+    assert (result.code, result.err) == (
+        1,
+        "Error: --compile and --diff do not go together: compile one plan at a time.\n",
+    )

@@ -1,0 +1,45 @@
+"""One size of a job: compile its train step and read memory, arithmetic and traffic off it."""
+
+import time
+from pathlib import Path
+
+from trainingjob_api.compiled import CompiledStep
+from trainingjob_api.world import Layout, RunConfig
+from trainingjob_trainer.compiling.arithmetic import count_flops
+from trainingjob_trainer.compiling.devices import find_devices
+from trainingjob_trainer.compiling.hlo import Program
+from trainingjob_trainer.compiling.traffic import count_collectives
+from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.step import Steps
+from trainingjob_trainer.world import Peers
+
+
+def compile_step(config: RunConfig, layout: Layout, dump: Path | None = None) -> CompiledStep:
+    """Return what the train step of one size comes to; the program's text goes to the file `dump`.
+
+    Raises:
+        NoCompilerError: there is no compiler for the job's devices here.
+    """
+    mesh = build_mesh(find_devices(config, layout), layout)
+    steps = Steps(config.spec, mesh)
+    programs = Programs("", Path(), config, layout, Peers(0, 1))
+    began = time.monotonic()
+    # What a built train step offers beyond being called is JAX's `Compiled`.
+    compiled = steps.compile_train(programs, (layout.accumulation, layout.microbatches, layout.rows_per_microbatch))
+    seconds = time.monotonic() - began
+    memory = compiled.memory_analysis()  # type: ignore[attr-defined]
+    text = compiled.as_text()  # type: ignore[attr-defined]
+    if dump:
+        dump.write_text(text)
+    program = Program(text)
+    return CompiledStep(
+        num_slices=layout.num_slices,
+        arguments=memory.argument_size_in_bytes,
+        outputs=memory.output_size_in_bytes,
+        aliased=memory.alias_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        flops=count_flops(program),
+        collectives=count_collectives(program, layout),
+        seconds=round(seconds, 1),
+    )

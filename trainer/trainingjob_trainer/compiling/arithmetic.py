@@ -1,0 +1,68 @@
+"""Counting the operations of a compiled program's matrix products. On a TPU these are convolutions."""
+
+import math
+import re
+
+from trainingjob_trainer.compiling.hlo import Computation, Instruction, Program
+
+
+def count_flops(program: Program) -> int:
+    """Return the operations of all matrix products that one run of a program does, on one device."""
+    total = 0
+    for name, computation in program.computations.items():
+        if times := program.runs.get(name, 0):
+            total += times * sum(_count(computation, one) for one in computation.instructions.values())
+    return total
+
+
+def _count(computation: Computation, one: Instruction) -> int:
+    if one.opcode not in ("dot", "convolution"):
+        return 0
+    left, right = (computation.instructions[operand].arrays[0].dims for operand in one.operands[:2])
+    if one.opcode == "dot":
+        contracted = (int(dim) for dim in re.findall(r"\d+", one.find("lhs_contracting_dims")))
+        return 2 * math.prod(one.arrays[0].dims) * math.prod(left[dim] for dim in contracted)
+    return _count_convolution(one, left, right)
+
+
+def _count_convolution(one: Instruction, left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """Count as XLA's cost analysis does: only products whose input is no padding and in no gap.
+
+    XLA writes the batch dims of a product as spatial dims of which each output sees one input.
+    """
+    lhs, rhs, out = re.match(r"(\w+)_(\w+)->(\w+)", one.find("dim_labels")).groups()  # type: ignore[union-attr]
+    result = one.arrays[0].dims
+    window = dict(part.split("=") for part in one.find("window").strip("{}").split())
+    pairs = 1
+    for place in range(len(lhs) - 2):
+        label = str(place)
+        pairs *= _valid_pairs(
+            result[out.index(label)],
+            right[rhs.index(label)],
+            left[lhs.index(label)],
+            stride=_pick(window, "stride", place, 1),
+            low=_pick(window, "pad", place, 0),
+            dilate=_pick(window, "lhs_dilate", place, 1),
+            spread=_pick(window, "rhs_dilate", place, 1),
+        )
+    batch, features = result[out.index("b")], result[out.index("f")]
+    groups = int(one.find("batch_group_count") or 1)
+    return 2 * batch * features * right[rhs.index("i")] * pairs // groups
+
+
+def _pick(window: dict[str, str], key: str, place: int, default: int) -> int:
+    """Return one number of a window; of padding the one before the first element."""
+    if key not in window:
+        return default
+    return int(window[key].split("x")[place].split("_")[0])
+
+
+def _valid_pairs(outputs: int, kernel: int, inputs: int, *, stride: int, low: int, dilate: int, spread: int) -> int:
+    """Return how many pairs of an output and a place in the kernel meet an input along one dim."""
+    last = (inputs - 1) * dilate
+    count = 0
+    for output in range(outputs):
+        for place in range(kernel):
+            at = output * stride - low + place * spread
+            count += 0 <= at <= last and at % dilate == 0
+    return count

@@ -1,0 +1,225 @@
+"""Reading XLA's text of an optimised program: computations, instructions, and how often each of them runs.
+
+XLA's own cost analysis counts the body of a loop once, and it has no public reader for this text. What is read here is
+no more than the compiled train step needs, on CPU and TPU: calls, fusions, loops with a constant number of turns.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+_HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(")
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
+_CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"(?:branch_computations=\{([^}]*)\}|(?:true|false)_computation=%?([\w.\-]+))")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_COMMENT = re.compile(r"/\*.*?\*/")
+_BITS = {
+    "pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "f16": 16, "bf16": 16, "s32": 32, "u32": 32,
+    "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128, "token": 0, "opaque": 0,
+}  # fmt: skip
+_PASSING = ("copy", "bitcast", "convert", "copy-start", "copy-done", "optimization-barrier")
+"""Instructions whose result is their first operand's value."""
+
+
+@dataclass(frozen=True)
+class Array:
+    """The shape of one array."""
+
+    kind: str
+    dims: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of its numbers, without the padding of its layout."""
+        size = 1
+        for dim in self.dims:
+            size *= dim
+        return size * _BITS.get(self.kind, 8) // 8  # the float8 family has many names
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+    literal: str
+    """What stands in the parentheses: the value of a constant, the number of a parameter."""
+    is_root: bool
+
+    @cached_property
+    def arrays(self) -> tuple[Array, ...]:
+        """Return the arrays of its result, those of a tuple in their order."""
+        return tuple(
+            Array(kind, tuple(int(dim) for dim in dims.split(",") if dim)) for kind, dims in _ARRAY.findall(self.shape)
+        )
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """Return the computations that it runs; of a loop the condition too."""
+        names = _CALLED.findall(self.attributes)
+        for several, one in _BRANCHES.findall(self.attributes):
+            names += [name.strip().lstrip("%") for name in several.split(",")] if several else [one]
+        return tuple(names)
+
+    def find(self, attribute: str) -> str:
+        """Return the text of an attribute up to the next comma outside of brackets; empty: it has none."""
+        match = re.search(rf"(?:^|[ ,]){attribute}=", self.attributes)
+        return _until_comma(self.attributes[match.end() :]) if match else ""
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A list of instructions by name."""
+
+    name: str
+    instructions: Mapping[str, Instruction]
+
+    @cached_property
+    def root(self) -> Instruction:
+        """Return the instruction whose result is the computation's."""
+        return next(one for one in self.instructions.values() if one.is_root)
+
+    def source(self, name: str) -> Instruction | None:  # None: it comes from elsewhere
+        """Return the instruction that a value comes from, copies and casts left out."""
+        found = self.instructions.get(name)
+        while found is not None and found.opcode in _PASSING:
+            found = self.instructions.get(found.operands[0])
+        return found
+
+
+class Program:
+    """A compiled program. `runs` says how often each computation runs when the program runs once."""
+
+    def __init__(self, text: str) -> None:
+        self.computations: dict[str, Computation] = {}
+        self._entry = ""
+        for is_entry, computation in _parse(text):
+            self.computations[computation.name] = computation
+            if is_entry:
+                self._entry = computation.name
+        self.runs: dict[str, int] = defaultdict(int)
+        self._walk(self._entry, 1)
+
+    def _walk(self, name: str, times: int) -> None:
+        computation = self.computations[name]
+        self.runs[name] += times
+        for one in computation.instructions.values():
+            turns = self._count_turns(computation, one) if one.opcode == "while" else 1
+            for called in one.called:
+                if called in self.computations:
+                    self._walk(called, times * turns)
+
+    def _count_turns(self, computation: Computation, loop: Instruction) -> int:
+        """Return how often a loop turns; 1 where that is not constant, as in sorting: no matrix product is in such."""
+        known = _TRIPS.search(loop.attributes)
+        if known:
+            return int(known[1])
+        condition = self.computations[loop.find("condition").lstrip("%")]
+        body = self.computations[loop.find("body").lstrip("%")]
+        test = condition.source(condition.root.name)
+        if test is None or test.opcode != "compare" or test.find("direction") != "LT":
+            return 1
+        counter, limit = (condition.source(operand) for operand in test.operands)
+        if counter is None or limit is None or counter.opcode != "get-tuple-element" or limit.opcode != "constant":
+            return 1
+        place = int(counter.find("index"))
+        first = self._constant(computation, computation.source(loop.operands[0]), place)
+        step = self._step(body, place)
+        return max(-(-(int(limit.literal) - first) // step), 0)
+
+    def _constant(self, computation: Computation, start: Instruction | None, place: int) -> int:
+        """Return the value with which a loop's counter begins; XLA makes it 0 nearly always."""
+        if start is None or start.opcode != "tuple":
+            return 0
+        source = computation.source(start.operands[place])
+        return int(source.literal) if source and source.opcode == "constant" else 0
+
+    def _step(self, body: Computation, place: int) -> int:
+        """Return what a turn adds to the loop's counter."""
+        root = body.root
+        counter = body.source(root.operands[place]) if root.opcode == "tuple" else None
+        if counter is None:
+            return 1
+        inside = body
+        if counter.opcode == "fusion":
+            inside = self.computations[counter.called[0]]
+            counter = inside.source(inside.root.name)
+        if counter is None or counter.opcode != "add":
+            return 1
+        sources = (inside.source(operand) for operand in counter.operands)
+        return next((int(one.literal) for one in sources if one and one.opcode == "constant"), 1)
+
+
+def _parse(text: str) -> Iterator[tuple[bool, Computation]]:
+    """Yield the computations of a program, with whether each is the one where it begins."""
+    lines: dict[str, Instruction] = {}
+    name, is_entry = "", False
+    for raw in text.splitlines():
+        line = _COMMENT.sub("", raw)
+        if not name:
+            match = _HEADER.match(line)
+            if match and line.endswith("{"):
+                name, is_entry, lines = match[1], line.startswith("ENTRY"), {}
+        elif line.startswith("}"):
+            yield is_entry, Computation(name, lines)
+            name = ""
+        else:
+            one = _parse_instruction(line.strip())
+            if one:
+                lines[one.name] = one
+
+
+def _parse_instruction(line: str) -> Instruction | None:  # None: the line holds no instruction
+    left, equals, right = line.partition(" = ")
+    if not equals:
+        return None
+    is_root = left.startswith("ROOT ")
+    end = _closing(right, 0) + 1 if right.startswith("(") else right.index(" ")
+    shape, rest = right[:end], right[end:].lstrip()
+    opcode, _, _ = rest.partition("(")
+    close = _closing(rest, len(opcode))
+    inside = rest[len(opcode) + 1 : close]
+    operands = tuple(part.strip().split(" ")[-1].lstrip("%") for part in _split(inside))
+    attributes = rest[close + 1 :].lstrip(", ")
+    return Instruction(
+        left.removeprefix("ROOT ").strip().lstrip("%"), shape, opcode, operands, attributes, inside, is_root
+    )
+
+
+def _closing(text: str, start: int) -> int:
+    """Return where the parenthesis that opens at `start` closes."""
+    depth = 0
+    for place in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if depth == 0:
+            return place
+    return len(text)
+
+
+def _split(text: str) -> list[str]:
+    """Return the parts of a text between the commas outside of brackets."""
+    parts: list[str] = []
+    while text:
+        part = _until_comma(text)
+        parts.append(part)
+        text = text[len(part) + 1 :]
+    return parts
+
+
+def _until_comma(text: str) -> str:
+    depth = 0
+    for place, letter in enumerate(text):
+        if letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            return text[:place]
+    return text
