@@ -11,7 +11,7 @@ BASE_PYTHON := $(shell for p in python$(WANTED) python python3; do \
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest
-FAST := -m 'not cluster and not slow'
+FAST := -m 'not cluster and not slow' -n auto --maxprocesses=8
 LOCK := $(BIN)/uv pip compile -q pyproject.toml --generate-hashes --universal --python-version 3.12 \
   --no-emit-index-url --no-header --no-annotate
 export E2E_CLUSTER ?= local

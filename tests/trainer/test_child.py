@@ -67,6 +67,7 @@ def test_two_processes_train_to_the_end(crew: Crew, root: Path, text: Path, prog
     assert list((root / "programs").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_world_is_followed_on_fewer_and_then_on_more_processes(
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_killed_world_is_followed_on_fewer_and_then_on_more_processes(
     assert seen == pytest.approx(want, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_world_leaves_together_when_one_process_is_asked(crew: Crew, root: Path, text: Path, programs: Path) -> None:
     config = make(root, text, training__steps=MANY, checkpoint__save__everySteps=MANY)
     trainers = crew.start(config, make_world(1, 2), programs)
@@ -122,6 +124,7 @@ def test_a_world_leaves_together_when_one_process_is_asked(crew: Crew, root: Pat
     assert trainers[0].committed == trainers[1].committed == [max(trainers[0].losses)]
 
 
+@pytest.mark.slow
 def test_a_damaged_step_is_reported_and_the_one_before_it_restored(
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_damaged_step_is_reported_and_the_one_before_it_restored(
     assert trainers[0].losses == pytest.approx({step: first.losses[step] for step in (5, 6)}, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_finished_job_that_is_started_again_is_done_at_once(
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
@@ -162,6 +166,7 @@ def test_a_finished_job_that_is_started_again_is_done_at_once(
     assert (again.restored, again.losses, again.phases[-1]) == (6, {}, Phase.DONE)
 
 
+@pytest.mark.slow
 def test_losses_that_stay_infinite_fail_the_world_at_the_same_step(
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
