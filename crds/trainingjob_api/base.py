@@ -23,7 +23,7 @@ class Strict(BaseModel):
 
 
 type Axis = str
-AXES: tuple[Axis, ...] = ("data", "stage", "fsdp", "context", "tensor")
+AXES: tuple[Axis, ...] = ("data", "stage", "fsdp", "expert", "context", "tensor")
 """Mesh axes, outermost first: the order of every mesh that this project builds."""
 
 MAX_PATH = 1024

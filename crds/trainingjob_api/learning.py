@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import Strict
+from trainingjob_api.experts import Experts
 
 Dim = Annotated[int, Field(ge=1, le=1048576)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -12,7 +13,7 @@ FloatType = Literal["float32", "bfloat16"]
 
 
 class Model(Strict):
-    """A dense Llama-style decoder: RMS norm, rotary positions, grouped-query attention, gated SiLU MLP."""
+    """A Llama-style decoder: RMS norm, rotary positions, grouped-query attention, and a gated SiLU MLP or experts."""
 
     vocab_size: Dim = Field(description="Rows of the embedding table. Must cover every id of the tokenizer.")
     embed_dim: Dim = Field(description="Width of the residual stream.")
@@ -32,6 +33,11 @@ class Model(Strict):
     tie_embeddings: bool = Field(default=False, description="Use the embedding table as the output projection too.")
     init_scale: Annotated[float, Field(gt=0, le=10)] = Field(
         default=0.02, description="Standard deviation of the embedding table's initial values."
+    )
+    experts: Experts | None = Field(
+        default=None,
+        description="Make every layer a mixture of experts: several MLPs, of which each token uses a few. Unset: one "
+        "MLP a layer, for all tokens.",
     )
 
 

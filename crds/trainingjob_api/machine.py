@@ -66,6 +66,11 @@ class AxisDegrees(Strict):
     data: Degree = Field(default=1, description="Data parallelism: replicas of the parameters.")
     stage: Degree = Field(default=1, description="Pipeline parallelism: each stage has its share of the layers.")
     fsdp: Degree = Field(default=1, description="Fully sharded data parallelism: data and parameters are split alike.")
+    expert: Degree = Field(
+        default=1,
+        description="Expert parallelism: the experts of each layer are spread, and tokens travel to theirs. The batch "
+        "and all other parameters are split as by `fsdp`.",
+    )
     context: Degree = Field(
         default=1,
         description="Context parallelism: sequences are split, and parameters as by `fsdp`. Attention gathers the keys "

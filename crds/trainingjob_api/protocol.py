@@ -75,6 +75,13 @@ class Progress(Strict):
     tokens_per_second: float | None = None
     step_seconds: float | None = None
     evaluations: dict[str, float] = Field(default={}, description="Newest held-out loss by the evaluation's name.")
+    load_balance: float | None = Field(
+        default=None,
+        description="Load-balancing loss a layer: 1 where experts get equally many tokens. Unset: there are none.",
+    )
+    dropped: float | None = Field(
+        default=None, description="Share of the routers' choices that found no place. Unset: there are no routers."
+    )
 
 
 class Damage(Strict):

@@ -8,8 +8,8 @@ from typing import Any
 SAMPLE: dict[str, Any] = {
     "slices": {"accelerator": "cpu", "topology": "2x2", "count": 1, "min": 1, "max": 2, "allowed": [1, 2]},
     "parallelism": {
-        "ici": {"data": 1, "stage": 1, "fsdp": -1, "context": 1, "tensor": 1},
-        "dcn": {"data": -1, "stage": 1, "fsdp": 1, "context": 1, "tensor": 1},
+        "ici": {"data": 1, "stage": 1, "fsdp": -1, "expert": 1, "context": 1, "tensor": 1},
+        "dcn": {"data": -1, "stage": 1, "fsdp": 1, "expert": 1, "context": 1, "tensor": 1},
         "pipeline": {"microbatches": 8},
     },
     "model": {
@@ -24,6 +24,15 @@ SAMPLE: dict[str, Any] = {
         "normEpsilon": 1e-5,
         "tieEmbeddings": False,
         "initScale": 0.02,
+        "experts": {
+            "count": 8,
+            "perToken": 2,
+            "normalizeWeights": True,
+            "capacityFactor": 1.25,
+            "groupLength": 64,
+            "shared": 1,
+            "loadBalanceWeight": 0.01,
+        },
     },
     "data": {
         "train": [{"name": "text", "type": "text", "path": "/data/train", "pattern": "**/*.txt", "exclude": ["*.bak"]}]

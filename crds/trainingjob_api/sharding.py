@@ -8,8 +8,12 @@ from collections.abc import Mapping
 from trainingjob_api.base import Axis
 
 RULES: dict[str, tuple[Axis, ...]] = {
-    "batch": ("data", "fsdp"),
-    "embed": ("fsdp", "context"),
+    "batch": ("data", "fsdp", "expert"),
+    "embed": ("fsdp", "expert", "context"),
+    "experts": ("expert",),
+    "expert_batch": ("data", "fsdp"),
+    "expert_embed": ("fsdp", "context"),
+    "router": (),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "mlp": ("tensor",),

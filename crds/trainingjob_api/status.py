@@ -51,6 +51,9 @@ class PlanStatus(Strict):
     """What the spec comes to."""
 
     parameters: int = Field(description="How many numbers the model learns.")
+    active_parameters: int = Field(
+        default=0, description="How many of them work on one token: all, unless the model has experts."
+    )
     tokens_per_step: int = Field(description="Tokens that one optimizer step trains on, padding not counted.")
     sizes: tuple[SizeStatus, ...] = Field(
         default=(), max_length=256, description="What each number of slices comes to, from the fewest to the most."

@@ -4,6 +4,7 @@ The operator forms worlds, an agent hears of them, the trainer builds its mesh f
 generation; a higher generation replaces a lower one, and a process belongs to one generation for all its life.
 """
 
+import math
 from typing import Annotated
 
 from pydantic import Field
@@ -11,6 +12,7 @@ from pydantic import Field
 from trainingjob_api.base import Strict
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.sharding import RULES
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -19,8 +21,8 @@ class Layout(Strict):
     """How the program lies over the devices at one number of slices. Every number is resolved: no -1.
 
     A batch of G rows is cut into `accumulation` microsteps of `microbatches` microbatches, and these into
-    `rows_per_shard` rows on each of the mesh's batch shards (the axes data and fsdp, over ICI and DCN); the last
-    `padding_rows` of them carry weight zero. Only a pipeline has several microbatches a microstep.
+    `rows_per_shard` rows on each of the mesh's batch shards (the axes data, fsdp and expert, over ICI and DCN); the
+    last `padding_rows` of them carry weight zero. Only a pipeline has several microbatches a microstep.
     """
 
     num_slices: Count
@@ -46,7 +48,7 @@ class Layout(Strict):
     @property
     def batch_shards(self) -> int:
         """Return how many ways a microbatch is split over the mesh."""
-        return self.ici.data * self.ici.fsdp * self.dcn.data * self.dcn.fsdp
+        return math.prod(getattr(degrees, axis) for degrees in (self.ici, self.dcn) for axis in RULES["batch"])
 
     @property
     def num_stages(self) -> int:

@@ -106,7 +106,8 @@ def test_unknown_fields_of_the_spec_reach_the_webhook() -> None:
 
 def test_defaults_are_written_into_the_spec_alone() -> None:
     assert paths_where(STATUS, lambda node: "default" in node) == []
-    assert SPEC["spec.parallelism"]["default"]["ici"] == {"data": 1, "stage": 1, "fsdp": -1, "context": 1, "tensor": 1}
+    ici = {"data": 1, "stage": 1, "fsdp": -1, "expert": 1, "context": 1, "tensor": 1}
+    assert SPEC["spec.parallelism"]["default"]["ici"] == ici
     assert SPEC["spec.checkpoint.keep"]["default"] == {"last": 3}
     assert SPEC["spec.runtime.image"].keys() == {"type", "description", "minLength", "maxLength", "pattern"}
 

@@ -25,7 +25,7 @@ def test_other_text_is_no_span_of_time(text: str) -> None:
 
 def test_a_value_is_closed_and_frozen() -> None:
     with pytest.raises(ValidationError):
-        AxisDegrees(expert=2)  # type: ignore[call-arg]
+        AxisDegrees(model=2)  # type: ignore[call-arg]
     with pytest.raises(ValidationError):
         AxisDegrees().data = 2  # type: ignore[misc]
 

@@ -34,7 +34,7 @@ def manifests(example, settings) -> list[dict]:
 
 
 def test_the_examples_of_the_documentation_are_there() -> None:
-    assert {"demo", "fixed", "elastic", "tpu-v5p-4-slices", "h100-2-nodes"} <= EXAMPLES.keys()
+    assert {"demo", "fixed", "elastic", "tpu-v5p-4-slices", "h100-2-nodes", "tpu-v5p-experts"} <= EXAMPLES.keys()
 
 
 def test_an_example_renders_as_the_golden_says(manifests, golden, example) -> None:

@@ -4,10 +4,12 @@ What the trainer computes over any mesh must equal this. Gradients come from JAX
 against the one here.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 
+from trainingjob_api.experts import Experts
 from trainingjob_api.job import TrainingJobSpec
 
 type Tree = dict[str, Any]
@@ -15,7 +17,13 @@ type Tree = dict[str, Any]
 
 def row_losses(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> np.ndarray:
     """Return the cross-entropy of each prediction of one row of tokens."""
+    return run_row(spec, params, tokens)[0]
+
+
+def run_row(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cross-entropy of each prediction of one row, and what each layer's router says of the row."""
     model = spec.model
+    said = []
     x = params["embedding"][tokens[:-1]]
     for number in range(model.num_layers):
         layer = pick(params["layers"], number)
@@ -27,11 +35,45 @@ def row_losses(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> np.nd
             v = h @ layer["attention"]["value"][:, shared]
             x = x + attend(q, k, v) @ layer["attention"]["out"][head]
         h = norm(x, layer["mlp_norm"]["scale"], model.norm_epsilon)
-        gate = h @ layer["mlp"]["gate"]
-        x = x + (gate / (1 + np.exp(-gate)) * (h @ layer["mlp"]["up"])) @ layer["mlp"]["down"]
+        if model.experts:
+            added, *routing = run_experts(model.experts, layer["mlp"], h)
+            said.append(routing)
+        else:
+            added = run_mlp(layer["mlp"], h)
+        x = x + added
     x = norm(x, params["norm"]["scale"], model.norm_epsilon)
     logits = x @ (params["embedding"].T if model.tie_embeddings else params["head"])
-    return np.log(np.exp(logits).sum(axis=-1)) - logits[np.arange(len(x)), tokens[1:]]
+    return np.log(np.exp(logits).sum(axis=-1)) - logits[np.arange(len(x)), tokens[1:]], np.array(said)
+
+
+def run_mlp(mlp: Tree, h: np.ndarray) -> np.ndarray:
+    gate = h @ mlp["gate"]
+    return (gate / (1 + np.exp(-gate)) * (h @ mlp["up"])) @ mlp["down"]
+
+
+def run_experts(experts: Experts, mlp: Tree, h: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """Send one token after the other to its experts; return the sum, the load-balancing loss, the share dropped."""
+    out = run_mlp(mlp["shared"], h) if experts.shared else np.zeros_like(h)
+    length = experts.group_length or len(h)
+    places = math.ceil(length * experts.per_token * experts.capacity_factor / experts.count)
+    balances, num_dropped = [], 0
+    for first in range(0, len(h), length):
+        taken = dict.fromkeys(range(experts.count), 0)
+        scores = np.exp(h[first : first + length] @ mlp["router"])
+        scores = scores / scores.sum(axis=-1, keepdims=True)
+        for place, mine in enumerate(scores, start=first):
+            chosen = sorted(taken, key=lambda expert, mine=mine: -mine[expert])[: experts.per_token]
+            total = mine[chosen].sum() if experts.normalize_weights else 1.0
+            for expert in chosen:
+                taken[expert] += 1
+                if taken[expert] > places:
+                    num_dropped += 1
+                    continue
+                one = {name: mlp[name][expert] for name in ("gate", "up", "down")}
+                out[place] += mine[expert] / total * run_mlp(one, h[place])
+        shares = np.array(list(taken.values())) / (length * experts.per_token)
+        balances.append(experts.count * float(shares @ scores.mean(axis=0)))
+    return out, float(np.mean(balances)), num_dropped / (len(h) * experts.per_token)
 
 
 def pick(tree: Any, number: int) -> Any:

@@ -35,9 +35,11 @@ def test_orders_devices(layout: Layout, want: list[list[list[int]]]) -> None:
     mesh = build_mesh(jax.devices()[::-1], layout)
 
     ids = np.vectorize(lambda device: device.id)(mesh.devices)
-    assert ids.squeeze(axis=tuple(mesh.axis_names.index(axis) for axis in ("stage", "context"))).tolist() == want
-    assert mesh.axis_names == ("data", "stage", "fsdp", "context", "tensor")
-    assert mesh.axis_types == (AxisType.Auto,) * 5
+    assert (
+        ids.squeeze(axis=tuple(mesh.axis_names.index(axis) for axis in ("stage", "expert", "context"))).tolist() == want
+    )
+    assert mesh.axis_names == ("data", "stage", "fsdp", "expert", "context", "tensor")
+    assert mesh.axis_types == (AxisType.Auto,) * 6
 
 
 def test_contexts_lie_inside_stages_and_these_inside_data() -> None:
@@ -45,7 +47,15 @@ def test_contexts_lie_inside_stages_and_these_inside_data() -> None:
     mesh = build_mesh(jax.devices(), layout)
 
     ids = np.vectorize(lambda device: device.id)(mesh.devices)
-    assert ids[:, :, 0, :, 0].tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert ids[:, :, 0, 0, :, 0].tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+
+
+def test_experts_lie_inside_fsdp_and_around_contexts() -> None:
+    layout = make_layout(devices_per_host=8, ici=AxisDegrees(fsdp=2, expert=2, context=2))
+    mesh = build_mesh(jax.devices(), layout)
+
+    ids = np.vectorize(lambda device: device.id)(mesh.devices)
+    assert ids[0, 0, :, :, :, 0].tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
 def test_another_number_of_devices_is_refused() -> None:

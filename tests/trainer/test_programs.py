@@ -12,6 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.trainer.meeting import together
 from tests.trainer.tiny import make_config, make_layout, make_spec
+from tests.trainer.training import Run
+from trainingjob_api.machine import AxisDegrees
 from trainingjob_trainer.programs import Programs, describe_surroundings
 from trainingjob_trainer.world import Peers
 
@@ -124,3 +126,27 @@ def test_the_layout_and_the_compiler_flags_shape_a_program(monkeypatch: pytest.M
     monkeypatch.setenv("XLA_FLAGS", "--xla_something")
 
     assert len({str(one) for one in (plain, wider, describe_surroundings(config, make_layout()))}) == 3
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "one MLP a layer": {},
+    "experts": {"model__experts": {"count": 2, "perToken": 1}},
+}
+
+
+@pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
+def test_a_train_step_is_loaded_and_trains(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any]
+) -> None:
+    config = make_config(make_spec(tmp_path, tmp_path, training__globalBatchSize=8, **changes))
+    layout = make_layout(devices_per_host=8, ici=AxisDegrees(fsdp=8), rows_per_shard=1)  # all devices, as in a world
+    run = Run(config.spec, layout)
+    programs = Programs(str(tmp_path / "kept"), tmp_path, config, layout, Peers(0, 1))
+
+    run.steps.compile_train(programs, run.batches.shape)
+    step = run.steps.compile_train(programs, run.batches.shape)
+    _, measures = step(run.state, run.batch(1), run.steps.flags(False))
+
+    assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
+    assert float(measures.loss) > 1
+    assert (measures.load_balance is None) == (not changes)

@@ -97,6 +97,27 @@ def test_held_out_losses_of_the_last_step_are_told(tmp_path: Path) -> None:
     assert told[1].model_copy(update={"evaluations": {}}) == told[0]
 
 
+def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:
+    start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=0)
+    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "leave": 0}
+    dense = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
+    with (
+        (tmp_path / "events").open("wb", buffering=0) as file,
+        Reporter(start, Events(file.fileno()), tmp_path, restored=0) as reporter,
+    ):
+        reporter.report(1, dense)
+        reporter.report(2, dense._replace(load_balance=jnp.asarray(1.5), dropped=jnp.asarray(0.25)))
+
+    events = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [(one.progress.load_balance, one.progress.dropped) for one in events if one.progress] == [
+        (None, None),
+        (1.5, 0.25),
+    ]
+    first, second = read_lines(tmp_path)
+    assert {"load_balance", "dropped"} & first.keys() == set()
+    assert (second["load_balance"], second["dropped"]) == (1.5, 0.25)
+
+
 def test_a_program_started_by_hand_is_told_so() -> None:
     with pytest.raises(ValueError, match="TRAININGJOB_EVENTS_FD must be the number of an open file"):
         Events.from_environment({})

@@ -17,6 +17,8 @@ from trainingjob_api.protocol import Progress
 from trainingjob_api.running import Metrics
 
 LONGEST_LINE = 1 << 16
+OF_EXPERTS = ("load_balance", "dropped")
+"""Measures that a model without experts does not have."""
 
 
 class MetricsWriter:
@@ -57,7 +59,9 @@ class MetricsWriter:
         """
         if progress.step % self._every == 0 or last:
             used = {"first_slot": slots[0], "last_slot": slots[-1]}
-            self._write(progress.step, progress.model_dump(exclude={"step", "evaluations"}) | used, "train")
+            absent = {name for name in OF_EXPERTS if getattr(progress, name) is None}
+            measures = progress.model_dump(exclude={"step", "evaluations", *absent})
+            self._write(progress.step, measures | used, "train")
 
     def write_evaluation(self, step: int, name: str, loss: float) -> None:
         """Write a held-out loss."""

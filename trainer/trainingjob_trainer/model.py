@@ -1,4 +1,4 @@
-"""The model: a dense Llama-style decoder in NNX, written with explicit shapes and logical axes.
+"""The model: a Llama-style decoder in NNX, written with explicit shapes and logical axes.
 
 NNX holds parameters and their axes; it is split once into a function and a tree of arrays, and everything after that is
 plain JAX. Layers are stored stacked, whether they run as one loop or unrolled, so that a checkpoint fits both.
@@ -8,19 +8,28 @@ a key head, K head width, F MLP width, V vocabulary.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from trainingjob_api.learning import Memory, Model, Precision
+from trainingjob_trainer.mlp import MLP, RoutedMLP, Routing, start_routing
+from trainingjob_trainer.parameters import DTYPES, make_param
 from trainingjob_trainer.sharding import constrain
 
 type Params = dict[str, Any]
 """A tree of arrays, nested as the modules are."""
 
-DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
+class Stream(NamedTuple):
+    """What runs through the layers."""
+
+    x: jax.Array
+    """The residual stream [B, L, D]."""
+    routing: Routing | None
+    """What the layers' routers said of each row so far. None: no layer has experts."""
 
 
 def split_model(model: Model, precision: Precision, memory: Memory) -> "SplitModel":
@@ -32,6 +41,7 @@ class SplitModel:
     """The decoder, split into structure and parameters. The rest of the trainer calls it in its three parts."""
 
     def __init__(self, model: Model, precision: Precision, memory: Memory) -> None:
+        self._model = model
         self._memory = memory
         self._build = lambda seed: Decoder(model, precision, nnx.Rngs(seed))
         self._structure, variables = nnx.split(nnx.eval_shape(lambda: self._build(0)))  # type: ignore[no-untyped-call]
@@ -50,42 +60,34 @@ class SplitModel:
 
     def apply(self, params: Params, tokens_BL: jax.Array) -> jax.Array:
         """Return the logits [B, L, V] in float32 that predict each position's next token."""
-        return self.head(params, self.run_layers(params, self.embed(params, tokens_BL)))
+        return self.head(params, self.run_layers(params, self.embed(params, tokens_BL)).x)
 
-    def embed(self, params: Params, tokens_BL: jax.Array) -> jax.Array:
-        """Return the stream [B, L, D] that enters the first layer."""
-        return self._merge(params).embed(tokens_BL)
+    def embed(self, params: Params, tokens_BL: jax.Array) -> Stream:
+        """Return the stream that enters the first layer."""
+        x_BLD = self._merge(params).embed(tokens_BL)
+        return Stream(x_BLD, start_routing(x_BLD) if self._model.experts else None)
 
-    def run_layers(self, params: Params, x_BLD: jax.Array) -> jax.Array:
+    def run_layers(self, params: Params, stream: Stream) -> Stream:
         """Return the stream after all layers."""
-        return run_layers(self._merge(params).layers, x_BLD, self._memory)
+        return run_layers(self._merge(params).layers, stream, self._memory)
 
-    def run_stages(self, params: Params, x_MBLD: jax.Array, num_stages: int) -> jax.Array:
-        """Return the stream of several microbatches after all layers, which lie on the stages of a pipeline."""
+    def run_stages(self, params: Params, streams: Stream, num_stages: int) -> Stream:
+        """Return the streams of M microbatches after all layers, which lie on the stages of a pipeline."""
         structure, stacked = nnx.split(self._merge(params).layers)
         stages = jax.tree.map(lambda leaf: leaf.reshape(num_stages, -1, *leaf.shape[1:]), stacked)
 
-        def run_stage(x_BLD: jax.Array, layers: Any) -> jax.Array:
-            return run_layers(nnx.merge(structure, layers), x_BLD, self._memory)
+        def run_stage(stream: Stream, layers: Any) -> Stream:
+            return run_layers(nnx.merge(structure, layers), stream, self._memory)
 
-        return run_pipeline(run_stage, stages, x_MBLD, num_stages)
+        return run_pipeline(run_stage, stages, streams, num_stages)
 
     def head(self, params: Params, x_BLD: jax.Array) -> jax.Array:
-        """Return the logits [B, L, V] in float32 of the stream after the last layer."""
+        """Return the logits [B, L, V] in float32 of what the last layer hands on."""
         return self._merge(params).read_out(x_BLD)
 
     def _merge(self, params: Params) -> "Decoder":
         decoder: Decoder = nnx.merge(self._structure, params)
         return decoder
-
-
-def make_param(
-    rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], stddev: float, dtype: Any
-) -> nnx.Param[Any]:
-    """Return a parameter with normal initial values."""
-    value = stddev * jax.random.normal(rngs.params(), shape, jnp.float32)
-    # Eager sharding would take the logical axes for those of a mesh.
-    return nnx.Param(value.astype(dtype), out_sharding=axes, eager_sharding=False)
 
 
 class RMSNorm(nnx.Module):
@@ -138,37 +140,25 @@ class Attention(nnx.Module):
         return jnp.einsum("BLHK,HKD->BLD", x_BLHK, self.out[...].astype(self.dtype))
 
 
-class MLP(nnx.Module):
-    """Gated SiLU MLP."""
-
-    def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs) -> None:
-        D, F, params = model.embed_dim, model.mlp_dim, DTYPES[precision.params]
-        self.gate = make_param(rngs, (D, F), ("embed", "mlp"), D**-0.5, params)
-        self.up = make_param(rngs, (D, F), ("embed", "mlp"), D**-0.5, params)
-        self.down = make_param(rngs, (F, D), ("mlp", "embed"), F**-0.5, params)
-        self.dtype = DTYPES[precision.compute]
-
-    def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        """Return what the MLP adds to the stream."""
-        gate_BLF = jnp.einsum("BLD,DF->BLF", x_BLD, self.gate[...].astype(self.dtype))
-        up_BLF = jnp.einsum("BLD,DF->BLF", x_BLD, self.up[...].astype(self.dtype))
-        return jnp.einsum("BLF,FD->BLD", jax.nn.silu(gate_BLF) * up_BLF, self.down[...].astype(self.dtype))
-
-
 class Layer(nnx.Module):
-    """Attention and MLP, each behind a norm and beside a residual."""
+    """Attention, then an MLP or experts, each behind a norm and beside a residual."""
 
     def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs) -> None:
         self.attention_norm = RMSNorm(model, precision)
         self.attention = Attention(model, precision, rngs)
         self.mlp_norm = RMSNorm(model, precision)
-        self.mlp = MLP(model, precision, rngs)
+        experts = model.experts
+        self.mlp = RoutedMLP(model, precision, experts, rngs) if experts else MLP(model, precision, rngs)
 
-    def __call__(self, x_BLD: jax.Array) -> jax.Array:
+    def __call__(self, stream: Stream) -> Stream:
         """Return the stream after this layer."""
+        x_BLD, routing = stream
         x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD))
-        x_BLD = x_BLD + self.mlp(self.mlp_norm(x_BLD))
-        return constrain(x_BLD, "batch", "length", None)
+        added = self.mlp(self.mlp_norm(x_BLD))
+        if isinstance(added, tuple):
+            added, said = added
+            routing = jax.tree.map(jnp.add, routing, said)
+        return Stream(constrain(x_BLD + added, "batch", "length", None), routing)
 
 
 class Decoder(nnx.Module):
@@ -203,43 +193,47 @@ class Decoder(nnx.Module):
         return jnp.einsum("BLD,DV->BLV", x_BLD, self.head[...].astype(self.dtype), preferred_element_type=jnp.float32)
 
 
-def run_layers(layers: nnx.Module, x_BLD: jax.Array, memory: Memory) -> jax.Array:
+def run_layers(layers: nnx.Module, stream: Stream, memory: Memory) -> Stream:
     """Return the stream after all layers, whose parameters are stacked along a first dim."""
     structure, stacked = nnx.split(layers)
 
-    def run_layer(x_BLD: jax.Array, params: Any) -> tuple[jax.Array, None]:
-        return nnx.merge(structure, params)(x_BLD), None
+    def run_layer(stream: Stream, params: Any) -> tuple[Stream, None]:
+        return nnx.merge(structure, params)(stream), None
 
     if memory.remat == "full":
         run_layer = jax.checkpoint(run_layer, prevent_cse=not memory.scan)
     if memory.scan:
-        return jax.lax.scan(run_layer, x_BLD, stacked)[0]
+        return jax.lax.scan(run_layer, stream, stacked)[0]
     for number in range(jax.tree.leaves(stacked)[0].shape[0]):
-        x_BLD, _ = run_layer(x_BLD, jax.tree.map(lambda leaf, number=number: leaf[number], stacked))
-    return x_BLD
+        stream, _ = run_layer(stream, jax.tree.map(lambda leaf, number=number: leaf[number], stacked))
+    return stream
 
 
-def run_pipeline(
-    run_stage: Callable[[jax.Array, Any], jax.Array], stages: Any, x_MBLD: jax.Array, num_stages: int
-) -> jax.Array:
-    """Return microbatches after all stages (GPipe; Huang et al., arXiv 1811.06965).
+def run_pipeline(run_stage: Callable[[Stream, Any], Stream], stages: Any, streams: Stream, num_stages: int) -> Stream:
+    """Return the streams of microbatches after all stages (GPipe; Huang et al., arXiv 1811.06965).
 
     All stages work at once, each on another microbatch, which then moves on: M microbatches take M + S - 1 turns. In
     the first and the last S - 1 turns some stages work on zeros, and nobody reads what becomes of these.
     """
     run_all = jax.vmap(run_stage)
 
-    def turn(y_SBLD: jax.Array, x_BLD: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def move(at_stages: jax.Array, entering: jax.Array) -> jax.Array:
         # XLA cannot partition gathers and scatters over stages inside a partly manual shard_map: no indexing here.
-        moved_SBLD = jnp.where(is_first_S111, x_BLD[None], jnp.roll(y_SBLD, 1, axis=0))
-        y_SBLD = run_all(constrain(moved_SBLD, "stages", "batch", "length", None), stages)
-        return y_SBLD, jax.lax.index_in_dim(y_SBLD, num_stages - 1, keepdims=False)
+        is_first = (jnp.arange(num_stages) == 0).reshape(-1, *[1] * entering.ndim)
+        return jnp.where(is_first, entering[None], jnp.roll(at_stages, 1, axis=0))
 
-    is_first_S111 = (jnp.arange(num_stages) == 0)[:, None, None, None]
-    entering = jnp.pad(x_MBLD, [(0, num_stages - 1), *[(0, 0)] * (x_MBLD.ndim - 1)])
-    idle = jnp.zeros_like(x_MBLD, shape=(num_stages, *x_MBLD.shape[1:]))
+    def turn(at_stages: Stream, entering: Stream) -> tuple[Stream, Stream]:
+        x_SBLD, routing = jax.tree.map(move, at_stages, entering)
+        moved = Stream(constrain(x_SBLD, "stages", "batch", "length", None), routing)
+        at_stages = run_all(moved, stages)
+        leaving = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, num_stages - 1, keepdims=False), at_stages)
+        return at_stages, leaving
+
+    entering = jax.tree.map(lambda leaf: jnp.pad(leaf, [(0, num_stages - 1), *[(0, 0)] * (leaf.ndim - 1)]), streams)
+    idle = jax.tree.map(lambda leaf: jnp.zeros_like(leaf, shape=(num_stages, *leaf.shape[1:])), streams)
     _, leaving = jax.lax.scan(turn, idle, entering)
-    return leaving[num_stages - 1 :]
+    done: Stream = jax.tree.map(lambda leaf: leaf[num_stages - 1 :], leaving)
+    return done
 
 
 def rotate(x_BLHK: jax.Array, theta: float) -> jax.Array:

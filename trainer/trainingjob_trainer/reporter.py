@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import jax
+
 from trainingjob_api.protocol import FailureReason, Phase, Progress
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, storage_error
@@ -72,11 +74,13 @@ class Reporter:
         progress = Progress(
             step=step,
             loss=loss if isfinite(loss) else None,
-            grad_norm=_finite(float(measures.grad_norm)),
+            grad_norm=_read(measures.grad_norm),
             learning_rate=float(measures.learning_rate),
             tokens_per_second=self._tokens / max(seconds, 1e-9),
             step_seconds=seconds,
             evaluations=self._evaluations,
+            load_balance=_read(measures.load_balance),
+            dropped=_read(measures.dropped),
         )
         self._newest = progress
         self._events.send(Event(progress=progress))
@@ -112,5 +116,6 @@ class Reporter:
             raise storage_error(error, f"writing {self._root / 'metrics'}", str(self._root)) from error
 
 
-def _finite(value: float) -> float | None:  # None: not finite
+def _read(measure: jax.Array | None) -> float | None:  # None: there is no such measure, or it is not finite
+    value = float("nan") if measure is None else float(measure)
     return value if isfinite(value) else None

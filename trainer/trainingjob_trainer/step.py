@@ -19,7 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from trainingjob_api.base import AXES
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import RULES
-from trainingjob_trainer.model import Params, split_model
+from trainingjob_trainer.mlp import Routing
+from trainingjob_trainer.model import Params, Stream, split_model
 from trainingjob_trainer.optimizer import learning_rate, make_optimizer
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.sharding import constrain, shard_like
@@ -55,6 +56,21 @@ class Measures(NamedTuple):
     skipped: jax.Array
     leave: jax.Array
     """Devices of processes that were asked to leave."""
+    load_balance: jax.Array | None = None
+    """Load-balancing loss a layer: 1 where experts get equally many tokens. None: there are no experts."""
+    dropped: jax.Array | None = None
+    """Share of the routers' choices that found no place. None: there are no experts."""
+
+
+class Sums(NamedTuple):
+    """What rows add up to; divided by `weight` it is a mean over predictions."""
+
+    loss: jax.Array
+    """Cross-entropies."""
+    weight: jax.Array
+    """Predictions that count."""
+    routing: Routing | None
+    """Of each prediction's row, over all layers. None: there are no experts."""
 
 
 type BatchShape = tuple[int, int, int]
@@ -92,8 +108,9 @@ class Steps:
 
     def compile_train(self, programs: Programs, shape: BatchShape) -> TrainStep:
         """Return `train` compiled for batches of a shape. It consumes the state that it is given."""
-        everywhere: list[Any] = [self._everywhere] * len(Measures._fields)
-        measures = Measures(*everywhere)
+        everywhere: Any = self._everywhere
+        told = [name for name in Measures._fields if self._spec.model.experts or name not in Measures._field_defaults]
+        measures = Measures(**dict.fromkeys(told, everywhere))
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
         flags = jax.ShapeDtypeStruct((self._mesh.size,), jnp.int32, sharding=self._flags)
         compiled: TrainStep = programs.build(
@@ -101,7 +118,7 @@ class Steps:
             self.train,
             (self.state, self._describe_batch(shape), flags),
             (self.state, measures),
-            out_shardings=(shardings, measures),
+            out_shardings=(shardings, everywhere),
             donate_argnums=0,
         )
         return compiled
@@ -132,9 +149,9 @@ class Steps:
     def train(self, state: State, batch: Batch, leave: jax.Array) -> tuple[State, Measures]:
         """Train one step. `leave` [devices] is 1 where a process was asked to leave."""
         spec = self._spec
-        total, weight, grads = self._sum_gradients(state.params, batch)
-        loss = total / weight
-        grads = jax.tree.map(lambda grad: grad / weight, grads)
+        sums, grads = self._sum_gradients(state.params, batch)
+        loss = sums.loss / sums.weight
+        grads = jax.tree.map(lambda grad: grad / sums.weight, grads)
         grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         step = state.step + 1
@@ -149,7 +166,8 @@ class Steps:
         )
         non_finite = jnp.where(finite, 0, state.non_finite + 1)
         skipped = state.skipped + jnp.where(finite, 0, 1)
-        measures = Measures(loss, grad_norm, rate, non_finite, skipped, jnp.sum(leave))
+        routing = jax.tree.map(lambda total: total / sums.weight / spec.model.num_layers, sums.routing)
+        measures = Measures(loss, grad_norm, rate, non_finite, skipped, jnp.sum(leave), *(routing or ()))
         return State(step, params, opt, non_finite, skipped), measures
 
     def evaluate(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
@@ -157,7 +175,8 @@ class Steps:
 
         def sum_locally(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
             def microstep(sums: tuple[jax.Array, jax.Array], rows: Batch) -> tuple[Any, None]:
-                return jax.tree.map(jnp.add, sums, self._sum_losses(params, rows)), None
+                loss, weight, _ = self._sum_losses(params, rows)
+                return jax.tree.map(jnp.add, sums, (loss, weight)), None
 
             zero = self._vary(jnp.zeros(()))
             sums, _ = jax.lax.scan(microstep, (zero, zero), batch)
@@ -167,38 +186,45 @@ class Steps:
         sums: tuple[jax.Array, jax.Array] = self._over_data(sum_locally)(params, batch)
         return sums
 
-    def _sum_gradients(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array, Params]:
-        """Return the sum of losses, their weight, and the gradient of the sum in float32."""
+    def _sum_gradients(self, params: Params, batch: Batch) -> tuple[Sums, Params]:
+        """Return what the rows add up to, and the gradient of the trained loss' sum in float32."""
         axes = self._model.axes
+        experts = self._spec.model.experts
 
         def sum_locally(params: Params, batch: Batch) -> Any:
             params = self._vary(params)  # else the transpose would reduce over `data` in every microstep
 
             def microstep(sums: Any, rows: Batch) -> tuple[Any, None]:
-                def total(params: Params) -> tuple[jax.Array, jax.Array]:
-                    return self._sum_losses(params, rows)
+                def total(params: Params) -> tuple[jax.Array, Sums]:
+                    found = self._sum_losses(params, rows)
+                    if experts and found.routing:
+                        return found.loss + experts.load_balance_weight * found.routing.load_balance, found
+                    return found.loss, found
 
-                (loss, weight), grads = jax.value_and_grad(total, has_aux=True)(params)
+                (_, found), grads = jax.value_and_grad(total, has_aux=True)(params)
                 grads = jax.tree.map(lambda grad, names: constrain(grad, *names), as_float32(grads), axes)
-                return jax.tree.map(jnp.add, sums, (loss, weight, grads)), None
+                return jax.tree.map(jnp.add, sums, (found, grads)), None
 
             zero = self._vary(jnp.zeros(()))
+            nothing = Sums(zero, zero, Routing(zero, zero) if experts else None)
             zeros = jax.tree.map(lambda param: self._vary(jnp.zeros(param.shape, jnp.float32)), params)
-            sums, _ = jax.lax.scan(microstep, (zero, zero, zeros), batch)
+            sums, _ = jax.lax.scan(microstep, (nothing, zeros), batch)
             return self._reduce(sums)
 
-        result: tuple[jax.Array, jax.Array, Params] = self._over_data(sum_locally)(params, batch)
+        result: tuple[Sums, Params] = self._over_data(sum_locally)(params, batch)
         return result
 
-    def _sum_losses(self, params: Params, rows: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the sum of the losses of microbatches [M, R, L + 1] and the number of predictions that count."""
+    def _sum_losses(self, params: Params, rows: Batch) -> Sums:
+        """Return what microbatches [M, R, L + 1] add up to."""
         if self._num_stages == 1:
             (tokens,), (weights,) = rows
-            return sum_losses(self._model.apply(params, tokens[:, :-1]), tokens, weights)
-        x_MRLD = jax.lax.map(lambda tokens: self._model.embed(params, tokens[:, :-1]), rows.tokens)
-        y_MRLD = self._model.run_stages(params, x_MRLD, self._num_stages)
+            stream = self._model.run_layers(params, self._model.embed(params, tokens[:, :-1]))
+            loss, weight = sum_losses(self._model.head(params, stream.x), tokens, weights)
+            return Sums(loss, weight, sum_routing(stream, weights))
+        streams = jax.lax.map(lambda tokens: self._model.embed(params, tokens[:, :-1]), rows.tokens)
+        streams = self._model.run_stages(params, streams, self._num_stages)
         # The stages share the read-out: each has every S-th microbatch.
-        in_turns = jax.tree.map(lambda leaf: leaf.reshape(-1, self._num_stages, *leaf.shape[1:]), (y_MRLD, rows))
+        in_turns = jax.tree.map(lambda leaf: leaf.reshape(-1, self._num_stages, *leaf.shape[1:]), (streams.x, rows))
         y_TSRLD, (tokens, weights) = in_turns
         turns = (
             constrain(y_TSRLD, None, "stages", "batch", "length", None),
@@ -213,8 +239,8 @@ class Steps:
             return jax.tree.map(lambda total, new: total + jnp.sum(new), sums, found), None
 
         zero = self._vary(jnp.zeros(()))
-        sums: tuple[jax.Array, jax.Array] = jax.lax.scan(read_out, (zero, zero), turns)[0]
-        return sums
+        (loss, weight), _ = jax.lax.scan(read_out, (zero, zero), turns)
+        return Sums(loss, weight, sum_routing(streams, rows.weights))
 
     def _over_data(self, function: Any) -> Any:
         """Return a function of (params, batch) with the axis `data` manual, and with the mesh for `constrain`."""
@@ -281,6 +307,14 @@ def sum_losses(logits_RLV: jax.Array, tokens: jax.Array, weights: jax.Array) -> 
     counted_R1 = weights[:, None]
     total = jnp.sum(jnp.where(counted_R1 > 0, losses_RL * counted_R1, 0.0))
     return total, jnp.sum(weights) * losses_RL.shape[1]
+
+
+def sum_routing(stream: Stream, weights: jax.Array) -> Routing | None:  # None: there are no experts
+    """Return what routers said of weighted rows, summed over their predictions."""
+    if stream.routing is None:
+        return None
+    length = stream.x.shape[-2]
+    return Routing(*(length * jnp.sum(jnp.where(weights > 0, said * weights, 0.0)) for said in stream.routing))
 
 
 def as_float32(tree: Any) -> Any:

@@ -8,10 +8,11 @@ from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
+from trainingjob_operator.core.display import describe_parameters
 from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.mesh import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
-from trainingjob_operator.core.units import percent, plural, short, size
+from trainingjob_operator.core.units import percent, plural, size
 
 
 def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
@@ -33,7 +34,7 @@ def headline(name: str, plan: Plan) -> str:
     """Return what is trained on what, on one line."""
     shape, slices = plan.shape, plan.spec.slices
     sizes = f"{slices.fewest} to {slices.most} slices" if slices.fewest < slices.most else plural(slices.most, "slice")
-    parts = (name, f"{short(plan.num_parameters)} parameters", f"{shape.accelerator} {shape.topology}", sizes)
+    parts = (name, describe_parameters(plan), f"{shape.accelerator} {shape.topology}", sizes)
     return " · ".join(parts)
 
 

@@ -22,6 +22,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
     return {
         "name": name,
         "parameters": plan.num_parameters,
+        "activeParameters": plan.num_active_parameters,
         "tokensPerStep": plan.tokens_per_step,
         "slice": {**_plain(plan.shape), "numDevices": plan.shape.num_devices},
         "allowed": list(plan.allowed),

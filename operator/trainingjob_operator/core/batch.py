@@ -4,11 +4,13 @@ The batch is the same at every size. It is cut with the least padding first, and
 `maxPerDeviceBatch` and memory allow.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.sharding import RULES
 from trainingjob_operator.core.memory import DeviceMemory
 from trainingjob_operator.core.mesh import divisors
 
@@ -33,7 +35,7 @@ def split_batch(
     spec: TrainingJobSpec, degrees: Mapping[Axis, int], device: DeviceMemory, memory_bytes: int
 ) -> Cut | None:  # None: not even one row fits
     """Cut the global batch for a mesh. `memory_bytes` is what a device has; 0 is no limit."""
-    shards, stages = degrees["data"] * degrees["fsdp"], degrees["stage"]
+    shards, stages = math.prod(degrees[axis] for axis in RULES["batch"]), degrees["stage"]
     batch = spec.training.global_batch_size
     asked = spec.training.max_per_device_batch or batch
     microbatches = _asked_microbatches(spec, stages) or _choose_microbatches(-(-batch // shards), stages)

@@ -4,7 +4,7 @@ from trainingjob_api.status import Display, PlanStatus, SizeStatus, TrainingJobS
 from trainingjob_operator.core.mesh import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
 from trainingjob_operator.core.situation import Situation
-from trainingjob_operator.core.units import short, span
+from trainingjob_operator.core.units import plural, short, span
 
 
 def display(plan: Plan, status: TrainingJobStatus, situation: Situation) -> Display:
@@ -28,8 +28,19 @@ def describe_plan(plan: Plan) -> PlanStatus:
     """Return the plan as the status shows it."""
     return PlanStatus(
         parameters=plan.num_parameters,
+        active_parameters=plan.num_active_parameters,
         tokens_per_step=plan.tokens_per_step,
         sizes=tuple(_size_status(plan, size) for size in plan.sizes),
+    )
+
+
+def describe_parameters(plan: Plan) -> str:
+    """Return how large the model is: `8.03 B parameters`, `46.7 B parameters · 8 experts, 12.9 B active`."""
+    parameters, experts = f"{short(plan.num_parameters)} parameters", plan.spec.model.experts
+    return (
+        f"{parameters} · {plural(experts.count, 'expert')}, {short(plan.num_active_parameters)} active"
+        if experts
+        else parameters
     )
 
 

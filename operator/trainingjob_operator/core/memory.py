@@ -88,9 +88,7 @@ def _measure(program: _Program, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
     degrees = dict(axes)
     model, leaves = program.model, list_leaves(program.model)
     held = sum(leaf.shard_size(degrees) for leaf in leaves)
-    # What fsdp and context split is gathered for use; what tensor splits stays split.
-    used = degrees | {"fsdp": 1, "context": 1, "stage": 1}
-    layer = sum(leaf.shard_size(used) for leaf in leaves if leaf.name.startswith("layers.")) // model.num_layers
+    layer = sum(leaf.gathered_size(degrees) for leaf in leaves if "layers" in leaf.axes) // model.num_layers
     table = model.vocab_size * model.embed_dim
     length = program.length // degrees["context"]
     return DeviceMemory(
@@ -116,8 +114,18 @@ def _kept(program: _Program, degrees: Mapping[Axis, int]) -> int:
     projections = compute * model.head_dim * (2 * heads + 2 * kv_heads)
     gathered = compute * model.head_dim * 2 * kv_heads * (degrees["context"] - 1)
     scores = heads * program.length * (FLOAT32 + compute)
-    mlp = 6 * compute * _split(model.mlp_dim, "mlp", degrees)
-    return norms + projections + gathered + scores + mlp
+    return norms + projections + gathered + scores + _mlp(program, degrees)
+
+
+def _mlp(program: _Program, degrees: Mapping[Axis, int]) -> int:
+    """Return the bytes that one token keeps in its MLP, or in its experts with their places and the way there."""
+    model, compute = program.model, program.compute
+    one = 6 * compute * _split(model.mlp_dim, "mlp", degrees)
+    if (experts := model.experts) is None:
+        return one
+    places = experts.count * experts.capacity(program.length)
+    in_places = places * (one + 3 * compute * model.embed_dim) // experts.tokens_of_group(program.length)
+    return in_places + places * compute + 4 * FLOAT32 * experts.count + experts.shared * one
 
 
 def _layer(program: _Program, degrees: Mapping[Axis, int]) -> int:

@@ -12,7 +12,7 @@ from trainingjob_api.world import Layout
 
 REST = -1
 """The degree of the axis that takes what the others leave."""
-LAST_RESORTS = ("stage", "context")
+LAST_RESORTS = ("stage", "expert", "context")
 """Axes that nobody splits without a reason of his own."""
 
 

@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainingjob_api.base import Axis
+from trainingjob_api.experts import Experts
 from trainingjob_api.learning import Model
 from trainingjob_api.sharding import split_ways
+
+GATHERED = ("layers", "embed", "expert_embed")
+"""Logical axes of dims that are split at rest and whole in use; heads, MLP columns and experts stay split."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,20 @@ class Leaf:
         ways = (split_ways(axis, dim, degrees) for axis, dim in zip(self.axes, self.shape, strict=True))
         return self.size // math.prod(ways)
 
+    def gathered_size(self, degrees: Mapping[Axis, int]) -> int:
+        """Return how many of its parameters one device has at hand where it computes with them."""
+        ways = (
+            1 if axis in GATHERED else split_ways(axis, dim, degrees)
+            for axis, dim in zip(self.axes, self.shape, strict=True)
+        )
+        return self.size // math.prod(ways)
+
 
 def list_leaves(model: Model) -> tuple[Leaf, ...]:
     """Return all tensors of parameters."""
     layers, dim, mlp = model.num_layers, model.embed_dim, model.mlp_dim
     heads, kv_heads, head = model.num_heads, model.num_kv_heads, model.head_dim
     kv = Leaf("layers.attention.key", (layers, dim, kv_heads, head), ("layers", "embed", "kv_heads", "head"))
-    gate = Leaf("layers.mlp.gate", (layers, dim, mlp), ("layers", "embed", "mlp"))
     leaves = (
         Leaf("embedding", (model.vocab_size, dim), ("vocab", "embed")),
         Leaf("layers.attention_norm.scale", (layers, dim), ("layers", "norm")),
@@ -46,9 +57,7 @@ def list_leaves(model: Model) -> tuple[Leaf, ...]:
         Leaf("layers.attention.value", kv.shape, kv.axes),
         Leaf("layers.attention.out", (layers, heads, head, dim), ("layers", "heads", "head", "embed")),
         Leaf("layers.mlp_norm.scale", (layers, dim), ("layers", "norm")),
-        gate,
-        Leaf("layers.mlp.up", gate.shape, gate.axes),
-        Leaf("layers.mlp.down", (layers, mlp, dim), ("layers", "mlp", "embed")),
+        *(_list_experts(model, experts) if (experts := model.experts) else _list_mlp("layers.mlp", layers, dim, mlp)),
         Leaf("norm.scale", (dim,), ("norm",)),
     )
     return leaves if model.tie_embeddings else (*leaves, Leaf("head", (dim, model.vocab_size), ("embed", "vocab")))
@@ -57,3 +66,31 @@ def list_leaves(model: Model) -> tuple[Leaf, ...]:
 def count_parameters(model: Model) -> int:
     """Return the number of parameters of a model."""
     return sum(leaf.size for leaf in list_leaves(model))
+
+
+def count_active_parameters(model: Model) -> int:
+    """Return how many parameters work on one token: of the experts only those that it is sent to."""
+    if (experts := model.experts) is None:
+        return count_parameters(model)
+    routed = sum(leaf.size for leaf in list_leaves(model) if "experts" in leaf.axes)
+    return count_parameters(model) - routed // experts.count * (experts.count - experts.per_token)
+
+
+def _list_mlp(name: str, layers: int, dim: int, mlp: int) -> tuple[Leaf, ...]:
+    """Return the tensors of one gated MLP a layer."""
+    gate = Leaf(f"{name}.gate", (layers, dim, mlp), ("layers", "embed", "mlp"))
+    down = Leaf(f"{name}.down", (layers, mlp, dim), ("layers", "mlp", "embed"))
+    return (gate, Leaf(f"{name}.up", gate.shape, gate.axes), down)
+
+
+def _list_experts(model: Model, experts: Experts) -> tuple[Leaf, ...]:
+    """Return the tensors of the router and of all experts."""
+    layers, dim, mlp, count = model.num_layers, model.embed_dim, model.mlp_dim, experts.count
+    gate = Leaf("layers.mlp.gate", (layers, count, dim, mlp), ("layers", "experts", "expert_embed", "mlp"))
+    return (
+        Leaf("layers.mlp.router", (layers, dim, count), ("layers", "embed", "router")),
+        gate,
+        Leaf("layers.mlp.up", gate.shape, gate.axes),
+        Leaf("layers.mlp.down", (layers, count, mlp, dim), ("layers", "experts", "mlp", "expert_embed")),
+        *(_list_mlp("layers.mlp.shared", layers, dim, experts.shared * mlp) if experts.shared else ()),
+    )

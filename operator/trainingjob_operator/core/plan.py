@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout
+from trainingjob_operator.core.parameters import count_active_parameters
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,11 @@ class Plan:
     num_parameters: int
     sizes: tuple[SizePlan, ...]
     """One for each number of slices that the spec allows, ascending."""
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Return how many parameters work on one token: all of them, unless there are experts."""
+        return count_active_parameters(self.spec.model)
 
     @property
     def tokens_per_step(self) -> int:

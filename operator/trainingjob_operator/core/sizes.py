@@ -44,7 +44,11 @@ def plan_size(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> Size
         return _check_mesh(spec, shape, num_slices)
     splits = (LAYERS, WIDTH, SEQUENCE, HEADS)
     problems = [problem for split in splits for problem in check_split(spec, split, mesh, is_filled=True)]
-    problems += check_microbatches(spec, mesh)
+    problems += [
+        *check_experts(spec, mesh, is_filled=True),
+        *check_groups(spec, mesh),
+        *check_microbatches(spec, mesh),
+    ]
     if problems:
         return problems
     degrees = combine(mesh.ici, mesh.dcn)
@@ -90,8 +94,11 @@ class Split:
 
 
 LAYERS = Split(("stage",), {"model.numLayers": lambda spec: spec.model.num_layers})
-WIDTH = Split(("fsdp", "context"), {"model.embedDim": lambda spec: spec.model.embed_dim})
+WIDTH = Split(("fsdp", "expert", "context"), {"model.embedDim": lambda spec: spec.model.embed_dim})
 SEQUENCE = Split(("context",), {"training.sequenceLength": lambda spec: spec.training.sequence_length})
+EXPERTS = Split(
+    ("expert",), {"model.experts.count": lambda spec: spec.model.experts.count if spec.model.experts else 1}
+)
 HEADS = Split(
     ("tensor",),
     {
@@ -116,7 +123,6 @@ def check_split(spec: TrainingJobSpec, split: Split, mesh: Mesh, *, is_filled: b
     undivided = [f"{name}, {dim}" for name, dim in dims.items() if dim % degree]
     if not undivided:
         return
-    asked = spec.parallelism
     (path, axis, value), *others = factors
     product = " x ".join(f"{'ici' if network == ICI else 'dcn'} {name}={of}" for network, name, of in factors)
     who = f"{product} = {degree}" if others else str(value)
@@ -128,20 +134,47 @@ def check_split(spec: TrainingJobSpec, split: Split, mesh: Mesh, *, is_filled: b
     elif common % fixed:
         nearest = ()
     else:
-        degrees, written = (mesh.ici, asked.ici) if path == ICI else (mesh.dcn, asked.dcn)
-        rest = next((other for other, degree in written.items() if degree == REST and other != axis), None)
-        if rest and not is_filled:
-            nearest = tuple(str(near) for near in nearest_divisors(common // fixed, value))
-        else:
-            nearest = _nearest_degrees(path, axis, common // fixed, degrees, rest)
+        nearest = _nearest_degrees(spec, mesh, path, axis, common // fixed, is_filled=is_filled)
     yield Problem(f"{path}.{axis}", value, message, nearest)
 
 
-def _nearest_degrees(path: str, axis: Axis, common: int, degrees: AxisDegrees, rest: Axis | None) -> tuple[str, ...]:
+def check_experts(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
+    """Check that there are experts to spread, and as many on each device."""
+    if spec.model.experts:
+        yield from check_split(spec, EXPERTS, mesh, is_filled=is_filled)
+        return
+    for path, degree in ((ICI, mesh.ici.expert), (DCN, mesh.dcn.expert)):
+        if degree > 1:
+            message = f"{degree} has nothing to spread: spec.model.experts is not set."
+            nearest = _nearest_degrees(spec, mesh, path, "expert", 1, is_filled=is_filled)
+            yield Problem(f"{path}.expert", degree, message, nearest)
+
+
+def check_groups(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
+    """Check that tokens which compete for the same expert lie in the same part of a sequence."""
+    experts, length = spec.model.experts, spec.training.sequence_length
+    context = mesh.ici.context * mesh.dcn.context
+    if experts is None or length % context:
+        return
+    part, tokens = length // context, experts.tokens_of_group(length)
+    if part % tokens and length % tokens == 0:
+        message = f"{tokens} tokens do not fit evenly into {part}, the part of a sequence that the axis context leaves."
+        nearest = tuple(str(near) for near in nearest_divisors(part, tokens))
+        yield Problem("spec.model.experts.groupLength", experts.group_length, message, nearest)
+
+
+def _nearest_degrees(
+    spec: TrainingJobSpec, mesh: Mesh, path: str, axis: Axis, common: int, *, is_filled: bool
+) -> tuple[str, ...]:
     """Return the nearest degrees of an axis that divide a number while the product stays what it is.
 
-    The axis `rest` takes what is left then. None: nobody asked for that, so `data` does, which splits only the batch.
+    An axis of -1 takes what is left then. There is none: nobody asked for that, so `data` does, which splits only the
+    batch.
     """
+    degrees, written = (mesh.ici, spec.parallelism.ici) if path == ICI else (mesh.dcn, spec.parallelism.dcn)
+    rest = next((other for other, degree in written.items() if degree == REST and other != axis), None)
+    if rest and not is_filled:
+        return tuple(str(near) for near in nearest_divisors(common, getattr(degrees, axis)))
     kept = math.prod(degree for other, degree in degrees.items() if other not in (axis, rest or "data"))
     left = math.prod(degree for _, degree in degrees.items()) // kept
     near = nearest_divisors(math.gcd(common, left), getattr(degrees, axis))

@@ -13,6 +13,7 @@ from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.wording import show
 from trainingjob_operator.core import (
     validate_data,
+    validate_experts,
     validate_learning,
     validate_machine,
     validate_running,
@@ -31,6 +32,7 @@ from trainingjob_operator.core.ways_out import suggest_ways_out
 RULES = (
     *validate_machine.RULES,
     *validate_learning.RULES,
+    *validate_experts.RULES,
     *validate_data.RULES,
     *validate_storage.RULES,
     *validate_running.RULES,
@@ -38,6 +40,7 @@ RULES = (
 WARNINGS = (
     *validate_machine.WARNINGS,
     *validate_learning.WARNINGS,
+    *validate_experts.WARNINGS,
     *validate_data.WARNINGS,
     *validate_storage.WARNINGS,
     *validate_running.WARNINGS,

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import Problem
+from trainingjob_operator.core import sizes
 from trainingjob_operator.core.hardware import CPU, Hardware
 from trainingjob_operator.core.mesh import REST, check_form, check_product
 from trainingjob_operator.core.rule import HardwareRule, Rule
@@ -129,6 +130,16 @@ def check_heads(spec: TrainingJobSpec) -> Iterator[Problem]:
     yield from check_split(spec, HEADS, _written_mesh(spec), is_filled=False)
 
 
+def check_experts(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Expert parallelism needs experts, and must divide their number."""
+    yield from sizes.check_experts(spec, _written_mesh(spec), is_filled=False)
+
+
+def check_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Tokens that compete for an expert must lie together where context parallelism splits a sequence."""
+    yield from sizes.check_groups(spec, _written_mesh(spec))
+
+
 def check_pipeline(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The stages of a pipeline must divide its microbatches."""
     yield from check_microbatches(spec, _written_mesh(spec))
@@ -148,6 +159,14 @@ def warn_of_context_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
     if degree not in (0, 1):
         message = "each layer gathers keys and values over the network between slices."
         yield Problem(f"{DCN}.context", degree, message, ("1",))
+
+
+def warn_of_experts_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Expert parallelism across slices sends tokens over the slow network in each layer."""
+    degree = spec.parallelism.dcn.expert
+    if degree not in (0, 1):
+        message = "each layer sends tokens to their experts and back over the network between slices."
+        yield Problem(f"{DCN}.expert", degree, message, ("1",))
 
 
 def warn_of_idle_pipeline_settings(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -196,11 +215,14 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     Rule(("parallelism", *WIDTH.dims), check_width),
     Rule(("parallelism", *SEQUENCE.dims), check_sequence),
     Rule(("parallelism", *HEADS.dims), check_heads),
+    Rule(("parallelism", "model.experts"), check_experts),
+    Rule(("parallelism", "model.experts", "training.sequenceLength"), check_groups),
     Rule(("parallelism",), check_pipeline),
 )
 WARNINGS = (
     Rule(("parallelism.dcn.tensor",), warn_of_tensor_over_dcn),
     Rule(("parallelism.dcn.context",), warn_of_context_over_dcn),
+    Rule(("parallelism.dcn.expert",), warn_of_experts_over_dcn),
     Rule(("parallelism",), warn_of_idle_pipeline_settings),
     Rule(("parallelism.ici.tensor", "parallelism.dcn.tensor", "model.vocabSize"), warn_of_whole_vocabulary),
 )

@@ -44,7 +44,7 @@ def describe(plan: Plan) -> dict[str, Any]:
 
 
 def test_there_are_examples() -> None:
-    assert {"demo", "fixed", "elastic", "tpu-v5p-4-slices", "h100-2-nodes"} <= set(VALID)
+    assert {"demo", "fixed", "elastic", "tpu-v5p-4-slices", "h100-2-nodes", "tpu-v5p-experts"} <= set(VALID)
     assert len(INVALID) == 5
 
 

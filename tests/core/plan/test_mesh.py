@@ -85,7 +85,7 @@ def test_check_form_names_each_zero_and_all_of_several_rests() -> None:
 def test_combine_multiplies_both_networks() -> None:
     mesh = combine(AxisDegrees(fsdp=4, tensor=2), AxisDegrees(data=3, fsdp=2))
 
-    assert mesh == {"data": 3, "stage": 1, "fsdp": 8, "context": 1, "tensor": 2}
+    assert mesh == {"data": 3, "stage": 1, "fsdp": 8, "expert": 1, "context": 1, "tensor": 2}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What holds for every spec: a plan or problems, never an exception; and every layout is whole."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from trainingjob_operator.core.validate import Checked, check_job
 
 small = st.integers(1, 12)
 degrees = st.fixed_dictionaries(
-    {}, optional=dict.fromkeys(("data", "fsdp", "tensor"), st.sampled_from([-1, 0, 1, 2, 4, 3]))
+    {}, optional=dict.fromkeys(("data", "fsdp", "expert", "tensor"), st.sampled_from([-1, 0, 1, 2, 4, 3]))
 )
 topologies = st.sampled_from(
     [
@@ -26,6 +27,16 @@ topologies = st.sampled_from(
 )
 counts = st.one_of(
     st.fixed_dictionaries({"count": small}), st.fixed_dictionaries({"min": small, "max": small}), st.just({})
+)
+
+experts = st.fixed_dictionaries(
+    {"count": st.sampled_from([2, 4, 6]), "perToken": st.integers(1, 3)},
+    optional={
+        "capacityFactor": st.floats(0.1, 8),
+        "groupLength": st.sampled_from([1, 4, 16, 20, 10_000]),
+        "shared": st.integers(0, 2),
+        "normalizeWeights": st.booleans(),
+    },
 )
 
 
@@ -46,6 +57,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             "numKvHeads": draw(st.sampled_from([1, heads])),
             "headDim": draw(st.sampled_from([8, 9])),
             "tieEmbeddings": draw(st.booleans()),
+            "experts": draw(st.one_of(st.none(), experts)),
         },
         "data": {"train": [{"name": "a", "path": "/data"}]},
         "training": {
@@ -82,8 +94,7 @@ def assert_whole(checked: Checked) -> None:
         layout = size.layout
         if layout is None:
             continue
-        inside = layout.ici.data * layout.ici.fsdp * layout.ici.tensor
-        across = layout.dcn.data * layout.dcn.fsdp * layout.dcn.tensor
+        inside, across = (math.prod(degree for _, degree in side.items()) for side in (layout.ici, layout.dcn))
         assert (inside, across) == (plan.shape.num_devices, layout.num_slices)
         rows = layout.rows_per_microbatch * layout.accumulation
         assert rows - layout.padding_rows == spec.training.global_batch_size

@@ -1,0 +1,55 @@
+"""The section of a mixture of experts: how many MLPs a layer has, how many of them a token uses, and how full they get.
+
+What follows from it for a sequence is derived here once, for the planner and the trainer alike. Tokens compete for
+places in groups inside one sequence, so that what is dropped depends neither on the mesh nor on the other rows.
+"""
+
+import math
+from typing import Annotated
+
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+
+
+class Experts(Strict):
+    """MLPs of which a router picks a few for each token (Shazeer et al., arXiv 1701.06538)."""
+
+    count: Annotated[int, Field(ge=2, le=1024)] = Field(
+        description="MLPs of a layer, each as wide as `model.mlpDim`. A router picks some of them for each token."
+    )
+    per_token: Annotated[int, Field(ge=1, le=64)] = Field(
+        description="How many experts work on a token: those that the router scores highest."
+    )
+    normalize_weights: bool = Field(
+        default=False,
+        description="Scale the router's weights of a token's experts so that they add up to 1. Else each expert's "
+        "output is weighted by its softmax over all experts.",
+    )
+    capacity_factor: Annotated[float, Field(gt=0, le=1024)] = Field(
+        default=1.25,
+        description="Places of an expert, as a multiple of its even share of a group's tokens. Tokens that find no "
+        "place skip the expert; `count` / `perToken` is room for all.",
+    )
+    group_length: Annotated[int, Field(ge=1, le=1048576)] | None = Field(
+        default=None,
+        description="Tokens of a sequence that compete for the same places; must divide `training.sequenceLength`. "
+        "Sending tokens to experts costs in proportion to it. Unset: the whole sequence.",
+    )
+    shared: Annotated[int, Field(ge=0, le=64)] = Field(
+        default=0, description="Experts that work on every token, beside those that the router picks."
+    )
+    load_balance_weight: Annotated[float, Field(ge=0, le=100)] = Field(
+        default=0.01,
+        description="Weight of the loss that spreads tokens evenly over experts (Fedus et al., arXiv 2101.03961), "
+        "which each layer adds to the trained loss. 0 turns it off.",
+    )
+
+    def tokens_of_group(self, sequence_length: int) -> int:
+        """Return the tokens that compete for the same places."""
+        return self.group_length or sequence_length
+
+    def capacity(self, sequence_length: int) -> int:
+        """Return the places that an expert has for each group of tokens: enough for all of them at most."""
+        tokens = self.tokens_of_group(sequence_length)
+        return min(math.ceil(tokens * self.per_token * self.capacity_factor / self.count), tokens)

@@ -1,0 +1,78 @@
+"""Training in the test's own process: tiny jobs, over as many of its eight devices as a layout has."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tests.trainer.tiny import make_layout, make_spec
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.world import Layout
+from trainingjob_trainer.batches import Batches
+from trainingjob_trainer.index import Index
+from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.step import Batch, Measures, State, Steps
+
+NUM_STEPS = 6
+BATCH = 8
+
+
+def spec_with(**changes: Any) -> TrainingJobSpec:
+    values = {"training__steps": NUM_STEPS, "training__globalBatchSize": BATCH, "training__seed": 5}
+    values |= {"schedule__type": "cosine"} | changes
+    return TrainingJobSpec.model_validate(make_spec(Path("/unused/here"), Path("/unused"), **values))
+
+
+def make_index(spec: TrainingJobSpec) -> Index:
+    tokens = np.random.default_rng(0).integers(0, 257, 1000, dtype=np.uint16)
+    return Index("made up", tokens, spec.training.sequence_length)
+
+
+class Run:
+    """Training in this process, over as many of its devices as the layout has."""
+
+    def __init__(self, spec: TrainingJobSpec, layout: Layout) -> None:
+        self.spec = spec
+        self.steps = Steps(spec, build_mesh(jax.devices()[: layout.num_devices], layout))
+        self.batches = Batches(layout, self.steps.rows, spec.training.global_batch_size)
+        self.index = make_index(spec)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.steps.state)
+        self.state: State = jax.device_put(initial_state(spec.model_dump_json()), shardings)
+        self.step = jax.jit(self.steps.train, donate_argnums=0)
+        self.evaluate = jax.jit(self.steps.evaluate)
+
+    def batch(self, number: int) -> Batch:
+        return self.batches.train(self.index, number, self.steps.seed)
+
+    def train(self, num_steps: int = NUM_STEPS) -> Iterator[Measures]:
+        first = int(self.state.step) + 1
+        for number in range(first, first + num_steps):
+            self.state, measures = self.step(self.state, self.batch(number), self.steps.flags(False))
+            yield measures
+
+
+@cache
+def initial_state(spec: str) -> State:
+    """Return the state before the first step, made once for all layouts."""
+    steps = Steps(TrainingJobSpec.model_validate_json(spec), build_mesh(jax.devices()[:1], ONE))
+    return jax.device_get(jax.jit(steps.init)())
+
+
+def losses(spec: TrainingJobSpec, layout: Layout) -> list[float]:
+    return [float(measures.loss) for measures in Run(spec, layout).train()]
+
+
+ONE = make_layout(devices_per_host=1, ici=AxisDegrees(), rows_per_shard=8)
+
+
+def flat(tree: Any) -> dict[str, np.ndarray]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): np.asarray(leaf, np.float64) for path, leaf in leaves}
+
+
+def numpy_tree(params: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)

@@ -1,0 +1,125 @@
+"""What each layer does to single tokens: one MLP for all of them, or experts of which a router picks some.
+
+Routing follows GShard (Lepikhin et al., arXiv 2006.16668): an expert has a number of places for each group of tokens,
+and one-hot products bring tokens to their places and back, which the partitioner turns into all-to-alls where experts
+are spread. Two things differ. A group lies inside one sequence, so that the batch's cut over devices and microsteps
+changes no token's way. And earlier tokens take places first, whatever their choice: no token depends on later ones.
+
+Shapes: B batch, L length, D model width, F MLP width, E experts, N groups of a sequence, T tokens of a group, C places
+of an expert for a group.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainingjob_api.experts import Experts
+from trainingjob_api.learning import Model, Precision
+from trainingjob_trainer.parameters import DTYPES, make_param
+from trainingjob_trainer.sharding import constrain
+
+
+class Routing(NamedTuple):
+    """What routers say of each row [B], added up over layers. In one layer both are means over the row's groups."""
+
+    load_balance: jax.Array
+    """Load-balancing loss (Fedus et al., arXiv 2101.03961): 1 where experts get equally many tokens, else more."""
+    dropped: jax.Array
+    """Share of the router's choices that found no place."""
+
+
+def start_routing(x_BLD: jax.Array) -> Routing:
+    """Return what is said of the rows of a stream before the first layer."""
+    nothing_B = jnp.zeros_like(x_BLD, shape=x_BLD.shape[:1], dtype=jnp.float32)
+    return Routing(nothing_B, nothing_B)
+
+
+class MLP(nnx.Module):
+    """Gated SiLU MLP, as wide as the model's or so many times."""
+
+    def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs, num_times: int = 1) -> None:
+        D, F, params = model.embed_dim, num_times * model.mlp_dim, DTYPES[precision.params]
+        self.gate = make_param(rngs, (D, F), ("embed", "mlp"), D**-0.5, params)
+        self.up = make_param(rngs, (D, F), ("embed", "mlp"), D**-0.5, params)
+        self.down = make_param(rngs, (F, D), ("mlp", "embed"), F**-0.5, params)
+        self.dtype = DTYPES[precision.compute]
+
+    def __call__(self, x_BLD: jax.Array) -> jax.Array:
+        """Return what the MLP adds to the stream."""
+        gate_BLF = jnp.einsum("BLD,DF->BLF", x_BLD, self.gate[...].astype(self.dtype))
+        up_BLF = jnp.einsum("BLD,DF->BLF", x_BLD, self.up[...].astype(self.dtype))
+        return jnp.einsum("BLF,FD->BLD", jax.nn.silu(gate_BLF) * up_BLF, self.down[...].astype(self.dtype))
+
+
+class RoutedMLP(nnx.Module):
+    """A mixture of experts: for each token the MLPs that the router picks, weighted, and those shared by all tokens."""
+
+    def __init__(self, model: Model, precision: Precision, experts: Experts, rngs: nnx.Rngs) -> None:
+        D, F, E, params = model.embed_dim, model.mlp_dim, experts.count, DTYPES[precision.params]
+        self.router = make_param(rngs, (D, E), ("embed", "router"), D**-0.5, params)
+        self.gate = make_param(rngs, (E, D, F), ("experts", "expert_embed", "mlp"), D**-0.5, params)
+        self.up = make_param(rngs, (E, D, F), ("experts", "expert_embed", "mlp"), D**-0.5, params)
+        self.down = make_param(rngs, (E, F, D), ("experts", "mlp", "expert_embed"), F**-0.5, params)
+        if experts.shared:
+            self.shared = MLP(model, precision, rngs, experts.shared)
+        self.experts = experts
+        self.dtype = DTYPES[precision.compute]
+
+    def __call__(self, x_BLD: jax.Array) -> tuple[jax.Array, Routing]:
+        """Return what the experts add to the stream, and what the router says of the rows."""
+        B, L, D = x_BLD.shape
+        T = self.experts.tokens_of_group(L)
+        x_BNTD = constrain(x_BLD.reshape(B, L // T, T, D), "batch", "length", None, None)
+        weights_BNTE, to_places_BNTEC, routing = self._route(x_BNTD)
+        x_BNECD = jnp.einsum("BNTEC,BNTD->BNECD", to_places_BNTEC, x_BNTD)
+        y_BNECD = self._run_experts(x_BNECD)
+        weights_BNEC = jnp.einsum("BNTEC,BNTE->BNEC", to_places_BNTEC, weights_BNTE)
+        y_BNECD = y_BNECD * weights_BNEC.astype(self.dtype)[..., None]
+        y_BLD = jnp.einsum("BNTEC,BNECD->BNTD", to_places_BNTEC, y_BNECD).reshape(B, L, D)
+        return y_BLD + self.shared(x_BLD) if self.experts.shared else y_BLD, routing
+
+    def _route(self, x_BNTD: jax.Array) -> tuple[jax.Array, jax.Array, Routing]:
+        """Return each token's weight for each expert, 1 at each place that it takes, and what to say of the rows."""
+        E, k = self.experts.count, self.experts.per_token
+        capacity = self.experts.capacity(x_BNTD.shape[1] * x_BNTD.shape[2])
+        router_DE = self.router[...].astype(jnp.float32)
+        logits_BNTE = jnp.einsum("BNTD,DE->BNTE", x_BNTD.astype(jnp.float32), router_DE, precision="highest")
+        scores_BNTE = jax.nn.softmax(logits_BNTE, axis=-1)
+        chosen_BNTE = choose(scores_BNTE, k)
+        weights_BNTE = scores_BNTE * chosen_BNTE
+        if self.experts.normalize_weights:
+            weights_BNTE /= jnp.sum(weights_BNTE, axis=-1, keepdims=True)
+        place_BNTE = jnp.cumsum(chosen_BNTE, axis=2) - 1  # of those who chose the expert, in the order of the sequence
+        kept_BNTE = chosen_BNTE * (place_BNTE < capacity)
+        is_place_BNTEC = place_BNTE[..., None] == jnp.arange(capacity)[None, None, None, None, :]
+        to_places_BNTEC = (is_place_BNTEC & (kept_BNTE[..., None] > 0)).astype(self.dtype)
+        balance_BN = E / k * jnp.sum(jnp.mean(chosen_BNTE, axis=2) * jnp.mean(scores_BNTE, axis=2), axis=-1)
+        dropped_BN = jnp.mean(jnp.sum(chosen_BNTE - kept_BNTE, axis=-1), axis=2) / k
+        return weights_BNTE, to_places_BNTEC, Routing(jnp.mean(balance_BN, axis=1), jnp.mean(dropped_BN, axis=1))
+
+    def _run_experts(self, x_BNECD: jax.Array) -> jax.Array:
+        """Return what each expert makes of its tokens, after they travelled to it and back."""
+        x_BNECD = constrain(x_BNECD, "batch", "length", None, None, None)
+        x_BNECD = constrain(x_BNECD, "expert_batch", "length", "experts", None, None)
+        gate_BNECF = jnp.einsum("BNECD,EDF->BNECF", x_BNECD, self.gate[...].astype(self.dtype))
+        up_BNECF = jnp.einsum("BNECD,EDF->BNECF", x_BNECD, self.up[...].astype(self.dtype))
+        hidden_BNECF = jax.nn.silu(gate_BNECF) * up_BNECF
+        y_BNECD = jnp.einsum("BNECF,EFD->BNECD", hidden_BNECF, self.down[...].astype(self.dtype))
+        y_BNECD = constrain(y_BNECD, "expert_batch", "length", "experts", None, None)
+        return constrain(y_BNECD, "batch", "length", None, None, None)
+
+
+def choose(scores_BNTE: jax.Array, per_token: int) -> jax.Array:
+    """Return 1 at each token's highest scores, the first of equal ones, and 0 elsewhere, in float32.
+
+    By comparison, as everything here: XLA cannot partition gathers and scatters inside a partly manual shard_map.
+    """
+    left_BNTE = jax.lax.stop_gradient(scores_BNTE)
+    chosen_BNTE = jnp.zeros_like(left_BNTE)
+    for _ in range(per_token):
+        best_BNTE = jax.nn.one_hot(jnp.argmax(left_BNTE, axis=-1), scores_BNTE.shape[-1])
+        chosen_BNTE += best_BNTE
+        left_BNTE = jnp.where(best_BNTE > 0, -1.0, left_BNTE)
+    return chosen_BNTE
