@@ -1,6 +1,6 @@
 """The machine sections of the spec: which slices, and how the mesh lies over them."""
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -93,6 +93,40 @@ class Pipeline(Strict):
     )
 
 
+RuleAxis = Literal["fsdp", "expert", "context", "tensor"]
+"""A mesh axis that may split parameters. `data` replicates them and `stage` splits the layers, whatever the rules."""
+
+
+def _rule(what: str, built_in: str) -> Any:
+    return Field(default=None, max_length=4, description=f"Axes that split {what}, outermost first. Unset: {built_in}.")
+
+
+class Rules(Strict):
+    """Which mesh axes split which dims of parameters, and of what the optimizer keeps of them, while nobody uses them.
+
+    A name is the logical axis of a dim. Activations follow the mesh alone: parameters are gathered for use. An axis
+    splits no two dims of a tensor. An empty list splits nothing.
+    """
+
+    embed: tuple[RuleAxis, ...] | None = _rule(
+        "the residual stream's dim of all parameters but those of experts", "[fsdp, expert, context]"
+    )
+    vocab: tuple[RuleAxis, ...] | None = _rule(
+        "the vocabulary's dim of the embedding table and the output projection", "[tensor]"
+    )
+    heads: tuple[RuleAxis, ...] | None = _rule("the query heads", "[tensor]")
+    kv_heads: tuple[RuleAxis, ...] | None = _rule("the key and value heads", "[tensor]")
+    mlp: tuple[RuleAxis, ...] | None = _rule("the columns of MLPs and experts", "[tensor]")
+    experts: tuple[RuleAxis, ...] | None = _rule("the experts of a layer among devices", "[expert]")
+    expert_embed: tuple[RuleAxis, ...] | None = _rule(
+        "the residual stream's dim of the experts' parameters", "[fsdp, context]"
+    )
+
+    def written(self) -> dict[str, tuple[Axis, ...]]:
+        """Return the rules that are written out, by logical axis."""
+        return {name: axes for name, axes in self if axes is not None}
+
+
 class Parallelism(Strict):
     """The mesh: ICI degrees inside a slice, DCN degrees across slices. Their product is the mesh shape."""
 
@@ -105,3 +139,7 @@ class Parallelism(Strict):
         description="Degrees across slices; their product is the number of slices.",
     )
     pipeline: Pipeline = Field(default=Pipeline(), description="What matters where the axis `stage` is split.")
+    rules: Rules = Field(
+        default=Rules(),
+        description="Which mesh axes split which dims of parameters, where the built-in rules do not fit.",
+    )

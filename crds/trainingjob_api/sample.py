@@ -11,6 +11,15 @@ SAMPLE: dict[str, Any] = {
         "ici": {"data": 1, "stage": 1, "fsdp": -1, "expert": 1, "context": 1, "tensor": 1},
         "dcn": {"data": -1, "stage": 1, "fsdp": 1, "expert": 1, "context": 1, "tensor": 1},
         "pipeline": {"microbatches": 8},
+        "rules": {
+            "embed": ["fsdp", "context"],
+            "vocab": ["tensor", "expert"],
+            "heads": ["tensor"],
+            "kvHeads": ["tensor"],
+            "mlp": ["tensor"],
+            "experts": ["expert"],
+            "expertEmbed": ["fsdp", "context"],
+        },
     },
     "model": {
         "vocabSize": 257,

@@ -3,11 +3,14 @@
 The planner counts bytes by this table and the trainer places arrays by it, so that both mean the same program.
 """
 
+import math
 from collections.abc import Mapping
 
 from trainingjob_api.base import Axis
 
-RULES: dict[str, tuple[Axis, ...]] = {
+type Table = Mapping[str, tuple[Axis, ...]]
+
+RULES: Table = {
     "batch": ("data", "fsdp", "expert"),
     "embed": ("fsdp", "expert", "context"),
     "experts": ("expert",),
@@ -24,12 +27,15 @@ RULES: dict[str, tuple[Axis, ...]] = {
     "norm": (),
     "length": ("context",),
 }
-"""Mesh axes that split a tensor's dim, by the dim's logical axis."""
+"""Mesh axes that split a tensor's dim, by the dim's logical axis: of activations always, of parameters by default."""
 
 
-def split_ways(logical_axis: str, size: int, degrees: Mapping[Axis, int]) -> int:
+def merge_rules(written: Mapping[str, tuple[Axis, ...]]) -> Table:
+    """Return the rules for parameters: the built-in ones where none are written."""
+    return {**RULES, **written}
+
+
+def split_ways(logical_axis: str, size: int, degrees: Mapping[Axis, int], rules: Table = RULES) -> int:
     """Return how many ways a dim is split; 1 where the mesh axes do not divide it: every shard then holds all of it."""
-    ways = 1
-    for axis in RULES[logical_axis]:
-        ways *= degrees.get(axis, 1)
+    ways = math.prod(degrees.get(axis, 1) for axis in rules[logical_axis])
     return ways if size % ways == 0 else 1

@@ -69,9 +69,16 @@ def test_jax_keeps_no_programs_of_its_own_which_could_not_be_written_down_again(
     assert jax.config.jax_enable_compilation_cache is False
 
 
-def test_another_spec_is_another_program(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [{"optimizer__learningRate": 0.5}, {"parallelism__rules": {"vocab": []}}],
+    ids=lambda one: next(iter(one)),
+)
+def test_another_spec_is_another_program(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any]
+) -> None:
     build(tmp_path / "kept", tmp_path)
-    build(tmp_path / "kept", tmp_path, optimizer__learningRate=0.5)
+    build(tmp_path / "kept", tmp_path, **changes)
 
     assert count(caplog, "compiled a program") == 2
 

@@ -27,6 +27,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
+import trainingjob_api
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.files import write_whole
 from trainingjob_trainer.world import Peers
@@ -102,7 +103,15 @@ class Programs:
 def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
     """Return all that decides what a program compiles to."""
     spec = config.spec
-    sections = (spec.model, spec.training, spec.optimizer, spec.schedule, spec.precision, spec.memory)
+    sections = (
+        spec.parallelism,
+        spec.model,
+        spec.training,
+        spec.optimizer,
+        spec.schedule,
+        spec.precision,
+        spec.memory,
+    )
     return {
         "source": _hash_source(),
         "libraries": {name: _version(name) for name in LIBRARIES},
@@ -116,9 +125,9 @@ def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
 
 
 def _hash_source() -> str:
-    """Return a hash of this package's modules."""
+    """Return a hash of the modules that programs are made by: this package's, and the tables that it reads."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted((*Path(__file__).parent.glob("*.py"), *Path(trainingjob_api.__file__).parent.glob("*.py"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

@@ -6,10 +6,12 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from trainingjob_api.sharding import RULES
+from trainingjob_api.sharding import RULES, Table
 
 
-def partition(axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+def partition(
+    axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh, rules: Table = RULES
+) -> PartitionSpec:
     """Return how a tensor with these logical axes is split over a mesh.
 
     A dim that the mesh axes do not divide is not split: every shard then holds all of it. Mesh axes that are manual
@@ -18,7 +20,7 @@ def partition(axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | Abs
     manual = mesh.manual_axes if isinstance(mesh, AbstractMesh) else ()
     entries: list[tuple[str, ...] | None] = []
     for axis, size in zip(axes, shape, strict=True):
-        wanted = tuple(name for name in (RULES[axis] if axis else ()) if name not in manual)
+        wanted = tuple(name for name in (rules[axis] if axis else ()) if name not in manual)
         degree = 1
         for name in wanted:
             degree *= mesh.shape[name]
@@ -26,15 +28,18 @@ def partition(axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | Abs
     return PartitionSpec(*entries)
 
 
-def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+def constrain(x: jax.Array, *axes: str | None, rules: Table = RULES) -> jax.Array:
     """Tell the partitioner how an intermediate value is split; without a mesh do nothing."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return x
-    constrained: jax.Array = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, partition(axes, x.shape, mesh)))
+    sharding = NamedSharding(mesh, partition(axes, x.shape, mesh, rules))
+    constrained: jax.Array = jax.lax.with_sharding_constraint(x, sharding)
     return constrained
 
 
-def shard_like(axes: Any, shapes: Any, mesh: Mesh) -> Any:
+def shard_like(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
     """Return the shardings of a tree of shapes, given a tree of the same structure with logical axes."""
-    return jax.tree.map(lambda shape, names: NamedSharding(mesh, partition(names, shape.shape, mesh)), shapes, axes)
+    return jax.tree.map(
+        lambda shape, names: NamedSharding(mesh, partition(names, shape.shape, mesh, rules)), shapes, axes
+    )

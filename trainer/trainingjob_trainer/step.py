@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainingjob_api.base import AXES
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.sharding import RULES
+from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_trainer.mlp import Routing
 from trainingjob_trainer.model import Params, Stream, split_model
 from trainingjob_trainer.optimizer import learning_rate, make_optimizer
@@ -87,6 +87,7 @@ class Steps:
         self._mesh = mesh
         self._model = split_model(spec.model, spec.precision, spec.memory)
         self._optimizer = make_optimizer(spec.optimizer)
+        self._rules = merge_rules(spec.parallelism.rules.written())
         self.state = self._describe_state()
         """The state's shapes and shardings."""
         self.rows = NamedSharding(mesh, PartitionSpec(None, None, RULES["batch"]))
@@ -188,7 +189,7 @@ class Steps:
 
     def _sum_gradients(self, params: Params, batch: Batch) -> tuple[Sums, Params]:
         """Return what the rows add up to, and the gradient of the trained loss' sum in float32."""
-        axes = self._model.axes
+        axes, rules = self._model.axes, self._rules
         experts = self._spec.model.experts
 
         def sum_locally(params: Params, batch: Batch) -> Any:
@@ -202,7 +203,7 @@ class Steps:
                     return found.loss, found
 
                 (_, found), grads = jax.value_and_grad(total, has_aux=True)(params)
-                grads = jax.tree.map(lambda grad, names: constrain(grad, *names), as_float32(grads), axes)
+                grads = jax.tree.map(lambda grad, names: constrain(grad, *names, rules=rules), as_float32(grads), axes)
                 return jax.tree.map(jnp.add, sums, (found, grads)), None
 
             zero = self._vary(jnp.zeros(()))
@@ -281,7 +282,7 @@ class Steps:
     def _describe_state(self) -> State:
         shapes = jax.eval_shape(self.init)
         everywhere: Any = NamedSharding(self._mesh, PartitionSpec())
-        params = shard_like(self._model.axes, shapes.params, self._mesh)
+        params = shard_like(self._model.axes, shapes.params, self._mesh, self._rules)
         opt = optax.tree_utils.tree_map_params(
             self._optimizer,
             lambda _, sharding: sharding,

@@ -16,7 +16,8 @@ from functools import lru_cache
 from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.learning import Model, Precision
-from trainingjob_api.sharding import split_ways
+from trainingjob_api.machine import Rules
+from trainingjob_api.sharding import merge_rules, split_ways
 from trainingjob_operator.core.parameters import list_leaves
 from trainingjob_operator.core.plan import MemoryEstimate
 
@@ -63,7 +64,9 @@ class DeviceMemory:
 
 def measure_device(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> DeviceMemory:
     """Return what a device of a mesh holds."""
-    program = _Program(spec.model, spec.training.sequence_length, spec.precision, spec.memory.remat)
+    program = _Program(
+        spec.model, spec.training.sequence_length, spec.precision, spec.memory.remat, spec.parallelism.rules
+    )
     others = tuple((axis, degree) for axis, degree in degrees.items() if axis != "data")  # it splits only the batch
     return _measure(program, others)
 
@@ -76,6 +79,7 @@ class _Program:
     length: int
     precision: Precision
     remat: str
+    rules: Rules
 
     @property
     def compute(self) -> int:
@@ -87,7 +91,8 @@ class _Program:
 def _measure(program: _Program, axes: tuple[tuple[Axis, int], ...]) -> DeviceMemory:
     degrees = dict(axes)
     model, leaves = program.model, list_leaves(program.model)
-    held = sum(leaf.shard_size(degrees) for leaf in leaves)
+    rules = merge_rules(program.rules.written())
+    held = sum(leaf.shard_size(degrees, rules) for leaf in leaves)
     layer = sum(leaf.gathered_size(degrees) for leaf in leaves if "layers" in leaf.axes) // model.num_layers
     table = model.vocab_size * model.embed_dim
     length = program.length // degrees["context"]

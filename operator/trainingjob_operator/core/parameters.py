@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trainingjob_api.base import Axis
 from trainingjob_api.experts import Experts
 from trainingjob_api.learning import Model
-from trainingjob_api.sharding import split_ways
+from trainingjob_api.sharding import RULES, Table, split_ways
 
 GATHERED = ("layers", "embed", "expert_embed")
 """Logical axes of dims that are split at rest and whole in use; heads, MLP columns and experts stay split."""
@@ -30,9 +30,9 @@ class Leaf:
         """Return the number of parameters in it."""
         return math.prod(self.shape)
 
-    def shard_size(self, degrees: Mapping[Axis, int]) -> int:
+    def shard_size(self, degrees: Mapping[Axis, int], rules: Table = RULES) -> int:
         """Return how many of its parameters one device of a mesh holds."""
-        ways = (split_ways(axis, dim, degrees) for axis, dim in zip(self.axes, self.shape, strict=True))
+        ways = (split_ways(axis, dim, degrees, rules) for axis, dim in zip(self.axes, self.shape, strict=True))
         return self.size // math.prod(ways)
 
     def gathered_size(self, degrees: Mapping[Axis, int]) -> int:

@@ -143,6 +143,7 @@ def _allowed(node: dict[str, Any]) -> str:
         return f"{least}, {'below' if node.get('exclusiveMaximum') else 'at most'} {_number(node['maximum'])}"
     if "pattern" in node:
         return PATTERNS[node["pattern"]]
+    choices = [f"of {', '.join(item['enum'])}"] if "enum" in (item := node.get("items", {})) else []
     lengths = [
         f"{words} {plural(node[key], unit)}"
         for key, words, unit in (
@@ -154,7 +155,7 @@ def _allowed(node: dict[str, Any]) -> str:
         )
         if key in node
     ]
-    return ", ".join(lengths)
+    return ", ".join([*choices, *lengths])
 
 
 def _number(number: float) -> str:

@@ -16,6 +16,7 @@ from trainingjob_operator.core import (
     validate_experts,
     validate_learning,
     validate_machine,
+    validate_rules,
     validate_running,
     validate_sizes,
     validate_storage,
@@ -31,6 +32,7 @@ from trainingjob_operator.core.ways_out import suggest_ways_out
 
 RULES = (
     *validate_machine.RULES,
+    *validate_rules.RULES,
     *validate_learning.RULES,
     *validate_experts.RULES,
     *validate_data.RULES,
@@ -39,6 +41,7 @@ RULES = (
 )
 WARNINGS = (
     *validate_machine.WARNINGS,
+    *validate_rules.WARNINGS,
     *validate_learning.WARNINGS,
     *validate_experts.WARNINGS,
     *validate_data.WARNINGS,

@@ -6,22 +6,12 @@ from difflib import get_close_matches
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import Problem
-from trainingjob_operator.core import sizes
+from trainingjob_operator.core import splits
 from trainingjob_operator.core.hardware import CPU, Hardware
 from trainingjob_operator.core.mesh import REST, check_form, check_product
 from trainingjob_operator.core.rule import HardwareRule, Rule
-from trainingjob_operator.core.sizes import (
-    DCN,
-    HEADS,
-    ICI,
-    LAYERS,
-    SEQUENCE,
-    WIDTH,
-    Mesh,
-    check_microbatches,
-    check_split,
-    describe_slice,
-)
+from trainingjob_operator.core.sizes import check_microbatches, describe_slice
+from trainingjob_operator.core.splits import DCN, HEADS, ICI, LAYERS, SEQUENCE, WIDTH, Mesh, check_split
 from trainingjob_operator.core.units import plural
 
 MAX_HOSTS = 4096
@@ -117,7 +107,12 @@ def check_layers(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_width(spec: TrainingJobSpec) -> Iterator[Problem]:
     """What fsdp and context split together must divide the model's width, also where other degrees are wrong."""
-    yield from check_split(spec, WIDTH, _written_mesh(spec), is_filled=False)
+    yield from splits.check_width(spec, _written_mesh(spec), is_filled=False)
+
+
+def check_rules(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """What the rules for parameters split must be divided by the mesh."""
+    yield from splits.check_rules(spec, _written_mesh(spec))
 
 
 def check_sequence(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -132,12 +127,12 @@ def check_heads(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_experts(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Expert parallelism needs experts, and must divide their number."""
-    yield from sizes.check_experts(spec, _written_mesh(spec), is_filled=False)
+    yield from splits.check_experts(spec, _written_mesh(spec), is_filled=False)
 
 
 def check_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Tokens that compete for an expert must lie together where context parallelism splits a sequence."""
-    yield from sizes.check_groups(spec, _written_mesh(spec))
+    yield from splits.check_groups(spec, _written_mesh(spec))
 
 
 def check_pipeline(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -212,7 +207,8 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     HardwareRule((*_SLICE, "parallelism.ici"), check_ici),
     Rule(("parallelism.dcn",), check_dcn),
     Rule(("parallelism", *LAYERS.dims), check_layers),
-    Rule(("parallelism", *WIDTH.dims), check_width),
+    Rule(("parallelism", *WIDTH.dims, "model.experts"), check_width),
+    Rule(("parallelism", *(field for field, _ in splits.RULED.values()), "model.experts"), check_rules),
     Rule(("parallelism", *SEQUENCE.dims), check_sequence),
     Rule(("parallelism", *HEADS.dims), check_heads),
     Rule(("parallelism", "model.experts"), check_experts),

@@ -39,6 +39,17 @@ def test_fsdp_splits_the_state_and_data_does_not(make_spec: MakeSpec) -> None:
     assert fsdp.kept_per_row == alone.kept_per_row
 
 
+def test_rules_say_how_parameters_are_split(make_spec: MakeSpec) -> None:
+    degrees = ONE | {"fsdp": 4}
+    built_in, whole = (
+        measure_device(make_spec({"parallelism.rules": rules}), degrees) for rules in ({}, {"embed": []})
+    )
+
+    assert whole.params == measure_device(make_spec({}), ONE).params
+    assert built_in.params < whole.params / 3.9
+    assert built_in.kept_per_row == whole.kept_per_row
+
+
 def test_tensor_splits_what_a_row_keeps_and_its_logits(make_spec: MakeSpec) -> None:
     spec = make_spec({"model.vocabSize": 258})
     alone, split = (measure_device(spec, ONE | {"tensor": degree}) for degree in (1, 2))

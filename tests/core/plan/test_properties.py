@@ -38,6 +38,11 @@ experts = st.fixed_dictionaries(
         "normalizeWeights": st.booleans(),
     },
 )
+rules = st.dictionaries(
+    st.sampled_from(["embed", "vocab", "heads", "kvHeads", "mlp", "experts", "expertEmbed"]),
+    st.lists(st.sampled_from(["fsdp", "expert", "context", "tensor"]), max_size=3),
+    max_size=2,
+)
 
 
 @st.composite
@@ -47,7 +52,9 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     heads = draw(st.sampled_from([1, 2, 4, 6]))
     return {
         "slices": {"accelerator": accelerator, "topology": topology} | draw(counts),
-        "parallelism": {"ici": draw(degrees), "dcn": draw(degrees)} if draw(st.booleans()) else {},
+        "parallelism": {"ici": draw(degrees), "dcn": draw(degrees), "rules": draw(rules)}
+        if draw(st.booleans())
+        else {},
         "model": {
             "vocabSize": draw(st.sampled_from([257, 258, 100])),
             "embedDim": draw(st.sampled_from([32, 48, 36, 1024])),
@@ -109,9 +116,8 @@ def test_the_plan_of_a_written_out_spec_is_the_same(raw: dict[str, Any]) -> None
     if not checked.plan:
         return
     layout = checked.plan.layout(checked.plan.allowed[0])
-    resolved = checked.plan.spec.model_dump(by_alias=True, mode="json") | {
-        "parallelism": {"ici": layout.ici.model_dump(), "dcn": layout.dcn.model_dump()}
-    }
+    resolved = checked.plan.spec.model_dump(by_alias=True, mode="json")
+    resolved["parallelism"] |= {"ici": layout.ici.model_dump(), "dcn": layout.dcn.model_dump()}
     again = plan_job(TrainingJobSpec.model_validate(resolved))
 
     assert again.layout(layout.num_slices) == layout
