@@ -25,7 +25,11 @@ KEPT = (*SAME, "enum", *LOWER, "exclusiveMinimum", *UPPER, "exclusiveMaximum")
 
 def list_facts() -> dict[str, Facts]:
     """Return the facts of every field, by path, in the order of the schema."""
-    fixed = {".".join(("spec", *path)) for path, rules in SPEC_RULES.items() if {"self == oldSelf"} & rule_texts(rules)}
+    fixed = {
+        ".".join(("spec", *path)).replace(".[]", "[]")
+        for path, rules in SPEC_RULES.items()
+        if {"self == oldSelf"} & rule_texts(rules)
+    }
     rows = {**dict(_walk("spec", spec_schema())), **dict(_walk("status", status_schema()))}
     for path, facts in rows.items():
         if any(path == place or path.startswith((f"{place}.", f"{place}[")) for place in fixed):

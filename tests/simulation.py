@@ -324,13 +324,13 @@ class Simulation:
             self._say(joined, Event(phase=Phase.TRAINING, restored=restored))
             return
         if any(child.leave for _, child in joined):
-            self._end(generation, joined, Phase.LEFT)
+            self._end(generation, world, joined, Phase.LEFT)
             return
         self.steps[generation] += TICK / self.step_seconds
-        step = int(self.steps[generation])
-        if step >= self.total:
-            self._say(joined, Event(progress=Progress(step=self.total, loss=1.0, step_seconds=self.step_seconds)))
-            self._end(generation, joined, Phase.DONE)
+        step, last = int(self.steps[generation]), _last_step(world)
+        if step >= last:
+            self._say(joined, Event(progress=Progress(step=last, loss=1.0, step_seconds=self.step_seconds)))
+            self._end(generation, world, joined, Phase.DONE)
             return
         event = Event(progress=Progress(step=step, loss=2.0, step_seconds=self.step_seconds)) if step else Event()
         if step and step % COMMIT_EVERY == 0:
@@ -338,8 +338,8 @@ class Simulation:
             event = event.model_copy(update={"committed": step})
         self._say(joined, event)
 
-    def _end(self, generation: int, joined: list[tuple[Agent, Child]], phase: Phase) -> None:
-        step = min(int(self.steps[generation]), self.total)
+    def _end(self, generation: int, world: World, joined: list[tuple[Agent, Child]], phase: Phase) -> None:
+        step = min(int(self.steps[generation]), _last_step(world))
         self.commits.add((generation, step))
         self._say(joined, Event(phase=phase, committed=step))
         for agent, child in joined:
@@ -373,6 +373,11 @@ class Simulation:
         self.job["metadata"]["generation"] += 1
         self.cluster.touch(self.job)
         self.due = self.time.seconds
+
+
+def _last_step(world: World) -> int:
+    assert world.live
+    return world.live.steps
 
 
 def in_span(span: Span, generation: int, step: int) -> bool:

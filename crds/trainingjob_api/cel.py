@@ -6,7 +6,14 @@ written where; whatever compares values is left to the webhook, which can name t
 
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
+from trainingjob_api.base import Strict
+from trainingjob_api.data import Evaluation
+from trainingjob_api.learning import Training
+
 type CelRule = dict[str, Any]
+type Rules = dict[tuple[str, ...], tuple[CelRule, ...]]
 
 MAX_NAME = 38
 """The longest pod name adds 25 characters, and more where slices or hosts have two digits: the webhook counts them."""
@@ -32,6 +39,20 @@ def _at(path: str, rule: str, message: str) -> CelRule:
 
 def _fixed(reason: str, instead: str) -> CelRule:
     return {"rule": "self == oldSelf", "message": f"cannot change: {reason} {instead}"}
+
+
+def _fixed_but(free: tuple[str, ...], path: tuple[str, ...], section: type[Strict], fixed: CelRule) -> Rules:
+    """Return the rules that let some fields of an object change and no others.
+
+    A rule of a field is asked only where it was and is there. So the object has one more for each that need not be.
+    """
+    others = {to_camel(name): field for name, field in section.model_fields.items() if to_camel(name) not in free}
+    optional = [
+        _at(f".{name}", f"has(self.{name}) == has(oldSelf.{name})", fixed["message"])
+        for name, field in others.items()
+        if not field.is_required() and field.default is None
+    ]
+    return {path: tuple(optional), **{(*path, name): (fixed,) for name in others}}
 
 
 _COUNTS = (
@@ -85,25 +106,32 @@ _STORAGE = _fixed(
     "the job owns its folder.", "Create another job: with `checkpoint.takeover: true` it owns a folder of old."
 )
 _PODS = _fixed("the pods were made with it.", _GO_ON)
+_SAME_TEXTS = {
+    "rule": "self.map(one, one.name) == oldSelf.map(one, one.name)",
+    "message": _COURSE["message"],
+}
 
-SPEC_RULES: dict[tuple[str, ...], tuple[CelRule, ...]] = {
-    ("slices",): (*_COUNTS, _WORLD),
+SPEC_RULES: Rules = {
+    ("slices",): _COUNTS,
+    ("slices", "accelerator"): (_WORLD,),
+    ("slices", "topology"): (_WORLD,),
     ("parallelism",): (_WORLD,),
     ("model",): (_MODEL,),
     ("data",): (_DATA,),
     ("tokenizer",): (*_TOKENIZER, _DATA),
-    ("training",): (_TRAINING,),
+    **_fixed_but(("steps",), ("training",), Training, _TRAINING),
     ("optimizer",): (_COURSE,),
     ("schedule",): (_COURSE,),
     ("precision",): (_MODEL,),
     ("memory",): (_WORLD,),
-    ("checkpoint",): (_STORAGE,),
+    ("checkpoint", "uri"): (_STORAGE,),
+    ("checkpoint", "takeover"): (_STORAGE,),
     ("elastic", "silenceAfter"): (_PODS,),
-    ("evaluation",): (_COURSE,),
+    ("evaluation",): (_SAME_TEXTS,),
+    **_fixed_but(("name", "everySteps"), ("evaluation", "[]"), Evaluation, _COURSE),
     ("metrics",): (_PODS,),
     ("runtime",): (_PODS,),
     ("runtime", "env", "[]"): (_ENV,),
     ("scheduling",): (_PODS,),
 }
-"""Rules of each object of the spec. What is not here may change: `suspend`, `ttlSecondsAfterFinished`,
-`activeDeadlineSeconds`, `elastic.maxRestarts` and `elastic.growCooldown`."""
+"""Rules of each object of the spec. What is fixed nowhere here may change, and takes effect while the job trains."""

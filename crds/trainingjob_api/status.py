@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import BY_NAME, Strict
+from trainingjob_api.live import Live
 from trainingjob_api.world import Span
 
 Text = Annotated[str, Field(max_length=1024)]
@@ -71,6 +72,9 @@ class WorldStatus(Strict):
     )
     pods: tuple[Annotated[str, Field(max_length=320)], ...] = Field(
         default=(), max_length=4096, description="Its pods, `name/uid`, in the order of their process ids."
+    )
+    live: Live | None = Field(
+        default=None, description="What it trains with of the fields that may change; an edit forms the next world."
     )
     since: Time = Field(description="When this world was formed.")
     why: Text = Field(default="", description="What it was formed for: a loss, a return, an edit.")

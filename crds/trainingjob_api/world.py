@@ -11,6 +11,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.live import Live, with_live
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.sharding import RULES
 
@@ -70,12 +71,24 @@ class JobIdentity(Strict):
 
 
 class RunConfig(Strict):
-    """All that the agents and the trainer of a job are told. It does not change while the job lives."""
+    """All that the agents and the trainer of a job are told when their pods start.
+
+    What a world was formed with wins over it: a pod may be older than an edit of the spec.
+    """
 
     job: JobIdentity
     spec: TrainingJobSpec
     accelerator_platform: str = Field(description="JAX platform name: `cpu`, `tpu` or `cuda`.")
     layouts: tuple[Layout, ...] = Field(description="One for each number of slices the job may train on.")
+
+    def at(self, world: "World") -> "RunConfig":
+        """Return what the trainer is told in a world."""
+        return self.model_copy(
+            update={
+                "spec": with_live(self.spec, world.live) if world.live else self.spec,
+                "layouts": (world.layout,) if world.layout else self.layouts,
+            }
+        )
 
     def layout(self, num_slices: int) -> Layout:
         """Return the layout for a number of slices.
@@ -113,7 +126,11 @@ class Span(Strict):
 
 
 class World(Strict):
-    """The hosts that train together, who leads them, and which saved steps they may build on."""
+    """The hosts that train together, what they were formed for, and which saved steps they may build on.
+
+    `layout` and `live` hold for all its hosts, whatever their pods were made with: the program must be one and the same
+    on all of them. Unset: as the RunConfig has it.
+    """
 
     generation: Annotated[int, Field(ge=1)]
     job_uid: str
@@ -122,6 +139,8 @@ class World(Strict):
     lineage: tuple[Span, ...] = Field(
         default=(), description="Earlier generations whose checkpoints count, oldest first."
     )
+    layout: Layout | None = Field(default=None, description="How its program lies over its devices.")
+    live: Live | None = Field(default=None, description="The values of the spec that may change from world to world.")
 
     @property
     def slices(self) -> tuple[int, ...]:

@@ -123,8 +123,8 @@ def test_the_definition_costs_the_api_server_little(product: Product) -> None:
 
 FIXED: dict[str, dict[str, Any]] = {
     "spec.model": {"model__numLayers": 4},
-    "spec.training": {"training__steps": 7},
-    "spec.slices": {"slices__max": 3},
+    "spec.training.seed": {"training__seed": 7},
+    "spec.slices.topology": {"slices__topology": "2x4"},
 }
 
 

@@ -37,8 +37,8 @@ def test_facts_are_those_of_the_schema() -> None:
         "minimum": 1,
         "maximum": 100_000_000,
         "required": True,
-        "fixed": True,
     }
+    assert facts["spec.training.seed"]["fixed"] is True
     assert facts["spec.optimizer.beta1"]["exclusiveMaximum"] is True
     assert facts["spec.data.train[].name"]["fixed"] is True
     assert facts["spec.elastic.maxRestarts"] == {"type": "integer", "default": 10, "minimum": 0, "maximum": 10_000}

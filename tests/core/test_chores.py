@@ -73,6 +73,12 @@ def deleting(scene: Scene) -> Scene:
     return scene
 
 
+def with_slices(scene: Scene, fewest: int, most: int) -> Scene:
+    """Let `spec.slices` be edited; the JobSets stay what they are."""
+    scene.plan = make_plan(fewest, most)
+    return scene
+
+
 CASES: dict[str, tuple[Callable[[], Scene], list[tuple[object, ...]]]] = {
     "nothing is there": (Scene, [("create base",)]),
     "the base is not placed": (lambda: drop_pod(Scene().place(0), 0, 1), []),
@@ -81,6 +87,14 @@ CASES: dict[str, tuple[Callable[[], Scene], list[tuple[object, ...]]]] = {
     "the base waits for quota": (lambda: evict(Scene().place(0)), []),
     "the base is evicted": (lambda: evict(Scene().place(0, 1)), [("delete jobset", 1)]),
     "a fixed number of slices": (lambda: Scene(plan=make_plan(2, 2)).place(0, 1), []),
+    "fewer slices are wanted": (lambda: with_slices(Scene().place(0, 1), 1, 1), [("delete jobset", 1)]),
+    "fewer slices are wanted, and the world has yet to leave": (lambda: with_slices(trained(), 1, 1), []),
+    "more slices are wanted": (lambda: with_slices(Scene().place(0, 1), 1, 3), [("create slice", 2)]),
+    "a larger minimum is wanted: the base stays as it is": (lambda: with_slices(Scene().place(0, 1), 2, 2), []),
+    "a smaller minimum is wanted: the base stays as it is": (
+        lambda: with_slices(Scene(plan=make_plan(2, 2)).place(0, 1), 1, 1),
+        [],
+    ),
     "JobSets of another owner": (lambda: foreign(Scene().place(0, 1)), []),
     "an elastic JobSet has failed": (lambda: failed_jobset(Scene().place(0, 1)), [("delete jobset", 1)]),
     "JobSets on their way out": (lambda: deleting(failed_jobset(Scene().place(0, 1))), []),

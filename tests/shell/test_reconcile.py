@@ -129,6 +129,64 @@ async def test_suspend_saves_and_gives_all_pods_back_and_resume_goes_on() -> Non
     assert sim.status.running_seconds < 100
 
 
+async def test_more_steps_are_trained_without_losing_one() -> None:
+    sim = Simulation(total=40)
+    await sim.run_until_step(10)
+
+    sim.edit(training={**sim.job["spec"]["training"], "steps": 60})
+    await sim.run(300, until="Succeeded")
+
+    attempts = sim.status.attempts
+    assert [attempt.cause.reason for attempt in attempts if attempt.cause] == ["Edited", "Completed"]
+    assert attempts[0].cause
+    assert attempts[0].cause.message == "spec.training.steps is 60, was 40"
+    assert (attempts[1].first_step, attempts[1].lost_steps) == (attempts[0].last_step, 0)
+    assert sim.status.display.step == "60/60"
+    assert sim.status.restarts.total == 0
+
+
+async def test_a_job_grows_beyond_what_its_pods_were_made_for() -> None:
+    sim = Simulation(total=200, spec={"slices": {"accelerator": "cpu", "topology": "2x2", "min": 1, "max": 1}})
+    await sim.run_until_step(10)
+    pods = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
+
+    sim.edit(slices={**sim.job["spec"]["slices"], "max": 2})
+    await sim.run(60)
+
+    assert sim.status.display.slices == "2/2"
+    assert sim.status.attempts[1].lost_steps == 0
+    assert pods < {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
+    worlds = [agent.state.target for agent in sim.agents.values()]
+    assert [world.layout.num_slices for world in worlds if world and world.layout] == [2, 2, 2, 2]
+
+
+async def test_a_job_gives_back_the_slices_that_an_edit_takes() -> None:
+    sim = Simulation(total=200)
+    await sim.run_until_step(10)
+
+    sim.edit(slices={**sim.job["spec"]["slices"], "max": 1})
+    await sim.run(60)
+
+    attempts = sim.status.attempts
+    assert attempts[0].cause
+    assert (attempts[0].cause.reason, attempts[0].cause.message) == ("Edited", "spec.slices no longer allows 2 slices")
+    assert [attempt.slices for attempt in attempts] == [2, 1]
+    assert attempts[1].lost_steps == 0
+    assert [jobset["metadata"]["name"] for jobset in sim.cluster.all("JobSet")] == [base_jobset(NAME, UID)]
+    assert sim.newest_step > 20
+
+
+async def test_a_new_operator_knows_what_the_world_was_formed_with() -> None:
+    sim = Simulation(total=40)
+    await sim.run_until_step(10)
+    sim.restart_operator()
+    sim.edit(training={**sim.job["spec"]["training"], "steps": 60})
+
+    await sim.run(300, until="Succeeded")
+
+    assert [attempt.cause.reason for attempt in sim.status.attempts if attempt.cause] == ["Edited", "Completed"]
+
+
 async def test_two_slices_are_needed_and_one_is_lost_for_a_while() -> None:
     sim = Simulation(spec={"slices": {"accelerator": "cpu", "topology": "2x2", "count": 2}}, total=40)
     await sim.run_until_step(10)

@@ -207,6 +207,20 @@ async def test_a_changed_spec_is_checked() -> None:
     assert answer["allowed"] is False
 
 
+async def test_an_edit_is_judged_by_the_state_of_the_job_too() -> None:
+    body = review({"training": {"steps": 5}}, old={"training": {"steps": 90}}, operation="UPDATE")
+    body["request"]["oldObject"]["status"] = {
+        "progress": {"step": 30, "of": 90},
+        "world": {"generation": 1, "coordinator": "c", "members": "m", "since": "2026-11-21T12:00:00Z"},
+    }
+
+    answer = await ask(Rules(), body)
+
+    assert answer["allowed"] is False
+    assert "spec.training.steps: 5 is behind the job, which is at step 30." in answer["status"]["message"]
+    assert any("the learning rate decays to the last step" in warning for warning in answer["warnings"])
+
+
 NAMES = {
     "its own": ({"name": "a"}, "b", "a"),
     "of the request": ({}, "b", "b"),

@@ -160,10 +160,12 @@ def test_a_finished_job_that_is_started_again_is_done_at_once(
     crew.prepare(1)
     assert first.wait_for_end() == 0, first.tell_logs()
 
-    (again,) = crew.start(config, make_world(2, 1, (FIRST,)), programs)
+    for steps in (6, 4):  # 4: an edit came too late
+        config = make(root, text, training__steps=steps)
+        (again,) = crew.start(config, make_world(2, 1, (FIRST,)), programs)
 
-    assert again.wait_for_end() == 0, again.tell_logs()
-    assert (again.restored, again.losses, again.phases[-1]) == (6, {}, Phase.DONE)
+        assert again.wait_for_end() == 0, again.tell_logs()
+        assert (again.restored, again.losses, again.phases[-1]) == (6, {}, Phase.DONE)
 
 
 @pytest.mark.slow

@@ -100,7 +100,8 @@ def _fields(spec: TrainingJobSpec) -> list[tuple[str, Sources]]:
 
 def _hash_sections(spec: TrainingJobSpec) -> str:
     """Return a hash of the parts of the spec that decide the rows."""
-    sources = [[source.model_dump() for _, source in sources] for _, sources in _fields(spec)]
+    of_a_source = set(TextSource.model_fields)
+    sources = [[source.model_dump(include=of_a_source) for _, source in sources] for _, sources in _fields(spec)]
     parts = [FORMAT, sources, spec.tokenizer.model_dump(), spec.training.sequence_length, spec.model.vocab_size]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

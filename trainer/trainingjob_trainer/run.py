@@ -108,4 +108,4 @@ def train(
             break
     reporter.resume(Phase.SAVING)
     checkpoints.wait()
-    return Phase.DONE if checkpoints.newest == last else Phase.LEFT
+    return Phase.DONE if checkpoints.newest >= last else Phase.LEFT

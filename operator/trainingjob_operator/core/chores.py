@@ -67,14 +67,21 @@ def _children(plan: Plan, seen: Observed) -> tuple[Chore, ...]:
     base = seen.base
     if base is None:
         return (CreateBase(),)
-    elastic = range(plan.spec.slices.fewest, plan.spec.slices.most)
+    elastic = range(base.slices.stop, plan.spec.slices.most)
+    others = [jobset for jobset in _own(seen) if jobset.name != base.name]
     if base.suspended:  # evicted, or not admitted: what runs above the minimum goes too
-        return tuple(DeleteJobSet(jobset) for jobset in _own(seen) if jobset.slices.start in elastic)
-    broken = tuple(DeleteJobSet(jobset) for jobset in _own(seen) if jobset.failed)
-    if not all(seen.slices[number].is_placed for number in base.slices if number < len(seen.slices)):
-        return broken
+        return tuple(DeleteJobSet(jobset) for jobset in others)
+    unwanted = [jobset for jobset in others if jobset.slices.start not in elastic and not _is_in_world(seen, jobset)]
+    away = tuple(DeleteJobSet(jobset) for jobset in _own(seen) if jobset.failed or jobset in unwanted)
+    if not all(one.is_placed for one in seen.slices[: len(base.slices)]):
+        return away
     missing = [number for number in elastic if seen.find_jobset(seen.slices[number].jobset) is None]
-    return (*broken, *(CreateSlice(number) for number in missing))
+    return (*away, *(CreateSlice(number) for number in missing))
+
+
+def _is_in_world(seen: Observed, jobset: JobSet) -> bool:
+    """Return whether a JobSet's slices train now: the world leaves them before they go."""
+    return seen.world is not None and any(number in jobset.slices for number in seen.world.slices)
 
 
 def _repairs(seen: Observed) -> tuple[Chore, ...]:

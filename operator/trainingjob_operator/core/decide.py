@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import assert_never
 
 from trainingjob_api.base import seconds
+from trainingjob_api.live import list_changes, live_of
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Cause
 from trainingjob_operator.core import goodput
@@ -92,7 +93,7 @@ def _form_first(plan: Plan, seen: Observed) -> Decision:
     if len(chosen) < largest and waited < (COMING_SECONDS if is_more_coming else SETTLE_SECONDS):
         words = f"{len(chosen)} of {plural(largest, 'slice')} can start; waiting a little for more"
         return Wait(Reason.SETTLING, words)
-    return Claim(form_world(seen, chosen), f"{plural(len(chosen), 'slice')} ready")
+    return Claim(form_world(plan, seen, chosen), f"{plural(len(chosen), 'slice')} ready")
 
 
 def _form_next(plan: Plan, seen: Observed, end: End | None) -> Decision:
@@ -107,7 +108,7 @@ def _form_next(plan: Plan, seen: Observed, end: End | None) -> Decision:
         return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
     if not chosen:
         return EndWorld(end, *_too_few(plan, ready))
-    return Claim(form_world(seen, chosen), end.cause.message, end)
+    return Claim(form_world(plan, seen, chosen), end.cause.message, end)
 
 
 def _keep_on(plan: Plan, seen: Observed, doubt: str) -> Decision:
@@ -124,6 +125,8 @@ def _keep_on(plan: Plan, seen: Observed, doubt: str) -> Decision:
         return Leave(Reason.DRAINING, f"the pod of {words} is being deleted")
     if not all(seat.report and seat.report.phase in AT_WORK for seat in seen.seats):
         return Wait(Reason.JOINING, "hosts are joining the world")
+    if edit := _find_edit(plan, seen):
+        return Leave(Reason.EDITED, edit)
     if returned := _find_returned(plan, seen):
         return Leave(Reason.GROWING, f"{_name(returned)} back")
     return Wait(Reason.TRAINING)
@@ -136,6 +139,16 @@ def _suspend(seen: Observed) -> Decision:
     words = f"suspended without a save: no host has made progress for {span(stillest)}"
     end = End(Cause(reason=Reason.SUSPENDED, message=words), planned=True)
     return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
+
+
+def _find_edit(plan: Plan, seen: Observed) -> str:
+    """Return what was edited since the world was formed and takes a new one; empty: nothing was."""
+    before = seen.world.live if seen.world else None
+    words = list_changes(before, live_of(plan.spec)) if before else []
+    size = len(_current(seen))
+    if size not in plan.allowed:
+        words.append(f"spec.slices no longer allows {plural(size, 'slice')}")
+    return "; ".join(words)
 
 
 def _find_returned(plan: Plan, seen: Observed) -> list[int]:
@@ -160,6 +173,8 @@ def _cause_of_change(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cau
     """Return why a world that left did so, by what comes after it."""
     if plan.spec.suspend:
         return Cause(reason=Reason.SUSPENDED, message="saved, then gave all pods back")
+    if edit := _find_edit(plan, seen):
+        return Cause(reason=Reason.EDITED, message=edit)
     before, after = set(_current(seen)), {one.number for one in chosen}
     words = [f"{_name(sorted(after - before))} back"] if after - before else []
     words += [f"{_name(sorted(before - after))} away"] if before - after else []

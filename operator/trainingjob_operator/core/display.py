@@ -11,12 +11,13 @@ def display(plan: Plan, status: TrainingJobStatus, situation: Situation) -> Disp
     """Return the columns of a status that is otherwise complete."""
     progress, world = status.progress, situation.world
     num_slices = len(world.slices) if world else 0
+    layout = plan.find_layout(num_slices)
     return Display(
         slices=f"{num_slices}/{plan.allowed[-1]}",
         step=f"{progress.step if progress else 0}/{plan.spec.training.steps}",
         loss=f"{progress.loss:.4g}" if progress and progress.loss is not None else "",
         goodput=f"{status.goodput.ratio * 100:.1f}%" if status.goodput.seconds else "",
-        mesh=describe_mesh(plan.layout(num_slices)) if num_slices else "",
+        mesh=describe_mesh(layout) if layout else "",
         tokens_per_second=short(progress.tokens_per_second) if progress and progress.tokens_per_second else "",
         eta=span(progress.eta_seconds) if progress and progress.eta_seconds is not None else "",
         checkpoint=str(status.checkpoint.step) if status.checkpoint else "",

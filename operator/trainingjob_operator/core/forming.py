@@ -5,6 +5,7 @@ Slices of the world before are kept where they can be, so that what they hold in
 
 from collections.abc import Sequence
 
+from trainingjob_api.live import live_of
 from trainingjob_api.world import Member, World
 from trainingjob_operator.core import lineage
 from trainingjob_operator.core.observe import Observed, Slice
@@ -18,7 +19,7 @@ def choose_slices(plan: Plan, healthy: Sequence[Slice], keep: Sequence[int] = ()
     return tuple(sorted(preferred[: size or 0], key=lambda one: one.number))
 
 
-def form_world(seen: Observed, slices: Sequence[Slice]) -> World:
+def form_world(plan: Plan, seen: Observed, slices: Sequence[Slice]) -> World:
     """Return the next world over slices whose hosts have all reported."""
     hosts = [host for one in slices for host in one.hosts]
     seated = [(host, host.pod, host.news.report) for host in hosts if host.pod and host.news]
@@ -42,6 +43,8 @@ def form_world(seen: Observed, slices: Sequence[Slice]) -> World:
         coordinator=f"[{leader.address}]:{report.port}" if ":" in leader.address else f"{leader.address}:{report.port}",
         members=members,
         lineage=lineage.before(seen.lineage, generation),
+        layout=plan.layout(len(slices)),
+        live=live_of(plan.spec),
     )
 
 

@@ -159,7 +159,10 @@ def observe(
     name, uid = text(job, "metadata", "name"), text(job, "metadata", "uid")
     pods = tuple(pod for manifest in children.pods if (pod := read_pod(manifest, children.nodes, now)))
     world = seats.rebuild_world(status, uid, pods)
+    if world is not None:
+        world = world.model_copy(update={"layout": plan.find_layout(len(world.slices))})
     taken = seats.take_seats(world, pods, hearing)
+    jobsets = tuple(_read_jobset(manifest, uid) for manifest in children.jobsets)
     restored = seats.find_restored(taken)
     spans = status.lineage
     if world is not None and restored is not None:
@@ -170,8 +173,8 @@ def observe(
         uid=uid,
         generation=number(job, "metadata", "generation") or 0,
         status=status,
-        slices=_read_slices(plan, name, uid, pods, children, hearing),
-        jobsets=tuple(_read_jobset(manifest, uid) for manifest in children.jobsets),
+        slices=_read_slices(plan, name, uid, pods, jobsets, children, hearing),
+        jobsets=jobsets,
         jobs=tuple(child for manifest in children.jobs if (child := _read_job(manifest))),
         pods=pods,
         world=world,
@@ -182,15 +185,25 @@ def observe(
 
 
 def _read_slices(
-    plan: Plan, name: str, uid: str, pods: tuple[Pod, ...], children: Children, hearing: Hearing
+    plan: Plan,
+    name: str,
+    uid: str,
+    pods: tuple[Pod, ...],
+    jobsets: tuple[JobSet, ...],
+    children: Children,
+    hearing: Hearing,
 ) -> tuple[Slice, ...]:
     slices = []
+    base = base_jobset(name, uid)
+    # The base keeps the slices that it was made with, whatever became of `spec.slices` since.
+    in_base = next(
+        (len(jobset.slices) for jobset in jobsets if jobset.name == base and jobset.is_own), plan.spec.slices.fewest
+    )
     places: dict[tuple[int, int], list[Pod]] = {}
     for pod in pods:
         places.setdefault((pod.slice, pod.host), []).append(pod)
-    for slice_number in range(plan.spec.slices.most):
-        elastic = slice_number >= plan.spec.slices.fewest
-        jobset = slice_jobset(name, uid, slice_number) if elastic else base_jobset(name, uid)
+    for slice_number in range(max(plan.spec.slices.most, in_base)):
+        jobset = base if slice_number < in_base else slice_jobset(name, uid, slice_number)
         hosts = tuple(_read_host(slice_number, host, places, hearing) for host in range(plan.shape.num_hosts))
         slices.append(Slice(slice_number, jobset, hosts, _find_warning(jobset, children)))
     return tuple(slices)

@@ -158,7 +158,11 @@ class Plan:
         Raises:
             KeyError: the plan proved no such size.
         """
-        for size in self.sizes:
-            if size.num_slices == num_slices and size.layout is not None:
-                return size.layout
-        raise KeyError(f"no layout for {num_slices} slices")
+        layout = self.find_layout(num_slices)
+        if layout is None:
+            raise KeyError(f"no layout for {num_slices} slices")
+        return layout
+
+    def find_layout(self, num_slices: int) -> Layout | None:  # None: the plan proved no such size
+        """Return the layout of a size."""
+        return next((size.layout for size in self.sizes if size.num_slices == num_slices), None)

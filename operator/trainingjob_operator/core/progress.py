@@ -29,7 +29,7 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         learning_rate=newest.learning_rate,
         tokens_per_second=newest.tokens_per_second,
         step_seconds=newest.step_seconds,
-        eta_seconds=round((total - newest.step) * newest.step_seconds) if newest.step_seconds else None,
+        eta_seconds=round(max(total - newest.step, 0) * newest.step_seconds) if newest.step_seconds else None,
         evaluations=newest.evaluations or (seen.status.progress.evaluations if seen.status.progress else {}),
     )
 
@@ -41,7 +41,7 @@ def _newest_progress(seen: Observed) -> Progress | None:  # None: no step of thi
 
 
 def _percent(step: int, total: int) -> float:
-    return round(100 * step / total, 1)
+    return min(round(100 * step / total, 1), 100.0)  # an edit may have come a step too late
 
 
 def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  # None: nothing is saved yet

@@ -33,6 +33,7 @@ class Reason(StrEnum):
     FEWER_SLICES = "FewerSlices"
     HOST_UNCERTAIN = "HostUncertain"
     GROWING = "Growing"
+    EDITED = "Edited"
     LEAVING = "Leaving"
     FINISHING = "Finishing"
     DRAINING = "Draining"

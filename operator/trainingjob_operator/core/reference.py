@@ -22,6 +22,8 @@ from trainingjob_operator.core.validate import RULES, WARNINGS
 
 UNCHANGED = "self == oldSelf"
 """The API server's rule about what may never change."""
+CANNOT_CHANGE = "cannot change: "
+"""Begins the message of every rule about that."""
 _TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text"}
 _NUMBERS = ("integer", "number")
 
@@ -166,24 +168,29 @@ def _number(number: float) -> str:
 def _frozen(names: Names) -> str:
     """Return why the API server lets nobody change a field; the rule of an object around it counts too."""
     messages = [
-        rule["message"].removeprefix("cannot change: ")
+        rule["message"].removeprefix(CANNOT_CHANGE)
         for path, rules in SPEC_RULES.items()
-        if names[: len(path)] == path
+        if names[: len(place := _without_lists(path))] == place
         for rule in rules
         if rule["rule"] == UNCHANGED
     ]
     return next(iter(messages), "")
 
 
+def _without_lists(path: Names) -> Names:
+    """Return the names of a path of the schema, whose lists have a step to their items."""
+    return tuple(name for name in path if name != "[]")
+
+
 def _cel_messages(names: Names) -> tuple[str, ...]:
     """Return what else the API server itself checks at a field."""
     found: list[str] = []
     for path, rules in SPEC_RULES.items():
-        place = tuple(name for name in path if name != "[]")
+        place = _without_lists(path)
         for rule in rules:
             field = rule.get("fieldPath", "").removeprefix(".")
             at = (*place, field) if field else place
-            if at == names and rule["rule"] != UNCHANGED:
+            if at == names and not rule["message"].startswith(CANNOT_CHANGE):
                 found.append(rule["message"])
     return tuple(found)
 

@@ -12,7 +12,7 @@ from trainingjob_api.status import Cause
 from trainingjob_api.world import World
 from trainingjob_operator.core.decisions import Claim, Decision, EndWorld, Fail, Leave, Succeed, Wait
 from trainingjob_operator.core.goodput import OF_PHASE, Bucket
-from trainingjob_operator.core.observe import Observed, Slice
+from trainingjob_operator.core.observe import JobSet, Observed, Slice
 from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.pods import Trouble
 from trainingjob_operator.core.reasons import Reason
@@ -95,7 +95,7 @@ def _stage_of_forming(cause: Cause | None) -> Stage:
     """Return what the forming of a world is, by what ended the one before it."""
     if cause is None or cause.reason == Reason.SUSPENDED:
         return Stage.STARTING
-    return Stage.RESIZING if cause.reason == Reason.RESIZED else Stage.RECOVERING
+    return Stage.RESIZING if cause.reason in (Reason.RESIZED, Reason.EDITED) else Stage.RECOVERING
 
 
 def _with_world(
@@ -147,7 +147,7 @@ def _without_world(plan: Plan, seen: Observed, decision: Decision, refusal: Trou
     if base is not None and base.suspended:
         words = f"queue `{plan.spec.scheduling.queue_name or ''}` has not admitted the job"
         return Situation(Stage.QUEUED, Reason.WAITING_FOR_QUOTA, words, Bucket.QUEUED, None)
-    is_placed = base is not None and all(one.is_placed for one in _base_slices(plan, seen))
+    is_placed = base is not None and all(one.is_placed for one in _base_slices(base, seen))
     reason, message = (decision.reason, decision.message) if isinstance(decision, (Wait, EndWorld)) else ("", "")
     if trouble:
         reason, message = trouble.reason, f"{message}; {trouble.message}" if has_run and message else trouble.message
@@ -164,11 +164,11 @@ def _find_trouble_of_base(plan: Plan, seen: Observed) -> Trouble | None:  # None
     if not base.is_own:
         return Trouble(Reason.NAME_TAKEN, f"JobSet {base.name} belongs to somebody else; delete or rename it")
     window = float(seconds(plan.spec.elastic.silence_after))
-    for one in _base_slices(plan, seen):
+    for one in _base_slices(base, seen):
         if trouble := find_trouble(one, window):
             return Trouble(trouble.reason, describe(one, trouble))
     return None
 
 
-def _base_slices(plan: Plan, seen: Observed) -> tuple[Slice, ...]:
-    return seen.slices[: plan.spec.slices.fewest]
+def _base_slices(base: JobSet, seen: Observed) -> tuple[Slice, ...]:
+    return seen.slices[: len(base.slices)]

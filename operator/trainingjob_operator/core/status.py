@@ -90,6 +90,7 @@ def _world(world: World, why: str, now: datetime) -> WorldStatus:
         coordinator=world.coordinator,
         members=fingerprint(world.members),
         pods=tuple(f"{member.pod}/{member.pod_uid}" for member in world.members),
+        live=world.live,
         since=format_time(now),
         why=why[:1024],
     )

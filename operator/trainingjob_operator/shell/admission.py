@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from trainingjob_api.job import API_VERSION, GROUP, KIND, VERSION
-from trainingjob_api.problem import Problem, summarise
+from trainingjob_api.problem import Problem, in_order, summarise
 from trainingjob_operator.core.manifests import Manifest, dig, text
+from trainingjob_operator.core.validate_update import check_update, warn_of_update
 from trainingjob_operator.shell.admission_review import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -93,8 +94,12 @@ class Admission:
         name = name_of(job, request)
         checked = self._check(name, dig(job, "spec"))
         problems = [*checked.problems, *await self._check_service_account(request, job, old, checked.problems)]
-        warnings = [str(warning) for warning in checked.warnings]
-        return refusal(uid, 422, summarise(name, problems), warnings) if problems else allowance(uid, warnings)
+        warnings = [*checked.warnings]
+        if operation == "UPDATE":
+            problems += check_update(old, job)
+            warnings += warn_of_update(old, job)
+        told = [str(warning) for warning in in_order(warnings)]
+        return refusal(uid, 422, summarise(name, in_order(problems)), told) if problems else allowance(uid, told)
 
     async def _check_service_account(
         self, request: Manifest, job: Any, old: Any, problems: Sequence[Problem]

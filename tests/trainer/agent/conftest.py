@@ -106,6 +106,8 @@ part = parts.get(f"g{generation}", "train")
 print(f"generation {generation} process {start['process']} plays {part}", flush=True)
 tell(phase="connecting")
 match part:
+    case "count":
+        sys.exit(f"asked for {start['config']['spec']['training']['steps']} steps")
     case "crash":
         raise RuntimeError("the matrix is singular")
     case "fail" | "fail and hang":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from trainingjob_api.live import live_of
 from trainingjob_api.protocol import Directive, FailureReason, HostReport, Phase, Termination
 from trainingjob_api.world import Member, World
 from trainingjob_trainer.agent import host as host_module
@@ -113,6 +114,18 @@ async def test_a_standby_takes_over_in_a_higher_generation(launch, operator) -> 
     report = await operator.hear(is_training(2))
 
     assert report.failure is None
+
+
+async def test_a_world_tells_what_was_edited_since_the_pod_began(launch, operator, run_config) -> None:
+    launch(g1="count")
+    await operator.hear(has_standby)
+    edited = live_of(run_config.spec).model_copy(update={"steps": 77})
+    await operator.say(Directive.TRAIN, world(1).model_copy(update={"live": edited}))
+
+    report = await operator.hear(lambda report: report.phase is Phase.FAILED)
+
+    assert report.failure is not None
+    assert "asked for 77 steps" in report.failure.log
 
 
 async def test_a_crash_is_reported_with_its_traceback_and_the_next_world_is_joined(launch, operator) -> None:

@@ -140,7 +140,7 @@ class Supervisor:
                 self._start(
                     child,
                     Start(
-                        config=self._environment.config,
+                        config=self._environment.config.at(world),
                         world=world,
                         process=process,
                         compile_cache=self._environment.compile_cache,

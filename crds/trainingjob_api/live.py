@@ -1,0 +1,69 @@
+"""What of a spec may change while the job trains, apart from what only the operator reads.
+
+A program holds such values fixed too: they change from one world to the next, which all hosts enter together. So a
+world carries the values that it was formed with, and the status keeps them.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.running import Keep, Save
+
+Every = Annotated[int, Field(ge=1, le=100_000_000)]
+
+
+class Live(Strict):
+    """The live values of a spec."""
+
+    steps: Every = Field(description="The optimizer step at which the job succeeds.")
+    save: Save = Field(description="When a checkpoint is written.")
+    keep: Keep = Field(description="Which checkpoints stay.")
+    evaluate: dict[str, Every] = Field(
+        default={}, max_length=8, description="Steps between two evaluations on each held-out text."
+    )
+
+
+def live_of(spec: TrainingJobSpec) -> Live:
+    """Return the live values of a spec."""
+    return Live(
+        steps=spec.training.steps,
+        save=spec.checkpoint.save,
+        keep=spec.checkpoint.keep,
+        evaluate={one.name: one.every_steps for one in spec.evaluation},
+    )
+
+
+def with_live(spec: TrainingJobSpec, live: Live) -> TrainingJobSpec:
+    """Return a spec with the live values replaced."""
+    evaluation = tuple(
+        one.model_copy(update={"every_steps": live.evaluate.get(one.name, one.every_steps)}) for one in spec.evaluation
+    )
+    return spec.model_copy(
+        update={
+            "training": spec.training.model_copy(update={"steps": live.steps}),
+            "checkpoint": spec.checkpoint.model_copy(update={"save": live.save, "keep": live.keep}),
+            "evaluation": evaluation,
+        }
+    )
+
+
+def list_changes(before: Live, after: Live) -> list[str]:
+    """Return what differs, in words: `training.steps is 500, was 300`."""
+    values = [
+        ("training.steps", before.steps, after.steps),
+        ("checkpoint.save.everySteps", before.save.every_steps, after.save.every_steps),
+        ("checkpoint.keep.last", before.keep.last, after.keep.last),
+        ("checkpoint.keep.everySteps", before.keep.every_steps, after.keep.every_steps),
+        *(
+            (f"evaluation[{name}].everySteps", before.evaluate.get(name), steps)
+            for name, steps in after.evaluate.items()
+        ),
+    ]
+    return [f"spec.{path} is {_show(new)}, was {_show(old)}" for path, old, new in values if old != new]
+
+
+def _show(value: int | None) -> str:
+    return "unset" if value is None else f"{value:,}"

@@ -1,0 +1,53 @@
+"""Verdicts on an edit of a job: what the state it is in has to say about it.
+
+What may never change is the API server's own rule (`trainingjob_api.cel`), and the new spec is judged as any.
+"""
+
+from collections.abc import Iterator
+
+from trainingjob_api.problem import Problem
+from trainingjob_operator.core.manifests import Manifest, dig, number, text
+from trainingjob_operator.core.remember import read_status
+
+STEPS = "spec.training.steps"
+AFTER_THE_END = ("ttlSecondsAfterFinished",)
+"""What an edit of a job that is over still changes."""
+
+
+def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
+    """A job cannot end before where it is, and one that is over cannot be changed."""
+    status = read_status(old)
+    if status.completion_time is not None:
+        yield from _check_ended(old, new)
+        return
+    steps, before = (number(each, "spec", "training", "steps") for each in (new, old))
+    done = status.progress.step if status.progress else 0
+    if steps is not None and before is not None and steps < min(done, before):
+        message = (
+            f"{steps} is behind the job, which is at step {done:,}. At the step that it is at, it saves and succeeds."
+        )
+        yield Problem(STEPS, steps, message, (str(done),))
+
+
+def warn_of_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
+    """A schedule that decays to the last step changes with it."""
+    steps, before = (number(each, "spec", "training", "steps") for each in (new, old))
+    shape = text(new, "spec", "schedule", "type") or "cosine"
+    has_run = read_status(old).world is not None
+    if has_run and steps != before and shape != "constant":
+        message = (
+            f"the learning rate decays to the last step (spec.schedule.type is `{shape}`): from the next step on it is "
+            f"that of a job of {steps:,} steps, not of {before:,}."
+        )
+        yield Problem(STEPS, steps, message)
+
+
+def _check_ended(old: Manifest, new: Manifest) -> Iterator[Problem]:
+    before, after = (section if isinstance(section := dig(each, "spec"), dict) else {} for each in (old, new))
+    for name in sorted({*before, *after}):
+        if name not in AFTER_THE_END and before.get(name) != after.get(name):
+            message = (
+                "the job is over, and an edit changes nothing any more. Create another job with the same "
+                "checkpoint.uri and `checkpoint.takeover: true`: it goes on from the newest checkpoint."
+            )
+            yield Problem(f"spec.{name}", after.get(name), message)

@@ -1,0 +1,53 @@
+"""What of a spec may change from one world to the next, and how a world carries it."""
+
+from typing import Any
+
+import pytest
+
+from tests.builders import make_plan, spec_manifest
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.live import list_changes, live_of, with_live
+from trainingjob_api.world import JobIdentity, RunConfig, World
+
+TEXTS = [{"name": name, "path": "/data/held-out", "everySteps": 10} for name in ("news", "code")]
+
+
+def spec(*, steps: int = 100, news: int = 10, **checkpoint: Any) -> TrainingJobSpec:
+    manifest = spec_manifest(evaluation=[{**TEXTS[0], "everySteps": news}, TEXTS[1]])
+    manifest["training"]["steps"] = steps
+    manifest["checkpoint"].update(checkpoint)
+    return TrainingJobSpec.model_validate(manifest)
+
+
+CHANGES: dict[str, tuple[TrainingJobSpec, list[str]]] = {
+    "nothing": (spec(), []),
+    "steps": (spec(steps=2000), ["spec.training.steps is 2,000, was 100"]),
+    "saves": (spec(save={"everySteps": 7}), ["spec.checkpoint.save.everySteps is 7, was 500"]),
+    "what is kept": (
+        spec(keep={"last": 9, "everySteps": 50}),
+        ["spec.checkpoint.keep.last is 9, was 3", "spec.checkpoint.keep.everySteps is 50, was unset"],
+    ),
+    "evaluations": (spec(news=20), ["spec.evaluation[news].everySteps is 20, was 10"]),
+}
+
+
+@pytest.mark.parametrize(("after", "want"), CHANGES.values(), ids=CHANGES.keys())
+def test_changes_are_told_in_words_and_carried_over(after: TrainingJobSpec, want: list[str]) -> None:
+    before = spec(save={"everySteps": 500})
+
+    assert list_changes(live_of(before), live_of(after)) == want
+    assert with_live(before, live_of(after)) == with_live(after, live_of(after))
+
+
+def test_a_world_wins_over_what_its_pods_were_made_with() -> None:
+    plan = make_plan()
+    small, large = plan.layout(1), plan.layout(2)
+    config = RunConfig(
+        job=JobIdentity(name="a", namespace="b", uid="c"), spec=spec(), accelerator_platform="cpu", layouts=(small,)
+    )
+    world = World(generation=1, job_uid="c", coordinator="10.0.0.1:1", members=())
+    edited = world.model_copy(update={"layout": large, "live": live_of(spec(steps=7))})
+
+    assert config.at(world) == config
+    assert config.at(edited).layout(2) == large
+    assert config.at(edited).spec == spec(steps=7)
