@@ -95,6 +95,10 @@ bench-demo: install ## Measure the demo: first step, shrink, grow, and the same 
 bench-webhook: install ## Measure the webhook: twenty creates at once of the largest example, and the costliest refusal
 	$(BIN)/python -m e2e.benchmarks.webhook
 
+.PHONY: bench-plan
+bench-plan: install ## Measure the planner: verdicts on 10,000 random jobs, and on jobs of 16,384 chips
+	$(BIN)/python -m e2e.benchmarks.plan
+
 .PHONY: lock
 lock: ## Resolve the pins anew: requirements.lock and the images' own
 	@test -x $(BIN)/python || $(BASE_PYTHON) -m venv .venv

@@ -4,6 +4,7 @@ ICI degrees fill one slice, DCN degrees the slices; the mesh has their products.
 """
 
 import math
+from functools import lru_cache
 
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.machine import AxisDegrees
@@ -16,6 +17,7 @@ LAST_RESORTS = ("stage", "expert", "context")
 """Axes that nobody splits without a reason of his own."""
 
 
+@lru_cache(maxsize=1024)  # the sizes of a job share their ICI degrees
 def resolve(degrees: AxisDegrees, total: int) -> AxisDegrees | None:  # None: they cannot multiply to the total
     """Return the degrees with -1 replaced, so that their product is the total."""
     known = math.prod(degree for _, degree in degrees.items() if degree != REST)
@@ -25,7 +27,8 @@ def resolve(degrees: AxisDegrees, total: int) -> AxisDegrees | None:  # None: th
     return degrees.model_copy(update=dict.fromkeys(rest, total // known))
 
 
-def check_form(path: str, degrees: AxisDegrees) -> list[Problem]:
+@lru_cache(maxsize=1024)
+def check_form(path: str, degrees: AxisDegrees) -> tuple[Problem, ...]:
     """Check what holds whatever the degrees multiply to: no 0, at most one -1."""
     rest = [axis for axis, degree in degrees.items() if degree == REST]
     problems = [
@@ -39,20 +42,21 @@ def check_form(path: str, degrees: AxisDegrees) -> list[Problem]:
         # One of them keeps the rest; the others are not split.
         nearest = tuple(" and ".join(f"{axis}: 1" for axis in rest if axis != kept) for kept in rest)
         problems.append(Problem(path, dict.fromkeys(rest, REST), message, nearest))
-    return problems
+    return tuple(problems)
 
 
-def check_product(path: str, degrees: AxisDegrees, total: int, what: str) -> list[Problem]:
+@lru_cache(maxsize=1024)
+def check_product(path: str, degrees: AxisDegrees, total: int, what: str) -> tuple[Problem, ...]:
     """Check that well-formed degrees multiply to a total; `what` names it: `the 4 devices of a slice`."""
     if check_form(path, degrees) or resolve(degrees, total):
-        return []
+        return ()
     factors = " x ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree != 1)
     known = math.prod(degree for _, degree in degrees.items() if degree != REST)
     if any(degree == REST for _, degree in degrees.items()):
         message = f"{factors} cannot fill {what}: {total} is not a multiple of {known}."
     else:
         message = f"{factors or 'no axis split'} makes {known}, but must fill {what}."
-    return [Problem(path, dict(degrees.items()), message, _nearest(degrees, total))]
+    return (Problem(path, dict(degrees.items()), message, _nearest(degrees, total)),)
 
 
 def combine(ici: AxisDegrees, dcn: AxisDegrees) -> dict[Axis, int]:

@@ -83,6 +83,17 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
 @given(specs())
 @settings(max_examples=150, deadline=None)
 def test_a_spec_has_a_plan_or_problems(raw: dict[str, Any]) -> None:
+    assert_answered(raw)
+
+
+@pytest.mark.slow
+@given(specs())
+@settings(max_examples=10_000, deadline=None)
+def test_ten_thousand_specs_have_a_plan_or_problems(raw: dict[str, Any]) -> None:
+    assert_answered(raw)
+
+
+def assert_answered(raw: dict[str, Any]) -> None:
     checked = check_job("tiny", raw)
 
     assert (checked.plan is None) == bool(checked.problems)
