@@ -1,7 +1,6 @@
 """Parsing: every kind of mistake in its own words, and no input that it cannot answer."""
 
 import copy
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.patience import at_once
 from trainingjob_api.parse import MAX_BYTES, MAX_ERRORS, parse_spec
 from trainingjob_api.sample import SAMPLE
 from trainingjob_api.wording import explain, show
@@ -136,11 +136,10 @@ FLOODS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("raw", FLOODS.values(), ids=FLOODS.keys())
-def test_a_flood_of_mistakes_is_cut_within_a_second(raw: Any) -> None:
-    begun = time.process_time()
-    parsed = parse_spec(raw)
+def test_a_flood_of_mistakes_is_cut(raw: Any) -> None:
+    with at_once():
+        parsed = parse_spec(raw)
 
-    assert time.process_time() - begun < 1
     assert len(parsed.problems) == 64
     assert parsed.spec is None  # mending each mistake would take far longer than telling some
 

@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import io
 import json
-import time
 import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.patience import at_once
 from trainingjob_api.sample import SAMPLE
 from trainingjob_operator.core.validate import check_job
 from trainingjob_operator.shell.admission import Admission
@@ -117,6 +117,7 @@ NOT_REVIEWS = {
     "another kind of object": json.dumps(review({}) | {"kind": "TokenReview"}).encode(),
     "no operation": json.dumps(review({}, operation=None)).encode(),
     "an operation that is none": json.dumps(review({}, operation="PATCH")).encode(),
+    "half a character as its uid": json.dumps(review({}, uid="\ud800")).encode(),
     "a key given twice": review_with('{"suspend": true, "suspend": false}'),
     "a key given twice among very many": review_with(f'{{{"".join(f'"{n}": 0, ' for n in range(100_000))}"99999": 0}}'),
     "NaN": review_with('{"optimizer": {"learningRate": NaN}}'),
@@ -130,10 +131,9 @@ NOT_REVIEWS = {
 
 @pytest.mark.parametrize("body", NOT_REVIEWS.values(), ids=NOT_REVIEWS.keys())
 async def test_what_is_no_review_is_refused_in_words(body: bytes, webhook: Webhook) -> None:
-    begun = time.process_time()
-    status, text = await webhook.post(body)
+    with at_once():
+        status, text = await webhook.post(body)
 
-    assert time.process_time() - begun < 1
     assert status == 400
     assert "body" in text
     assert (await webhook.post(json.dumps(review({})).encode()))[0] == 200
@@ -187,11 +187,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("body", "code", "words"), REFUSED.values(), ids=REFUSED.keys())
-async def test_a_hostile_job_is_refused_within_a_second(body: bytes, code: int, words: str, webhook: Webhook) -> None:
-    begun = time.process_time()
-    status, answer = await webhook.post(body)
+async def test_a_hostile_job_is_refused_at_once(body: bytes, code: int, words: str, webhook: Webhook) -> None:
+    with at_once():
+        status, answer = await webhook.post(body)
 
-    assert time.process_time() - begun < 1
     assert status == 200
     assert answer["response"]["uid"] == "u-1"
     assert answer["response"]["allowed"] is False
@@ -218,25 +217,21 @@ async def test_a_bomb_is_not_blown_up(webhook: Webhook) -> None:
     bomb = gzip.compress(b"[" + b" " * 80_000_000, 1)
     tracemalloc.start()
     try:
-        begun = time.process_time()
-        status = await webhook.post_packed(bomb)
-        taken = time.process_time() - begun
+        with at_once():
+            status = await webhook.post_packed(bomb)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
     assert status == 400
-    assert taken < 1
     assert peak < 32 * 2**20
     assert webhook.intake.held == 0
 
 
 async def test_a_body_that_stands_still_is_given_up(webhook: Webhook) -> None:
-    begun = time.monotonic()
     answer = await webhook.knock(b'{"kind":', num_bytes=1000)
 
     assert b" 408 " in answer
-    assert time.monotonic() - begun < 1
     assert (webhook.measured, webhook.intake.held) == ([], 0)
 
 

@@ -26,7 +26,8 @@ MAX_WARNINGS = 4096
 MORE = "More warnings than fit here: `trainingjob validate` tells all."
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
-_UID = re.compile(rb'"uid"\s*:\s*"([0-9A-Za-z-]{1,64})"')
+_UID = re.compile(r"[0-9A-Za-z-]{1,64}")
+_FIRST_UID = re.compile(rb'"uid"\s*:\s*"(%s)"' % _UID.pattern.encode())
 _HEAD_BYTES = 64 * 1024
 _GOES_ON = "… "
 """Begins a warning that continues the one before it."""
@@ -59,7 +60,11 @@ def decode(body: bytes) -> tuple[str, Manifest]:
         raise TooDeepError
     request = dig(review, "request")
     uid = text(request, "uid")
-    if text(review, "kind") != "AdmissionReview" or text(review, "apiVersion") != API_VERSION or not uid:
+    if (
+        text(review, "kind") != "AdmissionReview"
+        or text(review, "apiVersion") != API_VERSION
+        or not _UID.fullmatch(uid)
+    ):
         raise NotAReviewError(f"the body is no AdmissionReview of {API_VERSION} with a request and its uid")
     operation = text(request, "operation")
     if operation not in OPERATIONS:
@@ -75,7 +80,7 @@ def find_uid(body: bytes) -> str:
     Raises:
         NotAReviewError: there is none near the beginning.
     """
-    match = _UID.search(body[:_HEAD_BYTES])
+    match = _FIRST_UID.search(body[:_HEAD_BYTES])
     if match is None:
         raise NotAReviewError("the body is too large or too deep to read, and names no uid near its beginning")
     return match[1].decode()
