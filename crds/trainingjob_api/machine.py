@@ -147,3 +147,8 @@ class Parallelism(Strict):
         default=Rules(),
         description="Which mesh axes split which dims of parameters, where the built-in rules do not fit.",
     )
+    shard_optimizer_over_data: bool = Field(
+        default=False,
+        description="Split what the optimizer keeps over `data` too (ZeRO-1; Rajbhandari et al., arXiv 1910.02054). It "
+        "saves memory; new parameters are gathered over `data` once a step.",
+    )

@@ -20,6 +20,7 @@ SAMPLE: dict[str, Any] = {
             "experts": ["expert"],
             "expertEmbed": ["fsdp", "context"],
         },
+        "shardOptimizerOverData": True,
     },
     "model": {
         "vocabSize": 257,

@@ -4,7 +4,7 @@ The planner counts bytes by this table and the trainer places arrays by it, so t
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trainingjob_api.base import Axis
 
@@ -39,3 +39,18 @@ def split_ways(logical_axis: str, size: int, degrees: Mapping[Axis, int], rules:
     """Return how many ways a dim is split; 1 where the mesh axes do not divide it: every shard then holds all of it."""
     ways = math.prod(degrees.get(axis, 1) for axis in rules[logical_axis])
     return ways if size % ways == 0 else 1
+
+
+def find_spread_dim(
+    axes: Sequence[str], shape: Sequence[int], degrees: Mapping[Axis, int], rules: Table
+) -> int | None:  # None: no dim of the tensor divides
+    """Return the dim of a tensor that can be split over `data` beside its own axes: the first one."""
+    data = degrees.get("data", 1)
+    return next(
+        (
+            dim
+            for dim, (axis, size) in enumerate(zip(axes, shape, strict=True))
+            if size % (split_ways(axis, size, degrees, rules) * data) == 0
+        ),
+        None,
+    )

@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 
 from tests.trainer.reference import run_row
-from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
-from tests.trainer.training import ONE, Run, numpy_tree, spec_with
+from tests.trainer.tiny import make_layout
+from tests.trainer.training import ONE, Run, numpy_tree, save_and_restore, spec_with
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
-from trainingjob_api.world import Layout, Span
-from trainingjob_trainer.checkpoints import Checkpoints
-from trainingjob_trainer.events import Events
+from trainingjob_api.world import Layout
 from trainingjob_trainer.model import split_model
-from trainingjob_trainer.world import Peers
 
 WEIGHT = 0.1
 TIGHT = {"count": 4, "perToken": 2, "capacityFactor": 0.75, "loadBalanceWeight": WEIGHT}
@@ -117,21 +114,11 @@ def test_the_curves_do_not_depend_on_the_layout(layout: Layout) -> None:
 
 
 def test_a_state_goes_on_over_another_mesh(tmp_path: Path) -> None:
-    config = make_config(make_spec(tmp_path, tmp_path))
     saving, going_on = Run(SPEC, LAYOUTS["expert 4"]), Run(SPEC, LAYOUTS["expert 2, context 4"])
-
     list(saving.train(3))
-    with (tmp_path / "events").open("wb", buffering=0) as file:
-        first, second = (
-            Checkpoints(tmp_path, config, world, Peers(0, 1), "index", Events(file.fileno()))
-            for world in (make_world(1, 1), make_world(2, 1, (Span(generation=1, first=1, last=3),)))
-        )
-        first.save(3, saving.state)
-        first.wait()
-        restored = second.restore(going_on.steps.state)
 
-    assert restored
-    going_on.state = restored
+    going_on.state = save_and_restore(tmp_path, saving.state, going_on.steps.state)
+
     seen = [[float(one.loss), float(one.load_balance), float(one.dropped)] for one in going_on.train(3)]
     np.testing.assert_allclose(seen, np.array(plain_curve())[3:, :3], atol=2e-4)
 

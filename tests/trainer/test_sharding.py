@@ -1,15 +1,18 @@
 """How parameters lie over the mesh: by the rules of the spec, as planned, and without a change of the curve."""
 
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
 
 from tests.trainer.tiny import make_layout
-from tests.trainer.training import ONE, Run, losses, spec_with
+from tests.trainer.training import ONE, Run, losses, save_and_restore, spec_with
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.sharding import merge_rules
+from trainingjob_api.world import Layout
 from trainingjob_operator.core.mesh import combine
 from trainingjob_operator.core.parameters import list_leaves
 
@@ -54,14 +57,65 @@ def test_the_planner_counts_the_shards_that_the_trainer_makes(rules: dict[str, l
     planned = {leaf.name: leaf.shard_size(degrees, table) for leaf in list_leaves(spec.model)}
 
     for tree in (state.params, state.opt[1].mu, state.opt[1].nu):
-        held = {
-            ".".join(part.key for part in path): leaf.addressable_shards[0].data.size
-            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        }
-        assert held == planned
+        assert held(tree) == planned
+
+
+def held(tree: Any) -> dict[str, int]:
+    """Return how many numbers of each tensor a device holds."""
+    return {
+        ".".join(part.key for part in path): leaf.addressable_shards[0].data.size
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
 def test_a_table_lies_as_its_rules_say() -> None:
     state = Run(spec_of(RULES["embedding split by rows alone"]), EIGHT).state
 
     assert state.params["embedding"].addressable_shards[0].data.shape == (272 // 4, 16)
+
+
+SPREAD: dict[str, Layout] = {
+    "data 4, tensor 2": make_layout(devices_per_host=8, ici=AxisDegrees(data=4, tensor=2), rows_per_shard=2),
+    "data 2 over slices, fsdp 2, expert 2": make_layout(
+        num_slices=2, devices_per_host=4, ici=AxisDegrees(fsdp=2, expert=2), dcn=AxisDegrees(data=2), rows_per_shard=1
+    ),
+    "data 3, padding": make_layout(devices_per_host=3, ici=AxisDegrees(data=3), rows_per_shard=3, padding_rows=1),
+    "data 2, 2 stages, fsdp 2": make_layout(
+        devices_per_host=8, ici=AxisDegrees(data=2, stage=2, fsdp=2), rows_per_shard=1, microbatches=2
+    ),
+}
+SPREAD_SPEC = spec_with(model__experts=EXPERTS, parallelism__shardOptimizerOverData=True)
+
+
+@pytest.mark.parametrize("layout", SPREAD.values(), ids=SPREAD.keys())
+def test_an_optimizer_that_is_split_over_data_changes_no_number(layout: Layout) -> None:
+    assert losses(SPREAD_SPEC, layout) == pytest.approx(plain_losses(), abs=2e-4)
+
+
+@pytest.mark.parametrize("layout", SPREAD.values(), ids=SPREAD.keys())
+def test_the_planner_counts_what_an_optimizer_over_data_keeps(layout: Layout) -> None:
+    degrees = combine(layout.ici, layout.dcn)
+    run = Run(SPREAD_SPEC, layout)
+    list(run.train(1))
+    leaves = {leaf.name: leaf for leaf in list_leaves(SPREAD_SPEC.model)}
+
+    assert held(run.state.params) == {name: leaf.shard_size(degrees) for name, leaf in leaves.items()}
+    for moments in (run.state.opt[1].mu, run.state.opt[1].nu):
+        assert held(moments) == {name: leaf.spread_size(degrees) for name, leaf in leaves.items()}
+
+
+def test_an_optimizer_over_data_keeps_a_part_of_each_tensor() -> None:
+    state = Run(SPREAD_SPEC, SPREAD["data 4, tensor 2"]).state
+    params, moments = held(state.params), held(state.opt[1].mu)
+
+    assert {name: params[name] / moments[name] for name in params} == dict.fromkeys(params, 4)
+
+
+def test_a_state_goes_on_over_another_split_over_data(tmp_path: Path) -> None:
+    saving, going_on = Run(SPREAD_SPEC, SPREAD["data 4, tensor 2"]), Run(SPREAD_SPEC, SPREAD["data 3, padding"])
+    list(saving.train(3))
+
+    going_on.state = save_and_restore(tmp_path, saving.state, going_on.steps.state)
+
+    seen = [float(one.loss) for one in going_on.train(3)]
+    assert seen == pytest.approx(plain_losses()[3:], abs=2e-4)

@@ -8,14 +8,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from tests.trainer.tiny import make_layout, make_spec
+from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
-from trainingjob_api.world import Layout
+from trainingjob_api.world import Layout, Span
 from trainingjob_trainer.batches import Batches
+from trainingjob_trainer.checkpoints import Checkpoints
+from trainingjob_trainer.events import Events
 from trainingjob_trainer.index import Index
 from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.step import Batch, Measures, State, Steps
+from trainingjob_trainer.world import Peers
 
 NUM_STEPS = 6
 BATCH = 8
@@ -42,7 +45,7 @@ class Run:
         self.index = make_index(spec)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.steps.state)
         self.state: State = jax.device_put(initial_state(spec.model_dump_json()), shardings)
-        self.step = jax.jit(self.steps.train, donate_argnums=0)
+        self.step = jax.jit(self.steps.train, donate_argnums=0, out_shardings=(shardings, None))
         self.evaluate = jax.jit(self.steps.evaluate)
 
     def batch(self, number: int) -> Batch:
@@ -76,3 +79,19 @@ def flat(tree: Any) -> dict[str, np.ndarray]:
 
 def numpy_tree(params: Any) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+
+
+def save_and_restore(folder: Path, state: State, target: State) -> State:
+    """Return a state as the next generation restores it, with the shapes and shardings of a target."""
+    config = make_config(make_spec(folder, folder))
+    step = int(state.step)
+    with (folder / "events").open("wb", buffering=0) as file:
+        first, second = (
+            Checkpoints(folder, config, world, Peers(0, 1), "index", Events(file.fileno()))
+            for world in (make_world(1, 1), make_world(2, 1, (Span(generation=1, first=1, last=step),)))
+        )
+        first.save(step, state)
+        first.wait()
+        restored = second.restore(target)
+    assert restored
+    return restored

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from trainingjob_api.sharding import RULES, Table
+from trainingjob_api.sharding import RULES, Table, find_spread_dim
 
 
 def partition(
@@ -17,15 +17,7 @@ def partition(
     A dim that the mesh axes do not divide is not split: every shard then holds all of it. Mesh axes that are manual
     in the surrounding `shard_map` are already taken off the shape.
     """
-    manual = mesh.manual_axes if isinstance(mesh, AbstractMesh) else ()
-    entries: list[tuple[str, ...] | None] = []
-    for axis, size in zip(axes, shape, strict=True):
-        wanted = tuple(name for name in (rules[axis] if axis else ()) if name not in manual)
-        degree = 1
-        for name in wanted:
-            degree *= mesh.shape[name]
-        entries.append(wanted if wanted and size % degree == 0 else None)
-    return PartitionSpec(*entries)
+    return PartitionSpec(*_split_dims(axes, shape, mesh, rules))
 
 
 def constrain(x: jax.Array, *axes: str | None, rules: Table = RULES) -> jax.Array:
@@ -43,3 +35,31 @@ def shard_like(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
     return jax.tree.map(
         lambda shape, names: NamedSharding(mesh, partition(names, shape.shape, mesh, rules)), shapes, axes
     )
+
+
+def spread_like(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
+    """Return shardings as `shard_like` does, with one dim of each tensor split over `data` too where one divides."""
+
+    def spread(shape: Any, names: tuple[str, ...]) -> NamedSharding:
+        entries = _split_dims(names, shape.shape, mesh, rules)
+        dim = find_spread_dim(names, shape.shape, mesh.shape, rules)
+        if dim is not None:
+            entries[dim] = (*(entries[dim] or ()), "data")
+        return NamedSharding(mesh, PartitionSpec(*entries))
+
+    return jax.tree.map(spread, shapes, axes)
+
+
+def _split_dims(
+    axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh, rules: Table
+) -> list[tuple[str, ...] | None]:
+    """Return the mesh axes that split each dim; None: none do."""
+    manual = mesh.manual_axes if isinstance(mesh, AbstractMesh) else ()
+    entries: list[tuple[str, ...] | None] = []
+    for axis, size in zip(axes, shape, strict=True):
+        wanted = tuple(name for name in (rules[axis] if axis else ()) if name not in manual)
+        degree = 1
+        for name in wanted:
+            degree *= mesh.shape[name]
+        entries.append(wanted if wanted and size % degree == 0 else None)
+    return entries

@@ -23,7 +23,7 @@ from trainingjob_trainer.mlp import Routing
 from trainingjob_trainer.model import Params, Stream, split_model
 from trainingjob_trainer.optimizer import learning_rate, make_optimizer
 from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.sharding import constrain, shard_like
+from trainingjob_trainer.sharding import constrain, shard_like, spread_like
 
 
 class State(NamedTuple):
@@ -88,6 +88,7 @@ class Steps:
         self._model = split_model(spec.model, spec.precision, spec.memory)
         self._optimizer = make_optimizer(spec.optimizer)
         self._rules = merge_rules(spec.parallelism.rules.written())
+        self._moments = self._describe_moments()
         self.state = self._describe_state()
         """The state's shapes and shardings."""
         self.rows = NamedSharding(mesh, PartitionSpec(None, None, RULES["batch"]))
@@ -152,7 +153,8 @@ class Steps:
         spec = self._spec
         sums, grads = self._sum_gradients(state.params, batch)
         loss = sums.loss / sums.weight
-        grads = jax.tree.map(lambda grad: grad / sums.weight, grads)
+        # Split as the optimizer's state is, so that each device makes its own part of the update.
+        grads = jax.lax.with_sharding_constraint(jax.tree.map(lambda grad: grad / sums.weight, grads), self._moments)
         grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         step = state.step + 1
@@ -279,6 +281,11 @@ class Steps:
         weights: Any = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self.rows)
         return Batch(tokens, weights)
 
+    def _describe_moments(self) -> Any:
+        """Return the shardings of what the optimizer keeps of each parameter."""
+        shard = spread_like if self._spec.parallelism.shard_optimizer_over_data else shard_like
+        return shard(self._model.axes, self._model.shapes, self._mesh, self._rules)
+
     def _describe_state(self) -> State:
         shapes = jax.eval_shape(self.init)
         everywhere: Any = NamedSharding(self._mesh, PartitionSpec())
@@ -287,7 +294,7 @@ class Steps:
             self._optimizer,
             lambda _, sharding: sharding,
             shapes.opt,
-            params,
+            self._moments,
             transform_non_params=lambda _: everywhere,
         )
         state: State = jax.tree.map(

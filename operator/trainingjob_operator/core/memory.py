@@ -67,8 +67,9 @@ def measure_device(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> Device
     program = _Program(
         spec.model, spec.training.sequence_length, spec.precision, spec.memory.remat, spec.parallelism.rules
     )
-    others = tuple((axis, degree) for axis, degree in degrees.items() if axis != "data")  # it splits only the batch
-    return _measure(program, others)
+    # Else `data` splits only the batch.
+    data = degrees["data"] if spec.parallelism.shard_optimizer_over_data else 1
+    return _measure(program, tuple({**degrees, "data": data}.items()))
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _measure(program: _Program, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
     return DeviceMemory(
         params=held * _BYTES[program.precision.params],
         gradients=2 * held * FLOAT32,
-        optimizer=2 * held * FLOAT32,
+        optimizer=2 * sum(leaf.spread_size(degrees, rules) for leaf in leaves) * FLOAT32,
         kept_per_row=model.num_layers // degrees["stage"] * length * _kept(program, degrees),
         # Values and their gradients: of the gathered parameters in both, and of the logits or the scores.
         moments=(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trainingjob_api.base import Axis
 from trainingjob_api.experts import Experts
 from trainingjob_api.learning import Model
-from trainingjob_api.sharding import RULES, Table, split_ways
+from trainingjob_api.sharding import RULES, Table, find_spread_dim, split_ways
 
 GATHERED = ("layers", "embed", "expert_embed")
 """Logical axes of dims that are split at rest and whole in use; heads, MLP columns and experts stay split."""
@@ -34,6 +34,11 @@ class Leaf:
         """Return how many of its parameters one device of a mesh holds."""
         ways = (split_ways(axis, dim, degrees, rules) for axis, dim in zip(self.axes, self.shape, strict=True))
         return self.size // math.prod(ways)
+
+    def spread_size(self, degrees: Mapping[Axis, int], rules: Table = RULES) -> int:
+        """Return how many numbers one device holds of a tensor of this shape that is split over `data` too."""
+        can = find_spread_dim(self.axes, self.shape, degrees, rules) is not None
+        return self.shard_size(degrees, rules) // (degrees.get("data", 1) if can else 1)
 
     def gathered_size(self, degrees: Mapping[Axis, int]) -> int:
         """Return how many of its parameters one device has at hand where it computes with them."""

@@ -94,6 +94,16 @@ def warn_of_idle_stages(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
         yield Problem("spec.parallelism.pipeline.microbatches", plan.spec.parallelism.pipeline.microbatches, message)
 
 
+def warn_of_whole_optimizer(plan: Plan, sizes: Sizes) -> Iterator[Problem]:
+    """What the optimizer keeps cannot be split over `data` where that axis has degree 1 at every size."""
+    del sizes
+    layouts = [size.layout for size in plan.sizes if size.layout]
+    asked = plan.spec.parallelism.shard_optimizer_over_data
+    if asked and all(one.ici.data * one.dcn.data == 1 for one in layouts):
+        message = "has no effect: the axis data has degree 1 inside and across slices."
+        yield Problem("spec.parallelism.shardOptimizerOverData", asked, message, ("false",))
+
+
 def warn_of_host_memory(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
     """The devices of a `cpu` host live in its own memory, which must hold what they need."""
     estimates = [size.memory.total for size in plan.sizes if size.memory]
@@ -115,6 +125,7 @@ WARNINGS = (
     PlanWarning(READS, warn_of_sizes),
     PlanWarning(READS, warn_of_padding),
     PlanWarning(READS, warn_of_idle_stages),
+    PlanWarning(READS, warn_of_whole_optimizer),
     PlanWarning((*READS, "runtime.resources.memory"), warn_of_host_memory),
 )
 

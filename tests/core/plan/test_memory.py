@@ -1,5 +1,6 @@
 """The memory estimate: what it is made of, and how it follows the mesh, the batch and the precision."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,23 @@ def test_rules_say_how_parameters_are_split(make_spec: MakeSpec) -> None:
     assert whole.params == measure_device(make_spec({}), ONE).params
     assert built_in.params < whole.params / 3.9
     assert built_in.kept_per_row == whole.kept_per_row
+
+
+def test_an_optimizer_over_data_keeps_less_and_all_else_stays(make_spec: MakeSpec) -> None:
+    degrees = ONE | {"data": 4, "fsdp": 2}
+    whole, spread = (
+        measure_device(make_spec({"parallelism.shardOptimizerOverData": over}), degrees) for over in (False, True)
+    )
+
+    assert whole.optimizer / 4 <= spread.optimizer < whole.optimizer / 3.9
+    assert dataclasses.replace(spread, optimizer=whole.optimizer) == whole
+
+
+def test_an_optimizer_over_data_keeps_whole_what_does_not_divide(make_spec: MakeSpec) -> None:
+    spec = make_spec({"parallelism.shardOptimizerOverData": True})
+    odd = measure_device(spec, ONE | {"data": 7})
+
+    assert odd.optimizer == measure_device(spec, ONE).optimizer
 
 
 def test_tensor_splits_what_a_row_keeps_and_its_logits(make_spec: MakeSpec) -> None:
