@@ -30,15 +30,17 @@ def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, ha
         *(hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape)),
     ]
     memory = spec.memory.model_copy(update={"remat": "full"})
+    over_data = spec.parallelism.model_copy(update={"shard_optimizer_over_data": True})
     length = spec.training.sequence_length
     ways: list[str] = []
     while length > 1 and not ways:
         training = spec.training.model_copy(update={"sequence_length": length})
-        for changed in (
-            spec.model_copy(update={"training": training, "memory": memory}),
-            spec.model_copy(update={"training": training}),
+        for changed, on in (
+            (spec.model_copy(update={"training": training, "memory": memory}), shapes),
+            (spec.model_copy(update={"training": training, "parallelism": over_data}), shapes[:1]),
+            (spec.model_copy(update={"training": training}), shapes),
         ):
-            fitting = next((one for one in shapes if one and _fits(changed, one, num_slices)), None)
+            fitting = next((one for one in on if one and _fits(changed, one, num_slices)), None)
             if fitting:
                 ways.append(_describe_change(spec, shape, changed, fitting))
         length //= 2
@@ -54,6 +56,15 @@ def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: Training
     values = {
         "spec.slices.topology": (as_text(shape.topology), as_text(fitting.topology)),
         "spec.memory.remat": (spec.memory.remat, changed.memory.remat),
+        "spec.parallelism.shardOptimizerOverData": (
+            spec.parallelism.shard_optimizer_over_data,
+            changed.parallelism.shard_optimizer_over_data,
+        ),
         "spec.training.sequenceLength": (spec.training.sequence_length, changed.training.sequence_length),
     }
-    return " and ".join(f"{field}: {new}" for field, (old, new) in values.items() if new != old)
+    return " and ".join(f"{field}: {_write(new)}" for field, (old, new) in values.items() if new != old)
+
+
+def _write(value: object) -> str:
+    """Return a value as YAML has it."""
+    return "true" if value is True else str(value)
