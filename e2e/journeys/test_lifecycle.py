@@ -53,7 +53,7 @@ def test_suspend_saves_and_resume_goes_on_from_there(product: Product, namespace
 
 def test_an_edit_takes_effect_while_training_and_loses_no_step(product: Product, namespace: str) -> None:
     job = long_job(product, namespace, "edited")
-    job.wait("training on both slices", lambda status: status["display"]["slices"] == "2/2", timeout=180)
+    job.wait("training on both slices", lambda status: status["display"]["slices"] == "2/2", timeout=600)
     job.wait_for_step(5, timeout=180)
 
     patch_job(product, job, '{"spec": {"training": {"steps": 90000}, "slices": {"max": 1}}}')
