@@ -144,12 +144,46 @@ def test_a_sum_of_which_each_device_keeps_a_part_is_a_scattered_one() -> None:
     assert (found.kind, found.bytes) == ("reduce-scatter", 16)
 
 
-def test_pieces_of_one_collective_count_once() -> None:
-    piece = "%c{} = bf16[8]{{0}} all-gather(%x), channel_id=5, replica_groups={{{{0,1}},{{2,3}}}}, dimensions={{0}}"
+def test_several_parts_of_a_sum_may_be_kept() -> None:
+    lines = "%s = (f32[8]{0}, f32[4]{0}) all-reduce(%x, %w), replica_groups={{0,2},{1,3}}, to_apply=%add\n"
+    lines += "%s0 = f32[8]{0} get-tuple-element(%s), index=0\n%s1 = f32[4]{0} get-tuple-element(%s), index=1\n"
+    lines += "%p0 = f32[4]{0} dynamic-slice(%s0, %w)\n%p1 = f32[2]{0} dynamic-slice(%s1, %w)\n"
 
-    (found,) = count_collectives(one("\n".join([piece.format(1), "ROOT " + piece.format(2)])), FOUR)
+    (kept,) = count_collectives(one(lines + "ROOT %parts = (f32[4], f32[2]) tuple(%p0, %p1)"), FOUR)
+    (whole,) = count_collectives(one(lines + "ROOT %parts = (f32[4], f32[8]) tuple(%p0, %s0)"), FOUR)
+
+    assert (kept.kind, kept.bytes) == ("reduce-scatter", 24)
+    assert (whole.kind, whole.bytes) == ("all-reduce", 48)
+
+
+GATHER = "all-gather(%x), channel_id=5, replica_groups={{0,1},{2,3}}, dimensions={0}"
+PIECES = f"""HloModule m
+%piece.1 (x: bf16[4]) -> bf16[8] {{
+  %x = bf16[4]{{0}} parameter(0)
+  ROOT %c = bf16[8]{{0}} {GATHER}
+}}
+%piece.2 (x: bf16[4]) -> bf16[8] {{
+  %x = bf16[4]{{0}} parameter(0)
+  ROOT %c = bf16[8]{{0}} {GATHER}
+}}
+ENTRY %main (x: bf16[4]) -> bf16[8] {{
+  %x = bf16[4]{{0}} parameter(0)
+  %a = bf16[8]{{0}} fusion(%x), kind=kCustom, calls=%piece.1
+  ROOT %b = bf16[8]{{0}} fusion(%x), kind=kCustom, calls=%piece.2
+}}
+"""
+
+
+def test_pieces_of_one_collective_count_once() -> None:
+    (found,) = count_collectives(Program(PIECES), FOUR)
 
     assert found.bytes == 8
+
+
+def test_collectives_that_share_a_channel_count_each() -> None:
+    (found,) = count_collectives(one(f"%c = bf16[8] {GATHER}\nROOT %d = bf16[8] {GATHER}"), FOUR)
+
+    assert found.bytes == 16
 
 
 def test_what_a_tpu_hands_to_the_network_between_slices() -> None:

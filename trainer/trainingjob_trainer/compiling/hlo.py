@@ -95,10 +95,13 @@ class Computation:
 
 
 class Program:
-    """A compiled program. `runs` says how often each computation runs when the program runs once."""
+    """A compiled program. `runs` says how often each computation runs when the program runs once; `fused` names those
+    that are one instruction of another.
+    """
 
     def __init__(self, text: str) -> None:
         self.computations: dict[str, Computation] = {}
+        self.fused: set[str] = set()
         self._entry = ""
         for is_entry, computation in _parse(text):
             self.computations[computation.name] = computation
@@ -113,6 +116,8 @@ class Program:
         for one in computation.instructions.values():
             turns = self._count_turns(computation, one) if one.opcode == "while" else 1
             for called in one.called:
+                if one.opcode == "fusion":
+                    self.fused.add(called)
                 if called in self.computations:
                     self._walk(called, times * turns)
 

@@ -11,7 +11,7 @@ import numpy as np
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compiled import Collective, CollectiveKind, Network
 from trainingjob_api.world import Layout
-from trainingjob_trainer.compiling.hlo import Array, Computation, Instruction, Program
+from trainingjob_trainer.compiling.hlo import Computation, Instruction, Program
 
 _KINDS: dict[str, CollectiveKind] = {
     "all-gather": "all-gather",
@@ -49,18 +49,19 @@ class _Found:
 
 def count_collectives(program: Program, layout: Layout) -> tuple[Collective, ...]:
     """Return the bytes that one device sends in one run of a program, those of like collectives added up."""
-    # The compiler cuts one collective into pieces beside other work; the pieces share its channel, and the piece that
-    # runs least often starts it.
-    channels: dict[str, _Found] = {}
+    # On a TPU a collective beside other work is cut into pieces that are fused with it; the pieces share channel and
+    # shape, and the piece that runs least often starts it.
+    unique: dict[tuple[str, str], _Found] = {}
     for name, computation in program.computations.items():
         times = program.runs.get(name, 0)
         for one in computation.instructions.values() if times else ():
             found = _read(computation, one, times, layout)
-            channel = one.find("channel_id") or f"{name}/{one.name}"
-            if found and (channel not in channels or channels[channel].times > times):
-                channels[channel] = found
+            is_piece = name in program.fused and one.opcode == "all-gather"
+            key = (one.find("channel_id"), str(one.arrays)) if is_piece else (name, one.name)
+            if found and (key not in unique or unique[key].times > times):
+                unique[key] = found
     sums: dict[tuple[Network, tuple[Axis, ...], CollectiveKind], int] = defaultdict(int)
-    for found in channels.values():
+    for found in unique.values():
         if found.axes:
             sums[found.network, found.axes, found.kind] += found.times * found.num_bytes
     return tuple(
@@ -89,8 +90,8 @@ def _read(computation: Computation, one: Instruction, times: int, layout: Layout
     else:
         groups = list(_read_groups(one.find("replica_groups"), layout))
         size = len(groups[0])
-        if kind == "all-reduce" and (part := _slice_of_sum(computation, one)):
-            kind, num_bytes = "reduce-scatter", part.num_bytes
+        if kind == "all-reduce" and (kept := _kept_of_sum(computation, one)):
+            kind, num_bytes = "reduce-scatter", kept
         sent = _sent(kind, num_bytes, size)
     network, axes = _axes(groups, layout)
     return _Found(network, axes, kind, sent, times)
@@ -118,12 +119,21 @@ def _sent(kind: CollectiveKind, num_bytes: int, size: int) -> int:
             return 2 * num_bytes * (size - 1) // size
 
 
-def _slice_of_sum(computation: Computation, one: Instruction) -> Array | None:  # None: the whole sum is used
-    """Return the part of a sum that a device keeps, where the compiler made a reduce-scatter of two instructions."""
+def _kept_of_sum(computation: Computation, one: Instruction) -> int:
+    """Return the bytes of a sum that a device keeps where the result is nothing but slices of it; else 0."""
     root = computation.root
-    if root.opcode == "dynamic-slice" and computation.source(root.operands[0]) is one:
-        return root.arrays[0]
-    return None
+    results = [computation.source(name) for name in root.operands] if root.opcode == "tuple" else [root]
+    kept = 0
+    for result in results:
+        if result is None or result.opcode != "dynamic-slice":
+            return 0
+        source = computation.source(result.operands[0])
+        if source and source.opcode == "get-tuple-element":
+            source = computation.source(source.operands[0])
+        if source is not one:
+            return 0
+        kept += result.arrays[0].num_bytes
+    return kept
 
 
 def _num_ids(layout: Layout, groups: Sequence[Group]) -> int:
