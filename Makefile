@@ -99,6 +99,11 @@ bench-webhook: install ## Measure the webhook: twenty creates at once of the lar
 bench-plan: install ## Measure the planner: verdicts on 10,000 random jobs, and on jobs of 16,384 chips
 	$(BIN)/python -m e2e.benchmarks.plan
 
+.PHONY: bench-compiler
+bench-compiler: install ## Hold the estimates against real compilers, TPUs too, without a device (RECORD=1 keeps the answers)
+	$(BIN)/python -m pip install --quiet --require-hashes -r trainer/tpu-compile.lock
+	$(BIN)/python -m e2e.benchmarks.compiler $(if $(RECORD),--record)
+
 .PHONY: lock
 lock: ## Resolve the pins anew: requirements.lock and the images' own
 	@test -x $(BIN)/python || $(BASE_PYTHON) -m venv .venv

@@ -24,7 +24,7 @@ STEP = CompiledStep(
     collectives=(
         Collective(network="ici", axes=("fsdp",), kind="all-gather", bytes=3_000_000),
         Collective(network="ici", axes=("tensor",), kind="all-reduce", bytes=1_000_000),
-        Collective(network="dcn", axes=("data",), kind="all-reduce", bytes=7_000),
+        Collective(network="dcn", axes=("data",), kind="all-reduce", bytes=700_000),
     ),
     seconds=12.0,
 )
@@ -48,13 +48,20 @@ def test_each_size_stands_beside_the_compiler_s_figures(monkeypatch: pytest.Monk
     result = call(DEMO)
 
     assert result.code == 1
-    _, _, headings, row, failure = result.out.splitlines()[:5]
-    assert headings.split("  ")[0] == "slices"
-    assert "80 MB (" in row
-    assert "1.5 B" in row
-    assert "4 MB" in row
-    assert "7 kB" in row
-    assert failure == "2 slices: XlaRuntimeError: too large"
+    lines = result.out.splitlines()
+    assert lines[2].split() == ["slices", "what", "estimate", "compiler", "off"]
+    assert [line[:34].strip() for line in lines[3:9]] == [
+        "1  memory",
+        "1  FLOPs",
+        "1  sent over dcn along data",
+        "1  sent over ici along data",
+        "1  sent over ici along fsdp",
+        "1  sent over ici along tensor",
+    ]
+    assert lines[3].split()[-4:-2] == ["80", "MB"]
+    assert lines[4].split()[-4:-2] == ["1.5", "B"]
+    assert lines[8].split()[-6:] == ["0", "B", "1", "MB", "-100", "%"]
+    assert lines[9] == "2 slices: XlaRuntimeError: too large"
 
 
 def test_json_has_the_plan_and_every_answer(monkeypatch: pytest.MonkeyPatch) -> None:

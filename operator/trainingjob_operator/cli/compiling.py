@@ -16,7 +16,8 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from trainingjob_api.compiled import CompileAnswer, CompiledStep
+from trainingjob_api.base import Axis
+from trainingjob_api.compiled import CompileAnswer, CompiledStep, Network
 from trainingjob_api.world import JobIdentity, RunConfig
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import CommandError
@@ -24,13 +25,18 @@ from trainingjob_operator.cli.plan import headline
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
+from trainingjob_operator.core.arithmetic import count_step_flops
 from trainingjob_operator.core.hardware import Hardware
-from trainingjob_operator.core.plan import Plan
+from trainingjob_operator.core.plan import Plan, SizePlan
 from trainingjob_operator.core.run_config import run_config
-from trainingjob_operator.core.units import plural, short, size, span
+from trainingjob_operator.core.traffic import predict_traffic, sum_by_axes
+from trainingjob_operator.core.units import plural, short, size
+from trainingjob_operator.core.workload import describe_workload
 
 PROGRAM = ("-m", "trainingjob_trainer.compiling")
 """What Python runs: the trainer's compiler."""
+SMALL = 0.01
+"""Share of the largest traffic below which traffic is not shown: scalars and norms."""
 LAST_WORDS = 20
 """Lines of the compiler's own output that are shown when it ends without an answer."""
 
@@ -126,33 +132,42 @@ def _last_words(log: IO[bytes]) -> str:
 
 
 def compiled_table(plan: Plan, answers: list[CompileAnswer]) -> list[str]:
-    """Return one line a size: each estimate and how far it is from the compiler's figure; below, what did not compile.
+    """Return the compiler's figures of each size, each with how far the estimate is from it; below, what failed.
 
     Memory, FLOPs and bytes are those of one device and one step.
     """
-    estimates = {one.num_slices: one.memory for one in plan.sizes if one.memory}
-    headings = ("slices", "memory", "compiler's", "FLOPs", "ICI sends", "DCN sends", "compiled in")
-    rows: list[tuple[str, ...]] = [headings]
+    sizes = {one.num_slices: one for one in plan.sizes}
+    rows: list[tuple[str, ...]] = [("slices", "what", "estimate", "compiler", "off")]
     for answer in answers:
-        if step := answer.step:
-            estimate = estimates[answer.num_slices].total
-            rows.append(
-                (
-                    str(answer.num_slices),
-                    size(estimate),
-                    f"{size(step.memory)} ({_off(estimate, step.memory)})",
-                    short(step.flops),
-                    _sends(step, "ici"),
-                    _sends(step, "dcn"),
-                    span(step.seconds),
-                )
-            )
+        if answer.step:
+            rows += [(str(answer.num_slices), *row) for row in _compare(plan, sizes[answer.num_slices], answer.step)]
     failed = [f"{plural(one.num_slices, 'slice')}: {one.error}" for one in answers if one.error]
-    return [*(align(rows, right=(0,)) if len(rows) > 1 else ()), *failed]
+    return [*(align(rows, right=(0, 2, 3, 4)) if len(rows) > 1 else ()), *failed]
 
 
-def _sends(step: CompiledStep, network: str) -> str:
-    return size(sum(one.bytes for one in step.collectives if one.network == network))
+def _compare(plan: Plan, one: SizePlan, step: CompiledStep) -> Iterator[tuple[str, str, str, str]]:
+    """Yield what is compared, the estimate, the compiler's figure, and how far the first is from the second."""
+    assert one.layout  # noqa: S101
+    assert one.memory  # noqa: S101
+    workload = describe_workload(plan.spec)
+    flops = count_step_flops(workload, one.layout)
+    yield "memory", size(one.memory.total), size(step.memory), _off(one.memory.total, step.memory)
+    yield "FLOPs", short(flops), short(step.flops), _off(flops, step.flops)
+    predicted = sum_by_axes(predict_traffic(workload, one.layout, plan.shape.platform))
+    compiled = sum_compiled(step)
+    floor = SMALL * max([*predicted.values(), *compiled.values()], default=0)
+    for key in sorted({*predicted, *compiled}):
+        estimate, found = predicted.get(key, 0), compiled.get(key, 0)
+        if max(estimate, found) > floor:
+            yield f"sent over {key[0]} along {', '.join(key[1])}", size(estimate), size(found), _off(estimate, found)
+
+
+def sum_compiled(step: CompiledStep) -> dict[tuple[Network, tuple[Axis, ...]], int]:
+    """Return the bytes of a compiled step over each network along each set of axes."""
+    sums: dict[tuple[Network, tuple[Axis, ...]], int] = {}
+    for one in step.collectives:
+        sums[one.network, one.axes] = sums.get((one.network, one.axes), 0) + one.bytes
+    return sums
 
 
 def _off(estimate: int, measured: int) -> str:

@@ -12,7 +12,11 @@ from trainingjob_operator.core.display import describe_parameters
 from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.mesh import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
-from trainingjob_operator.core.units import percent, plural, size
+from trainingjob_operator.core.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.units import percent, plural, precise, short, size
+
+SPEED = ("step", "tokens/s", "MFU")
+"""Columns that are there where the accelerator's peak rates are known: the step at best, by a roofline."""
 
 
 def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
@@ -41,10 +45,20 @@ def headline(name: str, plan: Plan) -> str:
 def plan_table(plan: Plan) -> list[str]:
     """Return one line a number of slices, under headings, and below why some are not possible."""
     device = plan.shape.device_noun
+    rooflines = predict_sizes(plan)
+    fast = SPEED if rooflines else ()
     micro = "microbatches x " if any(one.layout and one.layout.microbatches > 1 for one in plan.sizes) else ""
-    headings = ("slices", f"{device}s", "mesh", f"batch/{device} x {micro}accumulation", f"memory/{device}")
+    headings = ("slices", f"{device}s", "mesh", f"batch/{device} x {micro}accumulation", f"memory/{device}", *fast)
     impossible = [f"{plural(one.num_slices, 'slice')}: {one.why}" for one in plan.sizes if not one.is_valid]
-    return [*align([headings, *(_row(plan, one) for one in plan.sizes)], right=(0, 1)), *impossible]
+    rows = [(*_row(plan, one), *_speed(plan, rooflines.get(one.num_slices))[: len(fast)]) for one in plan.sizes]
+    return [*align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))), *impossible]
+
+
+def _speed(plan: Plan, roofline: Roofline | None) -> tuple[str, ...]:
+    if roofline is None:
+        return ("",) * len(SPEED)
+    rate = short(plan.tokens_per_step / roofline.seconds)
+    return precise(roofline.seconds), rate, percent(roofline.mfu)
 
 
 def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:

@@ -11,27 +11,32 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from trainingjob_api.problem import Problem
+from trainingjob_operator.core.arithmetic import count_useful_flops
 from trainingjob_operator.core.mesh import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
+from trainingjob_operator.core.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.workload import describe_workload
 
 type Object = dict[str, Any]
 
 
 def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object:
-    """Return a job's plan: its slice, every size with its layout and memory, and what is wasteful in it."""
+    """Return a job's plan: its slice, every size with layout, memory and roofline, and what is wasteful in it."""
+    rooflines = predict_sizes(plan)
     return {
         "name": name,
         "parameters": plan.num_parameters,
         "activeParameters": plan.num_active_parameters,
         "tokensPerStep": plan.tokens_per_step,
+        "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
         "slice": {**_plain(plan.shape), "numDevices": plan.shape.num_devices},
         "allowed": list(plan.allowed),
-        "sizes": [_size(plan, one) for one in plan.sizes],
+        "sizes": [_size(plan, one, rooflines.get(one.num_slices)) for one in plan.sizes],
         "warnings": [_plain(warning) for warning in warnings],
     }
 
 
-def _size(plan: Plan, one: SizePlan) -> Object:
+def _size(plan: Plan, one: SizePlan, roofline: Roofline | None) -> Object:
     return {
         "slices": one.num_slices,
         "devices": one.num_slices * plan.shape.num_devices,
@@ -39,6 +44,7 @@ def _size(plan: Plan, one: SizePlan) -> Object:
         "mesh": describe_mesh(one.layout) if one.layout else "",
         **{name: value for name, value in _plain(one).items() if name != "numSlices"},
         "memory": {**_plain(one.memory), "total": one.memory.total} if one.memory else None,
+        "roofline": {**_plain(roofline), "seconds": roofline.seconds} if roofline else None,
     }
 
 

@@ -60,7 +60,8 @@ def plan_size(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> Size
         microbatches=batch.microbatches,
         padding_rows=batch.padding,
     )
-    return SizePlan(num_slices, layout, device.estimate(batch.rows, batch.turns))
+    keeps_table = batch.accumulation > 1 and (degrees["data"] == 1 or shape.platform == "cpu")
+    return SizePlan(num_slices, layout, device.estimate(batch.rows, batch.turns, keeps_table=keeps_table))
 
 
 def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:

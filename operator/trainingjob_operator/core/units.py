@@ -40,6 +40,12 @@ def span(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def precise(seconds: float) -> str:
+    """Return seconds with three digits, however short: `6.1 s`, `0.0042 s` is `4.2 ms`."""
+    digits, power = _scaled(seconds * 1e6, 3)
+    return f"{digits} {('us', 'ms', 's')[power]}"
+
+
 def percent(ratio: float) -> str:
     """Return a ratio in percent with one decimal: `97.4 %`."""
     return f"{ratio * 100:.1f} %"

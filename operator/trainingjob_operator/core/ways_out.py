@@ -44,7 +44,9 @@ def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, ha
             if fitting:
                 ways.append(_describe_change(spec, shape, changed, fitting))
         length //= 2
-    return list(dict.fromkeys(ways))
+    # What a part of the changes does alone needs no more of them.
+    parts = {way: set(way.split(" and ")) for way in ways}
+    return [way for way in parts if not any(other < parts[way] for other in parts.values())]
 
 
 def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:

@@ -21,7 +21,7 @@ def test_state_takes_so_many_bytes_a_parameter(make_spec: MakeSpec) -> None:
     device = measure_device(spec, ONE)
     parameters = count_parameters(spec.model)
 
-    assert (device.params, device.gradients, device.optimizer) == (4 * parameters, 8 * parameters, 8 * parameters)
+    assert (device.params, device.gradients, device.optimizer) == (4 * parameters, 4 * parameters, 8 * parameters)
 
 
 def test_stored_bfloat16_halves_the_parameters_alone(make_spec: MakeSpec) -> None:
@@ -80,7 +80,8 @@ def test_remat_keeps_only_the_stream_of_each_layer(make_spec: MakeSpec) -> None:
     none, full = (measure_device(make_spec({"memory.remat": remat}), ONE) for remat in ("none", "full"))
 
     assert full.kept_per_row == 2 * 64 * 64 * 4
-    assert full.moments == none.moments
+    assert full.moments[0] == none.moments[0]
+    assert full.moments[1].per_row == none.moments[1].per_row - 4 * 64 * 64 * 4  # the gradients of the scores
 
 
 def test_without_remat_a_longer_row_keeps_more_than_in_proportion(make_spec: MakeSpec) -> None:
@@ -94,8 +95,24 @@ def test_the_larger_of_two_moments_counts(make_spec: MakeSpec) -> None:
     vocabulary, layer = (make_spec({"model.vocabSize": vocab}) for vocab in (100_000, 257))
     head, inside = (measure_device(spec, ONE) for spec in (vocabulary, layer))
 
-    assert head.estimate(3, 1).temporaries == head.moments[0].fixed + 3 * head.moments[0].per_row
-    assert inside.estimate(3, 1).temporaries == inside.moments[1].fixed + 3 * inside.moments[1].per_row
+    for device, moment in ((head, head.moments[0]), (inside, inside.moments[1])):
+        assert device.estimate(3, 1).temporaries == device.table + moment.fixed + 3 * moment.per_row
+
+
+def test_the_table_is_kept_where_more_microsteps_come(make_spec: MakeSpec) -> None:
+    device = measure_device(make_spec({}), ONE)
+
+    kept, freed = (device.estimate(3, 1, keeps_table=keeps) for keeps in (True, False))
+
+    assert kept.total - freed.total == device.table
+
+
+@pytest.mark.parametrize(("fsdp", "share"), [(1, 0), (2, 1), (4, 1), (8, 0.5)])
+def test_a_split_head_has_pieces_of_its_gradient_on_the_way(make_spec: MakeSpec, fsdp: int, share: float) -> None:
+    spec = make_spec({"slices.accelerator": "tpu-v5e"})
+    device = measure_device(spec, ONE | {"fsdp": fsdp})
+
+    assert device.moments[0].fixed == device.head + share * 4 * spec.model.vocab_size * spec.model.embed_dim
 
 
 @pytest.mark.parametrize("vocab", [257, 100_000])

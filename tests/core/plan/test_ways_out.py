@@ -18,7 +18,7 @@ LARGE = {
     "slices.max": 4,
     "model.embedDim": 8192,
     "model.mlpDim": 28672,
-    "model.numLayers": 8,
+    "model.numLayers": 12,
     "training.sequenceLength": 512,
 }
 
@@ -30,7 +30,18 @@ def test_the_first_size_that_is_too_large_speaks_for_all(make_spec: MakeSpec) ->
     found = suggest_ways_out(plan_sizes(spec, shape), spec, shape, BUILTIN)
 
     told = [outcome[0].nearest for outcome in found.values() if isinstance(outcome, list)]
-    assert told == [("spec.slices.topology: 4x4 and spec.memory.remat: full", "spec.slices.topology: 4x8"), (), (), ()]
+    assert told == [("spec.slices.topology: 4x4 and spec.memory.remat: full", "spec.slices.topology: 8x8"), (), (), ()]
+
+
+def test_a_change_that_does_alone_is_not_told_with_another(make_spec: MakeSpec) -> None:
+    spec = make_spec(LARGE | {"model.numLayers": 8})
+    shape = find_slice(spec, BUILTIN)
+    assert shape
+
+    found = suggest_ways_out(plan_sizes(spec, shape), spec, shape, BUILTIN)
+
+    (first, *_) = (outcome for outcome in found.values() if isinstance(outcome, list))
+    assert first[0].nearest == ("spec.slices.topology: 4x4",)
 
 
 def test_sizes_that_fit_stay_as_they_are(make_spec: MakeSpec) -> None:

@@ -12,6 +12,7 @@ TPU = "tpu-"
 _SURROUNDINGS = {
     "TPU_SKIP_MDS_QUERY": "1",  # there is no metadata server to ask which TPU this machine has
     "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is taken, so that others may compile too
     "TPU_STDERR_LOG_LEVEL": "3",
     "TPU_MIN_LOG_LEVEL": "3",
 }

@@ -95,8 +95,10 @@ class Computation:
 
 
 class Program:
-    """A compiled program. `runs` says how often each computation runs when the program runs once; `fused` names those
-    that are one instruction of another.
+    """A compiled program.
+
+    `runs` says how often each computation runs when the program runs once, `fused` names those that are one instruction
+    of another.
     """
 
     def __init__(self, text: str) -> None:

@@ -1,0 +1,77 @@
+"""The estimates against real compilers: memory, FLOPs and traffic of small jobs on TPU topologies and CPU devices.
+
+Needs no device, but libtpu; a row takes a minute or more. `--record` keeps what the compilers said where the tests look
+for it.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from e2e.benchmarks.compiler_rows import ROWS
+from e2e.benchmarks.table import Figure, publish
+from trainingjob_api.compiled import CompiledStep
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_operator.cli.compiling import compile_sizes, require_compiler, sum_compiled
+from trainingjob_operator.core.arithmetic import count_step_flops
+from trainingjob_operator.core.planning import plan_job
+from trainingjob_operator.core.traffic import predict_traffic, sum_by_axes
+from trainingjob_operator.core.workload import describe_workload
+
+RECORD = Path(__file__).parents[2] / "tests/golden/compiler.json"
+
+
+def compile_row(name: str, spec: TrainingJobSpec) -> CompiledStep:
+    """Return what the compiler says of a row.
+
+    Raises:
+        CommandError: it is not installed, or ended without an answer.
+        RuntimeError: it could not compile the row.
+    """
+    plan = plan_job(spec)
+    require_compiler(plan)
+    (answer,) = compile_sizes("row", plan)
+    if answer.step is None:
+        raise RuntimeError(f"{name}: {answer.error}")
+    return answer.step
+
+
+def compare(name: str, spec: TrainingJobSpec, step: CompiledStep) -> Iterator[Figure]:
+    """Yield each estimate of a row beside the compiler's figure."""
+    plan = plan_job(spec)
+    (size,) = plan.sizes
+    assert size.layout
+    assert size.memory
+    workload = describe_workload(spec)
+    yield Figure(f"{name}: memory", size.memory.total / 1e6, "MB", step.memory / 1e6)
+    yield Figure(f"{name}: FLOPs", count_step_flops(workload, size.layout) / 1e9, "GFLOP", step.flops / 1e9)
+    predicted = sum_by_axes(predict_traffic(workload, size.layout, plan.shape.platform))
+    for key, found in sum_compiled(step).items():
+        if found > 1e6:
+            what = f"{name}: {key[0]} along {' '.join(key[1])}"
+            yield Figure(what, predicted.get(key, 0) / 1e6, "MB", found / 1e6)
+
+
+def main(*arguments: str) -> None:
+    """Compile the rows whose names contain one of the arguments, or all; keep the answers on request."""
+    wanted = [word for word in arguments if word != "--record"]
+    steps = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    console = Console()
+    figures: list[Figure] = []
+    for name, spec in ROWS.items():
+        if not wanted or any(word in name for word in wanted):
+            step = compile_row(name, spec)
+            console.print(f"{name}: compiled in {step.seconds:.0f} s")
+            figures += compare(name, spec, step)
+            steps[name] = step.model_dump(mode="json", by_alias=True)
+            if "--record" in arguments:
+                kept = {name: steps[name] for name in ROWS if name in steps}
+                RECORD.write_text(json.dumps(kept, indent=1) + "\n")
+    publish("compiler", figures, console)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

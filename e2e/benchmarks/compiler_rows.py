@@ -1,0 +1,76 @@
+"""The jobs by which the estimates are held against real compilers: small models, so that each compiles in a minute.
+
+Each matters somewhere else: parameters split or replicated, tensor products, contexts, slices, remat, microsteps.
+"""
+
+from typing import Any
+
+from trainingjob_api.job import TrainingJobSpec
+
+type Section = dict[str, Any]
+
+
+def model(dim: int, mlp: int, heads: int, kv_heads: int, head: int, vocab: int, layers: int, **others: Any) -> Section:
+    """Return the section of a model."""
+    names = ("embedDim", "mlpDim", "numHeads", "numKvHeads", "headDim", "vocabSize", "numLayers")
+    return dict(zip(names, (dim, mlp, heads, kv_heads, head, vocab, layers), strict=True)) | others
+
+
+def training(batch: int, length: int, most_rows: int) -> Section:
+    """Return the section of a batch."""
+    return {"steps": 1000, "globalBatchSize": batch, "sequenceLength": length, "maxPerDeviceBatch": most_rows}
+
+
+def job(accelerator: str, topology: str, ici: Section, *, slices: int = 1, **sections: Any) -> TrainingJobSpec:
+    """Return a spec; what no section says is as in every other row."""
+    spec: Section = {
+        "slices": {"accelerator": accelerator, "topology": topology, "count": slices},
+        "parallelism": {"ici": ici, "dcn": {"data": -1}},
+        "data": {"train": [{"name": "text", "path": "/data/text"}]},
+        "optimizer": {"learningRate": 0.001},
+        "checkpoint": {"uri": "/data/runs"},
+        "runtime": {"volumes": [{"name": "data", "claimName": "data", "mountPath": "/data"}]},
+    }
+    return TrainingJobSpec.model_validate(spec | sections)
+
+
+WIDE = model(1024, 4096, 8, 4, 128, 32768, 4)
+DEEP = model(1024, 4096, 8, 4, 128, 8192, 6)
+SMALL = model(512, 2048, 8, 8, 64, 8192, 6)
+ROWS_OF_FOUR = training(32, 1024, 4)
+FULL = {"remat": "full"}
+FLOAT32 = {"compute": "float32"}
+REST = {"fsdp": -1}
+
+ROWS: dict[str, TrainingJobSpec] = {
+    "v5e 2x2 fsdp": job("tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR),
+    "v5e 2x2 fsdp, remat": job("tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR, memory=FULL),
+    "v5e 2x2 tensor": job("tpu-v5e", "2x2", {"tensor": -1}, model=WIDE, training=training(8, 1024, 4)),
+    "v5e 2x2 data": job("tpu-v5e", "2x2", {"data": -1}, model=WIDE, training=ROWS_OF_FOUR),
+    "v5p 2x2x2 fsdp tensor": job(
+        "tpu-v5p", "2x2x2", {"fsdp": 4, "tensor": 2}, model=WIDE, training=training(16, 1024, 4)
+    ),
+    "v5p 2x2x2 fsdp, remat": job("tpu-v5p", "2x2x2", REST, model=WIDE, training=training(64, 1024, 4), memory=FULL),
+    "v5p 2x2x1 fsdp context": job(
+        "tpu-v5p", "2x2x1", {"fsdp": 2, "context": 2}, model=WIDE, training=training(8, 2048, 4)
+    ),
+    "v5p 2x2x1 fsdp, 2 slices": job("tpu-v5p", "2x2x1", REST, slices=2, model=DEEP, training=training(64, 1024, 4)),
+    "v6e 2x2 fsdp, 2 slices, remat": job(
+        "tpu-v6e", "2x2", REST, slices=2, model=WIDE, training=training(64, 1024, 4), memory=FULL
+    ),
+    "v6e 4x4 fsdp tensor, remat": job(
+        "tpu-v6e", "4x4", {"fsdp": 8, "tensor": 2}, model=WIDE, training=training(64, 1024, 4), memory=FULL
+    ),
+    "v6e 4x4 fsdp, remat": job("tpu-v6e", "4x4", REST, model=WIDE, training=training(64, 1024, 4), memory=FULL),
+    "v6e 2x2 data fsdp": job("tpu-v6e", "2x2", {"data": 2, "fsdp": 2}, model=DEEP, training=ROWS_OF_FOUR),
+    "v5e 2x2 fsdp tensor, 2 slices": job(
+        "tpu-v5e", "2x2", {"fsdp": 2, "tensor": 2}, slices=2, model=WIDE, training=ROWS_OF_FOUR
+    ),
+    "cpu 1x8 fsdp, bfloat16": job("cpu", "1x8", REST, model=SMALL, training=training(32, 256, 2)),
+    "cpu 1x8 fsdp tensor": job(
+        "cpu", "1x8", {"fsdp": 4, "tensor": 2}, model=SMALL, training=training(32, 256, 2), precision=FLOAT32
+    ),
+    "cpu 1x4 fsdp, 2 slices, remat": job(
+        "cpu", "1x4", REST, slices=2, model=SMALL, training=training(32, 256, 2), precision=FLOAT32, memory=FULL
+    ),
+}
