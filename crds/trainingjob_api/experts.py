@@ -5,7 +5,7 @@ places in groups inside one sequence, so that what is dropped depends neither on
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -21,10 +21,16 @@ class Experts(Strict):
     per_token: Annotated[int, Field(ge=1, le=64)] = Field(
         description="How many experts work on a token: those that the router scores highest."
     )
+    scoring: Literal["softmax", "sigmoid"] = Field(
+        default="softmax",
+        description="What the router makes of its logits: a `softmax` over all experts, or for each expert a `sigmoid` "
+        "of its own (DeepSeek-V3; arXiv 2412.19437). An expert's score is its weight.",
+    )
     normalize_weights: bool = Field(
-        default=False,
-        description="Scale the router's weights of a token's experts so that they add up to 1. Else each expert's "
-        "output is weighted by its softmax over all experts.",
+        default=False, description="Scale the weights of a token's experts so that they add up to 1."
+    )
+    weight_scale: Annotated[float, Field(gt=0, le=1000)] = Field(
+        default=1.0, description="Multiplies the weights of a token's experts, after they were made to add up to 1."
     )
     capacity_factor: Annotated[float, Field(gt=0, le=1024)] = Field(
         default=1.25,

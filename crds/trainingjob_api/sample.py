@@ -37,7 +37,9 @@ SAMPLE: dict[str, Any] = {
         "experts": {
             "count": 8,
             "perToken": 2,
+            "scoring": "softmax",
             "normalizeWeights": True,
+            "weightScale": 1.0,
             "capacityFactor": 1.25,
             "groupLength": 64,
             "shared": 1,

@@ -60,7 +60,10 @@ def run_experts(experts: Experts, mlp: Tree, h: np.ndarray) -> tuple[np.ndarray,
     for first in range(0, len(h), length):
         taken = dict.fromkeys(range(experts.count), 0)
         scores = np.exp(h[first : first + length] @ mlp["router"])
-        scores = scores / scores.sum(axis=-1, keepdims=True)
+        if experts.scoring == "sigmoid":
+            scores = scores / (1 + scores)
+        shares_of_token = scores / scores.sum(axis=-1, keepdims=True)
+        scores = scores if experts.scoring == "sigmoid" else shares_of_token
         for place, mine in enumerate(scores, start=first):
             chosen = sorted(taken, key=lambda expert, mine=mine: -mine[expert])[: experts.per_token]
             total = mine[chosen].sum() if experts.normalize_weights else 1.0
@@ -70,9 +73,9 @@ def run_experts(experts: Experts, mlp: Tree, h: np.ndarray) -> tuple[np.ndarray,
                     num_dropped += 1
                     continue
                 one = {name: mlp[name][expert] for name in ("gate", "up", "down")}
-                out[place] += mine[expert] / total * run_mlp(one, h[place])
+                out[place] += experts.weight_scale * mine[expert] / total * run_mlp(one, h[place])
         shares = np.array(list(taken.values())) / (length * experts.per_token)
-        balances.append(experts.count * float(shares @ scores.mean(axis=0)))
+        balances.append(experts.count * float(shares @ shares_of_token.mean(axis=0)))
     return out, float(np.mean(balances)), num_dropped / (len(h) * experts.per_token)
 
 

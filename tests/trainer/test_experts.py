@@ -24,6 +24,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "two of four, some dropped": TIGHT,
     "room for all": {"count": 4, "perToken": 2, "capacityFactor": 2},
     "weights that add up to 1": TIGHT | {"normalizeWeights": True},
+    "sigmoids, scaled": TIGHT | {"scoring": "sigmoid", "normalizeWeights": True, "weightScale": 2.5},
+    "sigmoids as they are": TIGHT | {"scoring": "sigmoid"},
     "groups of four tokens": TIGHT | {"groupLength": 4},
     "beside shared ones": TIGHT | {"shared": 2},
     "all": {"count": 2, "perToken": 2},
@@ -176,3 +178,15 @@ def test_routers_learn_from_the_loss_and_to_balance() -> None:
     slope = float(np.sum(np.asarray(grads["layers"]["mlp"]["router"]) * direction)) / np.size(batch.tokens[..., 1:])
 
     assert slope == pytest.approx((trained_loss(1e-5) - trained_loss(-1e-5)) / 2e-5, rel=1e-3)
+
+
+def test_in_bfloat16_tokens_go_the_same_ways() -> None:
+    plain, coarse = (
+        Run(spec_of(TIGHT | {"capacityFactor": 1.25}, precision__compute=compute), ONE)
+        for compute in ("float32", "bfloat16")
+    )
+    want, seen = (list(run.train(3)) for run in (plain, coarse))
+
+    for name in ("loss", "load_balance", "dropped"):
+        values, others = ([float(getattr(one, name)) for one in measures] for measures in (want, seen))
+        assert others == pytest.approx(values, abs=0.05)

@@ -86,16 +86,20 @@ class RoutedMLP(nnx.Module):
         capacity = self.experts.capacity(x_BNTD.shape[1] * x_BNTD.shape[2])
         router_DE = self.router[...].astype(jnp.float32)
         logits_BNTE = jnp.einsum("BNTD,DE->BNTE", x_BNTD.astype(jnp.float32), router_DE, precision="highest")
-        scores_BNTE = jax.nn.softmax(logits_BNTE, axis=-1)
+        shares_BNTE = scores_BNTE = jax.nn.softmax(logits_BNTE, axis=-1)
+        if self.experts.scoring == "sigmoid":
+            scores_BNTE = jax.nn.sigmoid(logits_BNTE)
+            shares_BNTE = scores_BNTE / jnp.sum(scores_BNTE, axis=-1, keepdims=True)
         chosen_BNTE = choose(scores_BNTE, k)
         weights_BNTE = scores_BNTE * chosen_BNTE
         if self.experts.normalize_weights:
             weights_BNTE /= jnp.sum(weights_BNTE, axis=-1, keepdims=True)
+        weights_BNTE *= self.experts.weight_scale
         place_BNTE = jnp.cumsum(chosen_BNTE, axis=2) - 1  # of those who chose the expert, in the order of the sequence
         kept_BNTE = chosen_BNTE * (place_BNTE < capacity)
         is_place_BNTEC = place_BNTE[..., None] == jnp.arange(capacity)[None, None, None, None, :]
         to_places_BNTEC = (is_place_BNTEC & (kept_BNTE[..., None] > 0)).astype(self.dtype)
-        balance_BN = E / k * jnp.sum(jnp.mean(chosen_BNTE, axis=2) * jnp.mean(scores_BNTE, axis=2), axis=-1)
+        balance_BN = E / k * jnp.sum(jnp.mean(chosen_BNTE, axis=2) * jnp.mean(shares_BNTE, axis=2), axis=-1)
         dropped_BN = jnp.mean(jnp.sum(chosen_BNTE - kept_BNTE, axis=-1), axis=2) / k
         return weights_BNTE, to_places_BNTEC, Routing(jnp.mean(balance_BN, axis=1), jnp.mean(dropped_BN, axis=1))
 

@@ -16,6 +16,7 @@ UNITS: dict[str, str] = {
     "model.initScale": "",
     "model.experts.count": "experts",
     "model.experts.perToken": "experts",
+    "model.experts.weightScale": "",
     "model.experts.capacityFactor": "times an even share",
     "model.experts.groupLength": "tokens",
     "model.experts.shared": "experts",
