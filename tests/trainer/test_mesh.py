@@ -1,13 +1,20 @@
 """The mesh: DCN outside, ICI inside, for each axis."""
 
+import math
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax._src import mesh_utils  # what it assigns is told by no public function
 from jax.sharding import AxisType
 
 from tests.trainer.tiny import make_layout
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
+from trainingjob_operator.core.torus import assign
 from trainingjob_trainer.mesh import build_mesh
 
 CASES: dict[str, tuple[Layout, list[list[list[int]]]]] = {
@@ -61,3 +68,32 @@ def test_experts_lie_inside_fsdp_and_around_contexts() -> None:
 def test_another_number_of_devices_is_refused() -> None:
     with pytest.raises(ValueError, match="the layout has 2 devices, not 8"):
         build_mesh(jax.devices(), make_layout())
+
+
+@st.composite
+def meshes(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int]]:
+    """Return dims of a torus, and degrees that multiply to its devices."""
+    dims = draw(st.lists(st.sampled_from([2, 4, 6, 8, 12, 16]), min_size=2, max_size=3))
+    left, degrees = math.prod(dims), []
+    for _ in range(draw(st.integers(0, 3))):
+        degrees.append(draw(st.sampled_from([part for part in range(1, left + 1) if left % part == 0])))
+        left //= degrees[-1]
+    return tuple(dims), [degree for degree in (*degrees, left) if degree > 1]
+
+
+@given(meshes())
+@settings(max_examples=150, deadline=None)
+def test_the_plan_knows_where_jax_lays_the_axes(mesh: tuple[tuple[int, ...], list[int]]) -> None:
+    dims, degrees = mesh
+    devices = np.full(dims, SimpleNamespace(device_kind="any"))
+    _, matrix = mesh_utils._create_device_mesh_for_nd_torus(devices, degrees, allow_split_physical_axes=True)
+
+    assert assign(dims, degrees) == tuple(tuple(column) for column in matrix.T.tolist())
+
+
+@pytest.mark.parametrize("degrees", [[64, 2], [16, 8], [32, 4], [4, 4, 8], [128], [2, 64]])
+def test_the_plan_knows_where_jax_lays_the_axes_of_double_chips(degrees: list[int]) -> None:
+    devices = np.full((4, 4, 4, 2), SimpleNamespace(device_kind="TPU7x"))
+    _, matrix = mesh_utils._create_device_mesh_for_nd_torus(devices, degrees, allow_split_physical_axes=True)
+
+    assert assign((4, 4, 4, 2), degrees, fast=3) == tuple(tuple(column) for column in matrix.T.tolist())

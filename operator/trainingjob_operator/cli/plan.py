@@ -5,10 +5,11 @@ import json
 import typer
 
 from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.picture import memory_bars, mesh_picture
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
-from trainingjob_operator.core.display import describe_parameters
+from trainingjob_operator.core.display import describe_parameters, describe_sizes
 from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.mesh import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
@@ -30,15 +31,19 @@ def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))
         return
-    for line in (headline(job.name, plan), "", *plan_table(plan), *warning_lines(warnings)):
+    blocks = (plan_table(plan), mesh_picture(plan), memory_bars(plan))
+    for line in (
+        headline(job.name, plan),
+        *(line for block in blocks for line in ("", *block)),
+        *warning_lines(warnings),
+    ):
         typer.echo(line)
 
 
 def headline(name: str, plan: Plan) -> str:
     """Return what is trained on what, on one line."""
-    shape, slices = plan.shape, plan.spec.slices
-    sizes = f"{slices.fewest} to {slices.most} slices" if slices.fewest < slices.most else plural(slices.most, "slice")
-    parts = (name, describe_parameters(plan), f"{shape.accelerator} {shape.topology}", sizes)
+    shape = plan.shape
+    parts = (name, describe_parameters(plan), f"{shape.accelerator} {shape.topology}", describe_sizes(plan))
     return " · ".join(parts)
 
 

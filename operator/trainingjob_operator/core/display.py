@@ -4,7 +4,7 @@ from trainingjob_api.status import Display, PlanStatus, SizeStatus, TrainingJobS
 from trainingjob_operator.core.mesh import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
 from trainingjob_operator.core.situation import Situation
-from trainingjob_operator.core.units import plural, short, span
+from trainingjob_operator.core.units import plural, runs, short, span
 
 
 def display(plan: Plan, status: TrainingJobStatus, situation: Situation) -> Display:
@@ -33,6 +33,11 @@ def describe_plan(plan: Plan) -> PlanStatus:
         tokens_per_step=plan.tokens_per_step,
         sizes=tuple(_size_status(plan, size) for size in plan.sizes),
     )
+
+
+def describe_sizes(plan: Plan) -> str:
+    """Return on how many slices the job may train: `1 slice`, `2 to 4 slices`, `1, 2 and 4 slices`."""
+    return f"{runs(plan.allowed)} {'slice' if plan.allowed == (1,) else 'slices'}"
 
 
 def describe_parameters(plan: Plan) -> str:

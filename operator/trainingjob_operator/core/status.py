@@ -12,7 +12,7 @@ from trainingjob_operator.core import attempts as lives
 from trainingjob_operator.core import goodput
 from trainingjob_operator.core.conditions import KNOWN, Conditions, Wanted, describe_conditions, set_conditions
 from trainingjob_operator.core.decisions import Claim, Decision, Wait, end_of
-from trainingjob_operator.core.display import describe_plan, display
+from trainingjob_operator.core.display import describe_plan, describe_sizes, display
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.health import End
 from trainingjob_operator.core.observe import Observed
@@ -77,8 +77,7 @@ def next_status(
 
 
 def _conditions(plan: Plan, seen: Observed, at: Situation, warnings: tuple[str, ...], now: datetime) -> Conditions:
-    sizes = f"{plan.allowed[0]} to {plan.allowed[-1]}" if len(plan.allowed) > 1 else str(plan.allowed[0])
-    valid = "\n".join([f"planned for {sizes} {'slice' if sizes == '1' else 'slices'}", *warnings])
+    valid = "\n".join([f"planned for {describe_sizes(plan)}", *warnings])
     wanted: list[Wanted] = [("Valid", "True", Reason.VALID, valid), *describe_conditions(at)]
     return set_conditions(seen.status.conditions, wanted, seen.generation, now)
 

@@ -4,6 +4,8 @@ Conditions, status columns, events and the command line all print numbers throug
 the same everywhere.
 """
 
+from collections.abc import Sequence
+
 _THOUSANDS = ("", "k", "M", "B", "T", "Q")
 _BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -49,6 +51,18 @@ def precise(seconds: float) -> str:
 def percent(ratio: float) -> str:
     """Return a ratio in percent with one decimal: `97.4 %`."""
     return f"{ratio * 100:.1f} %"
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """Return ascending numbers in words, runs of them shortened: `3`, `3 and 5`, `3, 5 to 8 and 10`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in found]
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def _scaled(number: float, num_units: int) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from trainingjob_operator.core.planning import Sizes
 from trainingjob_operator.core.quantity import format_bytes, parse_bytes
 from trainingjob_operator.core.rule import PlanWarning, SizesRule
 from trainingjob_operator.core.sizes import TOO_LARGE
-from trainingjob_operator.core.units import percent, plural, size
+from trainingjob_operator.core.units import percent, plural, runs, size
 
 READS = (
     "slices",
@@ -58,7 +58,7 @@ def warn_of_sizes(_plan: Plan, sizes: Sizes) -> Iterator[Problem]:
     for path, found in reasons.items():
         numbers = [num_slices for num_slices, _ in found]
         _, first = found[0]
-        message = f"the job never trains on {_list(numbers)} slices. On {plural(numbers[0], 'slice')}: {first.message}"
+        message = f"the job never trains on {runs(numbers)} slices. On {plural(numbers[0], 'slice')}: {first.message}"
         # What saves memory does so at every size; a degree or a dim that suits one size need not suit the others.
         yield Problem(path, first.value, message, first.nearest if path == TOO_LARGE else ())
 
@@ -158,15 +158,3 @@ def _nearest_batches(batch: int, splits: set[int]) -> tuple[str, ...]:
     below = [multiple for multiple in good if multiple < batch][-1:]
     above = [multiple for multiple in good if multiple > batch][:1]
     return tuple(str(multiple) for multiple in (*below, *above))
-
-
-def _list(numbers: list[int]) -> str:
-    """Return ascending numbers in words, runs of them shortened: `3`, `3 and 5`, `3, 5 to 8 and 10`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
