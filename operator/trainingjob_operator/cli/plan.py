@@ -14,10 +14,13 @@ from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.mesh import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
 from trainingjob_operator.core.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.survival import slices_to_spare
 from trainingjob_operator.core.units import percent, plural, precise, short, size
 
 SPEED = ("step", "tokens/s", "MFU")
 """Columns that are there where the accelerator's peak rates are known: the step at best, by a roofline."""
+
+SPARE = "to spare: slices that may die at once, whichever, with every shard of the state in the memory of the others"
 
 
 def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
@@ -53,10 +56,23 @@ def plan_table(plan: Plan) -> list[str]:
     rooflines = predict_sizes(plan)
     fast = SPEED if rooflines else ()
     micro = "microbatches x " if any(one.layout and one.layout.microbatches > 1 for one in plan.sizes) else ""
-    headings = ("slices", f"{device}s", "mesh", f"batch/{device} x {micro}accumulation", f"memory/{device}", *fast)
+    headings = (
+        "slices",
+        f"{device}s",
+        "mesh",
+        f"batch/{device} x {micro}accumulation",
+        f"memory/{device}",
+        "to spare",
+        *fast,
+    )
     impossible = [f"{plural(one.num_slices, 'slice')}: {one.why}" for one in plan.sizes if not one.is_valid]
     rows = [(*_row(plan, one), *_speed(plan, rooflines.get(one.num_slices))[: len(fast)]) for one in plan.sizes]
-    return [*align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))), *impossible]
+    spare = [SPARE] if len(plan.allowed) > 1 else []
+    return [
+        *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
+        *impossible,
+        *spare,
+    ]
 
 
 def _speed(plan: Plan, roofline: Roofline | None) -> tuple[str, ...]:
@@ -70,7 +86,7 @@ def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:
     devices = str(one.num_slices * plan.shape.num_devices)
     layout = one.layout
     if layout is None:
-        return str(one.num_slices), devices, "not possible", "", ""
+        return str(one.num_slices), devices, "not possible", "", "", ""
     micro = f"{layout.microbatches} x " if layout.microbatches > 1 else ""
     batch = f"{layout.rows_per_shard} x {micro}{layout.accumulation}"
     if layout.padding_rows:
@@ -78,4 +94,12 @@ def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:
         batch += f"  ({percent(share)} padding)"
     need = size(one.memory.total) if one.memory else ""
     of = f" of {size(plan.shape.memory_bytes)}" if plan.shape.memory_bytes else ""
-    return str(one.num_slices), devices, describe_mesh(layout), batch, f"{need}{of}"
+    spare = slices_to_spare(plan.spec, layout)
+    return (
+        str(one.num_slices),
+        devices,
+        describe_mesh(layout),
+        batch,
+        f"{need}{of}",
+        plural(spare, "slice") if spare else "none",
+    )

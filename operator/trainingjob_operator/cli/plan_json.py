@@ -15,6 +15,7 @@ from trainingjob_operator.core.arithmetic import count_useful_flops
 from trainingjob_operator.core.mesh import describe_mesh
 from trainingjob_operator.core.plan import Plan, SizePlan
 from trainingjob_operator.core.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.survival import slices_to_spare
 from trainingjob_operator.core.workload import describe_workload
 
 type Object = dict[str, Any]
@@ -42,6 +43,7 @@ def _size(plan: Plan, one: SizePlan, roofline: Roofline | None) -> Object:
         "devices": one.num_slices * plan.shape.num_devices,
         "valid": one.is_valid,
         "mesh": describe_mesh(one.layout) if one.layout else "",
+        "slicesToSpare": slices_to_spare(plan.spec, one.layout) if one.layout else None,
         **{name: value for name, value in _plain(one).items() if name != "numSlices"},
         "memory": {**_plain(one.memory), "total": one.memory.total} if one.memory else None,
         "roofline": {**_plain(roofline), "seconds": roofline.seconds} if roofline else None,
