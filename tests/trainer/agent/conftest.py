@@ -154,7 +154,7 @@ class FakeOperator:
         self.reports: list[HostReport] = []
         self.tokens: list[str] = []
         self.refuses_with = 0
-        self.patience_seconds = 20.0
+        self.patience_seconds = 60.0
         self.hold_seconds = 10.0
         self.report_again_seconds = 3600.0
         self._changed = asyncio.Condition()

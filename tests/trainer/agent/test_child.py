@@ -17,7 +17,7 @@ from trainingjob_trainer.agent.child import Child
 from trainingjob_trainer.agent.state import Ended, Spoke
 from trainingjob_trainer.wire import Start
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60.0
 
 
 class Followed:
