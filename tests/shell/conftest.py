@@ -54,6 +54,8 @@ class ApiServer:
         self.version = 1000
         self._uids = itertools.count(1)
         self._watches: dict[Kind, list[asyncio.Queue[Object | None]]] = defaultdict(list)
+        self._history: list[tuple[int, Kind, Object]] = []
+        """Every event and its version: a watch begins with those that came after the list that it follows."""
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 24)
@@ -169,9 +171,9 @@ class ApiServer:
     async def _watch(self, request: web.Request, kind: Kind, namespace: str) -> web.StreamResponse:
         queue: asyncio.Queue[Object | None] = asyncio.Queue()
         since = int(request.query.get("resourceVersion", "0"))
-        for (k, _, _), item in tuple(self.objects.items()):
-            if k == kind and int(item["metadata"]["resourceVersion"]) > since:
-                queue.put_nowait({"type": "MODIFIED", "object": copy.deepcopy(item)})
+        for version, of_kind, event in self._history:
+            if of_kind == kind and version > since:
+                queue.put_nowait(event)
         self._watches[kind].append(queue)
         response = web.StreamResponse()
         await response.prepare(request)
@@ -235,8 +237,10 @@ class ApiServer:
         return web.json_response({"kind": "Status", "status": "Success", "details": {"name": name}})
 
     def _tell(self, kind: Kind, event: str, manifest: Object) -> None:
+        news = {"type": event, "object": copy.deepcopy(manifest)}
+        self._history.append((self.version, kind, news))
         for queue in self._watches[kind]:
-            queue.put_nowait({"type": event, "object": copy.deepcopy(manifest)})
+            queue.put_nowait(news)
 
 
 def selected(item: Object, query: Any) -> bool:
