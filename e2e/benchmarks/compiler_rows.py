@@ -1,6 +1,7 @@
 """The jobs by which the estimates are held against real compilers: small models, so that each compiles in a minute.
 
-Each matters somewhere else: parameters split or replicated, tensor products, contexts, slices, remat, microsteps.
+Each matters somewhere else: parameters split or replicated, tensor products, contexts, slices, remat, microsteps,
+experts, an optimizer that replicas share.
 """
 
 from typing import Any
@@ -37,10 +38,12 @@ def job(accelerator: str, topology: str, ici: Section, *, slices: int = 1, **sec
 WIDE = model(1024, 4096, 8, 4, 128, 32768, 4)
 DEEP = model(1024, 4096, 8, 4, 128, 8192, 6)
 SMALL = model(512, 2048, 8, 8, 64, 8192, 6)
+ROUTED = model(1024, 2048, 8, 4, 128, 8192, 4, experts={"count": 8, "perToken": 2, "groupLength": 512})
 ROWS_OF_FOUR = training(32, 1024, 4)
 FULL = {"remat": "full"}
 FLOAT32 = {"compute": "float32"}
 REST = {"fsdp": -1}
+OVER_DATA = {"ici": {"data": -1}, "shardOptimizerOverData": True}
 
 ROWS: dict[str, TrainingJobSpec] = {
     "v5e 2x2 fsdp": job("tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR),
@@ -65,6 +68,15 @@ ROWS: dict[str, TrainingJobSpec] = {
     "v6e 2x2 data fsdp": job("tpu-v6e", "2x2", {"data": 2, "fsdp": 2}, model=DEEP, training=ROWS_OF_FOUR),
     "v5e 2x2 fsdp tensor, 2 slices": job(
         "tpu-v5e", "2x2", {"fsdp": 2, "tensor": 2}, slices=2, model=WIDE, training=ROWS_OF_FOUR
+    ),
+    "v5e 2x2 data, optimizer over data": job(
+        "tpu-v5e", "2x2", {}, model=WIDE, training=ROWS_OF_FOUR, parallelism=OVER_DATA
+    ),
+    "v5p 2x2x1 expert, remat": job(
+        "tpu-v5p", "2x2x1", {"expert": -1}, model=ROUTED, training=ROWS_OF_FOUR, memory=FULL
+    ),
+    "v6e 2x2 expert tensor": job(
+        "tpu-v6e", "2x2", {"expert": 2, "tensor": 2}, model=ROUTED, training=training(16, 1024, 4)
     ),
     "cpu 1x8 fsdp, bfloat16": job("cpu", "1x8", REST, model=SMALL, training=training(32, 256, 2)),
     "cpu 1x8 fsdp tensor": job(

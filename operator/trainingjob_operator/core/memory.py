@@ -96,6 +96,8 @@ def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
     pieces = FLOAT32 * head // program.compute_bytes * min(shards, PIECES) // shards if shards > 1 else 0
     if program.is_cpu:  # it sums the whole gradients of head and table, and gathers the head once for all microsteps
         pieces = FLOAT32 * (2 * head + table) // program.compute_bytes
+    # New parameters are gathered beside the old ones where `data` splits the optimizer (seen in compiled steps).
+    gathered = held * FLOAT32 if degrees["data"] > 1 else 0
     length = program.length // degrees["context"]
     logits = length * _logits(program, degrees)
     return DeviceMemory(
@@ -108,9 +110,11 @@ def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
         head=head,
         logits_per_row=logits,
         moments=(
-            Moment(head + pieces, logits),  # its gradient is summed up in float32, piece by piece
+            Moment(gathered + head + pieces, logits),  # its gradient is summed up in float32, piece by piece
             # Values and their gradients: of the gathered parameters in both, and of the scores.
-            Moment(2 * program.compute_bytes * layers // model.num_layers, length * _layer(program, degrees)),
+            Moment(
+                gathered + 2 * program.compute_bytes * layers // model.num_layers, length * _layer(program, degrees)
+            ),
         ),
     )
 

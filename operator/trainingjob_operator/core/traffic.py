@@ -213,7 +213,7 @@ class _Step:
         yield from context.gather((1 + self._again) * keys, is_awaited=True)
         yield from context.scatter(keys)
         if model.experts:
-            ways = 4 + self._again
+            ways = 6 if self._again else 4  # there and back: forward, backward, and where layers are computed again
             yield from expert.gather(ways * self._layers * self._places * self._stream, is_awaited=True)
         if stage.size > 1:
             network: Network = "dcn" if stage.dcn > 1 else "ici"

@@ -58,7 +58,11 @@ def test_an_optimizer_over_data_keeps_less_and_all_else_stays(make_spec: MakeSpe
     )
 
     assert whole.optimizer / 4 <= spread.optimizer < whole.optimizer / 3.9
-    assert dataclasses.replace(spread, optimizer=whole.optimizer) == whole
+    assert [one.fixed - other.fixed for one, other in zip(spread.moments, whole.moments, strict=True)] == [
+        whole.params,  # gathered anew
+        whole.params,
+    ]
+    assert dataclasses.replace(spread, optimizer=whole.optimizer, moments=whole.moments) == whole
 
 
 def test_an_optimizer_over_data_keeps_whole_what_does_not_divide(make_spec: MakeSpec) -> None:
