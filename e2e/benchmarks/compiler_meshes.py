@@ -1,0 +1,46 @@
+"""Jobs for which every valid mesh is compiled: small enough for that, and each with other axes that divide it.
+
+By these figures `strategy: auto` is judged: its choice must be the best of all by a roofline over what was compiled.
+"""
+
+from typing import Any
+
+from e2e.benchmarks.compiler_rows import job, model, training
+from trainingjob_api.job import TrainingJobSpec
+
+type Degrees = dict[str, int]
+
+TOPOLOGIES = {"v5e 2x2": ("tpu-v5e", "2x2"), "v6e 2x2": ("tpu-v6e", "2x2")}
+ONE_WAY: tuple[Degrees, ...] = ({"data": 4}, {"fsdp": 4}, {"data": 2, "fsdp": 2})
+MODELS: dict[str, tuple[dict[str, Any], tuple[Degrees, ...]]] = {
+    # One key head, an odd number of layers: neither tensor nor stages.
+    "one key head": (
+        {"model": model(512, 2048, 8, 1, 64, 8192, 3), "training": training(32, 512, 4)},
+        (*ONE_WAY, {"context": 4}, {"data": 2, "context": 2}, {"fsdp": 2, "context": 2}),
+    ),
+    # An odd width: parameters cannot be split over rows of devices.
+    "odd width": (
+        {"model": model(513, 2048, 8, 4, 64, 8192, 3), "training": training(32, 512, 4)},
+        ({"data": 4}, {"tensor": 4}, {"data": 2, "tensor": 2}),
+    ),
+    # An odd length, two key heads: no contexts, and tensor no further than two.
+    "odd length": (
+        {"model": model(1024, 2816, 8, 2, 128, 16384, 3), "training": training(32, 511, 4)},
+        (*ONE_WAY, {"data": 2, "tensor": 2}, {"fsdp": 2, "tensor": 2}),
+    ),
+}
+"""By name the sections of a job, and all meshes of four devices that are valid for it."""
+
+
+def mesh_name(ici: Degrees) -> str:
+    """Return a mesh as a key of the record."""
+    return " ".join(f"{axis}={degree}" for axis, degree in ici.items())
+
+
+def list_jobs() -> dict[str, dict[str, TrainingJobSpec]]:
+    """Return for each model and topology the job on each of its meshes."""
+    return {
+        f"{name}, {where}": {mesh_name(ici): job(*slices, ici, **sections) for ici in meshes}
+        for where, slices in TOPOLOGIES.items()
+        for name, (sections, meshes) in MODELS.items()
+    }
