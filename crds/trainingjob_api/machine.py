@@ -134,6 +134,12 @@ class Rules(Strict):
 class Parallelism(Strict):
     """The mesh: ICI degrees inside a slice, DCN degrees across slices. Their product is the mesh shape."""
 
+    strategy: Literal["explicit", "auto"] = Field(
+        default="explicit",
+        description="`explicit`: the degrees are those written here. `auto`: the planner takes the mesh and, unless "
+        "`memory.remat` is `full`, the remat that a roofline likes best of all that fit at every size; "
+        "`trainingjob plan` tells why, and the same as explicit degrees.",
+    )
     ici: AxisDegrees = Field(
         default=AxisDegrees(fsdp=-1),
         description="Degrees inside a slice; their product is the number of devices of a slice.",

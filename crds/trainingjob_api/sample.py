@@ -8,6 +8,7 @@ from typing import Any
 SAMPLE: dict[str, Any] = {
     "slices": {"accelerator": "cpu", "topology": "2x2", "count": 1, "min": 1, "max": 2, "allowed": [1, 2]},
     "parallelism": {
+        "strategy": "explicit",
         "ici": {"data": 1, "stage": 1, "fsdp": -1, "expert": 1, "context": 1, "tensor": 1},
         "dcn": {"data": -1, "stage": 1, "fsdp": 1, "expert": 1, "context": 1, "tensor": 1},
         "pipeline": {"microbatches": 8},

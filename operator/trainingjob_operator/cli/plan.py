@@ -4,11 +4,13 @@ import json
 
 import typer
 
+from trainingjob_api.machine import AxisDegrees
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.picture import memory_bars, mesh_picture
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
+from trainingjob_operator.core.choice import Candidate, Choice
 from trainingjob_operator.core.display import describe_parameters, describe_sizes
 from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.mesh import describe_mesh
@@ -34,7 +36,8 @@ def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))
         return
-    blocks = (plan_table(plan), mesh_picture(plan), memory_bars(plan))
+    chosen = [choice_lines(plan.choice)] if plan.choice else []
+    blocks = (plan_table(plan), *chosen, mesh_picture(plan), memory_bars(plan))
     for line in (
         headline(job.name, plan),
         *(line for block in blocks for line in ("", *block)),
@@ -73,6 +76,32 @@ def plan_table(plan: Plan) -> list[str]:
         *impossible,
         *spare,
     ]
+
+
+def choice_lines(choice: Choice) -> list[str]:
+    """Return what `strategy: auto` took, what it took it from, and how to write the same explicitly."""
+    best = choice.best
+    ways = plural(choice.num_fitting, "way")
+    compared = (
+        f"auto, the best of {ways} to train it: {best.describe()}{_after(choice, best)}",
+        *(f"  instead of {one.describe()}{_after(choice, one)}" for one in choice.others),
+    )
+    mesh = f"ici: {_written(best.ici)}, dcn: {_written(best.dcn)}"
+    return [*compared, "The same, written out:", f"  parallelism: {{{mesh}}}", f"  memory: {{remat: {best.remat}}}"]
+
+
+def _after(choice: Choice, one: Candidate) -> str:
+    """Return the time of a step, and how much longer that is than the best."""
+    if not choice.is_timed:
+        return ""
+    more = one.score / choice.best.score - 1
+    return f" · {precise(one.seconds)} a step" + (f" (+{percent(more)})" if one is not choice.best else "")
+
+
+def _written(degrees: AxisDegrees) -> str:
+    """Return degrees as a spec has them. Where nothing is split, it names one axis all the same."""
+    split = {axis: degree for axis, degree in degrees.items() if degree != 1} or {"data": 1}
+    return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in split.items())}}}"
 
 
 def _speed(plan: Plan, roofline: Roofline | None) -> tuple[str, ...]:

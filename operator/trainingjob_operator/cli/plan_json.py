@@ -32,6 +32,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
         "slice": {**_plain(plan.shape), "numDevices": plan.shape.num_devices},
         "allowed": list(plan.allowed),
+        "choice": _plain(plan.choice),
         "sizes": [_size(plan, one, rooflines.get(one.num_slices)) for one in plan.sizes],
         "warnings": [_plain(warning) for warning in warnings],
     }

@@ -68,9 +68,14 @@ def describe_mesh(layout: Layout) -> str:
     """Return a layout's mesh, axes of degree one left out: `dcn data=2 · ici fsdp=16 tensor=4`."""
     parts = []
     for network, degrees in (("dcn", layout.dcn), ("ici", layout.ici)):
-        axes = " ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree != 1)
+        axes = describe_degrees(degrees)
         parts.append(f"{network} {axes}" if axes else "")
     return " · ".join(part for part in parts if part) or "one device"
+
+
+def describe_degrees(degrees: AxisDegrees) -> str:
+    """Return degrees, those of one left out: `fsdp=16 tensor=4`."""
+    return " ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree != 1)
 
 
 def divisors(number: int) -> tuple[int, ...]:

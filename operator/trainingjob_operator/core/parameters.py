@@ -7,6 +7,7 @@ is the layer.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from trainingjob_api.base import Axis
 from trainingjob_api.experts import Experts
@@ -49,6 +50,7 @@ class Leaf:
         return self.size // math.prod(ways)
 
 
+@lru_cache(maxsize=64)  # a planner that chooses asks thousands of times
 def list_leaves(model: Model) -> tuple[Leaf, ...]:
     """Return all tensors of parameters."""
     layers, dim, mlp = model.num_layers, model.embed_dim, model.mlp_dim

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout
+from trainingjob_operator.core.choice import Choice
 from trainingjob_operator.core.parameters import count_active_parameters
 
 
@@ -132,6 +133,8 @@ class Plan:
     num_parameters: int
     sizes: tuple[SizePlan, ...]
     """One for each number of slices that the spec allows, ascending."""
+    choice: Choice | None = None
+    """How the planner chose the mesh, which `spec` has written out. None: it was not asked to."""
 
     @property
     def num_active_parameters(self) -> int:

@@ -2,11 +2,13 @@
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
+from trainingjob_operator.core.choice import Choice
 from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.hardware_builtin import BUILTIN
 from trainingjob_operator.core.parameters import count_parameters
 from trainingjob_operator.core.plan import Plan, SizePlan, SliceShape
 from trainingjob_operator.core.sizes import plan_size
+from trainingjob_operator.core.strategy import settle
 
 type Sizes = dict[int, SizePlan | list[Problem]]
 """For each number of slices, its plan, or all that keeps the job from training there."""
@@ -21,7 +23,8 @@ def plan_job(spec: TrainingJobSpec, hardware: Hardware = BUILTIN) -> Plan:
     shape = find_slice(spec, hardware)
     if shape is None:
         raise ValueError(f"{spec.slices.accelerator} has no slice of topology {spec.slices.topology}")
-    return assemble(spec, shape, plan_sizes(spec, shape))
+    settled, choice = settle(spec, shape)
+    return assemble(settled, shape, plan_sizes(settled, shape), choice)
 
 
 def find_slice(spec: TrainingJobSpec, hardware: Hardware) -> SliceShape | None:  # None: it has no such slice
@@ -34,7 +37,7 @@ def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> Sizes:
     return {num_slices: plan_size(spec, shape, num_slices) for num_slices in spec.slices.numbers}
 
 
-def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes) -> Plan:
+def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes, choice: Choice | None = None) -> Plan:
     """Return the plan that holds these sizes."""
     return Plan(
         spec=spec,
@@ -46,4 +49,5 @@ def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes) -> Plan:
             else SizePlan(num_slices, None, None, " ".join(str(problem) for problem in outcome))
             for num_slices, outcome in sizes.items()
         ),
+        choice=choice,
     )

@@ -5,7 +5,7 @@ Everything is checked, and everything that is wrong is said at once.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.parse import Parsed, parse_spec
@@ -21,12 +21,14 @@ from trainingjob_operator.core import (
     validate_sizes,
     validate_storage,
 )
+from trainingjob_operator.core.choice import Choice
 from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.hardware_builtin import BUILTIN
 from trainingjob_operator.core.names import MAX_LABEL, longest_pod_name
 from trainingjob_operator.core.plan import Plan
 from trainingjob_operator.core.planning import Sizes, assemble, find_slice, plan_sizes
 from trainingjob_operator.core.rule import apply_rules
+from trainingjob_operator.core.strategy import settle
 from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.ways_out import suggest_ways_out
 
@@ -64,7 +66,7 @@ class Checked:
 
 def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Checked:
     """Return the verdict on a job: its plan, or all problems at once, and what is legal but wasteful."""
-    parsed = parse_spec(raw_spec)
+    parsed, choice = _settle(parse_spec(raw_spec), hardware)
     sizes = _plan_sizes(parsed, hardware)
     problems = in_order(
         [
@@ -78,7 +80,7 @@ def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Chec
     if parsed.spec and not problems:
         shape = find_slice(parsed.spec, hardware)
         assert shape, "a rule refuses every slice that the hardware table does not have"  # noqa: S101
-        plan = assemble(parsed.spec, shape, sizes)
+        plan = assemble(parsed.spec, shape, sizes, choice)
     warnings = in_order([*apply_rules(WARNINGS, parsed, hardware), *(_warn_of_plan(plan, sizes) if plan else ())])
     return Checked(parsed.spec, plan, tuple(problems), tuple(warnings))
 
@@ -103,6 +105,15 @@ def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Proble
             f"{MAX_LABEL} are allowed. Drop {plural(excess, 'character')}."
         )
         yield Problem(path, name, message, (name[:-excess].rstrip("-"),) if _NAME.fullmatch(name) else ())
+
+
+def _settle(parsed: Parsed, hardware: Hardware) -> tuple[Parsed, Choice | None]:
+    """Return the spec with its mesh written out, where the planner is to choose it and everything it needs is known."""
+    shape = find_slice(parsed.spec, hardware) if parsed.spec else None
+    if parsed.spec is None or shape is None or not parsed.is_intact(validate_sizes.READS):
+        return parsed, None
+    spec, choice = settle(parsed.spec, shape)
+    return replace(parsed, spec=spec), choice
 
 
 def _plan_sizes(parsed: Parsed, hardware: Hardware) -> Sizes:

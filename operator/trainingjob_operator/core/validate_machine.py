@@ -12,6 +12,7 @@ from trainingjob_operator.core.mesh import REST, check_form, check_product
 from trainingjob_operator.core.rule import HardwareRule, Rule
 from trainingjob_operator.core.sizes import check_microbatches, describe_slice
 from trainingjob_operator.core.splits import DCN, HEADS, ICI, LAYERS, SEQUENCE, WIDTH, Mesh, check_split
+from trainingjob_operator.core.strategy import AUTO, EXPLICIT, list_written
 from trainingjob_operator.core.units import plural
 
 MAX_HOSTS = 4096
@@ -140,6 +141,15 @@ def check_pipeline(spec: TrainingJobSpec) -> Iterator[Problem]:
     yield from check_microbatches(spec, _written_mesh(spec))
 
 
+def check_strategy(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Degrees and rules are written, or the planner chooses them."""
+    if spec.parallelism.strategy == AUTO:
+        for name in list_written(spec):
+            value = getattr(spec.parallelism, name).model_dump(exclude_defaults=True)
+            message = "`strategy: auto` chooses it: leave it away, or choose all of it."
+            yield Problem(f"spec.parallelism.{name}", value, message, (f"spec.parallelism.strategy: {EXPLICIT}",))
+
+
 def warn_of_tensor_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Tensor parallelism across slices waits for the slow network in each layer."""
     degree = spec.parallelism.dcn.tensor
@@ -214,6 +224,7 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     Rule(("parallelism", "model.experts"), check_experts),
     Rule(("parallelism", "model.experts", "training.sequenceLength"), check_groups),
     Rule(("parallelism",), check_pipeline),
+    Rule(("parallelism",), check_strategy),
 )
 WARNINGS = (
     Rule(("parallelism.dcn.tensor",), warn_of_tensor_over_dcn),

@@ -1,0 +1,68 @@
+"""What `plan` says of a mesh that it chose: against what, and how to write the same."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from trainingjob_operator.cli.main import app
+
+EXAMPLES = Path(__file__).parents[2] / "crds/examples"
+
+
+def manifest(name: str, **sections: Any) -> str:
+    job = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    job["spec"] |= sections
+    return json.dumps(job)
+
+
+def plan(text: str, *options: str) -> str:
+    result = CliRunner().invoke(app, ["plan", "-", *options], input=text, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", ["tpu-v5p-4-slices", "demo"])
+def test_what_is_told_to_paste_plans_the_same(name: str) -> None:
+    told = plan(manifest(name, parallelism={"strategy": "auto"})).splitlines()
+    begin = told.index("The same, written out:")
+    pasted = yaml.safe_load("\n".join(told[begin + 1 : begin + 3]))
+    auto = next(place for place, line in enumerate(told) if line.startswith("auto, the best of "))
+
+    assert plan(manifest(name, **pasted)).splitlines()[: auto - 1] == told[: auto - 1]
+
+
+def test_runners_up_are_told_with_what_they_cost() -> None:
+    told = plan(manifest("tpu-v5p-4-slices", parallelism={"strategy": "auto"})).splitlines()
+    others = [line for line in told if line.startswith("  instead of ")]
+
+    assert len(others) == 3
+    assert all(line.endswith(" %)") and " a step (+" in line for line in others)
+
+
+def test_without_rates_no_times_are_told() -> None:
+    told = plan(manifest("demo", parallelism={"strategy": "auto"}))
+
+    assert "auto, the best of " in told
+    assert "a step" not in told
+
+
+def test_a_job_on_one_device_is_written_out_too() -> None:
+    slices = {"accelerator": "cpu", "topology": "1x1", "count": 1}
+
+    assert "parallelism: {ici: {data: 1}, dcn: {data: -1}}" in plan(
+        manifest("demo", parallelism={"strategy": "auto"}, slices=slices)
+    )
+
+
+def test_json_has_the_choice() -> None:
+    auto, written = (
+        json.loads(plan(manifest("demo", parallelism=parallelism), "--json"))["choice"]
+        for parallelism in ({"strategy": "auto"}, {})
+    )
+
+    assert auto["best"]["remat"] == "none"
+    assert written is None
