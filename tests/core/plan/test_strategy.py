@@ -101,6 +101,20 @@ def test_where_many_ways_fit_sequences_and_layers_stay_whole() -> None:
         assert (one.ici.context, one.ici.stage, one.dcn.stage) == (1, 1, 1)
 
 
+def test_a_candidate_is_told_on_a_line() -> None:
+    choice = choice_of(chosen(example("tpu-v5p-4-slices", parallelism=AUTO)))
+
+    assert choice.best.describe() == "ici fsdp=64 · dcn data=-1 · remat full"
+
+
+def test_axes_that_split_the_width_divide_it_together() -> None:
+    narrow = WIDE | {"embedDim": 2, "numHeads": 1, "numKvHeads": 1, "numLayers": 1}
+
+    choice = choice_of(plan_job(auto("tpu-v5p", "2x2x1", model=narrow, training=training(16, 256, 4))))
+
+    assert choice.num_fitting == 3 * 1  # data=4, and data=2 beside fsdp=2 or context=2: not these two together
+
+
 def test_experts_may_be_spread() -> None:
     experts = {"experts": {"count": 8, "perToken": 2}}
     plan = plan_job(auto("tpu-v5p", "2x2x1", model=DEEP | experts, training=training(16, 256, 4)))
