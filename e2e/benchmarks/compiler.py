@@ -1,7 +1,7 @@
 """The estimates against real compilers: memory, FLOPs and traffic of small jobs on TPU topologies and CPU devices.
 
 Needs no device, but libtpu; a row takes a minute or more. `--record` keeps what the compilers said where the tests look
-for it.
+for it; with `--meshes` the rows are all meshes of the jobs by which `strategy: auto` is judged.
 """
 
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from e2e.benchmarks.compiler_meshes import list_jobs
 from e2e.benchmarks.compiler_rows import ROWS
 from e2e.benchmarks.table import Figure, publish
 from trainingjob_api.compiled import CompiledStep
@@ -22,6 +23,7 @@ from trainingjob_operator.core.traffic import predict_traffic, sum_by_axes
 from trainingjob_operator.core.workload import describe_workload
 
 RECORD = Path(__file__).parents[2] / "tests/golden/compiler.json"
+MESHES = Path(__file__).parents[2] / "tests/golden/compiler_meshes.json"
 
 
 def compile_row(name: str, spec: TrainingJobSpec) -> CompiledStep:
@@ -55,11 +57,26 @@ def compare(name: str, spec: TrainingJobSpec, step: CompiledStep) -> Iterator[Fi
             yield Figure(what, predicted.get(key, 0) / 1e6, "MB", found / 1e6)
 
 
+def record_meshes(console: Console) -> None:
+    """Compile every mesh of the jobs by which the planner's choice is judged, and keep the answers."""
+    found: dict[str, dict[str, object]] = {}
+    for name, jobs in list_jobs().items():
+        found[name] = {}
+        for mesh, spec in jobs.items():
+            step = compile_row(f"{name}, {mesh}", spec)
+            console.print(f"{name}, {mesh}: compiled in {step.seconds:.0f} s")
+            found[name][mesh] = step.model_dump(mode="json", by_alias=True)
+    MESHES.write_text(json.dumps(found, indent=1) + "\n")
+
+
 def main(*arguments: str) -> None:
     """Compile the rows whose names contain one of the arguments, or all; keep the answers on request."""
     wanted = [word for word in arguments if word != "--record"]
     steps = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     console = Console()
+    if "--meshes" in arguments:
+        record_meshes(console)
+        return
     figures: list[Figure] = []
     for name, spec in ROWS.items():
         if not wanted or any(word in name for word in wanted):

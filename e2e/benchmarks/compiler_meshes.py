@@ -11,22 +11,18 @@ from trainingjob_api.job import TrainingJobSpec
 type Degrees = dict[str, int]
 
 TOPOLOGIES = {"v5e 2x2": ("tpu-v5e", "2x2"), "v6e 2x2": ("tpu-v6e", "2x2")}
-ONE_WAY: tuple[Degrees, ...] = ({"data": 4}, {"fsdp": 4}, {"data": 2, "fsdp": 2})
 MODELS: dict[str, tuple[dict[str, Any], tuple[Degrees, ...]]] = {
-    # One key head, an odd number of layers: neither tensor nor stages.
-    "one key head": (
-        {"model": model(512, 2048, 8, 1, 64, 8192, 3), "training": training(32, 512, 4)},
-        (*ONE_WAY, {"context": 4}, {"data": 2, "context": 2}, {"fsdp": 2, "context": 2}),
+    "one key head, an odd length": (  # neither tensor nor contexts, nor stages of three layers
+        {"model": model(512, 2048, 8, 1, 64, 8192, 3), "training": training(32, 511, 4)},
+        ({"data": 4}, {"fsdp": 4}, {"data": 2, "fsdp": 2}),
     ),
-    # An odd width: parameters cannot be split over rows of devices.
-    "odd width": (
+    "an odd width": (  # parameters cannot be split over rows of devices
         {"model": model(513, 2048, 8, 4, 64, 8192, 3), "training": training(32, 512, 4)},
         ({"data": 4}, {"tensor": 4}, {"data": 2, "tensor": 2}),
     ),
-    # An odd length, two key heads: no contexts, and tensor no further than two.
-    "odd length": (
-        {"model": model(1024, 2816, 8, 2, 128, 16384, 3), "training": training(32, 511, 4)},
-        (*ONE_WAY, {"data": 2, "tensor": 2}, {"fsdp": 2, "tensor": 2}),
+    "one key head, an odd width": (  # two layers make two stages
+        {"model": model(513, 2048, 8, 1, 64, 8192, 2), "training": training(32, 512, 4)},
+        ({"data": 4}, {"data": 2, "stage": 2}),
     ),
 }
 """By name the sections of a job, and all meshes of four devices that are valid for it."""
