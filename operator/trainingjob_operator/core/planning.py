@@ -7,7 +7,7 @@ from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.hardware_builtin import BUILTIN
 from trainingjob_operator.core.parameters import count_parameters
 from trainingjob_operator.core.plan import Plan, SizePlan, SliceShape
-from trainingjob_operator.core.sizes import plan_size
+from trainingjob_operator.core.sizes import SizePlanner
 from trainingjob_operator.core.strategy import settle
 
 type Sizes = dict[int, SizePlan | list[Problem]]
@@ -34,7 +34,8 @@ def find_slice(spec: TrainingJobSpec, hardware: Hardware) -> SliceShape | None: 
 
 def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> Sizes:
     """Plan each number of slices that the job may have."""
-    return {num_slices: plan_size(spec, shape, num_slices) for num_slices in spec.slices.numbers}
+    planner = SizePlanner(spec, shape)
+    return {num_slices: planner.plan(num_slices) for num_slices in spec.slices.numbers}
 
 
 def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes, choice: Choice | None = None) -> Plan:

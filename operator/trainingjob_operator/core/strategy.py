@@ -21,7 +21,7 @@ from trainingjob_operator.core.choice import Candidate, Choice
 from trainingjob_operator.core.mesh import REST, divisors
 from trainingjob_operator.core.plan import Rates, SizePlan, SliceShape
 from trainingjob_operator.core.roofline import predict_step
-from trainingjob_operator.core.sizes import plan_size
+from trainingjob_operator.core.sizes import SizePlanner
 
 AUTO, EXPLICIT = "auto", "explicit"
 MANY = 128
@@ -164,10 +164,11 @@ def _rate(one: Candidate, spec: TrainingJobSpec, shape: SliceShape, slices: Sequ
 
 def _time(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> float:
     """Return the seconds of a step; 0: it cannot train so."""
-    size = plan_size(spec, shape, num_slices)
+    size = SizePlanner(spec, shape).plan(num_slices)
     roofline = predict_step(spec, shape, size.layout) if isinstance(size, SizePlan) and size.layout else None
     return roofline.seconds if roofline else 0.0
 
 
 def _fits_all(spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int]) -> bool:
-    return all(isinstance(plan_size(spec, shape, number), SizePlan) for number in slices)
+    planner = SizePlanner(spec, shape)
+    return all(isinstance(planner.plan(number), SizePlan) for number in slices)

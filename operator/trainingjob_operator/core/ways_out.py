@@ -7,7 +7,7 @@ from trainingjob_api.problem import as_text
 from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.plan import SizePlan, SliceShape
 from trainingjob_operator.core.planning import Sizes
-from trainingjob_operator.core.sizes import TOO_LARGE, plan_size
+from trainingjob_operator.core.sizes import TOO_LARGE, SizePlanner
 
 
 def suggest_ways_out(sizes: Sizes, spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware) -> Sizes:
@@ -50,7 +50,7 @@ def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, ha
 
 
 def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
-    return isinstance(plan_size(spec, shape, num_slices), SizePlan)
+    return isinstance(SizePlanner(spec, shape).plan(num_slices), SizePlan)
 
 
 def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: TrainingJobSpec, fitting: SliceShape) -> str:
