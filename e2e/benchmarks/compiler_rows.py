@@ -57,6 +57,9 @@ ROWS: dict[str, TrainingJobSpec] = {
     "v5p 2x2x1 fsdp context": job(
         "tpu-v5p", "2x2x1", {"fsdp": 2, "context": 2}, model=WIDE, training=training(8, 2048, 4)
     ),
+    "v5p 2x2x1 fsdp stage": job(
+        "tpu-v5p", "2x2x1", {"fsdp": 2, "stage": 2}, model=WIDE, training=training(32, 1024, 2)
+    ),
     "v5p 2x2x1 fsdp, 2 slices": job("tpu-v5p", "2x2x1", REST, slices=2, model=DEEP, training=training(64, 1024, 4)),
     "v6e 2x2 fsdp, 2 slices, remat": job(
         "tpu-v6e", "2x2", REST, slices=2, model=WIDE, training=training(64, 1024, 4), memory=FULL

@@ -8,7 +8,7 @@ What is sent:
   the head is gathered once, and its gradients are summed in float32. The embedding table is gathered whole.
 - Along tensor: the stream is summed after attention and after the MLP, forward and back, and once behind the head.
 - Along context: keys and values are gathered, their gradients summed. Along expert: tokens go to their places and back.
-- Along stage: the stream moves on to the next stage, and its gradient back.
+- Along stage: the stream moves on to the next stage, and its gradient back, each with sums that pick who reads it.
 - Along data: the float32 gradients are summed, once a step.
 
 The rest is what compilers were seen to do (libtpu 0.0.52, jaxlib 0.12.0.1). XLA for TPUs takes some of the gathers
@@ -99,6 +99,7 @@ class _Step:
         self._degrees = combine(layout.ici, layout.dcn)
         self._again = workload.remat == "full"
         self._is_replicated = self._degrees["data"] > 1
+        self._is_staged = self._degrees["stage"] > 1
         self._turns = layout.accumulation * (layout.microbatches + self._degrees["stage"] - 1)
         """How often a stage runs in a step, with microbatches or idle."""
         self._reads = layout.accumulation * layout.microbatches // self._degrees["stage"]
@@ -145,11 +146,11 @@ class _Step:
     def _move_embedding(self) -> Iterator[Traffic]:
         """Yield what the embedding table sends: gathered whole, also over tensor, and its gradient summed."""
         model, compute = self._workload.model, self._compute
-        microsteps = self._layout.accumulation
+        microsteps = self._layout.accumulation * self._layout.microbatches
         table = compute * model.vocab_size * model.embed_dim
         whole, ring = self._ring((*RULES["embed"], *RULES["vocab"])), self._ring(RULES["embed"])
         # Each device adds up the gradients of its own rows; beside replicas it gathers the rows of the others instead.
-        rows = microsteps * self._layout.microbatches * ring.size * self._stream
+        rows = microsteps * ring.size * self._stream
         if self._workload.is_cpu:
             yield from ring.gather(table // self._degrees["tensor"])
             yield from self._ring(RULES["vocab"]).gather(table)
@@ -160,7 +161,7 @@ class _Step:
             yield from ring.gather(rows)
         else:
             yield from whole.gather(table)  # the same in all microsteps
-            scattered = ring.ici == PIECEWISE and whole.size == ring.size
+            scattered = (ring.ici == PIECEWISE or self._is_staged) and whole.size == ring.size
             yield from ring.scatter(microsteps * table) if scattered else ring.sum(microsteps * table)
 
     def _move_head(self) -> Iterator[Traffic]:
@@ -172,7 +173,8 @@ class _Step:
             yield from ring.gather(self._compute * size)  # the same in all microsteps
             yield from ring.scatter(self._reads * FLOAT32 * size)
         else:
-            yield from ring.gather(self._reads * self._compute * size)
+            # Between the turns of a pipeline the gathered head is not kept for the way back.
+            yield from ring.gather((1 + self._is_staged) * self._reads * self._compute * size)
             yield from ring.scatter(self._reads * FLOAT32 * size, extra=2)
 
     @property
@@ -215,9 +217,22 @@ class _Step:
         if model.experts:
             ways = 6 if self._again else 4  # there and back: forward, backward, and where layers are computed again
             yield from expert.gather(ways * self._layers * self._places * self._stream, is_awaited=True)
-        if stage.size > 1:
-            network: Network = "dcn" if stage.dcn > 1 else "ici"
-            yield Traffic(network, stage.axes, 2 * self._turns * self._stream, is_awaited=True)
+        if self._is_staged:
+            yield from self._move_on(stage)
+
+    def _move_on(self, stage: _Ring) -> Iterator[Traffic]:
+        """Yield what a pipeline sends, as XLA was seen to make it."""
+        network: Network = "dcn" if stage.dcn > 1 else "ici"
+        yield Traffic(network, stage.axes, 3 * self._turns * self._stream, is_awaited=True)
+        yield from stage.sum(2 * self._turns * self._stream, is_awaited=True)
+        microbatches = self._layout.accumulation * self._layout.microbatches
+        yield from stage.gather(microbatches * self._stream, is_awaited=True)
+        # Every stage embeds, so that the table's gradients are summed over stages too, and every turn gathers what all
+        # turns hand on.
+        split = self._ring(RULES["embed"])
+        table = FLOAT32 * self._workload.model.vocab_size * self._workload.model.embed_dim
+        yield from stage.sum(table / split.size / self._degrees["tensor"], is_awaited=True)
+        yield from split.gather(self._turns**2 / self._layout.accumulation * split.size * self._stream)
 
 
 def sum_by_axes(traffic: tuple[Traffic, ...]) -> Mapping[tuple[Network, tuple[Axis, ...]], int]:
