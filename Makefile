@@ -100,9 +100,9 @@ bench-plan: install ## Measure the planner: verdicts on 10,000 random jobs, and 
 	$(BIN)/python -m e2e.benchmarks.plan
 
 .PHONY: bench-compiler
-bench-compiler: install ## Hold the estimates against real compilers, TPUs too, without a device (RECORD=1 keeps the answers)
+bench-compiler: install ## Hold the estimates against real compilers, TPUs too, without a device (RECORD=1, MESHES=1)
 	$(BIN)/python -m pip install --quiet --require-hashes -r trainer/tpu-compile.lock
-	$(BIN)/python -m e2e.benchmarks.compiler $(if $(RECORD),--record)
+	$(BIN)/python -m e2e.benchmarks.compiler $(if $(RECORD),--record) $(if $(MESHES),--meshes)
 
 .PHONY: lock
 lock: ## Resolve the pins anew: requirements.lock and the images' own
