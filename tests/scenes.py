@@ -17,15 +17,15 @@ from tests.builders import (
 )
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_operator.core.chores import Chore, list_chores
-from trainingjob_operator.core.decide import decide
-from trainingjob_operator.core.decisions import Claim, Decision, EndWorld, Fail, Leave, Wait
-from trainingjob_operator.core.hearing import Hearing, News
 from trainingjob_operator.core.manifests import Children
-from trainingjob_operator.core.observe import Observed, observe
-from trainingjob_operator.core.plan import Plan
-from trainingjob_operator.core.status import next_status
-from trainingjob_operator.core.times import format_time
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.chores import Chore, list_chores
+from trainingjob_operator.core.running.decide import decide
+from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Fail, Leave, Wait
+from trainingjob_operator.core.running.hearing import Hearing, News
+from trainingjob_operator.core.running.observe import Observed, observe
+from trainingjob_operator.core.running.status import next_status
+from trainingjob_operator.core.running.times import format_time
 
 
 @dataclass

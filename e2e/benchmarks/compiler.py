@@ -17,10 +17,10 @@ from e2e.benchmarks.table import Figure, publish
 from trainingjob_api.compiled import CompiledStep
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_operator.cli.compiling import compile_sizes, require_compiler, sum_compiled
-from trainingjob_operator.core.arithmetic import count_step_flops
-from trainingjob_operator.core.planning import plan_job
-from trainingjob_operator.core.traffic import predict_traffic, sum_by_axes
-from trainingjob_operator.core.workload import describe_workload
+from trainingjob_operator.core.planner.arithmetic import count_step_flops
+from trainingjob_operator.core.planner.planning import plan_job
+from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
+from trainingjob_operator.core.planner.workload import describe_workload
 
 RECORD = Path(__file__).parents[2] / "tests/golden/compiler.json"
 MESHES = Path(__file__).parents[2] / "tests/golden/compiler_meshes.json"

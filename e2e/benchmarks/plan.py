@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import track
 
 from e2e.benchmarks.table import Figure, publish
-from trainingjob_operator.core.hardware_builtin import BUILTIN
-from trainingjob_operator.core.validate import check_job
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.validation.validate import check_job
 
 EXAMPLES = Path(__file__).parents[2] / "crds/examples"
 NUM_SPECS, NUM_LARGE = 10_000, 1_000

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from e2e.benchmarks.table import Figure, publish
 from trainingjob_api.job import API_VERSION, GROUP, KIND, VERSION, TrainingJobSpec
-from trainingjob_operator.core.validate import check_job
+from trainingjob_operator.core.validation.validate import check_job
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import MAX_BYTES
 from trainingjob_operator.shell.assembly import serving

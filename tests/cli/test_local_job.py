@@ -12,7 +12,7 @@ from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.local.localise import localise, variables_from_objects
 from trainingjob_operator.cli.local.resume import has_succeeded, new_job, take_up
 from trainingjob_operator.core.remember import read_status, write_status
-from trainingjob_operator.core.validate import check_job
+from trainingjob_operator.core.validation.validate import check_job
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 WORLD = {"generation": 3, "slices": [0], "coordinator": "h:1", "members": "x", "since": "2026-11-21T12:00:00Z"}

@@ -230,7 +230,7 @@ def test_offline_commands_load_neither_a_cluster_s_client_nor_a_trainer(args: tu
 
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
 
-    assert "trainingjob_operator.core.validate" in loaded
+    assert "trainingjob_operator.core.validation.validate" in loaded
     assert {"kubernetes", "jax", "numpy", "aiohttp", "asyncio", "rich"}.isdisjoint(loaded)
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from tests.builders import spec_manifest
 from trainingjob_operator.cli.picture import BAR, memory_bars, mesh_picture
-from trainingjob_operator.core.plan import Plan
-from trainingjob_operator.core.validate import check_job
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.validation.validate import check_job
 
 
 def plan(topology: str, count: int, ici: dict[str, int], dcn: dict[str, int], **sections: Any) -> Plan:

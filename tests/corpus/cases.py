@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from trainingjob_operator.core.validate import Checked, check_job
+from trainingjob_operator.core.validation.validate import Checked, check_job
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "crds/examples"

@@ -15,9 +15,9 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.parse import Parsed, parse_spec
 from trainingjob_api.schema import spec_schema
 from trainingjob_api.wording import PATTERNS
-from trainingjob_operator.core.hardware_builtin import BUILTIN
-from trainingjob_operator.core.rule import apply_rules
-from trainingjob_operator.core.validate import RULES, WARNINGS
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.validation.rule import apply_rules
+from trainingjob_operator.core.validation.validate import RULES, WARNINGS
 
 CASES = load_cases()
 

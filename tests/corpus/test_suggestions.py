@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from tests.core.plan.test_properties import specs
+from tests.core.planner.test_properties import specs
 from tests.corpus.cases import Case, Job, judge, load_cases
 from tests.corpus.suggestions import follow, read_suggestion
 from trainingjob_api.problem import Problem

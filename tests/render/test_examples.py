@@ -8,8 +8,8 @@ import yaml
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.render import to_yaml
-from trainingjob_operator.core.planning import plan_job
-from trainingjob_operator.core.run_config import run_config
+from trainingjob_operator.core.planner.planning import plan_job
+from trainingjob_operator.core.planner.run_config import run_config
 from trainingjob_operator.render.check import check_jobset
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_jobsets

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from trainingjob_operator.core.hardware_builtin import BUILTIN
-from trainingjob_operator.core.plan import Rates, SliceShape
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.planner.plan import Rates, SliceShape
 from trainingjob_operator.shell.accelerators import Table, load_accelerators, read_accelerators
 
 ROW: dict[str, Any] = {"platform": "cuda", "resource": "nvidia.com/gpu", "topologies": {"8": {}}}

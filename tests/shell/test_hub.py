@@ -8,8 +8,8 @@ import pytest
 from tests.builders import NAME, NAMESPACE, UID, make_report
 from trainingjob_api.protocol import Directive, HostReport, Phase, Progress
 from trainingjob_api.world import Member, World
-from trainingjob_operator.core.announce import Bulletin
-from trainingjob_operator.core.hearing import Hearing
+from trainingjob_operator.core.running.announce import Bulletin
+from trainingjob_operator.core.running.hearing import Hearing
 from trainingjob_operator.shell.hub import AWAY_SECONDS, FORGET_SECONDS, Hub
 from trainingjob_operator.shell.ports import Caller
 

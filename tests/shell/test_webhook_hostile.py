@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.patience import at_once
 from trainingjob_api.sample import SAMPLE
-from trainingjob_operator.core.validate import check_job
+from trainingjob_operator.core.validation.validate import check_job
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import API_VERSION, MAX_BYTES, NotAReviewError
 from trainingjob_operator.shell.assembly import serving

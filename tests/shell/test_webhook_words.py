@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from trainingjob_api.job import GROUP, KIND, VERSION
 from trainingjob_operator.cli.main import app
-from trainingjob_operator.core.validate import check_job
+from trainingjob_operator.core.validation.validate import check_job
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import API_VERSION, MAX_WARNING
 

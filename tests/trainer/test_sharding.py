@@ -13,8 +13,8 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.sharding import merge_rules
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.mesh import combine
-from trainingjob_operator.core.parameters import list_leaves
+from trainingjob_operator.core.planner.mesh import combine
+from trainingjob_operator.core.planner.parameters import list_leaves
 
 EXPERTS = {"count": 4, "perToken": 2, "groupLength": 8}
 EIGHT = make_layout(devices_per_host=8, ici=AxisDegrees(fsdp=2, expert=2, tensor=2), rows_per_shard=1, accumulation=2)

@@ -25,13 +25,13 @@ from trainingjob_operator.cli.plan import headline
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
-from trainingjob_operator.core.arithmetic import count_step_flops
-from trainingjob_operator.core.hardware import Hardware
-from trainingjob_operator.core.plan import Plan, SizePlan
-from trainingjob_operator.core.run_config import run_config
-from trainingjob_operator.core.traffic import predict_traffic, sum_by_axes
+from trainingjob_operator.core.planner.arithmetic import count_step_flops
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.plan import Plan, SizePlan
+from trainingjob_operator.core.planner.run_config import run_config
+from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
+from trainingjob_operator.core.planner.workload import describe_workload
 from trainingjob_operator.core.units import plural, short, size
-from trainingjob_operator.core.workload import describe_workload
 
 PROGRAM = ("-m", "trainingjob_trainer.compiling")
 """What Python runs: the trainer's compiler."""

@@ -12,10 +12,10 @@ from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.plan_json import Object, plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid
-from trainingjob_operator.core.hardware import Hardware
-from trainingjob_operator.core.plan import Plan
-from trainingjob_operator.core.reference import find_field
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.units import plural, size
+from trainingjob_operator.core.validation.reference import find_field
 
 ABSENT = "-"
 _BYTES = ("memory.", "slice.memoryBytes")

@@ -8,8 +8,8 @@ import typer
 
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.tables import align
-from trainingjob_operator.core.reference import FieldReference, fields_below, find_field, nearest_fields
 from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.validation.reference import FieldReference, fields_below, find_field, nearest_fields
 
 TOP = "spec"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainingjob_operator.cli.explain import children, write_default
-from trainingjob_operator.core.reference import FieldReference, fields_below, find_field
+from trainingjob_operator.core.validation.reference import FieldReference, fields_below, find_field
 
 HEADER = """\
 <!-- Made by `make generate`; do not edit. -->

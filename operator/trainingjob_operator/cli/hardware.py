@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from trainingjob_operator.cli.errors import UsageError
-from trainingjob_operator.core.hardware import Hardware
+from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.shell.accelerators import load_accelerators
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_operator.cli.tables import align
-from trainingjob_operator.core.plan import MemoryEstimate, Plan, SliceShape
-from trainingjob_operator.core.torus import AxisPlace, Stretch, place_axes
+from trainingjob_operator.core.planner.plan import MemoryEstimate, Plan, SliceShape
+from trainingjob_operator.core.planner.torus import AxisPlace, Stretch, place_axes
 from trainingjob_operator.core.units import plural, runs, size
 
 BAR = 48

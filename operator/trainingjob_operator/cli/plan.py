@@ -10,13 +10,13 @@ from trainingjob_operator.cli.picture import memory_bars, mesh_picture
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
-from trainingjob_operator.core.choice import Candidate, Choice
-from trainingjob_operator.core.display import describe_parameters, describe_sizes
-from trainingjob_operator.core.hardware import Hardware
-from trainingjob_operator.core.mesh import describe_mesh
-from trainingjob_operator.core.plan import Plan, SizePlan
-from trainingjob_operator.core.roofline import Roofline, predict_sizes
-from trainingjob_operator.core.survival import slices_to_spare
+from trainingjob_operator.core.planner.choice import Candidate, Choice
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.mesh import describe_mesh
+from trainingjob_operator.core.planner.plan import Plan, SizePlan
+from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.planner.survival import slices_to_spare
+from trainingjob_operator.core.running.display import describe_parameters, describe_sizes
 from trainingjob_operator.core.units import percent, plural, precise, short, size
 
 SPEED = ("step", "tokens/s", "MFU")

@@ -9,9 +9,9 @@ from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.validate import require_valid
-from trainingjob_operator.core.hardware import Hardware
 from trainingjob_operator.core.manifests import Manifest, text
-from trainingjob_operator.core.run_config import run_config
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.run_config import run_config
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_jobsets
 from trainingjob_operator.render.settings import RenderSettings

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from trainingjob_api.status import Attempt, Condition, Goodput, ProgressStatus, TrainingJobStatus
 from trainingjob_operator.cli.tables import align
-from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.times import parse_time, seconds_between
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.times import parse_time, seconds_between
 from trainingjob_operator.core.units import percent, plural, short, span
 
 _EXPLAINED_BY = {

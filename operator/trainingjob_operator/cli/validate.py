@@ -7,11 +7,11 @@ import typer
 from trainingjob_api.problem import Problem, summarise
 from trainingjob_operator.cli.documents import Document, read_documents
 from trainingjob_operator.cli.errors import NO_SUCCESS, CommandError, UsageError
-from trainingjob_operator.core.hardware import Hardware
-from trainingjob_operator.core.hardware_builtin import BUILTIN
-from trainingjob_operator.core.plan import Plan
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.units import plural
-from trainingjob_operator.core.validate import check_job
+from trainingjob_operator.core.validation.validate import check_job
 
 
 def validate_files(files: Sequence[str], hardware: Hardware) -> int:

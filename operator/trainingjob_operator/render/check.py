@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainingjob_api.protocol import TOKEN_AUDIENCE
-from trainingjob_operator.core.folders import is_reserved
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import JOB_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
+from trainingjob_operator.core.validation.folders import is_reserved
 from trainingjob_operator.render.metadata import MANAGED_BY_LABEL
 from trainingjob_operator.render.shapes import ANYTHING, FALSE, TEXT, TRUE, Leaf, Maybe, Shape, departures, required
 

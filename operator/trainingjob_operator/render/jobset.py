@@ -16,7 +16,7 @@ from trainingjob_operator.core.names import (
     base_jobset,
     slice_jobset,
 )
-from trainingjob_operator.core.plan import Plan, SliceShape
+from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.render.metadata import job_labels, owner_references
 from trainingjob_operator.render.pod import render_pod_template
 from trainingjob_operator.render.settings import RenderSettings

@@ -9,8 +9,8 @@ from trainingjob_api.running import Runtime, Scheduling, Toleration
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import UID_LABEL
-from trainingjob_operator.core.plan import Plan, SliceShape
-from trainingjob_operator.core.quantity import format_bytes, parse_bytes
+from trainingjob_operator.core.planner.plan import Plan, SliceShape
+from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
 from trainingjob_operator.render.env import render_env
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.render.volumes import Mounted, pod_volumes

@@ -7,8 +7,8 @@ from trainingjob_api.running import Runtime, Volume
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import config_map
-from trainingjob_operator.core.plan import SliceShape
-from trainingjob_operator.core.quantity import parse_bytes
+from trainingjob_operator.core.planner.plan import SliceShape
+from trainingjob_operator.core.validation.quantity import parse_bytes
 
 CONFIG_FOLDER = "/etc/trainingjob"
 TOKEN_FOLDER = "/var/run/secrets/trainingjob.dev"  # noqa: S105  # a folder

@@ -15,10 +15,10 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
 from trainingjob_api.base import Label, LabelKey, Quantity, Strict
-from trainingjob_operator.core.hardware import CPU, Accelerator, Hardware, Slice, parse_dims
-from trainingjob_operator.core.hardware_builtin import BUILTIN
-from trainingjob_operator.core.plan import Rates
-from trainingjob_operator.core.quantity import parse_bytes
+from trainingjob_operator.core.planner.hardware import CPU, Accelerator, Hardware, Slice, parse_dims
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.planner.plan import Rates
+from trainingjob_operator.core.validation.quantity import parse_bytes
 
 MAX_NAME = 63
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
@@ -38,7 +38,7 @@ class SliceRow(Strict):
 
 
 class RatesRow(Strict):
-    """What one device can do at its best; `core.plan.Rates` says what each is. 0: unknown."""
+    """What one device can do at its best; `core.planner.plan.Rates` says what each is. 0: unknown."""
 
     bfloat16: Rate = 0
     float8: Rate = 0

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from trainingjob_api.job import API_VERSION, GROUP, KIND, VERSION
 from trainingjob_api.problem import Problem, in_order, summarise
 from trainingjob_operator.core.manifests import Manifest, dig, text
-from trainingjob_operator.core.validate_update import check_update, warn_of_update
+from trainingjob_operator.core.validation.validate_update import check_update, warn_of_update
 from trainingjob_operator.shell.admission_review import (
     MAX_BYTES,
     MAX_DEPTH,

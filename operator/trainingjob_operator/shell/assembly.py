@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 from aiohttp import web
 
-from trainingjob_operator.core.validate import check_job
+from trainingjob_operator.core.validation.validate import check_job
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.accelerators import load_accelerators
 from trainingjob_operator.shell.admission import Admission

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from math import inf
 
 from trainingjob_api.protocol import Answer, Directive, HostReport
-from trainingjob_operator.core.announce import Bulletin
-from trainingjob_operator.core.hearing import Hearing, News
+from trainingjob_operator.core.running.announce import Bulletin
+from trainingjob_operator.core.running.hearing import Hearing, News
 from trainingjob_operator.shell.ports import Caller
 
 AWAY_SECONDS = 4.0

@@ -18,8 +18,14 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.protocol import Directive
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity
-from trainingjob_operator.core.announce import Bulletin, list_happenings, make_bulletin
-from trainingjob_operator.core.chores import (
+from trainingjob_operator.core.manifests import Manifest, dig, number, text
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.run_config import run_config
+from trainingjob_operator.core.remember import read_status, write_status
+from trainingjob_operator.core.running.announce import Bulletin, list_happenings, make_bulletin
+from trainingjob_operator.core.running.chores import (
     Chore,
     CreateBase,
     CreateSlice,
@@ -28,22 +34,16 @@ from trainingjob_operator.core.chores import (
     DeletePod,
     list_chores,
 )
-from trainingjob_operator.core.decide import decide
-from trainingjob_operator.core.decisions import Claim, Decision, Expire, Wait
-from trainingjob_operator.core.hardware import Hardware
-from trainingjob_operator.core.hardware_builtin import BUILTIN
-from trainingjob_operator.core.manifests import Manifest, dig, number, text
-from trainingjob_operator.core.observe import Observed, observe
-from trainingjob_operator.core.plan import Plan
-from trainingjob_operator.core.pods import Trouble, read_pod
-from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.remember import read_status, write_status
-from trainingjob_operator.core.run_config import run_config
-from trainingjob_operator.core.seats import rebuild_world
-from trainingjob_operator.core.status import blocked_status, invalid_status, next_status
-from trainingjob_operator.core.times import seconds_between
-from trainingjob_operator.core.validate import Checked, check_job
-from trainingjob_operator.core.writing import is_worth_writing
+from trainingjob_operator.core.running.decide import decide
+from trainingjob_operator.core.running.decisions import Claim, Decision, Expire, Wait
+from trainingjob_operator.core.running.observe import Observed, observe
+from trainingjob_operator.core.running.pods import Trouble, read_pod
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.seats import rebuild_world
+from trainingjob_operator.core.running.status import blocked_status, invalid_status, next_status
+from trainingjob_operator.core.running.times import seconds_between
+from trainingjob_operator.core.running.writing import is_worth_writing
+from trainingjob_operator.core.validation.validate import Checked, check_job
 from trainingjob_operator.render.check import check_jobset
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset

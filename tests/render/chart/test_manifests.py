@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from trainingjob_operator.core.plan import Rates
+from trainingjob_operator.core.planner.plan import Rates
 from trainingjob_operator.shell.accelerators import read_accelerators
 from trainingjob_operator.shell.settings import Settings, read_settings
 

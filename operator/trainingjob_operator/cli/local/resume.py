@@ -10,11 +10,11 @@ from typing import Any
 from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
-from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.manifests import Manifest, dig
 from trainingjob_operator.core.remember import read_status, write_status
-from trainingjob_operator.core.situation import Stage
-from trainingjob_operator.core.times import format_time
+from trainingjob_operator.core.running.goodput import Bucket
+from trainingjob_operator.core.running.situation import Stage
+from trainingjob_operator.core.running.times import format_time
 
 NAMESPACE = "local"
 LEARNING = ("model", "data", "tokenizer", "training", "optimizer", "schedule", "precision")

@@ -25,11 +25,11 @@ from trainingjob_operator.cli.local.view import choose_view
 from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.cli.report import describe_attempts, describe_goodput, describe_progress, find_condition
 from trainingjob_operator.cli.validate import require_valid, warning_lines
-from trainingjob_operator.core.display import describe_parameters
 from trainingjob_operator.core.manifests import Manifest
-from trainingjob_operator.core.plan import Plan
+from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.situation import Stage
+from trainingjob_operator.core.running.display import describe_parameters
+from trainingjob_operator.core.running.situation import Stage
 from trainingjob_operator.core.units import plural
 from trainingjob_operator.render.volumes import CACHE_FOLDER
 

@@ -23,10 +23,10 @@ from trainingjob_operator.cli.local.objects import Objects
 from trainingjob_operator.cli.local.paths import Mounts
 from trainingjob_operator.cli.local.view import View
 from trainingjob_operator.cli.local.workspace import Workspace
-from trainingjob_operator.core.announce import Happening
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.situation import Stage
+from trainingjob_operator.core.running.announce import Happening
+from trainingjob_operator.core.running.situation import Stage
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.ports import Caller, UnknownCallerError

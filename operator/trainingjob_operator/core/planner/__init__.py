@@ -1,0 +1,1 @@
+"""Planning: from a spec to the plan of every size."""

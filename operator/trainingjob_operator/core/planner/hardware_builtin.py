@@ -1,0 +1,7 @@
+"""The hardware table that comes with the operator."""
+
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.hardware_nvidia import NVIDIA
+from trainingjob_operator.core.planner.hardware_tpu import TPUS
+
+BUILTIN = Hardware({}).with_rows((*TPUS, *NVIDIA))

@@ -1,0 +1,125 @@
+"""One size of a job: whether it can train on so many slices, and how the program then lies over them."""
+
+from collections.abc import Iterator
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem
+from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.batch import fewest_turns, split_batch
+from trainingjob_operator.core.planner.memory import USABLE, DeviceMemory, measure_device
+from trainingjob_operator.core.planner.mesh import check_form, check_product, combine, nearest_multiples, resolve
+from trainingjob_operator.core.planner.plan import MemoryEstimate, SizePlan, SliceShape
+from trainingjob_operator.core.planner.splits import (
+    DCN,
+    HEADS,
+    ICI,
+    LAYERS,
+    SEQUENCE,
+    Mesh,
+    check_experts,
+    check_groups,
+    check_rules,
+    check_split,
+    check_width,
+)
+from trainingjob_operator.core.units import plural, size
+
+TOO_LARGE = "spec.model"
+"""The path of the problem that a device has too little memory; no other problem of a size has it."""
+
+
+class SizePlanner:
+    """Plans the sizes of one job. They differ in few degrees, mostly in `data`, so what is known of one is kept."""
+
+    def __init__(self, spec: TrainingJobSpec, shape: SliceShape) -> None:
+        """Plan a spec on slices of a shape."""
+        self._spec = spec
+        self._shape = shape
+        self._ici = resolve(spec.parallelism.ici, shape.num_devices)
+        self._devices: dict[tuple[int, ...], DeviceMemory] = {}
+        """What a device holds, by the DCN degrees that split more than the batch; only where all is divided."""
+
+    def plan(self, num_slices: int) -> SizePlan | list[Problem]:
+        """Return the plan at a number of slices, or all that keeps the job from training there."""
+        spec, shape = self._spec, self._shape
+        dcn = resolve(spec.parallelism.dcn, num_slices)
+        if self._ici is None or dcn is None:
+            return _check_mesh(spec, shape, num_slices)
+        mesh = Mesh(self._ici, dcn)
+        degrees = combine(mesh.ici, mesh.dcn)
+        is_spread = spec.parallelism.shard_optimizer_over_data
+        key = tuple(degree for axis, degree in dcn.items() if axis != "data" or is_spread)
+        device = self._devices.get(key)
+        if device is None:
+            if problems := _check_splits(spec, mesh):
+                return problems
+            device = self._devices[key] = measure_device(spec, degrees)
+        batch = split_batch(spec, degrees, device, shape.memory_bytes)
+        if batch is None:
+            return [_too_large(spec, shape, num_slices, device.estimate(1, fewest_turns(spec, degrees)))]
+        layout = Layout(
+            num_slices=num_slices,
+            hosts_per_slice=shape.num_hosts,
+            devices_per_host=shape.devices_per_host,
+            ici=mesh.ici,
+            dcn=mesh.dcn,
+            rows_per_shard=batch.rows,
+            accumulation=batch.accumulation,
+            microbatches=batch.microbatches,
+            padding_rows=batch.padding,
+        )
+        keeps_table = batch.accumulation > 1 and (degrees["data"] == 1 or shape.platform == "cpu")
+        return SizePlan(num_slices, layout, device.estimate(batch.rows, batch.turns, keeps_table=keeps_table))
+
+
+def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
+    """Check that the stages of a pipeline can share its microbatches."""
+    microbatches, stages = spec.parallelism.pipeline.microbatches, mesh.ici.stage * mesh.dcn.stage
+    if microbatches is not None and microbatches % stages:
+        message = f"{microbatches} is not a multiple of {stages}, the stages of the pipeline."
+        nearest = tuple(str(multiple) for multiple in nearest_multiples(stages, microbatches))
+        yield Problem("spec.parallelism.pipeline.microbatches", microbatches, message, nearest)
+
+
+def describe_slice(shape: SliceShape) -> str:
+    """Return the devices of a slice in words, for messages about what must fill them."""
+    return f"the {plural(shape.num_devices, 'device')} of a slice of {shape.accelerator} {shape.topology}"
+
+
+def _check_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
+    """Check that the mesh divides what it splits; nothing of it depends on `data`, which splits only the batch."""
+    return [
+        *(problem for split in (LAYERS, SEQUENCE, HEADS) for problem in check_split(spec, split, mesh, is_filled=True)),
+        *check_width(spec, mesh, is_filled=True),
+        *check_rules(spec, mesh),
+        *check_experts(spec, mesh, is_filled=True),
+        *check_groups(spec, mesh),
+        *check_microbatches(spec, mesh),
+    ]
+
+
+def _check_mesh(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> list[Problem]:
+    ici, dcn = spec.parallelism.ici, spec.parallelism.dcn
+    return [
+        *check_form(ICI, ici),
+        *check_form(DCN, dcn),
+        *check_product(ICI, ici, shape.num_devices, describe_slice(shape)),
+        *check_product(DCN, dcn, num_slices, plural(num_slices, "slice")),
+    ]
+
+
+def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, need: MemoryEstimate) -> Problem:
+    parts = {
+        "parameters": need.params,
+        "gradients": need.gradients,
+        "optimizer": need.optimizer,
+        "activations": need.activations,
+        "temporaries": need.temporaries,
+    }
+    return Problem(
+        TOO_LARGE,
+        spec.model.model_dump(by_alias=True),
+        f"needs about {size(need.total)} a device to train one sequence on {plural(num_slices, 'slice')} "
+        f"({', '.join(f'{name} {size(num_bytes)}' for name, num_bytes in parts.items())}); "
+        f"{shape.accelerator} has {size(int(shape.memory_bytes * USABLE))} to use.",
+    )

@@ -1,0 +1,174 @@
+"""`strategy: auto`: the mesh and the remat that a roofline likes best among all that fit.
+
+A choice is one spec for all sizes of a job: the ICI degrees of every slice, the axis that takes the slices, and remat.
+Every way to cut a slice is tried that the model divides; where there are many, splits of sequences and layers are left
+out, which nobody needs before the others are used up. The best at the largest size that train at every size are held
+against each other by a step at the smallest and one at the largest; among equals the one with fewer axes wins.
+
+An accelerator of unknown rates is given rates of a typical one, which rank the meshes and nobody is told.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+
+from trainingjob_api.base import AXES, Axis
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import AxisDegrees, Parallelism
+from trainingjob_operator.core.planner.choice import Candidate, Choice
+from trainingjob_operator.core.planner.mesh import REST, divisors
+from trainingjob_operator.core.planner.plan import Rates, SizePlan, SliceShape
+from trainingjob_operator.core.planner.roofline import predict_step
+from trainingjob_operator.core.planner.sizes import SizePlanner
+
+AUTO, EXPLICIT = "auto", "explicit"
+MANY = 128
+"""Ways to cut a slice above which sequences and layers are cut only where nothing else fits."""
+OUTER: tuple[Axis, ...] = ("data", "fsdp", "stage")
+"""Axes that may take the slices; `tensor`, `context` and `expert` would wait for the network in every layer."""
+FINALISTS = 16
+"""Candidates, the best at the largest size, that are measured at the smallest size too."""
+RUNNERS_UP = 3
+LAST_RESORTS = ("stage", "context")
+TYPICAL = Rates(bfloat16=200e12, float32=100e12, memory=1e12, link=50e9, num_links=4, network=5e9)
+REMATS = ("none", "full")
+
+
+def is_auto(spec: TrainingJobSpec) -> bool:
+    """Return whether the planner is to choose the mesh, and may: nothing that it chooses is written beside."""
+    return spec.parallelism.strategy == AUTO and not list_written(spec)
+
+
+def list_written(spec: TrainingJobSpec) -> tuple[str, ...]:
+    """Return the fields of `parallelism` that `auto` chooses and that are not as by default.
+
+    What is written exactly as the default cannot be told from what the API server filled in.
+    """
+    default = Parallelism()
+    return tuple(name for name in ("ici", "dcn", "rules") if getattr(spec.parallelism, name) != getattr(default, name))
+
+
+def settle(spec: TrainingJobSpec, shape: SliceShape) -> tuple[TrainingJobSpec, Choice | None]:  # None: it was not asked
+    """Return a spec whose mesh is written out, and how it was chosen.
+
+    Where nothing fits, the mesh is the default and all is computed again: what saves most is refused most truly.
+    """
+    if not is_auto(spec):
+        return spec, None
+    choice = choose(spec, shape)
+    if choice:
+        return choice.best.apply(spec), choice
+    parallelism = spec.parallelism.model_copy(update={"strategy": EXPLICIT})
+    memory = spec.memory.model_copy(update={"remat": "full"})
+    return spec.model_copy(update={"parallelism": parallelism, "memory": memory}), None
+
+
+def choose(spec: TrainingJobSpec, shape: SliceShape) -> Choice | None:  # None: nothing fits
+    """Return the best way to lay a job out on its slices."""
+    asked = ("full",) if spec.memory.remat == "full" else REMATS
+    slices = spec.slices.numbers
+    # Only what a plan is made from: names, data and storage would make every job another one.
+    essence = TrainingJobSpec.model_construct(
+        slices=spec.slices,
+        parallelism=spec.parallelism,
+        model=spec.model,
+        training=spec.training.model_copy(update={"seed": 0, "steps": 1}),
+        precision=spec.precision,
+        memory=spec.memory,
+    )
+    return _choose(_Question(essence), shape, slices, asked) if slices else None
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A spec that can be remembered by."""
+
+    spec: TrainingJobSpec
+
+    def __hash__(self) -> int:
+        return hash((self.spec.model, self.spec.training, self.spec.parallelism, self.spec.precision, self.spec.memory))
+
+
+@lru_cache(maxsize=256)
+def _choose(question: _Question, shape: SliceShape, slices: Sequence[int], remats: Sequence[str]) -> Choice | None:
+    spec = question.spec
+    is_timed = bool(shape.rates.bfloat16)
+    rated = shape if is_timed else replace(shape, rates=TYPICAL)
+    cuts = list(_cut_slice(spec, shape.num_devices))
+    small = [cut for cut in cuts if all(cut.get(axis, 1) == 1 for axis in LAST_RESORTS)]
+    few = is_timed and len(cuts) <= MANY
+    for tried, outer in ((cuts, OUTER),) if few else ((small, OUTER[:-1]), (cuts, OUTER)):
+        rough = _measure(spec, rated, slices[-1:], tried, outer if slices[-1] > 1 else OUTER[:1], remats)
+        finalists = sorted(rough, key=lambda one: one.rank)
+        fitting = (one for one in finalists if _fits_all(one.apply(spec), shape, slices))
+        ranked = sorted(
+            (_rate(one, spec, rated, slices) for one in islice(fitting, FINALISTS)), key=lambda one: one.rank
+        )
+        if ranked:
+            return Choice(ranked[0], tuple(ranked[1 : 1 + RUNNERS_UP]), len(finalists), is_timed)
+    return None
+
+
+def _cut_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mapping[Axis, int]]:
+    """Yield the degrees that multiply to a slice's devices and divide what they split; those of 1 are left out."""
+    model = spec.model
+    bounds = {
+        "stage": model.num_layers,
+        "fsdp": model.embed_dim,
+        "expert": model.experts.count if model.experts else 1,
+        "context": spec.training.sequence_length,
+        "tensor": math.gcd(model.num_heads, model.num_kv_heads, model.mlp_dim),
+    }
+
+    def extend(axes: Sequence[Axis], left: int, width: int) -> Iterator[dict[Axis, int]]:
+        if not axes:
+            yield {"data": left} if left > 1 else {}
+            return
+        axis, *rest = axes
+        for degree in divisors(math.gcd(left, bounds[axis])):
+            splits_width = axis in ("fsdp", "expert", "context")
+            if splits_width and width % degree:
+                continue
+            for others in extend(rest, left // degree, width // degree if splits_width else width):
+                yield {axis: degree, **others} if degree > 1 else others
+
+    return extend(tuple(axis for axis in AXES if axis != "data"), num_devices, model.embed_dim)
+
+
+def _measure(
+    spec: TrainingJobSpec,
+    shape: SliceShape,
+    slices: Sequence[int],
+    cuts: Sequence[Mapping[Axis, int]],
+    outer: Sequence[Axis],
+    remats: Sequence[str],
+) -> Iterator[Candidate]:
+    """Yield what trains at some sizes; it computes again only where it does not fit otherwise, or is asked to."""
+    for cut in cuts:
+        for axis in outer:
+            for remat in remats:
+                one = Candidate(AxisDegrees(**cut), AxisDegrees(**{"data": 1, axis: REST}), remat, 0.0, 0.0)
+                rated = _rate(one, spec, shape, slices)
+                if rated.score:
+                    yield rated
+                    break
+
+
+def _rate(one: Candidate, spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int]) -> Candidate:
+    """Return a candidate with its times at the smallest and the largest of some sizes; 0: it cannot train at one."""
+    times = [_time(one.apply(spec), shape, number) for number in dict.fromkeys((slices[0], slices[-1]))]
+    return replace(one, seconds=times[-1], score=sum(times) if all(times) else 0.0)
+
+
+def _time(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> float:
+    """Return the seconds of a step; 0: it cannot train so."""
+    size = SizePlanner(spec, shape).plan(num_slices)
+    roofline = predict_step(spec, shape, size.layout) if isinstance(size, SizePlan) and size.layout else None
+    return roofline.seconds if roofline else 0.0
+
+
+def _fits_all(spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int]) -> bool:
+    planner = SizePlanner(spec, shape)
+    return all(isinstance(planner.plan(number), SizePlan) for number in slices)

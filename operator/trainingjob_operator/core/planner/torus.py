@@ -1,0 +1,137 @@
+"""Where the mesh axes of a slice lie on the links between its chips.
+
+The runtime has JAX order the devices (`jax.experimental.mesh_utils`): the axes that talk most, last in mesh order, take
+whole dims of the torus first, several where they fill them; where no whole dims fit, dims are split. This says the same
+without a device. Small slices, whose dims have two chips, are ordered along one ring instead.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from trainingjob_api.base import Axis
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_operator.core.planner.plan import SliceShape
+
+CORE = "core"
+"""The dim between the two devices of a chip, which is faster than any link between chips."""
+_NAMES = ("x", "y", "z")
+
+type Shares = tuple[int, ...]
+"""For each dim of the torus, how many of its chips an axis spans."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What an axis spans of one dim: `of` chips, or `size` of them where it is split."""
+
+    dim: str
+    size: int
+    of: int
+    ring: bool
+    """Whether a link closes it: it is all of a dim that has one."""
+
+
+@dataclass(frozen=True)
+class AxisPlace:
+    """An axis that is split inside a slice, and where. No stretches: along one ring through all chips."""
+
+    axis: Axis
+    degree: int
+    stretches: tuple[Stretch, ...]
+
+
+def place_axes(shape: SliceShape, ici: AxisDegrees) -> tuple[AxisPlace, ...]:
+    """Return where each axis lies that is split inside a slice; none where chips are joined by switches."""
+    split = [(axis, degree) for axis, degree in ici.items() if degree > 1]
+    if not shape.torus or not split:
+        return ()
+    if _is_one_ring(shape, max(degree for _, degree in split)):
+        return tuple(AxisPlace(axis, degree, ()) for axis, degree in split)
+    cores = ((shape.devices_per_chip, True),) if shape.devices_per_chip > 1 else ()
+    dims = (*shape.torus, *cores)
+    names = (*_NAMES[: len(shape.torus)], *([CORE] if cores else ()))
+    sizes = tuple(size for size, _ in dims)
+    places = assign(sizes, [degree for _, degree in split], fast=len(shape.torus) if cores else None)
+    return tuple(
+        AxisPlace(
+            axis,
+            degree,
+            tuple(
+                Stretch(name, share, size, ring=ring and share == size)
+                for name, share, (size, ring) in zip(names, shares, dims, strict=True)
+                if share > 1
+            ),
+        )
+        for (axis, degree), shares in zip(split, places, strict=True)
+    )
+
+
+def assign(dims: Sequence[int], degrees: Sequence[int], fast: int | None = None) -> tuple[Shares, ...]:
+    """Return what each axis spans of each dim, the axes in mesh order; their degrees multiply to the devices.
+
+    `fast` is the index of a dim that is faster than the others.
+    """
+    return _assign_whole(dims, degrees, fast) or _assign_parts(dims, degrees)
+
+
+def _assign_whole(dims: Sequence[int], degrees: Sequence[int], fast: int | None) -> tuple[Shares, ...]:
+    """Return the shares where every axis can have whole dims; empty where one cannot."""
+    free = list(dims)
+    shares: list[Shares] = []
+    for degree in reversed(degrees):
+        chosen = next((places for places in _choices(len(dims), fast) if _volume(free, places) == degree), None)
+        if chosen is None:
+            return ()
+        shares.append(tuple(dims[place] if place in chosen else 1 for place in range(len(dims))))
+        free = [0 if place in chosen else size for place, size in enumerate(free)]
+    return tuple(reversed(shares))
+
+
+def _choices(num_dims: int, fast: int | None) -> Iterator[tuple[int, ...]]:
+    """Yield sets of dims, the larger ones first, and of these the ones with the fast dim."""
+    for count in range(num_dims, 0, -1):
+        sets = list(combinations(range(num_dims), count))
+        yield from sets if fast is None else sorted(sets, key=lambda places: fast not in places)
+
+
+def _assign_parts(dims: Sequence[int], degrees: Sequence[int]) -> tuple[Shares, ...]:
+    taken = [1] * len(dims)
+    shares: list[Shares] = []
+    for degree in reversed(degrees):
+        best = max(_factorings(dims, taken, degree), key=lambda one: _merit(one, dims, taken))
+        shares.append(best)
+        taken = [before * share for before, share in zip(taken, best, strict=True)]
+    return tuple(reversed(shares))
+
+
+def _factorings(dims: Sequence[int], taken: Sequence[int], degree: int) -> Iterator[Shares]:
+    """Yield the ways to make a degree of divisors of what is left of each dim."""
+    left = [size // before for size, before in zip(dims, taken, strict=True)]
+    parts = [[part for part in range(1, size + 1) if size % part == 0 and degree % part == 0] for size in left]
+    return (one for one in product(*parts) if math.prod(one) == degree)
+
+
+def _merit(shares: Shares, dims: Sequence[int], taken: Sequence[int]) -> tuple[object, ...]:
+    """Return what makes one way better than another, most important first, as JAX sees it."""
+    whole = [share for share, size in zip(shares, dims, strict=True) if share == size]
+    overlap = math.prod(share for share, before in zip(shares, taken, strict=True) if before > 1)
+    return math.prod(whole), sum(share > 1 for share in whole), overlap, shares
+
+
+def _volume(sizes: Sequence[int], places: Iterable[int]) -> int:
+    return math.prod(sizes[place] for place in places)
+
+
+def _is_one_ring(shape: SliceShape, largest: int) -> bool:
+    """Return whether JAX lays the devices of a small slice along one ring, for this kind of chip."""
+    sizes = tuple(size for size, _ in shape.torus)
+    match shape.accelerator:
+        case "tpu-v5e" | "tpu-v6e":
+            return sizes == (2, 2) or shape.num_devices == 8 or (sizes == (4, 4) and largest == shape.num_devices)
+        case "tpu-v5p":
+            return sizes == (2, 2, 2)
+        case "tpu-v7x":
+            return shape.num_devices % 8 == 0 and shape.num_devices <= 32 and max(sizes[:2]) <= 2
+    return False

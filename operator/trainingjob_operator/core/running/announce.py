@@ -1,0 +1,91 @@
+"""What follows from a status once it is written: what hosts are told, and what people hear of it as events."""
+
+from dataclasses import dataclass
+
+from trainingjob_api.protocol import Directive
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.world import World
+from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Fail, Leave, Succeed, end_of
+from trainingjob_operator.core.running.observe import Observed
+from trainingjob_operator.core.running.pods import Trouble
+from trainingjob_operator.core.running.reasons import Reason
+
+
+@dataclass(frozen=True)
+class Bulletin:
+    """What holds for a job now, for all its hosts."""
+
+    directive: Directive
+    world: World | None = None
+    outcome: str = ""
+
+
+@dataclass(frozen=True)
+class Happening:
+    """One event on the job."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+def make_bulletin(seen: Observed, decision: Decision, written: TrainingJobStatus) -> Bulletin:
+    """Return what a job's hosts are to be told, now that the status is written."""
+    if written.completion_time is not None:
+        return Bulletin(Directive.FINISH, outcome=describe_outcome(written))
+    if isinstance(decision, Claim):
+        return Bulletin(Directive.TRAIN, decision.world)
+    if seen.world is None or isinstance(decision, EndWorld):
+        return Bulletin(Directive.WAIT)
+    return Bulletin(Directive.LEAVE if isinstance(decision, Leave) else Directive.TRAIN, seen.world)
+
+
+def describe_outcome(status: TrainingJobStatus) -> str:
+    """Return how a job ended, in one text: the verdict's word, its reason, its message."""
+    verdict = next(
+        (one for one in status.conditions if one.type in ("Succeeded", "Failed") and one.status == "True"), None
+    )
+    return f"{verdict.type}: {verdict.reason}: {verdict.message}"[:2048] if verdict else "Ended"
+
+
+def list_happenings(seen: Observed, decision: Decision, refusal: Trouble | None) -> tuple[Happening, ...]:
+    """Return the events of one step, for people; nothing depends on them."""
+    happenings = [Happening(refusal.reason, refusal.message, warning=True)] if refusal else []
+    end = end_of(decision)
+    if end is not None and not end.planned:
+        happenings.append(Happening(end.cause.reason, end.cause.message, warning=True))
+    match decision:
+        case Claim(world, why):
+            slices = ", ".join(str(number) for number in world.slices)
+            words = f"generation {world.generation} trains on slices {slices}: {why}"
+            happenings.append(Happening(Reason.FORMED, words))
+        case EndWorld(_, reason, message):
+            happenings.append(Happening(reason, message))
+        case Leave(reason, message) if not _is_leaving(seen):
+            happenings.append(Happening(reason, message))
+        case Succeed():
+            happenings.append(Happening(Reason.COMPLETED, "all steps are trained and saved"))
+        case Fail(reason, message):
+            happenings.append(Happening(reason, message, warning=True))
+    return (*happenings, *_damages(seen))
+
+
+def _is_leaving(seen: Observed) -> bool:
+    return seen.status.phase in ("Resizing", "Suspending")
+
+
+def _damages(seen: Observed) -> list[Happening]:
+    """Return the damaged checkpoints that a world found when it restored, in the step in which that became known."""
+    attempts = seen.status.attempts
+    if not attempts or attempts[-1].first_step is not None:
+        return []
+    damages = {
+        damage
+        for seat in seen.seats
+        if seat.report and seat.report.restored is not None
+        for damage in seat.report.damaged
+    }
+    return [
+        Happening(Reason.CHECKPOINT_DAMAGED, f"step {damage.step} was skipped: {damage.message}", warning=True)
+        for damage in sorted(damages, key=lambda damage: damage.step)
+    ]

@@ -1,0 +1,60 @@
+"""Attempts: the life of each world, from its forming to its end, as people read it afterwards."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from trainingjob_api.status import Attempt
+from trainingjob_api.world import World
+from trainingjob_operator.core.running.health import End
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.seats import Seat, find_restored
+from trainingjob_operator.core.running.times import format_time, parse_time, seconds_between
+
+type Attempts = tuple[Attempt, ...]
+
+MAX_ATTEMPTS = 20
+
+
+def newest_step(seats: Sequence[Seat]) -> int | None:  # None: the world has not restored yet
+    """Return the newest step that the world is known to have reached."""
+    steps = [seat.report.progress.step for seat in seats if seat.report and seat.report.progress]
+    return max(steps, default=find_restored(seats))
+
+
+def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: datetime) -> Attempts:
+    """Return the attempts after the world's hosts reported: where it started, how far it is, what it cost."""
+    if world is None or not attempts or attempts[-1].generation != world.generation:
+        return attempts
+    current = attempts[-1]
+    previous = attempts[-2] if len(attempts) > 1 else None
+    restored, step = find_restored(seats), newest_step(seats)
+    changes: dict[str, object] = {}
+    if current.first_step is None and restored is not None:
+        changes["first_step"] = restored
+        if previous and previous.last_step is not None:
+            changes["lost_steps"] = max(previous.last_step - restored, 0)
+    if step is not None:
+        changes["last_step"] = max(step, current.last_step or 0)
+    has_stepped = restored is not None and step is not None and step > restored
+    was_paused = previous is not None and previous.cause is not None and previous.cause.reason == Reason.SUSPENDED
+    if has_stepped and previous and previous.ended and not was_paused and current.recovery_seconds is None:
+        changes["recovery_seconds"] = round(seconds_between(previous.ended, now), 1)
+    return (*attempts[:-1], current.model_copy(update=changes))
+
+
+def finish(attempts: Attempts, end: End, now: datetime) -> Attempts:
+    """Return the attempts after the last one ended; it ended when its cause happened, not when that was noticed."""
+    if not attempts or attempts[-1].ended:
+        return attempts
+    current = attempts[-1]
+    ended = now - timedelta(seconds=end.ago)
+    started = parse_time(current.started)
+    ended = max(ended, started) if started and started <= now else ended
+    closed = current.model_copy(update={"ended": format_time(ended), "cause": end.cause})
+    return (*attempts[:-1], closed)
+
+
+def begin(attempts: Attempts, world: World, now: datetime) -> Attempts:
+    """Return the attempts with a new one for a world that is about to be announced."""
+    attempt = Attempt(generation=world.generation, slices=len(world.slices), started=format_time(now))
+    return (*attempts, attempt)[-MAX_ATTEMPTS:]

@@ -1,0 +1,207 @@
+"""The one next step of a job: the ladder of rules that chooses it.
+
+A decision speaks of the job and its world. What is to be created and repaired beside it is in `chores`.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import assert_never
+
+from trainingjob_api.base import seconds
+from trainingjob_api.live import list_changes, live_of
+from trainingjob_api.protocol import Phase
+from trainingjob_api.status import Cause
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running import goodput
+from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Expire, Fail, Leave, Succeed, Wait
+from trainingjob_operator.core.running.forming import choose_slices, form_world
+from trainingjob_operator.core.running.health import (
+    Broke,
+    End,
+    Finishes,
+    GoesOn,
+    HasLeft,
+    Health,
+    IsDone,
+    Leaves,
+    judge,
+)
+from trainingjob_operator.core.running.observe import Observed, Slice
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.seats import fingerprint
+from trainingjob_operator.core.running.standing import place_all
+from trainingjob_operator.core.running.times import parse_time
+from trainingjob_operator.core.running.verdict import find_broken_standby, find_verdict
+from trainingjob_operator.core.units import plural, span
+
+SETTLE_SECONDS = 3.0
+"""How long the first world, when it is not full, waits for more slices to report after enough have."""
+COMING_SECONDS = 30.0
+"""How long it waits for a slice whose pods have their nodes already: growing later costs more than that."""
+SAVE_SECONDS = 300.0
+"""How long a suspended job may save without any sign of life before it is taken down all the same."""
+AT_WORK = frozenset({Phase.TRAINING, Phase.EVALUATING, Phase.SAVING})
+
+
+def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
+    """Choose the one next step; earlier rules win."""
+    if seen.is_over:
+        return _after_the_end(plan, seen, now)
+    health = _examine(plan, seen)
+    if isinstance(health, IsDone):
+        return Succeed()
+    deadline = plan.spec.active_deadline_seconds
+    if deadline is not None and goodput.running_seconds(goodput.account(seen.status, now)) > deadline:
+        return Fail(Reason.DEADLINE_EXCEEDED, f"ran longer than `spec.activeDeadlineSeconds`, {deadline}")
+    match health:
+        case None:
+            return _form_first(plan, seen)
+        case Broke(end):
+            return find_verdict(plan, seen, end) or _form_next(plan, seen, end)
+        case HasLeft():
+            return _form_next(plan, seen, None)
+        case Leaves():
+            return Leave(Reason.LEAVING, "the last hosts are saving")
+        case Finishes():
+            return Wait(Reason.FINISHING, "the last hosts are saving")
+        case GoesOn(doubt):
+            return _keep_on(plan, seen, doubt)
+        case _:
+            assert_never(health)
+
+
+def _examine(plan: Plan, seen: Observed) -> Health | None:  # None: there is no world
+    if seen.world is None or seen.status.world is None:
+        return None
+    if fingerprint(seen.world.members) != seen.status.world.members:
+        return Broke(End(Cause(reason=Reason.MEMBERS_CHANGED, message="pods of the world were replaced meanwhile")))
+    window = _window(plan)
+    return judge(place_all(seen.seats, seen.hearing, window), window)
+
+
+def _after_the_end(plan: Plan, seen: Observed, now: datetime) -> Decision:
+    ttl = plan.spec.ttl_seconds_after_finished
+    ended = parse_time(seen.status.completion_time)
+    if ttl is not None and ended is not None and (now - ended).total_seconds() > ttl:
+        return Expire()
+    return Wait(Reason.OVER)
+
+
+def _form_first(plan: Plan, seen: Observed) -> Decision:
+    """Form a world where there is none: wait a little for slices that are about to report, never for others."""
+    if plan.spec.suspend:
+        return Wait(Reason.SUSPENDED, "`spec.suspend` is true")
+    if seen.status.world is None and (broken := find_broken_standby(plan, seen)):
+        return broken
+    ready = [one for one in seen.slices if one.is_ready(_window(plan)) and one.has_standbys]
+    chosen = choose_slices(plan, ready)
+    if not chosen:
+        return Wait(*_too_few(plan, ready))
+    waited = min(host.news.still for one in chosen for host in one.hosts if host.news)
+    is_more_coming = any(one.is_coming for one in seen.slices if one not in ready)
+    largest = plan.allowed[-1]
+    if len(chosen) < largest and waited < (COMING_SECONDS if is_more_coming else SETTLE_SECONDS):
+        words = f"{len(chosen)} of {plural(largest, 'slice')} can start; waiting a little for more"
+        return Wait(Reason.SETTLING, words)
+    return Claim(form_world(plan, seen, chosen), f"{plural(len(chosen), 'slice')} ready")
+
+
+def _form_next(plan: Plan, seen: Observed, end: End | None) -> Decision:
+    """Form the next world at once: each second without one is lost to all slices that are well.
+
+    `end` is None where the world left as it was asked to.
+    """
+    ready = [one for one in seen.slices if one.is_ready(_window(plan))]
+    chosen = choose_slices(plan, ready, keep=_current(seen))
+    end = end or End(_cause_of_change(plan, seen, chosen), planned=True)
+    if plan.spec.suspend:
+        return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
+    if not chosen:
+        return EndWorld(end, *_too_few(plan, ready))
+    return Claim(form_world(plan, seen, chosen), end.cause.message, end)
+
+
+def _keep_on(plan: Plan, seen: Observed, doubt: str) -> Decision:
+    """Let the world train, or have it leave for a good reason."""
+    if plan.spec.suspend:
+        return _suspend(seen)
+    if doubt:
+        return Wait(Reason.HOST_UNCERTAIN, doubt)
+    if any(seat.news is None for seat in seen.seats):
+        return Wait(Reason.LISTENING, "this operator is new and has not heard of all hosts yet")
+    leaving = [seat.member for seat in seen.seats if seat.pod and seat.pod.deleting]
+    if leaving:
+        words = ", ".join(f"host {member.host} of slice {member.slice}" for member in leaving[:4])
+        return Leave(Reason.DRAINING, f"the pod of {words} is being deleted")
+    if not all(seat.report and seat.report.phase in AT_WORK for seat in seen.seats):
+        return Wait(Reason.JOINING, "hosts are joining the world")
+    if edit := _find_edit(plan, seen):
+        return Leave(Reason.EDITED, edit)
+    if returned := _find_returned(plan, seen):
+        return Leave(Reason.GROWING, f"{_name(returned)} back")
+    return Wait(Reason.TRAINING)
+
+
+def _suspend(seen: Observed) -> Decision:
+    stillest = min((seat.news.still for seat in seen.seats if seat.news), default=seen.hearing.listening)
+    if stillest < SAVE_SECONDS:
+        return Leave(Reason.SUSPENDING, "saving, then giving all pods back")
+    words = f"suspended without a save: no host has made progress for {span(stillest)}"
+    end = End(Cause(reason=Reason.SUSPENDED, message=words), planned=True)
+    return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
+
+
+def _find_edit(plan: Plan, seen: Observed) -> str:
+    """Return what was edited since the world was formed and takes a new one; empty: nothing was."""
+    before = seen.world.live if seen.world else None
+    words = list_changes(before, live_of(plan.spec)) if before else []
+    size = len(_current(seen))
+    if size not in plan.allowed:
+        words.append(f"spec.slices no longer allows {plural(size, 'slice')}")
+    return "; ".join(words)
+
+
+def _find_returned(plan: Plan, seen: Observed) -> list[int]:
+    """Return slices that are worth leaving the world for, to come back larger; none: it should stay as it is."""
+    if seen.hearing.announced < seconds(plan.spec.elastic.grow_cooldown) or not _has_made_a_step(seen):
+        return []
+    current = set(_current(seen))
+    able = [one for one in seen.slices if one.is_ready(_window(plan)) and one.has_standbys]
+    chosen = {one.number for one in choose_slices(plan, able, keep=tuple(current))}
+    return sorted(chosen - current) if chosen > current else []
+
+
+def _has_made_a_step(seen: Observed) -> bool:
+    """Return whether this world brought training forward: only then may it be ended for a larger one."""
+    return any(
+        seat.report and seat.report.progress and seat.report.progress.step > (seat.report.restored or 0)
+        for seat in seen.seats
+    )
+
+
+def _cause_of_change(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cause:
+    """Return why a world that left did so, by what comes after it."""
+    if plan.spec.suspend:
+        return Cause(reason=Reason.SUSPENDED, message="saved, then gave all pods back")
+    if edit := _find_edit(plan, seen):
+        return Cause(reason=Reason.EDITED, message=edit)
+    before, after = set(_current(seen)), {one.number for one in chosen}
+    words = [f"{_name(sorted(after - before))} back"] if after - before else []
+    words += [f"{_name(sorted(before - after))} away"] if before - after else []
+    return Cause(reason=Reason.RESIZED, message=", ".join(words) or "left together and formed again")
+
+
+def _too_few(plan: Plan, ready: Sequence[Slice]) -> tuple[str, str]:
+    return Reason.WAITING_FOR_SLICES, f"{len(ready)} of at least {plural(plan.allowed[0], 'slice')} ready"
+
+
+def _name(slices: Sequence[int]) -> str:
+    return f"slice {slices[0]} is" if len(slices) == 1 else f"slices {', '.join(map(str, slices))} are"
+
+
+def _current(seen: Observed) -> tuple[int, ...]:
+    return seen.world.slices if seen.world else ()
+
+
+def _window(plan: Plan) -> float:
+    return float(seconds(plan.spec.elastic.silence_after))

@@ -1,0 +1,60 @@
+"""Forming a world: which slices, in which order of processes, under which number.
+
+Slices of the world before are kept where they can be, so that what they hold in memory and on disk stays of use.
+"""
+
+from collections.abc import Sequence
+
+from trainingjob_api.live import live_of
+from trainingjob_api.world import Member, World
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running import lineage
+from trainingjob_operator.core.running.observe import Observed, Slice
+
+
+def choose_slices(plan: Plan, healthy: Sequence[Slice], keep: Sequence[int] = ()) -> tuple[Slice, ...]:
+    """Return the slices of the largest world that healthy ones can form, ascending; none where they are too few."""
+    size = plan.find_largest(len(healthy))
+    preferred = sorted(healthy, key=lambda one: (one.number not in keep, one.number))
+    return tuple(sorted(preferred[: size or 0], key=lambda one: one.number))
+
+
+def form_world(plan: Plan, seen: Observed, slices: Sequence[Slice]) -> World:
+    """Return the next world over slices whose hosts have all reported."""
+    hosts = [host for one in slices for host in one.hosts]
+    seated = [(host, host.pod, host.news.report) for host in hosts if host.pod and host.news]
+    generation = next_generation(seen)
+    members = tuple(
+        Member(
+            process=process,
+            slice=host.slice,
+            host=host.host,
+            pod=pod.name,
+            pod_uid=pod.uid,
+            address=pod.address,
+            node=pod.node,
+        )
+        for process, (host, pod, _) in enumerate(seated)
+    )
+    _, leader, report = seated[0]
+    return World(
+        generation=generation,
+        job_uid=seen.uid,
+        coordinator=f"[{leader.address}]:{report.port}" if ":" in leader.address else f"{leader.address}:{report.port}",
+        members=members,
+        lineage=lineage.before(seen.lineage, generation),
+        layout=plan.layout(len(slices)),
+        live=live_of(plan.spec),
+    )
+
+
+def next_generation(seen: Observed) -> int:
+    """Return a number above every generation that anything of this job has ever heard of."""
+    heard = [
+        seen.hearing.burned,
+        seen.status.world.generation if seen.status.world else 0,
+        *(attempt.generation for attempt in seen.status.attempts),
+        *(span.generation for span in seen.lineage),
+        *(news.report.generation for news in seen.hearing.news.values()),
+    ]
+    return max(heard) + 1

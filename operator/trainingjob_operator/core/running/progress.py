@@ -1,0 +1,54 @@
+"""How far training is, and what of it survives everything: read from the reports of the committed world."""
+
+from datetime import datetime
+
+from trainingjob_api.protocol import Progress
+from trainingjob_api.status import CheckpointStatus, ProgressStatus
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.observe import Observed
+from trainingjob_operator.core.running.seats import find_restored
+from trainingjob_operator.core.running.times import format_time
+
+
+def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None: no world has restored yet
+    """Return the newest step and its measures; what the world went on from, as long as it made no step itself."""
+    newest = _newest_progress(seen)
+    restored = find_restored(seen.seats)
+    total = plan.spec.training.steps
+    if newest is None:
+        old = seen.status.progress
+        if restored is None or (old is not None and old.step == restored):
+            return old
+        return ProgressStatus(step=restored, of=total, percent=_percent(restored, total))
+    return ProgressStatus(
+        step=newest.step,
+        of=total,
+        percent=_percent(newest.step, total),
+        loss=newest.loss,
+        grad_norm=newest.grad_norm,
+        learning_rate=newest.learning_rate,
+        tokens_per_second=newest.tokens_per_second,
+        step_seconds=newest.step_seconds,
+        eta_seconds=round(max(total - newest.step, 0) * newest.step_seconds) if newest.step_seconds else None,
+        evaluations=newest.evaluations or (seen.status.progress.evaluations if seen.status.progress else {}),
+    )
+
+
+def _newest_progress(seen: Observed) -> Progress | None:  # None: no step of this world was reported
+    reports = [seat.report for seat in seen.seats if seat.report]
+    steps = [report.progress for report in reports if report.progress]
+    return max(steps, key=lambda progress: (progress.step, progress.loss is not None), default=None)
+
+
+def _percent(step: int, total: int) -> float:
+    return min(round(100 * step / total, 1), 100.0)  # an edit may have come a step too late
+
+
+def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  # None: nothing is saved yet
+    """Return the newest durable step: what this world committed, or what it went on from."""
+    committed = [seat.report.committed for seat in seen.seats if seat.report and seat.report.committed is not None]
+    newest = max(committed, default=find_restored(seen.seats))
+    old = seen.status.checkpoint
+    if not newest or (old is not None and old.step == newest):
+        return old
+    return CheckpointStatus(step=newest, time=format_time(now))

@@ -1,0 +1,87 @@
+"""When a status is written, and how much of it.
+
+Transitions are written at once; fast numbers at most once in ten seconds a job; that time has passed is never a reason.
+"""
+
+import json
+from datetime import datetime
+
+from trainingjob_api.status import Attempt, Goodput, TrainingJobStatus
+from trainingjob_operator.core.remember import write_status
+from trainingjob_operator.core.running.times import seconds_between
+
+WRITE_SECONDS = 10.0
+MAX_BYTES = 60_000
+"""Room for one status, a little below what is promised: 64 KiB."""
+FEW = 5
+"""Attempts that are kept before the names of pods are given up."""
+
+
+def is_worth_writing(old: TrainingJobStatus, new: TrainingJobStatus, now: datetime) -> bool:
+    """Return whether a status should be written now: at once for a transition, at times for numbers, never for time."""
+    if _slow(old) != _slow(new):
+        return True
+    if _without_time(old) == _without_time(new):
+        return False
+    written_until = sum(old.goodput.seconds.values())
+    return seconds_between(old.start_time, now) - written_until >= WRITE_SECONDS
+
+
+def fit(status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status cut down to what an object may hold: least wanted first, and no more than must be."""
+    for shorten in (_without_old_logs, _with_few_attempts, _without_pods, _with_one_attempt):
+        if _size(status) <= MAX_BYTES:
+            break
+        status = shorten(status)
+    return status
+
+
+def _slow(status: TrainingJobStatus) -> object:
+    """Return what is written as soon as it changes."""
+    return status.model_copy(
+        update={
+            "conditions": tuple(
+                (one.type, one.status, one.reason, one.observed_generation) for one in status.conditions
+            ),
+            "progress": status.progress is None,
+            "checkpoint": status.checkpoint is None,
+            "attempts": tuple(attempt.model_copy(update={"last_step": None}) for attempt in status.attempts),
+            "goodput": None,
+            "running_seconds": None,
+            "display": (status.display.slices, status.display.mesh, status.display.reason),
+        }
+    ).__dict__
+
+
+def _without_time(status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status without what the mere passing of time changes."""
+    shown = status.display.model_copy(update={"goodput": ""})
+    return status.model_copy(update={"goodput": Goodput(), "running_seconds": 0.0, "display": shown})
+
+
+def _without_old_logs(status: TrainingJobStatus) -> TrainingJobStatus:
+    old = tuple(_without_log(attempt) for attempt in status.attempts[:-1])
+    return status.model_copy(update={"attempts": old + status.attempts[-1:]})
+
+
+def _without_log(attempt: Attempt) -> Attempt:
+    cause = attempt.cause.model_copy(update={"log": ""}) if attempt.cause else None
+    return attempt.model_copy(update={"cause": cause})
+
+
+def _with_few_attempts(status: TrainingJobStatus) -> TrainingJobStatus:
+    return status.model_copy(update={"attempts": status.attempts[-FEW:]})
+
+
+def _without_pods(status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status without the names of the world's pods: the hash of the members is enough to know them by."""
+    world = status.world.model_copy(update={"pods": ()}) if status.world else None
+    return status.model_copy(update={"world": world})
+
+
+def _with_one_attempt(status: TrainingJobStatus) -> TrainingJobStatus:
+    return status.model_copy(update={"attempts": status.attempts[-1:]})
+
+
+def _size(status: TrainingJobStatus) -> int:
+    return len(json.dumps(write_status(status), ensure_ascii=False).encode())

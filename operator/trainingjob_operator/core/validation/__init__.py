@@ -1,0 +1,1 @@
+"""Validation: the one verdict on a spec, and what people read about its fields."""

@@ -1,0 +1,220 @@
+"""The reference of the spec's fields: what each means, what it may hold, which rules look at it, whether it may change.
+
+Everything here is read from where it is enforced: the schema, the rules' own first lines, the API server's rules. So
+`trainingjob explain` and the page of fields cannot say what is not so.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+from trainingjob_api.cel import SPEC_RULES
+from trainingjob_api.schema import spec_schema
+from trainingjob_api.wording import PATTERNS
+from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.validation import validate_sizes
+from trainingjob_operator.core.validation.field_units import find_unit
+from trainingjob_operator.core.validation.rule import AnyRule
+from trainingjob_operator.core.validation.validate import RULES, WARNINGS
+
+UNCHANGED = "self == oldSelf"
+"""The API server's rule about what may never change."""
+CANNOT_CHANGE = "cannot change: "
+"""Begins the message of every rule about that."""
+_TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text"}
+_NUMBERS = ("integer", "number")
+
+type Names = tuple[str, ...]
+"""The names on the way to a field, below `spec`."""
+
+
+@dataclass(frozen=True)
+class FieldReference:
+    """All that is known of one field. `path` marks the items of lists: `spec.data.train[].name`."""
+
+    path: str
+    type: str
+    meaning: str
+    unit: str
+    """Of a number; empty: it has none, or the type says it."""
+    allowed: str
+    """Bounds or choices in words; empty: the type says all."""
+    required: bool
+    default: Any
+    """None: unset."""
+    frozen: str
+    """Why it may not change while the job lives; empty: it may."""
+    rules: tuple[str, ...]
+    """What must hold, a sentence each."""
+    warnings: tuple[str, ...]
+    """What is legal but told of."""
+    fields: tuple[str, ...]
+    """Names of the fields below it."""
+
+    @property
+    def names(self) -> Names:
+        """Return the names on the way to the field, below `spec`."""
+        return _names(self.path)
+
+
+@cache
+def list_fields() -> tuple[FieldReference, ...]:
+    """Return the spec and all its fields, in the order in which people write them."""
+    return tuple(_walk("spec", spec_schema(), required=True))
+
+
+def find_field(text: str) -> FieldReference | None:  # None: no field, or several, are called so
+    """Return the field of a path; `spec.` and places in lists may be left out, and what goes before where one is meant.
+
+    `spec.training.steps`, `training.steps` and `sequenceLength` are all found.
+    """
+    names = _names(text)
+    exact = [field for field in list_fields() if field.names == names]
+    endings = [field for field in list_fields() if names and field.names[-len(names) :] == names]
+    return next(iter(exact or (endings if len(endings) == 1 else [])), None)
+
+
+def nearest_fields(text: str, count: int = 4) -> tuple[str, ...]:
+    """Return the paths of the fields that a text is most like: by name first, then by the whole path."""
+    names = _names(text)
+    last = _plain(names[-1]) if names else ""
+    by_name = [field.path for field in list_fields() if field.names and _plain(field.names[-1]) == last]
+    close_names = get_close_matches(last, {_plain(field.names[-1]) for field in list_fields() if field.names}, n=count)
+    by_close_name = [
+        field.path for name in close_names for field in list_fields() if field.names and _plain(field.names[-1]) == name
+    ]
+    by_path = get_close_matches(
+        ".".join(("spec", *names)), [field.path for field in list_fields()], n=count, cutoff=0.7
+    )
+    return tuple(dict.fromkeys([*by_name, *by_path, *by_close_name]))[:count]
+
+
+def fields_below(field: FieldReference) -> tuple[FieldReference, ...]:
+    """Return all fields below one, at every depth."""
+    return tuple(one for one in list_fields() if one.names[: len(field.names)] == field.names and one != field)
+
+
+def _walk(path: str, node: dict[str, Any], *, required: bool) -> Iterator[FieldReference]:
+    item = node.get("items", {})
+    below = node.get("properties") or item.get("properties") or {}
+    yield _describe(path, node, tuple(below), required=required)
+    inside = item if "properties" in item else node
+    for name, child in below.items():
+        place = f"{path}[].{name}" if inside is item else f"{path}.{name}"
+        yield from _walk(place, child, required=name in inside.get("required", ()))
+
+
+def _describe(path: str, node: dict[str, Any], fields: tuple[str, ...], *, required: bool) -> FieldReference:
+    names = _names(path)
+    has_unit = node.get("type") in _NUMBERS or "x-kubernetes-int-or-string" in node
+    return FieldReference(
+        path=path,
+        type=_type(node),
+        meaning=node.get("description", ""),
+        unit=(find_unit(names) or "") if has_unit else "",
+        allowed=_allowed(node),
+        required=required,
+        default=node.get("default"),
+        frozen=_frozen(names),
+        rules=(*_sentences(names, (*RULES, *validate_sizes.RULES)), *_cel_messages(names)),
+        warnings=_sentences(names, (*WARNINGS, *validate_sizes.WARNINGS)),
+        fields=fields,
+    )
+
+
+def _type(node: dict[str, Any]) -> str:
+    if "x-kubernetes-int-or-string" in node:
+        return "amount"
+    match node.get("type"):
+        case "array":
+            return f"list of {'objects' if 'properties' in node['items'] else _type(node['items'])}"
+        case "object":
+            return "object" if "properties" in node else "map of text"
+        case kind:
+            return "choice" if "enum" in node else _TYPES[str(kind)]
+
+
+def _allowed(node: dict[str, Any]) -> str:
+    if "enum" in node:
+        return ", ".join(node["enum"])
+    if node.get("type") in _NUMBERS:
+        least = f"{'above' if node.get('exclusiveMinimum') else 'at least'} {_number(node['minimum'])}"
+        return f"{least}, {'below' if node.get('exclusiveMaximum') else 'at most'} {_number(node['maximum'])}"
+    if "pattern" in node:
+        return PATTERNS[node["pattern"]]
+    choices = [f"of {', '.join(item['enum'])}"] if "enum" in (item := node.get("items", {})) else []
+    lengths = [
+        f"{words} {plural(node[key], unit)}"
+        for key, words, unit in (
+            ("minLength", "at least", "character"),
+            ("maxLength", "at most", "character"),
+            ("minItems", "at least", "item"),
+            ("maxItems", "at most", "item"),
+            ("maxProperties", "at most", "item"),
+        )
+        if key in node
+    ]
+    return ", ".join([*choices, *lengths])
+
+
+def _number(number: float) -> str:
+    """Return a bound as people write it in a spec."""
+    return f"{number:g}" if isinstance(number, float) else str(number)
+
+
+def _frozen(names: Names) -> str:
+    """Return why the API server lets nobody change a field; the rule of an object around it counts too."""
+    messages = [
+        rule["message"].removeprefix(CANNOT_CHANGE)
+        for path, rules in SPEC_RULES.items()
+        if names[: len(place := _without_lists(path))] == place
+        for rule in rules
+        if rule["rule"] == UNCHANGED
+    ]
+    return next(iter(messages), "")
+
+
+def _without_lists(path: Names) -> Names:
+    """Return the names of a path of the schema, whose lists have a step to their items."""
+    return tuple(name for name in path if name != "[]")
+
+
+def _cel_messages(names: Names) -> tuple[str, ...]:
+    """Return what else the API server itself checks at a field."""
+    found: list[str] = []
+    for path, rules in SPEC_RULES.items():
+        place = _without_lists(path)
+        for rule in rules:
+            field = rule.get("fieldPath", "").removeprefix(".")
+            at = (*place, field) if field else place
+            if at == names and not rule["message"].startswith(CANNOT_CHANGE):
+                found.append(rule["message"])
+    return tuple(found)
+
+
+def _sentences(names: Names, rules: Iterable[AnyRule]) -> tuple[str, ...]:
+    """Return the first lines of the rules that look at a field. Of the spec as a whole, all do: that says nothing."""
+    if not names:
+        return ()
+    return tuple(
+        str(rule.check.__doc__).partition("\n")[0] for rule in rules if any(_meet(names, read) for read in rule.reads)
+    )
+
+
+def _meet(names: Names, read: str) -> bool:
+    """Return whether a rule that reads one path looks at the other, or at what is in it."""
+    return all(mine == theirs for mine, theirs in zip(names, read.split("."), strict=False))
+
+
+def _names(path: str) -> Names:
+    """Return the names of a path, without `spec` and places in lists."""
+    names = tuple(re.sub(r"\[[^\]]*\]", "", path).strip(".").split("."))
+    names = names[1:] if names[0] == "spec" else names
+    return tuple(name for name in names if name)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")

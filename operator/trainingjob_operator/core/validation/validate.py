@@ -1,0 +1,134 @@
+"""The one verdict on a TrainingJob: webhook, condition and command line all ask here.
+
+Everything is checked, and everything that is wrong is said at once.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.parse import Parsed, parse_spec
+from trainingjob_api.problem import Problem, in_order
+from trainingjob_api.wording import show
+from trainingjob_operator.core.names import MAX_LABEL, longest_pod_name
+from trainingjob_operator.core.planner.choice import Choice
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.planning import Sizes, assemble, find_slice, plan_sizes
+from trainingjob_operator.core.planner.strategy import settle
+from trainingjob_operator.core.planner.ways_out import suggest_ways_out
+from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.validation import (
+    validate_data,
+    validate_experts,
+    validate_learning,
+    validate_machine,
+    validate_rules,
+    validate_running,
+    validate_sizes,
+    validate_storage,
+)
+from trainingjob_operator.core.validation.rule import apply_rules
+
+RULES = (
+    *validate_machine.RULES,
+    *validate_rules.RULES,
+    *validate_learning.RULES,
+    *validate_experts.RULES,
+    *validate_data.RULES,
+    *validate_storage.RULES,
+    *validate_running.RULES,
+)
+WARNINGS = (
+    *validate_machine.WARNINGS,
+    *validate_rules.WARNINGS,
+    *validate_learning.WARNINGS,
+    *validate_experts.WARNINGS,
+    *validate_data.WARNINGS,
+    *validate_storage.WARNINGS,
+    *validate_running.WARNINGS,
+)
+_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A verdict. There is a plan exactly where there are no problems."""
+
+    spec: TrainingJobSpec | None
+    """None: too little of it can be used."""
+    plan: Plan | None
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+
+
+def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Checked:
+    """Return the verdict on a job: its plan, or all problems at once, and what is legal but wasteful."""
+    parsed, choice = _settle(parse_spec(raw_spec), hardware)
+    sizes = _plan_sizes(parsed, hardware)
+    problems = in_order(
+        [
+            *parsed.problems,
+            *check_name(name, parsed, hardware),
+            *apply_rules(RULES, parsed, hardware),
+            *(_check_sizes(parsed.spec, sizes) if parsed.spec else ()),
+        ]
+    )
+    plan = None
+    if parsed.spec and not problems:
+        shape = find_slice(parsed.spec, hardware)
+        assert shape, "a rule refuses every slice that the hardware table does not have"  # noqa: S101
+        plan = assemble(parsed.spec, shape, sizes, choice)
+    warnings = in_order([*apply_rules(WARNINGS, parsed, hardware), *(_warn_of_plan(plan, sizes) if plan else ())])
+    return Checked(parsed.spec, plan, tuple(problems), tuple(warnings))
+
+
+def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Problem]:
+    """The name is the beginning of its pods' names, which are labels and host names at once."""
+    path = "metadata.name"
+    if not name:
+        yield Problem(path, name, "is missing: a TrainingJob needs a name.")
+        return
+    if not _NAME.fullmatch(name):
+        message = f"{show(name)} must be lower-case letters, digits and `-`, with a letter first and no `-` last."
+        slug = re.sub(r"[^a-z0-9]+", "-", name[:MAX_LABEL].lower()).strip("-").lstrip("0123456789-")
+        yield Problem(path, name, message, (slug,) if slug else ())
+    shape = find_slice(parsed.spec, hardware) if parsed.spec and parsed.is_intact(("slices",)) else None
+    num_slices, num_hosts = (parsed.spec.slices.most, shape.num_hosts) if parsed.spec and shape else (1, 1)
+    pod = longest_pod_name(name, num_slices, num_hosts)
+    excess = len(pod) - MAX_LABEL
+    if excess > 0:
+        message = (
+            f"{show(name)} has {plural(len(name), 'character')}: its longest pod name would have {len(pod)}, but "
+            f"{MAX_LABEL} are allowed. Drop {plural(excess, 'character')}."
+        )
+        yield Problem(path, name, message, (name[:-excess].rstrip("-"),) if _NAME.fullmatch(name) else ())
+
+
+def _settle(parsed: Parsed, hardware: Hardware) -> tuple[Parsed, Choice | None]:
+    """Return the spec with its mesh written out, where the planner is to choose it and everything it needs is known."""
+    shape = find_slice(parsed.spec, hardware) if parsed.spec else None
+    if parsed.spec is None or shape is None or not parsed.is_intact(validate_sizes.READS):
+        return parsed, None
+    spec, choice = settle(parsed.spec, shape)
+    return replace(parsed, spec=spec), choice
+
+
+def _plan_sizes(parsed: Parsed, hardware: Hardware) -> Sizes:
+    """Return the outcome of each size; none where the slices are not known, or what a size is made from."""
+    shape = find_slice(parsed.spec, hardware) if parsed.spec else None
+    if parsed.spec is None or shape is None or not parsed.is_intact(validate_sizes.READS):
+        return {}
+    return suggest_ways_out(plan_sizes(parsed.spec, shape), parsed.spec, shape, hardware)
+
+
+def _check_sizes(spec: TrainingJobSpec, sizes: Sizes) -> Iterator[Problem]:
+    for rule in validate_sizes.RULES:
+        yield from rule.check(spec, sizes)
+
+
+def _warn_of_plan(plan: Plan, sizes: Sizes) -> Iterator[Problem]:
+    for warning in validate_sizes.WARNINGS:
+        yield from warning.check(plan, sizes)

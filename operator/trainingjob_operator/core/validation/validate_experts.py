@@ -1,0 +1,93 @@
+"""Rules about a mixture of experts."""
+
+from collections.abc import Iterator
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem
+from trainingjob_operator.core.planner.mesh import divisors, nearest_divisors
+from trainingjob_operator.core.units import percent
+from trainingjob_operator.core.validation.rule import Rule
+
+PATH = "spec.model.experts"
+DEAR = 0.5
+"""Work of sending tokens to experts and back, as a share of the experts' own, above which it is worth a warning."""
+
+
+def check_per_token(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A token cannot go to more experts than there are."""
+    experts = spec.model.experts
+    if experts and experts.per_token > experts.count:
+        message = f"{experts.per_token} is above spec.model.experts.count, {experts.count}."
+        yield Problem(f"{PATH}.perToken", experts.per_token, message, (str(experts.count),))
+
+
+def check_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The weight of a token's only expert must not be scaled to 1: the router would learn nothing from the loss."""
+    experts = spec.model.experts
+    if experts and experts.normalize_weights and experts.per_token == 1:
+        message = "with one expert a token its weight is always 1, and the router learns nothing from the loss."
+        yield Problem(f"{PATH}.normalizeWeights", experts.normalize_weights, message, ("false",))
+
+
+def check_group_length(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Groups must divide a sequence evenly."""
+    experts, length = spec.model.experts, spec.training.sequence_length
+    if experts and experts.group_length and length % experts.group_length:
+        message = f"{experts.group_length} does not divide spec.training.sequenceLength, {length}."
+        nearest = tuple(str(near) for near in nearest_divisors(length, experts.group_length))
+        yield Problem(f"{PATH}.groupLength", experts.group_length, message, nearest)
+
+
+def warn_of_useless_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Places beyond room for all tokens are never used."""
+    experts = spec.model.experts
+    if experts and experts.per_token <= experts.count < experts.capacity_factor * experts.per_token:
+        room = experts.count / experts.per_token
+        message = (
+            f"{experts.capacity_factor:g} is no better than {room:g}, which is room for all tokens in each expert."
+        )
+        yield Problem(f"{PATH}.capacityFactor", experts.capacity_factor, message, (f"{room:g}",))
+
+
+def warn_of_little_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Fewer places than tokens are dropped even where experts get equally many."""
+    experts = spec.model.experts
+    if experts and experts.capacity_factor < 1:
+        message = f"at least {percent(1 - experts.capacity_factor)} of what the router picks finds no place."
+        yield Problem(f"{PATH}.capacityFactor", experts.capacity_factor, message, ("1",))
+
+
+def warn_of_long_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Sending tokens to their experts costs more in long groups, up to more than the experts themselves."""
+    experts, length, width = spec.model.experts, spec.training.sequence_length, spec.model.mlp_dim
+    if experts is None or length % (tokens := experts.tokens_of_group(length)):
+        return
+    if _sending(tokens, width) > DEAR:
+        message = (
+            f"in groups of {tokens} tokens, sending them to experts of width {width} and back is "
+            f"{percent(_sending(tokens, width))} of the work of the experts."
+        )
+        cheap = [divisor for divisor in divisors(length) if _sending(divisor, width) <= DEAR / 2]
+        yield Problem(f"{PATH}.groupLength", experts.group_length, message, tuple(str(one) for one in cheap[-1:]))
+
+
+def _sending(tokens: int, width: int) -> float:
+    """Return the work of sending tokens to their places and back, as a share of what experts do there.
+
+    Each place costs a product with all tokens of the group on both ways, and then three products with the width.
+    """
+    return 2 * tokens / (3 * width)
+
+
+_EXPERTS = ("model.experts",)
+
+RULES = (
+    Rule(_EXPERTS, check_per_token),
+    Rule(_EXPERTS, check_weights),
+    Rule((*_EXPERTS, "training.sequenceLength"), check_group_length),
+)
+WARNINGS = (
+    Rule(_EXPERTS, warn_of_useless_capacity),
+    Rule(_EXPERTS, warn_of_little_capacity),
+    Rule((*_EXPERTS, "training.sequenceLength", "model.mlpDim"), warn_of_long_groups),
+)

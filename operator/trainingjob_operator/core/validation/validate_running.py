@@ -1,0 +1,158 @@
+"""Rules about pods, scheduling and elasticity."""
+
+from collections.abc import Iterator, Sequence
+
+from trainingjob_api.base import seconds
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem
+from trainingjob_api.running import Elastic, EnvVar
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.validation.quantity import parse_bytes, parse_quantity
+from trainingjob_operator.core.validation.rule import HardwareRule, Rule
+
+RESERVED_ENV = (
+    "TRAININGJOB_",
+    "MEGASCALE_",
+    "JAX_COORDINATOR_",
+    "JAX_NUM_PROCESSES",
+    "JAX_PLATFORMS",
+    "JAX_PROCESS_ID",
+)
+"""Beginnings of names that say what a world is, and which devices it has: that follows from the plan."""
+SECRET_ENDINGS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "ACCESS_KEY")
+DEVICE_COUNT_FLAG = "xla_force_host_platform_device_count"
+MIN_MEMORY = "256Mi"
+"""Python with JAX does not start on less."""
+MIN_SILENCE = 2
+"""Seconds. Agents report about once a second."""
+
+
+def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Each variable has one name, one value, and none of those that make worlds."""
+    for number, variable in enumerate(spec.runtime.env):
+        at = f"spec.runtime.env[{number}]"
+        given = _given(variable)
+        if len(given) != 1:
+            found = f"has {' and '.join(given)}" if given else "has no value"
+            message = f"{variable.name} {found}: write exactly one of value, secretKeyRef and configMapKeyRef."
+            yield Problem(at, variable.name, message)
+        if variable.name.startswith(RESERVED_ENV):
+            message = f"{variable.name} says what a world is, and worlds are formed by the operator: leave it out."
+            yield Problem(f"{at}.name", variable.name, message)
+        if variable.name in {earlier.name for earlier in spec.runtime.env[:number]}:
+            yield Problem(f"{at}.name", variable.name, f"{variable.name} is set twice; keep one of the two.")
+
+
+def check_resources(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A host needs some CPU, and enough memory to start."""
+    cpu, memory = spec.runtime.resources.cpu, spec.runtime.resources.memory
+    if parse_quantity(cpu) == 0:
+        yield Problem("spec.runtime.resources.cpu", cpu, f"{cpu} is none: a host needs some CPU.", ("100m", "1"))
+    elif parse_quantity(cpu) > 1024:
+        message = f"{cpu} is more cores than a machine has: 1 is one core, 500m is half a core."
+        yield Problem("spec.runtime.resources.cpu", cpu, message)
+    if parse_bytes(memory) < parse_bytes(MIN_MEMORY):
+        message = f"{memory} is too little: the trainer does not start on less than {MIN_MEMORY}."
+        yield Problem("spec.runtime.resources.memory", memory, message, (MIN_MEMORY,))
+
+
+def check_pull_secrets(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Pull secrets are a set to the API server."""
+    secrets: Sequence[str] = spec.runtime.image_pull_secrets
+    for number, secret in enumerate(secrets):
+        if secret in secrets[:number]:
+            yield Problem(f"spec.runtime.imagePullSecrets[{number}]", secret, f"{secret} is in the list twice.")
+
+
+def check_tolerations(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Tolerations must be ones that the API server takes; a pod that it refuses would never be seen."""
+    for number, toleration in enumerate(spec.scheduling.tolerations):
+        at = f"spec.scheduling.tolerations[{number}]"
+        if toleration.operator == "Exists" and toleration.value:
+            message = f"{toleration.value} is not compared by Exists: leave it out, or write operator: Equal."
+            nearest = (f"{at}.operator: Equal",) if toleration.key else ()
+            yield Problem(f"{at}.value", toleration.value, message, nearest)
+        if toleration.operator == "Equal" and toleration.key is None:
+            message = "is missing: Equal compares one taint. Operator Exists without a key tolerates every taint."
+            yield Problem(f"{at}.key", None, message)
+        if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+            message = "only goes with effect: NoExecute."
+            nearest = (f"{at}.effect: NoExecute",)
+            yield Problem(f"{at}.tolerationSeconds", toleration.toleration_seconds, message, nearest)
+
+
+def check_node_selector(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
+    """The accelerator's own node labels follow from `slices`."""
+    shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
+    for key, value in shape.node_labels if shape else ():
+        written = spec.scheduling.node_selector.get(key, value)
+        if written != value:
+            message = f"{written} contradicts spec.slices, from which {value} follows; leave it out."
+            yield Problem(f"spec.scheduling.nodeSelector.{key}", written, message, (value,))
+
+
+def check_silence(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A host cannot be silent sooner than it would have spoken."""
+    silence = spec.elastic.silence_after
+    if seconds(silence) < MIN_SILENCE:
+        message = f"{silence} is too short: a healthy host reports about once a second."
+        yield Problem("spec.elastic.silenceAfter", silence, message, (f"{MIN_SILENCE}s",))
+
+
+def warn_of_idle_cooldown(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A job of a fixed size never grows."""
+    cooldown = spec.elastic.grow_cooldown
+    if spec.slices.count is not None and seconds(cooldown) != seconds(Elastic().grow_cooldown):
+        message = f"{cooldown} has no effect: a job with `count` never grows; `min` and `max` make it elastic."
+        yield Problem("spec.elastic.growCooldown", cooldown, message)
+
+
+def warn_of_moving_image(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """All hosts of a world must run one program, also those that come later."""
+    image = spec.runtime.image or ""
+    name, _, digest = image.partition("@")
+    tag = name.rpartition("/")[2].partition(":")[2]
+    if image and not digest and tag in ("", "latest"):
+        message = f"{image} may be another image tomorrow, when a lost host comes back: name a version or a digest."
+        yield Problem("spec.runtime.image", image, message)
+
+
+def warn_of_plain_secrets(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Whoever may read the job may read a secret that stands in it."""
+    for number, variable in enumerate(spec.runtime.env):
+        if variable.value and variable.name.upper().endswith(SECRET_ENDINGS):
+            message = f"{variable.name} looks like a secret, and the job can be read by many: take it by secretKeyRef."
+            yield Problem(f"spec.runtime.env[{number}].value", None, message)
+
+
+def warn_of_idle_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The devices of a host follow from the slices."""
+    for number, variable in enumerate(spec.runtime.env):
+        if variable.name == "XLA_FLAGS" and DEVICE_COUNT_FLAG in (variable.value or ""):
+            message = f"--{DEVICE_COUNT_FLAG} has no effect: the devices of a host follow from spec.slices.topology."
+            yield Problem(f"spec.runtime.env[{number}].value", variable.value, message)
+
+
+def _given(variable: EnvVar) -> list[str]:
+    values = {
+        "value": variable.value,
+        "secretKeyRef": variable.secret_key_ref,
+        "configMapKeyRef": variable.config_map_key_ref,
+    }
+    return [name for name, value in values.items() if value is not None]
+
+
+RULES: tuple[Rule | HardwareRule, ...] = (
+    Rule(("runtime.env",), check_env),
+    Rule(("runtime.resources",), check_resources),
+    Rule(("runtime.imagePullSecrets",), check_pull_secrets),
+    Rule(("scheduling.tolerations",), check_tolerations),
+    HardwareRule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
+    Rule(("elastic.silenceAfter",), check_silence),
+)
+WARNINGS = (
+    Rule(("slices.count", "elastic.growCooldown"), warn_of_idle_cooldown),
+    Rule(("runtime.image",), warn_of_moving_image),
+    Rule(("runtime.env",), warn_of_plain_secrets),
+    Rule(("runtime.env",), warn_of_idle_flags),
+)

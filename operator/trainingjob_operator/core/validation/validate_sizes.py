@@ -1,0 +1,160 @@
+"""Verdicts on the sizes of a job: the smallest must be able to train, the others should.
+
+A job waits below its smallest size, so that one must work. A larger size that cannot is left out, with a warning.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem
+from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.planning import Sizes
+from trainingjob_operator.core.planner.sizes import TOO_LARGE
+from trainingjob_operator.core.units import percent, plural, runs, size
+from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
+from trainingjob_operator.core.validation.rule import PlanWarning, SizesRule
+
+READS = (
+    "slices",
+    "parallelism",
+    "model",
+    "training.globalBatchSize",
+    "training.sequenceLength",
+    "training.maxPerDeviceBatch",
+    "precision",
+    "memory",
+)
+"""The fields that the plan of a size is made from."""
+WASTE = 0.1
+"""Share of padding rows above which a batch is worth a warning."""
+IDLE = 0.25
+"""Share of its time that a stage may wait before it is worth a warning."""
+MIB = 2**20
+
+
+def check_smallest(_spec: TrainingJobSpec, sizes: Sizes) -> list[Problem]:
+    """The job must be able to train at its smallest size: the mesh fills it, divides the model, and leaves memory."""
+    smallest = next(iter(sizes.values()), None)
+    return smallest if isinstance(smallest, list) else []
+
+
+def check_asked(spec: TrainingJobSpec, sizes: Sizes) -> Iterator[Problem]:
+    """Each size that is written out in `slices.allowed` must be able to train."""
+    for place, num_slices in enumerate(spec.slices.allowed or ()):
+        outcome = sizes.get(num_slices)
+        if isinstance(outcome, list) and num_slices != spec.slices.fewest:
+            message = f"the job cannot train on {plural(num_slices, 'slice')}: {outcome[0].path}: {outcome[0].message}"
+            yield Problem(f"spec.slices.allowed[{place}]", num_slices, message)
+
+
+def warn_of_sizes(_plan: Plan, sizes: Sizes) -> Iterator[Problem]:
+    """A larger size that cannot train is left out."""
+    reasons: dict[str, list[tuple[int, Problem]]] = defaultdict(list)
+    for num_slices, outcome in sizes.items():
+        for problem in outcome if isinstance(outcome, list) else ():
+            reasons[problem.path].append((num_slices, problem))
+    for path, found in reasons.items():
+        numbers = [num_slices for num_slices, _ in found]
+        _, first = found[0]
+        message = f"the job never trains on {runs(numbers)} slices. On {plural(numbers[0], 'slice')}: {first.message}"
+        # What saves memory does so at every size; a degree or a dim that suits one size need not suit the others.
+        yield Problem(path, first.value, message, first.nearest if path == TOO_LARGE else ())
+
+
+def warn_of_padding(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+    """A batch that does not fill the batch shards of a size is padded there; the worst size speaks for all."""
+    batch = plan.spec.training.global_batch_size
+    layouts = [size.layout for size in plan.sizes if size.layout]
+    worst = max(layouts, key=lambda layout: layout.padding_rows)
+    waste = _waste(batch, _ways(worst))
+    if waste > WASTE:
+        shards = f"{worst.batch_shards} batch shards"
+        parts = f"{worst.microbatches} microbatches on the {shards}" if worst.microbatches > 1 else shards
+        message = (
+            f"{batch} does not fill the {parts} of {plural(worst.num_slices, 'slice')}: "
+            f"{percent(waste)} of the work is padding there."
+        )
+        nearest = _nearest_batches(batch, {_ways(layout) for layout in layouts})
+        yield Problem("spec.training.globalBatchSize", batch, message, nearest)
+
+
+def warn_of_idle_stages(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+    """A pipeline with few microbatches leaves its stages waiting; the worst size speaks for all."""
+    layouts = [size.layout for size in plan.sizes if size.layout]
+    worst = max(layouts, key=_idle)
+    if _idle(worst) > IDLE:
+        stages = worst.num_stages
+        message = (
+            f"{worst.microbatches} microbatches in {stages} stages leave each stage idle for "
+            f"{percent(_idle(worst))} of the time on {plural(worst.num_slices, 'slice')}: a larger "
+            "spec.training.globalBatchSize or fewer stages make more of them."
+        )
+        yield Problem("spec.parallelism.pipeline.microbatches", plan.spec.parallelism.pipeline.microbatches, message)
+
+
+def warn_of_whole_optimizer(plan: Plan, sizes: Sizes) -> Iterator[Problem]:
+    """What the optimizer keeps cannot be split over `data` where that axis has degree 1 at every size."""
+    del sizes
+    layouts = [size.layout for size in plan.sizes if size.layout]
+    asked = plan.spec.parallelism.shard_optimizer_over_data
+    if asked and all(one.ici.data * one.dcn.data == 1 for one in layouts):
+        message = "has no effect: the axis data has degree 1 inside and across slices."
+        yield Problem("spec.parallelism.shardOptimizerOverData", asked, message, ("false",))
+
+
+def warn_of_host_memory(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+    """The devices of a `cpu` host live in its own memory, which must hold what they need."""
+    estimates = [size.memory.total for size in plan.sizes if size.memory]
+    if plan.shape.platform != "cpu":
+        return
+    need = max(estimates) * plan.shape.devices_per_host
+    memory = plan.spec.runtime.resources.memory
+    if need > parse_bytes(memory):
+        message = (
+            f"{memory} is less than what the {plural(plan.shape.devices_per_host, 'device')} of a host need by the "
+            f"estimate, {size(need)}: the trainer may be killed for memory."
+        )
+        nearest = (format_bytes(-(-need // (256 * MIB)) * 256 * MIB),)
+        yield Problem("spec.runtime.resources.memory", memory, message, nearest)
+
+
+RULES = (SizesRule(READS, check_smallest), SizesRule(READS, check_asked))
+WARNINGS = (
+    PlanWarning(READS, warn_of_sizes),
+    PlanWarning(READS, warn_of_padding),
+    PlanWarning(READS, warn_of_idle_stages),
+    PlanWarning(READS, warn_of_whole_optimizer),
+    PlanWarning((*READS, "runtime.resources.memory"), warn_of_host_memory),
+)
+
+
+def _idle(layout: Layout) -> float:
+    """Return the share of its time in which a stage of the pipeline has nothing to do."""
+    waiting = layout.num_stages - 1
+    return waiting / (layout.microbatches + waiting)
+
+
+def _ways(layout: Layout) -> int:
+    """Return how many ways a batch is cut at least: any multiple of it needs no padding."""
+    return layout.batch_shards * layout.microbatches
+
+
+def _waste(batch: int, shards: int) -> float:
+    """Return the share of padding rows in a batch that is split so many ways."""
+    rows = -(-batch // shards) * shards
+    return (rows - batch) / rows
+
+
+def _nearest_batches(batch: int, splits: set[int]) -> tuple[str, ...]:
+    """Return the next smaller and the next larger batch that fill all sizes well; each splits it in its own ways.
+
+    Of the multiples of the most shards, all do from ten times these on.
+    """
+    most = max(splits)
+    multiples = range(most, 11 * most + 1, most)
+    good = [multiple for multiple in multiples if all(_waste(multiple, split) <= WASTE for split in splits)]
+    below = [multiple for multiple in good if multiple < batch][-1:]
+    above = [multiple for multiple in good if multiple > batch][:1]
+    return tuple(str(multiple) for multiple in (*below, *above))

@@ -1,0 +1,132 @@
+"""Rules about storage: where checkpoints and compiled programs lie, and what is kept."""
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem
+from trainingjob_operator.core.names import free_name
+from trainingjob_operator.core.planner.mesh import nearest_multiples
+from trainingjob_operator.core.validation.folders import is_below, is_reserved
+from trainingjob_operator.core.validation.rule import Rule
+
+MOUNTS = "runtime.volumes"
+
+
+def check_checkpoint_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Checkpoints must outlive the pod: they lie in a folder of a writable volume."""
+    uri = PurePosixPath(spec.checkpoint.uri)
+    mounts = [volume for volume in spec.runtime.volumes if uri.is_relative_to(volume.mount_path)]
+    volume = max(mounts, key=lambda volume: len(PurePosixPath(volume.mount_path).parts), default=None)
+    path, name = "spec.checkpoint.uri", uri.name or "run"
+    nearest = tuple(f"{mount.rstrip('/')}/{name}" for mount in _writable_mounts(spec))
+    if ".." in uri.parts:
+        yield Problem(path, str(uri), f"{uri} steps upwards: name the folder itself.")
+    elif volume is None:
+        message = f"{uri} is on none of spec.runtime.volumes: checkpoints there would end with the pod."
+        if not nearest:
+            message += " Mount a PersistentVolumeClaim that all hosts share, and name a folder below it."
+        yield Problem(path, str(uri), message, nearest)
+    elif volume.read_only:
+        yield Problem(path, str(uri), f"{uri} is on the volume {volume.name}, which is mounted read-only.", nearest)
+    elif len(uri.parts) < 3 or uri == PurePosixPath(volume.mount_path):
+        message = f"{uri} is the top of a volume: a job owns its folder alone, so give it one below."
+        yield Problem(path, str(uri), message, (f"{volume.mount_path.rstrip('/')}/run",))
+
+
+def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Volumes have names and mount paths of their own, away from the pod's."""
+    taken = {volume.name for volume in spec.runtime.volumes}
+    for number, volume in enumerate(spec.runtime.volumes):
+        at, earlier = f"spec.runtime.volumes[{number}]", spec.runtime.volumes[:number]
+        nearest = (_free_mount(spec, volume.name),)
+        mount = PurePosixPath(volume.mount_path)
+        if volume.name in {one.name for one in earlier}:
+            message = f"{volume.name} is the name of another volume."
+            free = free_name(volume.name, taken, MAX_SHORT_NAME)
+            taken.add(free)
+            yield Problem(f"{at}.name", volume.name, message, (free,))
+        if ".." in mount.parts:
+            yield Problem(f"{at}.mountPath", volume.mount_path, f"{mount} steps upwards: name the folder itself.")
+        elif is_reserved(volume.mount_path):
+            message = f"{mount} belongs to the pod itself."
+            yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
+        elif mount in {PurePosixPath(one.mount_path) for one in earlier}:
+            message = f"{mount} is the mount path of another volume."
+            yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
+
+
+def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Compiled programs need a folder that can be written."""
+    path, writable = spec.runtime.compile_cache.path, _writable_mounts(spec)
+    if path is None:
+        return
+    if ".." in PurePosixPath(path).parts or not any(is_below(path, mount) for mount in writable):
+        message = f"{path} is on no writable volume of spec.runtime.volumes; leave it out to use one of the pod's own."
+        nearest = tuple(f"{mount.rstrip('/')}/compile-cache" for mount in writable)
+        yield Problem("spec.runtime.compileCache.path", path, message, nearest)
+
+
+def warn_of_idle_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Programs that are not kept need no folder."""
+    cache = spec.runtime.compile_cache
+    if cache.path is not None and not cache.enabled:
+        message = f"{cache.path} has no effect while the cache is off."
+        yield Problem(
+            "spec.runtime.compileCache.path", cache.path, message, ("spec.runtime.compileCache.enabled: true",)
+        )
+
+
+def warn_of_rare_saves(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A job that never saves on its way loses everything with its first failure."""
+    every, steps = spec.checkpoint.save.every_steps, spec.training.steps
+    if every > steps:
+        message = f"{every} is above spec.training.steps, {steps}: a failure before the end starts from scratch."
+        yield Problem("spec.checkpoint.save.everySteps", every, message, (str(max(steps // 10, 1)),))
+
+
+def warn_of_unsaved_keeps(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Only saved steps can be kept."""
+    keep, save = spec.checkpoint.keep.every_steps, spec.checkpoint.save.every_steps
+    if keep is not None and keep % save and keep <= spec.training.steps:
+        message = (
+            f"{keep} is not a multiple of spec.checkpoint.save.everySteps, {save}: some steps are not there to keep."
+        )
+        nearest = tuple(str(multiple) for multiple in nearest_multiples(save, keep))
+        yield Problem("spec.checkpoint.keep.everySteps", keep, message, nearest)
+
+
+def warn_of_rare_keeps(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A step above the last one is never there to keep."""
+    keep, steps = spec.checkpoint.keep.every_steps, spec.training.steps
+    if keep is not None and keep > steps:
+        message = f"{keep} is above spec.training.steps, {steps}: no step is kept for good."
+        yield Problem(
+            "spec.checkpoint.keep.everySteps", keep, message, (str(min(spec.checkpoint.save.every_steps, steps)),)
+        )
+
+
+def _writable_mounts(spec: TrainingJobSpec) -> list[str]:
+    """Return where files can be written that outlive the pod."""
+    return [one.mount_path for one in spec.runtime.volumes if not (one.read_only or is_reserved(one.mount_path))]
+
+
+def _free_mount(spec: TrainingJobSpec, name: str) -> str:
+    """Return a mount path for a volume that no other one has."""
+    taken = {str(PurePosixPath(volume.mount_path)) for volume in spec.runtime.volumes}
+    path = f"/mnt/{name}"
+    return free_name(path, taken, MAX_PATH) if path in taken else path
+
+
+RULES = (
+    Rule(("checkpoint.uri", MOUNTS), check_checkpoint_uri),
+    Rule((MOUNTS,), check_volumes),
+    Rule(("runtime.compileCache.path", MOUNTS), check_compile_cache),
+)
+WARNINGS = (
+    Rule(("runtime.compileCache",), warn_of_idle_cache_path),
+    Rule(("checkpoint.save.everySteps", "training.steps"), warn_of_rare_saves),
+    Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_unsaved_keeps),
+    Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_rare_keeps),
+)

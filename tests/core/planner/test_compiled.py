@@ -1,0 +1,55 @@
+"""The estimates held against what real compilers said of the same jobs, as `make bench-compiler` recorded it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from e2e.benchmarks.compiler_rows import ROWS
+from trainingjob_api.base import Axis
+from trainingjob_api.compiled import CompiledStep, Network
+from trainingjob_operator.core.planner.arithmetic import count_step_flops
+from trainingjob_operator.core.planner.planning import plan_job
+from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
+from trainingjob_operator.core.planner.workload import describe_workload
+
+RECORD = json.loads((Path(__file__).parents[3] / "tests/golden/compiler.json").read_text())
+MEMORY, FLOPS, TRAFFIC = 0.10, 0.05, 0.05
+SMALL = 0.01
+"""Share of the largest traffic below which a network and its axes carry but scalars and the gradients of norms."""
+
+
+def test_every_row_is_recorded() -> None:
+    assert list(RECORD) == list(ROWS)
+
+
+@pytest.mark.parametrize("row", RECORD)
+def test_memory_is_near_the_compiler_s(row: str) -> None:
+    step, (size,) = CompiledStep.model_validate(RECORD[row]), plan_job(ROWS[row]).sizes
+
+    assert size.memory
+    assert size.memory.total == pytest.approx(step.memory, rel=MEMORY)
+
+
+@pytest.mark.parametrize("row", RECORD)
+def test_flops_are_near_the_compiler_s(row: str) -> None:
+    step, (size,) = CompiledStep.model_validate(RECORD[row]), plan_job(ROWS[row]).sizes
+
+    assert size.layout
+    assert count_step_flops(describe_workload(ROWS[row]), size.layout) == pytest.approx(step.flops, rel=FLOPS)
+
+
+@pytest.mark.parametrize("row", RECORD)
+def test_traffic_is_near_the_compiler_s_along_every_axis(row: str) -> None:
+    step, plan = CompiledStep.model_validate(RECORD[row]), plan_job(ROWS[row])
+    (size,) = plan.sizes
+    assert size.layout
+    want: dict[tuple[Network, tuple[Axis, ...]], int] = {}
+    for one in step.collectives:
+        want[one.network, one.axes] = want.get((one.network, one.axes), 0) + one.bytes
+    predicted = sum_by_axes(predict_traffic(describe_workload(ROWS[row]), size.layout, plan.shape.platform))
+    floor = SMALL * max(want.values())
+
+    assert {key: bytes_ for key, bytes_ in predicted.items() if bytes_ > floor} == pytest.approx(
+        {key: bytes_ for key, bytes_ in want.items() if bytes_ > floor}, rel=TRAFFIC
+    )

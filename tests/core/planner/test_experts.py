@@ -1,0 +1,111 @@
+"""Experts in the plan: what they hold, what works on a token, what they cost in memory, and how the batch is split."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trainingjob_api.base import AXES
+from trainingjob_api.experts import Experts
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_operator.core.planner.memory import measure_device
+from trainingjob_operator.core.planner.parameters import count_active_parameters, count_parameters, list_leaves
+from trainingjob_operator.core.planner.planning import plan_job
+from trainingjob_operator.core.running.display import describe_parameters, describe_plan
+
+type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
+
+ONE = dict.fromkeys(AXES, 1)
+FOUR = {"count": 4, "perToken": 2}
+
+# capacity factor, group length -> tokens of a group, places of an expert
+PLACES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
+    "an even share": ({"capacity_factor": 1.0}, (64, 32)),
+    "a quarter more": ({}, (64, 40)),
+    "rounded up": ({"capacity_factor": 1.01}, (64, 33)),
+    "room for all": ({"capacity_factor": 2.0}, (64, 64)),
+    "never more": ({"capacity_factor": 100.0}, (64, 64)),
+    "of a group": ({"capacity_factor": 1.0, "group_length": 16}, (16, 8)),
+}
+
+
+@pytest.mark.parametrize(("changes", "want"), PLACES.values(), ids=PLACES.keys())
+def test_places_follow_from_the_sequence_alone(changes: dict[str, Any], want: tuple[int, int]) -> None:
+    experts = Experts(count=4, per_token=2, **changes)
+
+    assert (experts.tokens_of_group(64), experts.capacity(64)) == want
+
+
+def test_mixtral_has_its_published_numbers_of_parameters(make_spec: MakeSpec) -> None:
+    shape = {"vocabSize": 32000, "embedDim": 4096, "mlpDim": 14336, "numLayers": 32}
+    heads = {"numHeads": 32, "numKvHeads": 8, "headDim": 128}
+    model = make_spec({"model": shape | heads | {"experts": {"count": 8, "perToken": 2}}}).model
+
+    assert count_parameters(model) == 46_702_792_704
+    assert count_active_parameters(model) == 12_879_925_248
+
+
+def test_shared_experts_work_on_every_token(make_spec: MakeSpec) -> None:
+    alone, beside = (make_spec({"model.experts": FOUR | {"shared": shared}}).model for shared in (0, 2))
+    two_mlps = 2 * 2 * 3 * 64 * 192  # layers, matrices, widths
+
+    assert count_parameters(beside) - count_parameters(alone) == two_mlps
+    assert count_active_parameters(beside) - count_active_parameters(alone) == two_mlps
+
+
+def test_without_experts_all_parameters_are_active(make_spec: MakeSpec) -> None:
+    planned = plan_job(make_spec({}))
+
+    assert planned.num_active_parameters == planned.num_parameters
+    assert describe_parameters(planned) == "132 k parameters"
+
+
+def test_a_plan_says_how_many_work_on_a_token(make_spec: MakeSpec) -> None:
+    planned = plan_job(make_spec({"model.experts": FOUR}))
+    status = describe_plan(planned)
+
+    assert describe_parameters(planned) == "353 k parameters · 4 experts, 206 k active"
+    assert (status.parameters, status.active_parameters) == (planned.num_parameters, planned.num_active_parameters)
+
+
+def test_a_device_holds_its_share_of_the_experts_and_of_all_else(make_spec: MakeSpec) -> None:
+    leaves = {leaf.name: leaf for leaf in list_leaves(make_spec({"model.experts": FOUR}).model)}
+    degrees = ONE | {"expert": 2, "fsdp": 2, "tensor": 2}
+    gate, query = leaves["layers.mlp.gate"], leaves["layers.attention.query"]
+
+    assert gate.shard_size(degrees) * 8 == gate.size
+    assert query.shard_size(degrees) * 8 == query.size
+    assert gate.gathered_size(degrees) * 4 == gate.size  # experts and columns stay where they are
+    assert query.gathered_size(degrees) * 2 == query.size  # heads do
+
+
+def test_the_axis_expert_splits_the_batch(make_spec: MakeSpec) -> None:
+    planned = plan_job(make_spec({"model.experts": FOUR, "parallelism.ici": {"expert": 2, "fsdp": 2}}))
+
+    assert planned.layout(1).batch_shards == 4
+    assert planned.layout(1).rows_per_shard == 2
+
+
+def test_places_and_the_way_there_take_memory(make_spec: MakeSpec) -> None:
+    kept = {
+        factor: measure_device(make_spec({"model.experts": FOUR | {"capacityFactor": factor}}), ONE).kept_per_row
+        for factor in (1, 2)
+    }
+    dense = measure_device(make_spec({}), ONE).kept_per_row
+
+    assert dense < kept[1] < kept[2]
+
+
+def test_shorter_groups_have_a_shorter_way(make_spec: MakeSpec) -> None:
+    long, short = (
+        measure_device(make_spec({"model.experts": FOUR | {"capacityFactor": 1, "groupLength": length}}), ONE)
+        for length in (64, 16)
+    )
+
+    assert long.kept_per_row - short.kept_per_row == 2 * 64 * (4 * 32 - 4 * 8) * 4  # layers, tokens, places, bytes
+
+
+def test_shared_experts_keep_as_much_as_other_mlps(make_spec: MakeSpec) -> None:
+    alone, beside = (measure_device(make_spec({"model.experts": FOUR | {"shared": n}}), ONE) for n in (0, 1))
+
+    assert beside.kept_per_row - alone.kept_per_row == 2 * 64 * 6 * 4 * 192

@@ -1,0 +1,105 @@
+"""Degrees: what -1 becomes, and what is said where they do not multiply to the devices."""
+
+import pytest
+
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_operator.core.planner.mesh import (
+    check_form,
+    check_product,
+    combine,
+    divisors,
+    nearest_divisors,
+    nearest_multiples,
+    resolve,
+)
+
+RESOLVED: dict[str, tuple[dict[str, int], int, dict[str, int] | None]] = {
+    "one axis takes everything": ({"fsdp": -1}, 8, {"fsdp": 8}),
+    "one axis takes what the others leave": (
+        {"data": 2, "fsdp": -1, "tensor": 2},
+        16,
+        {"data": 2, "fsdp": 4, "tensor": 2},
+    ),
+    "nothing is left": ({"fsdp": -1, "tensor": 4}, 4, {"tensor": 4}),
+    "all written out": ({"data": 2, "tensor": 2}, 4, {"data": 2, "tensor": 2}),
+    "not a divisor": ({"fsdp": -1, "tensor": 3}, 4, None),
+    "another product": ({"data": 2}, 4, None),
+    "two of -1": ({"data": -1, "fsdp": -1}, 4, None),
+    "zero": ({"data": 0, "fsdp": -1}, 4, None),
+}
+
+
+@pytest.mark.parametrize(("degrees", "total", "want"), RESOLVED.values(), ids=RESOLVED.keys())
+def test_resolve(degrees: dict[str, int], total: int, want: dict[str, int] | None) -> None:
+    resolved = resolve(AxisDegrees(**degrees), total)
+
+    assert resolved == (want and AxisDegrees(**want))
+
+
+PRODUCTS: dict[str, tuple[dict[str, int], int, list[str]]] = {
+    "it fits": ({"data": 2, "fsdp": -1}, 8, []),
+    "ill-formed degrees are told as such": ({"data": -1, "fsdp": -1}, 8, []),
+    "a product that is too small": (
+        {"data": 2, "tensor": 2},
+        8,
+        ["p: data=2 x tensor=2 makes 4, but must fill 8. Nearest legal values: data: 4, fsdp: 2, tensor: 4."],
+    ),
+    "nothing is split": (
+        {},
+        8,
+        ["p: no axis split makes 1, but must fill 8. Nearest legal values: data: 8, fsdp: 8, tensor: 8."],
+    ),
+    "no single change helps": ({"data": 3, "tensor": 5}, 8, ["p: data=3 x tensor=5 makes 15, but must fill 8."]),
+    "-1 beside what does not divide": (
+        {"fsdp": -1, "tensor": 6},
+        64,
+        [
+            (
+                "p: fsdp=-1 x tensor=6 cannot fill 64: 64 is not a multiple of 6. "
+                "Nearest legal values: tensor: 4, tensor: 8."
+            )
+        ],
+    ),
+    "-1 beside more than there is": (
+        {"fsdp": -1, "tensor": 128},
+        64,
+        [("p: fsdp=-1 x tensor=128 cannot fill 64: 64 is not a multiple of 128. Nearest legal value: tensor: 64.")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("degrees", "total", "want"), PRODUCTS.values(), ids=PRODUCTS.keys())
+def test_check_product(degrees: dict[str, int], total: int, want: list[str]) -> None:
+    problems = check_product("p", AxisDegrees(**degrees), total, str(total))
+
+    assert [str(problem) for problem in problems] == want
+
+
+def test_check_form_names_each_zero_and_all_of_several_rests() -> None:
+    problems = check_form("p", AxisDegrees(data=0, fsdp=-1, tensor=-1))
+
+    assert [problem.path for problem in problems] == ["p.data", "p"]
+    assert "fsdp and tensor are both -1" in problems[1].message
+
+
+def test_combine_multiplies_both_networks() -> None:
+    mesh = combine(AxisDegrees(fsdp=4, tensor=2), AxisDegrees(data=3, fsdp=2))
+
+    assert mesh == {"data": 3, "stage": 1, "fsdp": 8, "expert": 1, "context": 1, "tensor": 2}
+
+
+@pytest.mark.parametrize(
+    ("number", "want"), [(1, (1,)), (12, (1, 2, 3, 4, 6, 12)), (16, (1, 2, 4, 8, 16)), (7, (1, 7))]
+)
+def test_divisors(number: int, want: tuple[int, ...]) -> None:
+    assert divisors(number) == want
+
+
+@pytest.mark.parametrize(("number", "wanted", "want"), [(8, 6, (4, 8)), (8, 9, (8,)), (8, 0, (1,)), (8, 4, (2, 8))])
+def test_nearest_divisors(number: int, wanted: int, want: tuple[int, ...]) -> None:
+    assert nearest_divisors(number, wanted) == want
+
+
+@pytest.mark.parametrize(("factor", "wanted", "want"), [(4, 5, (4, 8)), (4, 3, (4,)), (4, 8, (8, 12))])
+def test_nearest_multiples(factor: int, wanted: int, want: tuple[int, ...]) -> None:
+    assert nearest_multiples(factor, wanted) == want

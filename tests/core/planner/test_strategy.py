@@ -1,0 +1,174 @@
+"""`strategy: auto`: what it takes, what it leaves, and that it is never worse than what people write."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.benchmarks.compiler_rows import DEEP, WIDE, job, training
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_operator.core.planner.choice import Choice
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.planning import plan_job
+from trainingjob_operator.core.planner.roofline import predict_sizes
+from trainingjob_operator.core.validation.validate import check_job
+
+EXAMPLES = Path(__file__).parents[3] / "crds/examples"
+TPU = ("tpu-v5p-4-slices", "tpu-v5p-experts", "h100-2-nodes")
+AUTO = {"strategy": "auto"}
+
+
+def example(name: str, **sections: Any) -> dict[str, Any]:
+    manifest = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    spec: dict[str, Any] = manifest["spec"] | sections
+    return spec
+
+
+def chosen(spec: dict[str, Any]) -> Plan:
+    checked = check_job("job", spec)
+    assert checked.plan, checked.problems
+    return checked.plan
+
+
+def choice_of(plan: Plan) -> Choice:
+    assert plan.choice
+    return plan.choice
+
+
+@pytest.mark.parametrize("name", TPU)
+def test_it_is_never_worse_than_the_mesh_of_an_example(name: str) -> None:
+    written, auto = (chosen(example(name, **changes)) for changes in ({}, {"parallelism": AUTO}))
+    mine, theirs = predict_sizes(auto), predict_sizes(written)
+
+    assert auto.allowed == written.allowed
+    assert sum(one.seconds for one in mine.values()) <= sum(one.seconds for one in theirs.values())
+
+
+@pytest.mark.parametrize("name", [*TPU, "demo"])
+def test_what_it_chose_plans_the_same_when_it_is_written_out(name: str) -> None:
+    auto = chosen(example(name, parallelism=AUTO))
+    best = choice_of(auto).best
+    degrees = {side: dict(getattr(best, side).items()) for side in ("ici", "dcn")}
+    written = chosen(example(name, parallelism=degrees, memory={"remat": best.remat}))
+
+    assert auto.spec.parallelism.strategy == "explicit"
+    assert [one.layout for one in auto.sizes] == [one.layout for one in written.sizes]
+
+
+def test_every_size_of_the_job_fits() -> None:
+    slices = {"accelerator": "tpu-v5p", "topology": "4x4x4", "min": 1, "max": 7}
+
+    plan = chosen(example("tpu-v5p-4-slices", slices=slices, parallelism=AUTO))
+
+    assert plan.allowed == tuple(range(1, 8))
+
+
+def test_it_computes_again_only_where_it_must() -> None:
+    small, large = (
+        plan_job(auto("tpu-v5e", "4x4", model=WIDE | {"numLayers": layers}, training=training(256, 4096, 64)))
+        for layers in (1, 64)
+    )
+
+    assert small.spec.memory.remat == "none"
+    assert large.spec.memory.remat == "full"
+
+
+def test_it_keeps_a_wish_to_compute_again() -> None:
+    plan = plan_job(auto("tpu-v5p", "2x2x1", model=WIDE, training=training(16, 256, 4), memory={"remat": "full"}))
+
+    assert plan.spec.memory.remat == "full"
+
+
+def auto(accelerator: str, topology: str, **sections: Any) -> TrainingJobSpec:
+    spec = job(accelerator, topology, {}, **sections)
+    return spec.model_copy(update={"parallelism": spec.parallelism.model_validate(AUTO)})
+
+
+def test_it_says_what_it_did_not_take() -> None:
+    choice = choice_of(chosen(example("tpu-v5p-4-slices", parallelism=AUTO)))
+
+    assert choice.is_timed
+    assert choice.num_fitting > len(choice.others) == 3
+    assert all(one.rank >= choice.best.rank for one in choice.others)
+
+
+def test_where_many_ways_fit_sequences_and_layers_stay_whole() -> None:
+    choice = choice_of(chosen(example("tpu-v5p-4-slices", parallelism=AUTO)))
+
+    for one in (choice.best, *choice.others):
+        assert (one.ici.context, one.ici.stage, one.dcn.stage) == (1, 1, 1)
+
+
+def test_a_candidate_is_told_on_a_line() -> None:
+    choice = choice_of(chosen(example("tpu-v5p-4-slices", parallelism=AUTO)))
+
+    assert choice.best.describe() == "ici fsdp=64 · dcn data=-1 · remat full"
+
+
+def test_axes_that_split_the_width_divide_it_together() -> None:
+    narrow = WIDE | {"embedDim": 2, "numHeads": 1, "numKvHeads": 1, "numLayers": 1}
+
+    choice = choice_of(plan_job(auto("tpu-v5p", "2x2x1", model=narrow, training=training(16, 256, 4))))
+
+    assert choice.num_fitting == 3 * 1  # data=4, and data=2 beside fsdp=2 or context=2: not these two together
+
+
+def test_experts_may_be_spread() -> None:
+    experts = {"experts": {"count": 8, "perToken": 2}}
+    plan = plan_job(auto("tpu-v5p", "2x2x1", model=DEEP | experts, training=training(16, 256, 4)))
+
+    assert choice_of(plan).num_fitting > 10
+
+
+def test_without_rates_it_chooses_and_tells_no_time() -> None:
+    choice = choice_of(chosen(example("demo", parallelism=AUTO)))
+
+    assert not choice.is_timed
+
+
+def test_a_job_that_nothing_saves_is_told_so() -> None:
+    spec = example("tpu-v5p-4-slices", parallelism=AUTO)
+    spec["model"] |= {"numLayers": 1000, "embedDim": 65536, "mlpDim": 262144}
+    spec["slices"] = {"accelerator": "tpu-v5p", "topology": "2x2x1", "count": 1}
+
+    checked = check_job("job", spec)
+
+    assert checked.plan is None
+    assert [problem.path for problem in checked.problems] == ["spec.model"]
+
+
+def test_no_slices_are_no_choice() -> None:
+    spec = example("tpu-v5p-4-slices", parallelism=AUTO)
+    spec["slices"] = {"accelerator": "tpu-v5p", "topology": "4x4x4", "min": 4, "max": 2}
+
+    assert {problem.path for problem in check_job("job", spec).problems} == {"spec.slices.min"}
+
+
+@pytest.mark.parametrize(
+    ("beside", "path"),
+    [
+        ({"ici": {"fsdp": -1, "tensor": 4}}, "spec.parallelism.ici"),
+        ({"dcn": {"fsdp": -1}}, "spec.parallelism.dcn"),
+        ({"rules": {"embed": ["fsdp"]}}, "spec.parallelism.rules"),
+    ],
+    ids=["ici", "dcn", "rules"],
+)
+def test_what_it_chooses_is_not_written_beside_it(beside: dict[str, Any], path: str) -> None:
+    (problem,) = check_job("job", example("tpu-v5p-4-slices", parallelism=AUTO | beside)).problems
+
+    assert problem.path == path
+    assert problem.nearest == ("spec.parallelism.strategy: explicit",)
+
+
+def test_what_the_api_server_fills_in_is_not_written_by_anyone() -> None:
+    default = {"ici": {"fsdp": -1}, "dcn": {"data": -1}, "rules": {}, "pipeline": {}}
+
+    assert chosen(example("tpu-v5p-4-slices", parallelism=AUTO | default)).choice
+
+
+def test_the_plan_says_it_in_the_record_of_the_spec() -> None:
+    spec = chosen(example("demo", parallelism=AUTO)).spec
+
+    assert json.loads(spec.model_dump_json())["parallelism"]["strategy"] == "explicit"

@@ -1,0 +1,166 @@
+"""Rules about specs: that one mistake is told once, and what each rule looks at. Their words are in the corpus."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tests.corpus.cases import load_cases
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.parse import parse_spec
+from trainingjob_api.sample import SAMPLE
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.validation.rule import HardwareRule, Rule
+from trainingjob_operator.core.validation.validate import RULES, WARNINGS, Checked, check_job
+
+type Check = Callable[..., Checked]
+
+NAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "none": ("", {}, ["metadata.name: is missing: a TrainingJob needs a name."]),
+    "not a label": (
+        "My.Job",
+        {},
+        [
+            (
+                "metadata.name: My.Job must be lower-case letters, digits and `-`, with a letter first and no `-` "
+                "last. Nearest legal value: my-job."
+            )
+        ],
+    ),
+    "nothing to save": (
+        "7_",
+        {},
+        ["metadata.name: 7_ must be lower-case letters, digits and `-`, with a letter first and no `-` last."],
+    ),
+    "the longest": ("n" * 38, {}, []),
+    "one too long": (
+        "n" * 39,
+        {},
+        [
+            (
+                f"metadata.name: {'n' * 39} has 39 characters: its longest pod name would have 64, but 63 are allowed. "
+                f"Drop 1 character. Nearest legal value: {'n' * 38}."
+            )
+        ],
+    ),
+    "too long for many slices of many hosts": (
+        "n" * 37,
+        {"slices.count": 100, "slices.topology": "16x2", "training.globalBatchSize": 3200},
+        [
+            (
+                f"metadata.name: {'n' * 37} has 37 characters: its longest pod name would have 64, but 63 are allowed. "
+                f"Drop 1 character. Nearest legal value: {'n' * 36}."
+            )
+        ],
+    ),
+    "slices that are not known are counted as one": (
+        "n" * 39,
+        {"slices.count": 0},
+        [
+            (
+                f"metadata.name: {'n' * 39} has 39 characters: its longest pod name would have 64, but 63 are allowed. "
+                f"Drop 1 character. Nearest legal value: {'n' * 38}."
+            ),
+            "spec.slices.count: 0 must be at least 1. Nearest legal value: 1.",
+        ],
+    ),
+}
+
+
+def lines(problems: Any) -> list[str]:
+    return [str(problem) for problem in problems]
+
+
+@pytest.mark.parametrize(("name", "changes", "want"), NAMES.values(), ids=NAMES.keys())
+def test_the_name_must_fit_its_pods(check: Check, name: str, changes: dict[str, Any], want: list[str]) -> None:
+    assert lines(check(changes, name=name).problems) == want
+
+
+def test_a_clean_job_has_nothing_to_tell(check: Check) -> None:
+    checked = check({})
+
+    assert (checked.problems, checked.warnings) == ((), ())
+    assert checked.plan is not None
+    assert checked.spec == checked.plan.spec
+
+
+def test_nothing_can_be_said_about_the_rest_of_what_is_no_spec() -> None:
+    checked = check_job("tiny", ["slices"])
+
+    assert lines(checked.problems) == ["spec: list is not an object of fields."]
+    assert (checked.spec, checked.plan, checked.warnings) == (None, None, ())
+
+
+ONE_MISTAKE: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a rule that reads a broken field is silent, the others speak": (
+        {"training.steps": "many", "schedule.warmupSteps": 10**6, "model.numKvHeads": 3, "slices.topology": "2x2x2"},
+        ["spec.model.numKvHeads", "spec.slices.topology", "spec.training.steps"],
+    ),
+    "a field that a misspelt one was meant to be counts as broken": (
+        {"parallelism.ici": {"fdsp": -1}},
+        ["spec.parallelism.ici.fdsp"],
+    ),
+    "a field of another section does not silence any": (
+        {"optimizer.warmup": 3, "parallelism.ici": {"fsdp": 3}},
+        ["spec.optimizer.warmup", "spec.parallelism.ici", "spec.parallelism.ici.fsdp"],
+    ),
+    "an item of a list silences rules about the list": (
+        {"data.train": [{"name": "a", "path": "/a"}, {"name": "a", "path": "b"}], "model.headDim": 3},
+        ["spec.data.train[1].path", "spec.model.headDim"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "paths"), ONE_MISTAKE.values(), ids=ONE_MISTAKE.keys())
+def test_one_mistake_is_told_once(check: Check, changes: dict[str, Any], paths: list[str]) -> None:
+    assert [problem.path for problem in check(changes).problems] == paths
+
+
+class Recorder:
+    """Stands for a spec, or a part of one, and notes which fields are read."""
+
+    def __init__(self, value: Any, path: str, seen: set[str]) -> None:
+        self._value, self._path, self._seen = value, path, seen
+
+    def __getattr__(self, name: str) -> Any:
+        model = type(self._value)
+        if isinstance(computed := vars(model).get(name), property) and computed.fget:
+            return computed.fget(self)
+        field = model.model_fields.get(name)
+        if field is None:  # a method may read all of its object
+            self._seen.add(self._path)
+            return getattr(self._value, name)
+        path = f"{self._path}.{field.alias}".strip(".")
+        inner = getattr(self._value, name)
+        if isinstance(inner, BaseModel):
+            return Recorder(inner, path, self._seen)
+        self._seen.add(path)
+        return inner
+
+
+@cache
+def specs() -> list[TrainingJobSpec]:
+    """Return the specs of the corpus whose shape is right."""
+    parsed = [parse_spec(case.job["spec"]) for case in load_cases()]
+    return [one.spec for one in parsed if one.spec and not one.problems]
+
+
+@pytest.mark.parametrize("rule", [*RULES, *WARNINGS], ids=lambda rule: rule.check.__name__)
+def test_a_rule_reads_no_more_than_it_says(rule: Rule | HardwareRule) -> None:
+    seen: set[str] = set()
+    for spec in specs():
+        list(rule.find(Recorder(spec, "", seen), BUILTIN))  # type: ignore[arg-type]
+
+    undeclared = {path for path in seen if not any(f"{path}.".startswith(f"{read}.") for read in rule.reads)}
+    assert undeclared == set()
+
+
+@pytest.mark.parametrize("rule", [*RULES, *WARNINGS], ids=lambda rule: rule.check.__name__)
+def test_every_field_that_a_rule_names_is_one(rule: Rule | HardwareRule) -> None:
+    for read in rule.reads:
+        place = SAMPLE
+        for name in read.split("."):
+            assert name in place
+            place = place[name]

@@ -1,0 +1,71 @@
+"""What is said about an edit of a job, by the state that the job is in."""
+
+from typing import Any
+
+import pytest
+
+from trainingjob_operator.core.validation.validate_update import check_update, warn_of_update
+
+WORLD = {"generation": 3, "coordinator": "10.0.0.1:5000", "members": "hash", "since": "2026-11-21T12:00:00Z"}
+STATUS = {"world": WORLD, "progress": {"step": 1200, "of": 5000}}
+OVER = {**STATUS, "completionTime": "2026-11-21T12:00:00Z"}
+
+
+def job(steps: int = 5000, status: Any = STATUS, **spec: Any) -> dict[str, Any]:
+    return {"spec": {"training": {"steps": steps}, **spec}, "status": status}
+
+
+BEHIND = (
+    "spec.training.steps: 1199 is behind the job, which is at step 1,200. At the step that it is at, it saves and "
+    "succeeds. Nearest legal value: 1200."
+)
+STEPS = {
+    "more": (8000, STATUS, []),
+    "fewer, still ahead": (1201, STATUS, []),
+    "the step that it is at": (1200, STATUS, []),
+    "behind": (
+        1199,
+        STATUS,
+        [BEHIND],
+    ),
+    "before any step": (1, {}, []),
+}
+
+
+@pytest.mark.parametrize(("steps", "status", "want"), STEPS.values(), ids=STEPS.keys())
+def test_a_job_cannot_end_before_where_it_is(steps: int, status: Any, want: list[str]) -> None:
+    assert [str(problem) for problem in check_update(job(status=status), job(steps))] == want
+
+
+def test_a_job_that_is_behind_may_be_edited_elsewhere() -> None:
+    assert list(check_update(job(1199), job(1199, suspend=True))) == []
+
+
+def test_a_job_that_is_over_stays_as_it_is() -> None:
+    old = job(status=OVER, slices={"max": 2})
+
+    assert list(check_update(old, job(slices={"max": 2}, ttlSecondsAfterFinished=60))) == []
+    assert [problem.path for problem in check_update(old, job(9000, suspend=True))] == [
+        "spec.slices",
+        "spec.suspend",
+        "spec.training",
+    ]
+
+
+@pytest.mark.parametrize("broken", [None, [], "x", {"spec": []}, {"spec": {"training": []}, "status": []}])
+def test_no_shape_is_too_odd(broken: Any) -> None:
+    assert list(check_update(broken, broken)) == []
+    assert list(warn_of_update(broken, broken)) == []
+    assert all(problem.path.startswith("spec.") for problem in check_update({"status": OVER, "spec": []}, broken))
+
+
+def test_a_decay_to_the_last_step_changes_with_it() -> None:
+    (warning,) = warn_of_update(job(), job(8000))
+    assert warning.path == "spec.training.steps"
+    assert warning.message == (
+        "the learning rate decays to the last step (spec.schedule.type is `cosine`): from the next step on it is that "
+        "of a job of 8,000 steps, not of 5,000."
+    )
+    assert list(warn_of_update(job(), job(8000, schedule={"type": "constant"}))) == []
+    assert list(warn_of_update(job(), job())) == []
+    assert list(warn_of_update(job(status={}), job(8000))) == [], "it has not begun"
