@@ -9,6 +9,7 @@ from trainingjob_api.experts import Experts
 
 Dim = Annotated[int, Field(ge=1, le=1048576)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Remat = Literal["none", "full"]
 FloatType = Literal["float32", "bfloat16"]
 
 
@@ -107,7 +108,7 @@ class Precision(Strict):
 class Memory(Strict):
     """What to keep and what to compute again."""
 
-    remat: Literal["none", "full"] = Field(
+    remat: Remat = Field(
         default="none", description="`full` keeps only each layer's input and computes the rest again going backward."
     )
     scan: bool = Field(

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.learning import Remat
 from trainingjob_api.live import Live, with_live
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.sharding import RULES
@@ -83,12 +84,11 @@ class RunConfig(Strict):
 
     def at(self, world: "World") -> "RunConfig":
         """Return what the trainer is told in a world."""
-        return self.model_copy(
-            update={
-                "spec": with_live(self.spec, world.live) if world.live else self.spec,
-                "layouts": (world.layout,) if world.layout else self.layouts,
-            }
-        )
+        spec = with_live(self.spec, world.live) if world.live else self.spec
+        if world.remat:
+            spec = spec.model_copy(update={"memory": spec.memory.model_copy(update={"remat": world.remat})})
+        layouts = (world.layout,) if world.layout else self.layouts
+        return self.model_copy(update={"spec": spec, "layouts": layouts})
 
     def layout(self, num_slices: int) -> Layout:
         """Return the layout for a number of slices.
@@ -128,8 +128,8 @@ class Span(Strict):
 class World(Strict):
     """The hosts that train together, what they were formed for, and which saved steps they may build on.
 
-    `layout` and `live` hold for all its hosts, whatever their pods were made with: the program must be one and the same
-    on all of them. Unset: as the RunConfig has it.
+    `layout`, `remat` and `live` hold for all its hosts, whatever their pods were made with: the program must be one and
+    the same on all of them, also where an operator of another version chose differently. Unset: as in the RunConfig.
     """
 
     generation: Annotated[int, Field(ge=1)]
@@ -140,6 +140,7 @@ class World(Strict):
         default=(), description="Earlier generations whose checkpoints count, oldest first."
     )
     layout: Layout | None = Field(default=None, description="How its program lies over its devices.")
+    remat: Remat | None = Field(default=None, description="What its program computes again.")
     live: Live | None = Field(default=None, description="The values of the spec that may change from world to world.")
 
     @property

@@ -46,8 +46,9 @@ def test_a_world_wins_over_what_its_pods_were_made_with() -> None:
         job=JobIdentity(name="a", namespace="b", uid="c"), spec=spec(), accelerator_platform="cpu", layouts=(small,)
     )
     world = World(generation=1, job_uid="c", coordinator="10.0.0.1:1", members=())
-    edited = world.model_copy(update={"layout": large, "live": live_of(spec(steps=7))})
+    edited = world.model_copy(update={"layout": large, "remat": "full", "live": live_of(spec(steps=7))})
 
     assert config.at(world) == config
     assert config.at(edited).layout(2) == large
-    assert config.at(edited).spec == spec(steps=7)
+    assert config.at(edited).spec.training == spec(steps=7).training
+    assert config.at(edited).spec.memory.remat == "full"

@@ -303,6 +303,7 @@ def test_processes_are_dense_slice_by_slice_and_the_first_one_leads() -> None:
         (3, 1, 1, "pod-1-1"),
     ]
     assert world.coordinator == "10.0.0.0:5000"
+    assert (world.layout, world.remat) == (make_plan().layout(2), "none")
 
 
 def test_an_ipv6_coordinator_stands_in_brackets() -> None:

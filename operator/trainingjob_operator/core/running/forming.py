@@ -44,6 +44,7 @@ def form_world(plan: Plan, seen: Observed, slices: Sequence[Slice]) -> World:
         members=members,
         lineage=lineage.before(seen.lineage, generation),
         layout=plan.layout(len(slices)),
+        remat=plan.spec.memory.remat,
         live=live_of(plan.spec),
     )
 

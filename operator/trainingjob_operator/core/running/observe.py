@@ -160,7 +160,8 @@ def observe(
     pods = tuple(pod for manifest in children.pods if (pod := read_pod(manifest, children.nodes, now)))
     world = seats.rebuild_world(status, uid, pods)
     if world is not None:
-        world = world.model_copy(update={"layout": plan.find_layout(len(world.slices))})
+        layout = plan.find_layout(len(world.slices))
+        world = world.model_copy(update={"layout": layout, "remat": plan.spec.memory.remat})
     taken = seats.take_seats(world, pods, hearing)
     jobsets = tuple(_read_jobset(manifest, uid) for manifest in children.jobsets)
     restored = seats.find_restored(taken)
