@@ -10,12 +10,14 @@ from trainingjob_operator.cli.picture import memory_bars, mesh_picture
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
+from trainingjob_operator.core.planner.arithmetic import count_useful_flops
 from trainingjob_operator.core.planner.choice import Candidate, Choice
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
 from trainingjob_operator.core.planner.survival import slices_to_spare
+from trainingjob_operator.core.planner.workload import describe_workload
 from trainingjob_operator.core.running.display import describe_parameters, describe_sizes
 from trainingjob_operator.core.units import percent, plural, precise, short, size
 
@@ -49,7 +51,8 @@ def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
 def headline(name: str, plan: Plan) -> str:
     """Return what is trained on what, on one line."""
     shape = plan.shape
-    parts = (name, describe_parameters(plan), f"{shape.accelerator} {shape.topology}", describe_sizes(plan))
+    flops = f"{short(count_useful_flops(describe_workload(plan.spec)))} FLOPs a token"
+    parts = (name, describe_parameters(plan), flops, f"{shape.accelerator} {shape.topology}", describe_sizes(plan))
     return " · ".join(parts)
 
 
