@@ -44,6 +44,7 @@ def undisturbed(crew: Crew, root: Path, text: Path, programs: Path, num_steps: i
     return {step: loss for step, loss in trainer.losses.items() if step <= num_steps}
 
 
+@pytest.mark.slow
 def test_two_processes_train_to_the_end(crew: Crew, root: Path, text: Path, programs: Path) -> None:
     held_out = [{"name": "held", "path": str(text), "everySteps": 4, "numBatches": 2}]
     config = make(root, text, evaluation=held_out)
@@ -217,6 +218,7 @@ def test_a_folder_that_cannot_be_written_is_a_storage_failure(crew: Crew, tmp_pa
     assert "Not a directory" in failure.message
 
 
+@pytest.mark.slow
 def test_a_trainer_whose_agent_is_gone_ends(crew: Crew, root: Path, text: Path, programs: Path) -> None:
     config = make(root, text, training__steps=MANY)
     (trainer,) = crew.start(config, make_world(1, 1), programs)

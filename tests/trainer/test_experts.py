@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.trainer.cases import each
 from tests.trainer.reference import run_row
 from tests.trainer.tiny import make_layout
 from tests.trainer.training import ONE, Run, numpy_tree, save_and_restore, spec_with
@@ -42,7 +43,7 @@ def sharpen(run: Run) -> None:
     mlp["router"] = mlp["router"] * 8
 
 
-@pytest.mark.parametrize("experts", KINDS.values(), ids=KINDS.keys())
+@each("experts", KINDS, "two of four, some dropped", "beside shared ones")
 def test_each_token_goes_its_way_as_in_the_reference(experts: dict[str, Any]) -> None:
     spec = spec_of(experts)
     run = Run(spec, ONE)
@@ -60,6 +61,7 @@ def test_each_token_goes_its_way_as_in_the_reference(experts: dict[str, Any]) ->
     assert [float(measures.load_balance), float(measures.dropped)] == pytest.approx(said.tolist(), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_where_room_is_short_tokens_are_dropped_and_else_none() -> None:
     dropped = {}
     for name in ("two of four, some dropped", "room for all"):
@@ -110,11 +112,12 @@ def plain_curve() -> list[list[float]]:
     return curve(SPEC, ONE)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+@each("layout", LAYOUTS, "data 2 over slices, expert 4")
 def test_the_curves_do_not_depend_on_the_layout(layout: Layout) -> None:
     np.testing.assert_allclose(curve(SPEC, layout), plain_curve(), atol=2e-4)
 
 
+@pytest.mark.slow
 def test_a_state_goes_on_over_another_mesh(tmp_path: Path) -> None:
     saving, going_on = Run(SPEC, LAYOUTS["expert 4"]), Run(SPEC, LAYOUTS["expert 2, context 4"])
     list(saving.train(3))
@@ -152,13 +155,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
+@each("changes", VARIANTS)
 def test_memory_settings_change_no_number(changes: dict[str, Any]) -> None:
     spec = spec_of(TIGHT | {"groupLength": 4, "shared": 1}, **changes)
 
     np.testing.assert_allclose(curve(spec, ONE), plain_curve(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_routers_learn_from_the_loss_and_to_balance() -> None:
     """The router's gradient is that of the trained loss, measured by small steps along one direction."""
     experts = TIGHT | {"capacityFactor": 2.0}
@@ -180,6 +184,7 @@ def test_routers_learn_from_the_loss_and_to_balance() -> None:
     assert slope == pytest.approx((trained_loss(1e-5) - trained_loss(-1e-5)) / 2e-5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_in_bfloat16_tokens_go_the_same_ways() -> None:
     plain, coarse = (
         Run(spec_of(TIGHT | {"capacityFactor": 1.25}, precision__compute=compute), ONE)

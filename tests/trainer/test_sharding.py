@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import pytest
 
+from tests.trainer.cases import each
 from tests.trainer.tiny import make_layout
 from tests.trainer.training import ONE, Run, losses, save_and_restore, spec_with
 from trainingjob_api.job import TrainingJobSpec
@@ -32,7 +33,7 @@ RULES: dict[str, dict[str, list[str]]] = {
     },
 }
 
-each_table = pytest.mark.parametrize("rules", RULES.values(), ids=RULES.keys())
+each_table = each("rules", RULES, "experts over fsdp too")
 
 
 def spec_of(rules: dict[str, list[str]]) -> TrainingJobSpec:
@@ -87,12 +88,12 @@ SPREAD: dict[str, Layout] = {
 SPREAD_SPEC = spec_with(model__experts=EXPERTS, parallelism__shardOptimizerOverData=True)
 
 
-@pytest.mark.parametrize("layout", SPREAD.values(), ids=SPREAD.keys())
+@each("layout", SPREAD, "data 2 over slices, fsdp 2, expert 2")
 def test_an_optimizer_that_is_split_over_data_changes_no_number(layout: Layout) -> None:
     assert losses(SPREAD_SPEC, layout) == pytest.approx(plain_losses(), abs=2e-4)
 
 
-@pytest.mark.parametrize("layout", SPREAD.values(), ids=SPREAD.keys())
+@each("layout", SPREAD, "data 2 over slices, fsdp 2, expert 2")
 def test_the_planner_counts_what_an_optimizer_over_data_keeps(layout: Layout) -> None:
     degrees = combine(layout.ici, layout.dcn)
     run = Run(SPREAD_SPEC, layout)
@@ -111,6 +112,7 @@ def test_an_optimizer_over_data_keeps_a_part_of_each_tensor() -> None:
     assert {name: params[name] / moments[name] for name in params} == dict.fromkeys(params, 4)
 
 
+@pytest.mark.slow
 def test_a_state_goes_on_over_another_split_over_data(tmp_path: Path) -> None:
     saving, going_on = Run(SPREAD_SPEC, SPREAD["data 4, tensor 2"]), Run(SPREAD_SPEC, SPREAD["data 3, padding"])
     list(saving.train(3))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.trainer.cases import each
 from tests.trainer.reference import AdamW, row_losses
 from tests.trainer.tiny import make_layout
 from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, numpy_tree, spec_with
@@ -101,7 +102,7 @@ LAYOUTS: dict[str, Layout] = {
 PADDED = "fsdp over slices, 6 shards, accumulation 2, padding"
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+@each("layout", LAYOUTS, "data 2 over slices, fsdp 4", "2 stages, fsdp 2, tensor 2, 4 microbatches")
 def test_the_loss_curve_does_not_depend_on_the_layout(layout: Layout) -> None:
     assert losses(spec_with(), layout) == pytest.approx(reference_losses(), abs=1e-4)
 
@@ -112,11 +113,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
+@each("changes", VARIANTS)
 def test_memory_settings_change_no_number(changes: dict[str, Any]) -> None:
     assert losses(spec_with(**changes), ONE) == pytest.approx(reference_losses(), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_close_and_keeps_its_moments_in_float32() -> None:
     spec = spec_with(precision={"compute": "bfloat16", "params": "bfloat16"})
     run = Run(spec, LAYOUTS["data 2, fsdp 2, tensor 2, accumulation 2"])
@@ -175,6 +177,7 @@ def test_a_dim_that_its_axis_does_not_divide_is_whole_everywhere() -> None:
     assert state.params["embedding"].addressable_shards[0].data.shape == (257, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", ["data", "fsdp"])
 def test_a_device_holds_the_activations_of_its_own_rows_alone(axis: str) -> None:
     larger = {"training__sequenceLength": 64, "model__embedDim": 32, "model__mlpDim": 128}
