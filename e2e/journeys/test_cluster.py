@@ -96,6 +96,14 @@ def run_in(cluster: Cluster, pod: dict[str, Any], *words: str) -> str:
     return cluster.kubectl("exec", f"--namespace={NAMESPACE}", pod["metadata"]["name"], "--", SHELL, *words)
 
 
+def look_up(cluster: Cluster, client: dict[str, Any], name: str) -> str:
+    """Return what a pod hears of a name; nothing where there is no such name yet."""
+    try:
+        return run_in(cluster, client, "nslookup", name)
+    except ClusterError:
+        return ""
+
+
 def reaches(cluster: Cluster, client: dict[str, Any], address: str) -> Callable[[], bool]:
     """Return a question: does a pod get an answer from a web server within a second?"""
 
@@ -155,9 +163,10 @@ def test_a_jobset_gets_one_node_pool_a_slice(world: Cluster) -> None:
 
 def test_hosts_find_each_other_by_name(world: Cluster) -> None:
     pods = running_pods(world)
-    answer = run_in(world, pods[0, 0], "nslookup", f"world-slice-1-1.world.{NAMESPACE}.svc.cluster.local")
+    address, name = pods[1, 1]["status"]["podIP"], f"world-slice-1-1.world.{NAMESPACE}.svc.cluster.local"
 
-    assert pods[1, 1]["status"]["podIP"] in answer
+    # The name follows the pod by the endpoints' controller and CoreDNS, which remembers for a while that it was not.
+    wait_until(lambda: address in look_up(world, pods[0, 0], name), "the name to lead to the pod", seconds=60)
 
 
 def test_services_answer_through_kube_proxy(world: Cluster) -> None:
