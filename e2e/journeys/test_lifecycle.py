@@ -17,6 +17,13 @@ def namespace(product: Product):
         yield name
 
 
+@pytest.fixture(autouse=True)
+def no_job_is_left(product: Product, namespace: str):
+    """Give the nodes back to the next journey, also after one that failed."""
+    yield
+    product.cluster.kubectl("delete", "trainingjobs", "--all", "-n", namespace, "--wait=false")
+
+
 def long_job(product: Product, namespace: str, name: str) -> Job:
     manifest = load_example("demo", training__steps=100_000, checkpoint__uri=f"/shared/{name}")
     return product.submit(namespace, manifest, name=name)
@@ -53,8 +60,8 @@ def test_suspend_saves_and_resume_goes_on_from_there(product: Product, namespace
 
 def test_an_edit_takes_effect_while_training_and_loses_no_step(product: Product, namespace: str) -> None:
     job = long_job(product, namespace, "edited")
-    job.wait("training on both slices", lambda status: status["display"]["slices"] == "2/2", timeout=600)
     job.wait_for_step(5, timeout=180)
+    job.wait("training on both slices", lambda status: status["display"]["slices"] == "2/2", timeout=600)
 
     patch_job(product, job, '{"spec": {"training": {"steps": 90000}, "slices": {"max": 1}}}')
     edited = job.wait("one slice", lambda status: status["display"]["slices"] == "1/1", timeout=120)
