@@ -86,6 +86,10 @@ class AxisDegrees(Strict):
         """Return (axis, degree) in mesh order."""
         return tuple(zip(AXES, _read_degrees(self), strict=True))  # a plan of 256 sizes asks some 5,000 times
 
+    def split(self) -> tuple[tuple[Axis, int], ...]:
+        """Return (axis, degree) of the axes that are split or take the rest, in mesh order."""
+        return tuple((axis, degree) for axis, degree in self.items() if degree != 1)
+
 
 class Pipeline(Strict):
     """How the stages of a pipeline share a batch (GPipe; Huang et al., arXiv 1811.06965)."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.core.planner.plan import MemoryEstimate, Plan, SliceShape
@@ -59,13 +58,9 @@ def _bar(memory: MemoryEstimate, most: int) -> str:
     return bar.ljust(BAR, FREE)
 
 
-def _split(degrees: AxisDegrees) -> list[tuple[str, int]]:
-    return [(axis, degree) for axis, degree in degrees.items() if degree > 1]
-
-
 def _dcn_rows(layout: Layout) -> Iterator[tuple[str, str, str]]:
     stride = layout.num_slices
-    for axis, degree in _split(layout.dcn):
+    for axis, degree in layout.dcn.split():
         stride //= degree
         apart = f", {stride} apart" if stride > 1 else ""
         yield axis, str(degree), f"slices{apart}"
@@ -77,7 +72,7 @@ def _ici_rows(shape: SliceShape, layout: Layout) -> Iterator[tuple[str, str, str
         yield from ((place.axis, str(place.degree), _describe(place)) for place in places)
         return
     stride = shape.num_devices
-    for axis, degree in _split(layout.ici):
+    for axis, degree in layout.ici.split():
         stride //= degree
         yield axis, str(degree), _over_hosts(shape, degree, stride)
 

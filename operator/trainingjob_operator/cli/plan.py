@@ -103,8 +103,8 @@ def _after(choice: Choice, one: Candidate) -> str:
 
 def _written(degrees: AxisDegrees) -> str:
     """Return degrees as a spec has them. Where nothing is split, it names one axis all the same."""
-    split = {axis: degree for axis, degree in degrees.items() if degree != 1} or {"data": 1}
-    return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in split.items())}}}"
+    split = degrees.split() or (("data", 1),)
+    return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in split)}}}"
 
 
 def _speed(plan: Plan, roofline: Roofline | None) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ def axis_rates(shape: SliceShape, ici: AxisDegrees) -> Mapping[Axis, float]:
     """Return the bytes/s that a device can send along each axis that is split; 0: unknown."""
     rates = shape.rates
     if not shape.torus:
-        return {axis: rates.link * rates.num_links for axis, degree in ici.items() if degree > 1}
+        return {axis: rates.link * rates.num_links for axis, _ in ici.split()}
     return {place.axis: rates.link * _count_links(place, shape) for place in place_axes(shape, ici)}
 
 

@@ -50,7 +50,7 @@ def check_product(path: str, degrees: AxisDegrees, total: int, what: str) -> tup
     """Check that well-formed degrees multiply to a total; `what` names it: `the 4 devices of a slice`."""
     if check_form(path, degrees) or resolve(degrees, total):
         return ()
-    factors = " x ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree != 1)
+    factors = " x ".join(f"{axis}={degree}" for axis, degree in degrees.split())
     known = math.prod(degree for _, degree in degrees.items() if degree != REST)
     if any(degree == REST for _, degree in degrees.items()):
         message = f"{factors} cannot fill {what}: {total} is not a multiple of {known}."
@@ -75,7 +75,7 @@ def describe_mesh(layout: Layout) -> str:
 
 def describe_degrees(degrees: AxisDegrees) -> str:
     """Return degrees, those of one left out: `fsdp=16 tensor=4`."""
-    return " ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree != 1)
+    return " ".join(f"{axis}={degree}" for axis, degree in degrees.split())
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class AxisPlace:
 
 def place_axes(shape: SliceShape, ici: AxisDegrees) -> tuple[AxisPlace, ...]:
     """Return where each axis lies that is split inside a slice; none where chips are joined by switches."""
-    split = [(axis, degree) for axis, degree in ici.items() if degree > 1]
+    split = ici.split()
     if not shape.torus or not split:
         return ()
     if _is_one_ring(shape, max(degree for _, degree in split)):
