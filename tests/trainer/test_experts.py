@@ -43,7 +43,7 @@ def sharpen(run: Run) -> None:
     mlp["router"] = mlp["router"] * 8
 
 
-@each("experts", KINDS, "two of four, some dropped", "beside shared ones")
+@each("experts", KINDS, "two of four, some dropped")
 def test_each_token_goes_its_way_as_in_the_reference(experts: dict[str, Any]) -> None:
     spec = spec_of(experts)
     run = Run(spec, ONE)
@@ -112,7 +112,7 @@ def plain_curve() -> list[list[float]]:
     return curve(SPEC, ONE)
 
 
-@each("layout", LAYOUTS, "data 2 over slices, expert 4")
+@each("layout", LAYOUTS)
 def test_the_curves_do_not_depend_on_the_layout(layout: Layout) -> None:
     np.testing.assert_allclose(curve(SPEC, layout), plain_curve(), atol=2e-4)
 
@@ -128,6 +128,7 @@ def test_a_state_goes_on_over_another_mesh(tmp_path: Path) -> None:
     np.testing.assert_allclose(seen, np.array(plain_curve())[3:, :3], atol=2e-4)
 
 
+@pytest.mark.slow
 def test_tokens_travel_to_their_experts_and_back_once_each_way() -> None:
     run = Run(SPEC, LAYOUTS["expert 4"])
     program = run.step.lower(run.state, run.batch(1), run.steps.flags(False)).compile().as_text()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tests.trainer.cases import each
 from tests.trainer.meeting import together
 from tests.trainer.tiny import make_config, make_layout, make_spec
 from tests.trainer.training import Run
@@ -141,7 +142,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
+@each("changes", MODELS, "one MLP a layer")
 def test_a_train_step_is_loaded_and_trains(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any]
 ) -> None:

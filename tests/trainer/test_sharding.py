@@ -33,8 +33,6 @@ RULES: dict[str, dict[str, list[str]]] = {
     },
 }
 
-each_table = each("rules", RULES, "experts over fsdp too")
-
 
 def spec_of(rules: dict[str, list[str]]) -> TrainingJobSpec:
     return spec_with(model__experts=EXPERTS, parallelism__rules=rules)
@@ -45,12 +43,12 @@ def plain_losses() -> list[float]:
     return losses(spec_of({}), ONE)
 
 
-@each_table
+@each("rules", RULES)
 def test_rules_change_no_number(rules: dict[str, list[str]]) -> None:
     assert losses(spec_of(rules), EIGHT) == pytest.approx(plain_losses(), abs=2e-4)
 
 
-@each_table
+@each("rules", RULES, "experts over fsdp too")
 def test_the_planner_counts_the_shards_that_the_trainer_makes(rules: dict[str, list[str]]) -> None:
     spec = spec_of(rules)
     degrees, table = combine(EIGHT.ici, EIGHT.dcn), merge_rules(spec.parallelism.rules.written())
@@ -88,7 +86,7 @@ SPREAD: dict[str, Layout] = {
 SPREAD_SPEC = spec_with(model__experts=EXPERTS, parallelism__shardOptimizerOverData=True)
 
 
-@each("layout", SPREAD, "data 2 over slices, fsdp 2, expert 2")
+@each("layout", SPREAD)
 def test_an_optimizer_that_is_split_over_data_changes_no_number(layout: Layout) -> None:
     assert losses(SPREAD_SPEC, layout) == pytest.approx(plain_losses(), abs=2e-4)
 

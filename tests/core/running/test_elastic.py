@@ -74,6 +74,37 @@ def test_a_world_keeps_its_slices_where_sizes_have_gaps() -> None:
     assert kind(scene.decide()) == (Wait, Reason.TRAINING)
 
 
+OTHER_SAVES = {"uri": "/shared/runs/demo", "save": {"everySteps": 777}}
+
+
+def edited(scene: Scene, *sizes: int, **changes: object) -> Scene:
+    scene.plan = make_plan(*sizes, **changes)
+    return scene
+
+
+EDITS: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
+    "other saves": (
+        lambda: edited(trained(), checkpoint=OTHER_SAVES),
+        (Leave, Reason.EDITED),
+    ),
+    "fewer slices": (lambda: edited(trained(), 1, 1), (Leave, Reason.EDITED)),
+    "what no world carries": (lambda: edited(trained(), elastic={"growCooldown": "5m"}), (Wait, Reason.TRAINING)),
+    "left for the edit": (
+        lambda: edited(trained(), checkpoint=OTHER_SAVES).hear_slice(0, 1, phase=Phase.LEFT),
+        (Claim, (0, 1), Reason.EDITED, False),
+    ),
+}
+
+
+@pytest.mark.parametrize(("scene", "want"), EDITS.values(), ids=EDITS.keys())
+def test_an_edit(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
+    assert kind(scene().decide()) == want
+
+
+def test_an_edit_says_what_was_changed() -> None:
+    assert "777" in claim(edited(trained(), checkpoint=OTHER_SAVES).hear_slice(0, 1, phase=Phase.LEFT)).why
+
+
 def suspended(scene: Scene) -> Scene:
     scene.plan = make_plan(suspend=True)
     return scene
