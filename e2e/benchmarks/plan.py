@@ -22,8 +22,9 @@ from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.validation.validate import check_job
 
 EXAMPLES = Path(__file__).parents[2] / "crds/examples"
-NUM_SPECS, NUM_LARGE = 10_000, 1_000
+NUM_SPECS, NUM_LARGE, NUM_AUTO = 10_000, 1_000, 500
 GOAL_MS, LARGE_GOAL_MS = 10.0, 20.0
+AUTO_GOAL_MS = 100.0  # what the webhook may take
 LARGE_CHIPS = 16_384
 AXES = ("data", "stage", "fsdp", "expert", "context", "tensor")
 SEED = 20
@@ -50,6 +51,14 @@ def large_specs(random: Random, count: int) -> Iterator[Spec]:
         spec = deepcopy(example)
         topology, chips = random.choice((("4x4x4", 64), ("8x8x8", 512), ("8x8x16", 1024), ("16x16x16", 4096)))
         change(random, spec, "tpu-v5p", topology, LARGE_CHIPS // chips)
+        yield spec
+
+
+def auto_specs(random: Random, count: int) -> Iterator[Spec]:
+    """Make jobs of any size whose mesh the planner chooses, each another one, so that nothing is remembered."""
+    for number, spec in enumerate(random_specs(random, count)):
+        spec["parallelism"] = {"strategy": "auto"}
+        spec["training"]["globalBatchSize"] = 4096 + 8 * number
         yield spec
 
 
@@ -98,6 +107,7 @@ def main() -> None:
     for what, specs, goal in (
         ("any size", list(random_specs(random, NUM_SPECS)), GOAL_MS),
         ("16,384 chips", list(large_specs(random, NUM_LARGE)), LARGE_GOAL_MS),
+        ("strategy auto", list(auto_specs(random, NUM_AUTO)), AUTO_GOAL_MS),
     ):
         times, planned = time_verdicts(specs, what)
         figures += [

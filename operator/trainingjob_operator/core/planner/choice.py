@@ -6,6 +6,9 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_operator.core.planner.mesh import REST, describe_degrees
 
+EXPLICIT = "explicit"
+"""The strategy of a spec whose mesh is written out."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -27,7 +30,7 @@ class Candidate:
 
     def apply(self, spec: TrainingJobSpec) -> TrainingJobSpec:
         """Return a spec that is written out as this candidate has it."""
-        parallelism = spec.parallelism.model_copy(update={"strategy": "explicit", "ici": self.ici, "dcn": self.dcn})
+        parallelism = spec.parallelism.model_copy(update={"strategy": EXPLICIT, "ici": self.ici, "dcn": self.dcn})
         memory = spec.memory.model_copy(update={"remat": self.remat})
         return spec.model_copy(update={"parallelism": parallelism, "memory": memory})
 

@@ -4,6 +4,7 @@ ICI degrees fill one slice, DCN degrees the slices; the mesh has their products.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from functools import lru_cache
 
 from trainingjob_api.base import AXES, Axis
@@ -78,6 +79,7 @@ def describe_degrees(degrees: AxisDegrees) -> str:
     return " ".join(f"{axis}={degree}" for axis, degree in degrees.split())
 
 
+@lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
     """Return all divisors of a number, ascending."""
     small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
@@ -86,9 +88,8 @@ def divisors(number: int) -> tuple[int, ...]:
 
 def nearest_divisors(number: int, wanted: int) -> tuple[int, ...]:
     """Return the divisors of a number next below and next above a wanted one, ascending."""
-    below = [divisor for divisor in divisors(number) if divisor < wanted][-1:]
-    above = [divisor for divisor in divisors(number) if divisor > wanted][:1]
-    return (*below, *above)
+    found = divisors(number)
+    return (*found[: bisect_left(found, wanted)][-1:], *found[bisect_right(found, wanted) :][:1])
 
 
 def nearest_multiples(factor: int, wanted: int) -> tuple[int, ...]:
@@ -103,15 +104,13 @@ def _nearest(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
     What splits an axis of the model further comes last: the model may not divide.
     """
     changes: list[tuple[int, int, str]] = []
-    for axis, degree in degrees.items():
-        if degree == REST:
-            continue
+    written = [(axis, degree) for axis, degree in degrees.items() if degree != REST]
+    known, has_rest = math.prod(degree for _, degree in written), len(written) < len(AXES)
+    for axis, degree in written:
         # -1 elsewhere takes the rest, so a divisor of what is left will do; without one it must be exact.
-        others = math.prod(other for name, other in degrees.items() if name != axis and other != REST)
-        if total % others:
+        left, over = divmod(total, known // degree)
+        if over:
             continue
-        left = total // others
-        has_rest = any(other == REST for _, other in degrees.items())
         fitting = nearest_divisors(left, degree) if has_rest else (left,)
         changes += [(_odds(axis, degree, value), abs(value - degree), f"{axis}: {value}") for value in fitting]
     return tuple(text for *_, text in sorted(changes)[:3])

@@ -36,6 +36,7 @@ class SizePlanner:
         self._spec = spec
         self._shape = shape
         self._ici = resolve(spec.parallelism.ici, shape.num_devices)
+        self._mistakes = _check_slice(spec, shape)
         self._devices: dict[tuple[int, ...], DeviceMemory] = {}
         """What a device holds, by the DCN degrees that split more than the batch; only where all is divided."""
 
@@ -44,7 +45,8 @@ class SizePlanner:
         spec, shape = self._spec, self._shape
         dcn = resolve(spec.parallelism.dcn, num_slices)
         if self._ici is None or dcn is None:
-            return _check_mesh(spec, shape, num_slices)
+            outer = check_product(DCN, spec.parallelism.dcn, num_slices, plural(num_slices, "slice"))
+            return [*self._mistakes, *outer]
         mesh = Mesh(self._ici, dcn)
         degrees = combine(mesh.ici, mesh.dcn)
         is_spread = spec.parallelism.shard_optimizer_over_data
@@ -98,14 +100,11 @@ def _check_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
     ]
 
 
-def _check_mesh(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> list[Problem]:
+def _check_slice(spec: TrainingJobSpec, shape: SliceShape) -> tuple[Problem, ...]:
+    """Check of the degrees what no number of slices can change: their form, and that they fill a slice."""
     ici, dcn = spec.parallelism.ici, spec.parallelism.dcn
-    return [
-        *check_form(ICI, ici),
-        *check_form(DCN, dcn),
-        *check_product(ICI, ici, shape.num_devices, describe_slice(shape)),
-        *check_product(DCN, dcn, num_slices, plural(num_slices, "slice")),
-    ]
+    inner = check_product(ICI, ici, shape.num_devices, describe_slice(shape))
+    return (*check_form(ICI, ici), *check_form(DCN, dcn), *inner)
 
 
 def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, need: MemoryEstimate) -> Problem:

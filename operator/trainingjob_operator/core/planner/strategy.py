@@ -17,13 +17,13 @@ from itertools import islice
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees, Parallelism
-from trainingjob_operator.core.planner.choice import Candidate, Choice
+from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
 from trainingjob_operator.core.planner.mesh import REST, divisors
 from trainingjob_operator.core.planner.plan import Rates, SizePlan, SliceShape
 from trainingjob_operator.core.planner.roofline import predict_step
 from trainingjob_operator.core.planner.sizes import SizePlanner
 
-AUTO, EXPLICIT = "auto", "explicit"
+AUTO = "auto"
 MANY = 128
 """Ways to cut a slice above which sequences and layers are cut only where nothing else fits."""
 OUTER: tuple[Axis, ...] = ("data", "fsdp", "stage")
@@ -31,7 +31,8 @@ OUTER: tuple[Axis, ...] = ("data", "fsdp", "stage")
 FINALISTS = 16
 """Candidates, the best at the largest size, that are measured at the smallest size too."""
 RUNNERS_UP = 3
-LAST_RESORTS = ("stage", "context")
+LEFT_OUT = ("stage", "context")
+"""What is cut only where nothing else fits, of many ways."""
 TYPICAL = Rates(bfloat16=200e12, float32=100e12, memory=1e12, link=50e9, num_links=4, network=5e9)
 REMATS = ("none", "full")
 
@@ -97,15 +98,13 @@ def _choose(question: _Question, shape: SliceShape, slices: Sequence[int], remat
     is_timed = bool(shape.rates.bfloat16)
     rated = shape if is_timed else replace(shape, rates=TYPICAL)
     cuts = list(_cut_slice(spec, shape.num_devices))
-    small = [cut for cut in cuts if all(cut.get(axis, 1) == 1 for axis in LAST_RESORTS)]
+    small = [cut for cut in cuts if all(cut.get(axis, 1) == 1 for axis in LEFT_OUT)]
     few = is_timed and len(cuts) <= MANY
     for tried, outer in ((cuts, OUTER),) if few else ((small, OUTER[:-1]), (cuts, OUTER)):
-        rough = _measure(spec, rated, slices[-1:], tried, outer if slices[-1] > 1 else OUTER[:1], remats)
-        finalists = sorted(rough, key=lambda one: one.rank)
+        rough = _measure(spec, rated, slices[-1], tried, outer if slices[-1] > 1 else OUTER[:1], remats)
+        finalists = sorted(rough, key=_rank)
         fitting = (one for one in finalists if _fits_all(one.apply(spec), shape, slices))
-        ranked = sorted(
-            (_rate(one, spec, rated, slices) for one in islice(fitting, FINALISTS)), key=lambda one: one.rank
-        )
+        ranked = sorted((_add_smallest(one, spec, rated, slices) for one in islice(fitting, FINALISTS)), key=_rank)
         if ranked:
             return Choice(ranked[0], tuple(ranked[1 : 1 + RUNNERS_UP]), len(finalists), is_timed)
     return None
@@ -140,26 +139,30 @@ def _cut_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mapping[Axis
 def _measure(
     spec: TrainingJobSpec,
     shape: SliceShape,
-    slices: Sequence[int],
+    num_slices: int,
     cuts: Sequence[Mapping[Axis, int]],
     outer: Sequence[Axis],
     remats: Sequence[str],
 ) -> Iterator[Candidate]:
-    """Yield what trains at some sizes; it computes again only where it does not fit otherwise, or is asked to."""
+    """Yield what trains at a size; it computes again only where it does not fit otherwise, or is asked to."""
     for cut in cuts:
         for axis in outer:
             for remat in remats:
                 one = Candidate(AxisDegrees(**cut), AxisDegrees(**{"data": 1, axis: REST}), remat, 0.0, 0.0)
-                rated = _rate(one, spec, shape, slices)
-                if rated.score:
-                    yield rated
+                if seconds := _time(one.apply(spec), shape, num_slices):
+                    yield replace(one, seconds=seconds, score=seconds)
                     break
 
 
-def _rate(one: Candidate, spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int]) -> Candidate:
-    """Return a candidate with its times at the smallest and the largest of some sizes; 0: it cannot train at one."""
-    times = [_time(one.apply(spec), shape, number) for number in dict.fromkeys((slices[0], slices[-1]))]
-    return replace(one, seconds=times[-1], score=sum(times) if all(times) else 0.0)
+def _add_smallest(one: Candidate, spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int]) -> Candidate:
+    """Return a candidate that fits all sizes with a step at the smallest in its score."""
+    if len(slices) == 1:
+        return one
+    return replace(one, score=one.seconds + _time(one.apply(spec), shape, slices[0]))
+
+
+def _rank(one: Candidate) -> tuple[float, int]:
+    return one.rank
 
 
 def _time(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> float:

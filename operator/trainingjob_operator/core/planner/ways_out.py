@@ -1,6 +1,8 @@
 """Ways out for a job that is too large for its devices: the smallest changes of the spec that would fit."""
 
+from bisect import bisect_left
 from dataclasses import replace
+from functools import cache
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import as_text
@@ -31,19 +33,29 @@ def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, ha
     ]
     memory = spec.memory.model_copy(update={"remat": "full"})
     over_data = spec.parallelism.model_copy(update={"shard_optimizer_over_data": True})
-    length = spec.training.sequence_length
-    ways: list[str] = []
-    while length > 1 and not ways:
+    changes = (
+        (spec.model_copy(update={"memory": memory}), shapes),
+        (spec.model_copy(update={"parallelism": over_data}), shapes[:1]),
+        (spec, shapes),
+    )
+
+    @cache
+    def find(length: int) -> list[str]:
+        ways = []
         training = spec.training.model_copy(update={"sequence_length": length})
-        for changed, on in (
-            (spec.model_copy(update={"training": training, "memory": memory}), shapes),
-            (spec.model_copy(update={"training": training, "parallelism": over_data}), shapes[:1]),
-            (spec.model_copy(update={"training": training}), shapes),
-        ):
+        for change, on in changes:
+            changed = change.model_copy(update={"training": training})
             fitting = next((one for one in on if one and _fits(changed, one, num_slices)), None)
             if fitting:
                 ways.append(_describe_change(spec, shape, changed, fitting))
-        length //= 2
+        return ways
+
+    whole = spec.training.sequence_length
+    ways = find(whole)
+    if not ways:  # the longest of the halved sequences that fits, by bisection: a shorter one takes less memory
+        halved = [whole >> halvings for halvings in range(1, whole.bit_length() - 1)]
+        fitting = halved[bisect_left(halved, True, key=lambda length: bool(find(length))) :]  # noqa: FBT003
+        ways = find(fitting[0]) if fitting else []
     # What a part of the changes does alone needs no more of them.
     parts = {way: set(way.split(" and ")) for way in ways}
     return [way for way in parts if not any(other < parts[way] for other in parts.values())]

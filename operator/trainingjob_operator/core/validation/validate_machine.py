@@ -7,11 +7,12 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.planner import splits
+from trainingjob_operator.core.planner.choice import EXPLICIT
 from trainingjob_operator.core.planner.hardware import CPU, Hardware
 from trainingjob_operator.core.planner.mesh import REST, check_form, check_product
 from trainingjob_operator.core.planner.sizes import check_microbatches, describe_slice
 from trainingjob_operator.core.planner.splits import DCN, HEADS, ICI, LAYERS, SEQUENCE, WIDTH, Mesh, check_split
-from trainingjob_operator.core.planner.strategy import AUTO, EXPLICIT, list_written
+from trainingjob_operator.core.planner.strategy import AUTO, list_written
 from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.validation.rule import HardwareRule, Rule
 
