@@ -55,6 +55,17 @@ class Checkpoint(Strict):
 class Elastic(Strict):
     """How the job answers when slices go and come."""
 
+    policy: Literal["shrink", "wait"] = Field(
+        default="shrink",
+        description="What follows when slices are lost and enough are left. `shrink`: train on at once with those. "
+        "`wait`: train on when there are as many slices as before, at the latest after `shrinkAfter` with those there "
+        "are. Planned changes wait for nothing.",
+    )
+    shrink_after: Duration = Field(
+        default="10m",
+        description="With `policy: wait`: how long a repair is waited for. Choose it longer than a repair takes, and "
+        "no longer than the steps of a smaller world are worth giving up.",
+    )
     max_restarts: Annotated[int, Field(ge=0, le=10000)] = Field(
         default=10,
         description="Failures of the training program before the job fails. Lost nodes, planned changes "

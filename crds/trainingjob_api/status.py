@@ -1,7 +1,7 @@
 """The status of a TrainingJob: what the operator tells people, and what it must remember.
 
-`world`, `lineage`, `restarts`, `attempts`, `goodput`, `startTime`, `completionTime` and the conditions Succeeded and
-Failed are memory: the operator reads them back. All the rest is for people; nothing decides by it.
+`world`, `lineage`, `restarts`, `waiting`, `attempts`, `goodput`, `startTime`, `completionTime` and the conditions
+Succeeded and Failed are memory: the operator reads them back. All the rest is for people; nothing decides by it.
 """
 
 from typing import Annotated, Literal
@@ -105,6 +105,13 @@ class CheckpointStatus(Strict):
     )
 
 
+class Waiting(Strict):
+    """A world of before that is to come back at its size, under `elastic.policy: wait`."""
+
+    slices: int = Field(description="How many slices it had.")
+    since: Time = Field(description="Since when they are waited for. It stays until a world makes a step again.")
+
+
 class Restarts(Strict):
     """How often training began again after a world had ended without being asked."""
 
@@ -199,6 +206,9 @@ class TrainingJobStatus(Strict):
     )
     checkpoint: CheckpointStatus | None = Field(default=None, description="The newest durable checkpoint.")
     restarts: Restarts = Field(default=Restarts(), description="How often training began again unasked.")
+    waiting: Waiting | None = Field(
+        default=None, description="What `elastic.policy: wait` waits for. Unset: nothing was lost."
+    )
     goodput: Goodput = Field(default=Goodput(), description="How much of the time trained, and where the rest went.")
     attempts: tuple[Attempt, ...] = Field(default=(), max_length=20, description="The last 20 worlds, oldest first.")
     display: Display = Field(default=Display(), description="Single values for the columns of `kubectl get`.")

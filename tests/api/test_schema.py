@@ -190,6 +190,8 @@ MUTABLE = {
     "spec.checkpoint.save.everySteps",
     "spec.elastic.growCooldown",
     "spec.elastic.maxRestarts",
+    "spec.elastic.policy",
+    "spec.elastic.shrinkAfter",
     "spec.evaluation[].everySteps",
     "spec.evaluation[].name",  # a name makes it another text, and the texts are compared by name
     "spec.slices.allowed",

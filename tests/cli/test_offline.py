@@ -139,6 +139,15 @@ def test_a_size_that_cannot_be_is_explained() -> None:
     assert why.startswith("3 slices: spec.parallelism.dcn.fsdp: 3 does not divide spec.model.embedDim, 200.")
 
 
+def test_a_job_that_waits_for_repairs_says_so() -> None:
+    text = Path("crds/examples/elastic.yaml").read_text()
+    words = "after a loss: waits up to 90s for as many slices as before, then goes on with fewer"
+
+    assert words not in call("plan", "-", given=text).out
+    patient = text.replace("  elastic:\n", "  elastic:\n    policy: wait\n    shrinkAfter: 90s\n")
+    assert words in call("plan", "-", given=patient).out.splitlines()
+
+
 def test_a_plan_as_json_keeps_its_fields(golden: Callable[[Path, str], None]) -> None:
     text = call("plan", "--json", "crds/examples/tpu-v5p-4-slices.yaml").out
     plan = json.loads(text)

@@ -73,12 +73,20 @@ def plan_table(plan: Plan) -> list[str]:
     )
     impossible = [f"{plural(one.num_slices, 'slice')}: {one.why}" for one in plan.sizes if not one.is_valid]
     rows = [(*_row(plan, one), *_speed(plan, rooflines.get(one.num_slices))[: len(fast)]) for one in plan.sizes]
-    spare = [SPARE] if len(plan.allowed) > 1 else []
+    spare = [SPARE, *_waiting(plan)] if len(plan.allowed) > 1 else []
     return [
         *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
         *impossible,
         *spare,
     ]
+
+
+def _waiting(plan: Plan) -> list[str]:
+    """Return what a loss means beyond a smaller world: nothing, or that it is put off."""
+    elastic = plan.spec.elastic
+    if elastic.policy == "shrink":
+        return []
+    return [f"after a loss: waits up to {elastic.shrink_after} for as many slices as before, then goes on with fewer"]
 
 
 def choice_lines(choice: Choice) -> list[str]:

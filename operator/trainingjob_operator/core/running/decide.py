@@ -32,6 +32,7 @@ from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.running.standing import place_all
 from trainingjob_operator.core.running.times import parse_time
 from trainingjob_operator.core.running.verdict import find_broken_standby, find_verdict
+from trainingjob_operator.core.running.waiting import begin_waiting, hold_for_repair
 from trainingjob_operator.core.units import plural, span
 
 SETTLE_SECONDS = 3.0
@@ -55,11 +56,11 @@ def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
         return Fail(Reason.DEADLINE_EXCEEDED, f"ran longer than `spec.activeDeadlineSeconds`, {deadline}")
     match health:
         case None:
-            return _form_first(plan, seen)
+            return _form_first(plan, seen, now)
         case Broke(end):
-            return find_verdict(plan, seen, end) or _form_next(plan, seen, end)
+            return find_verdict(plan, seen, end) or _form_next(plan, seen, end, now)
         case HasLeft():
-            return _form_next(plan, seen, None)
+            return _form_next(plan, seen, None, now)
         case Leaves():
             return Leave(Reason.LEAVING, "the last hosts are saving")
         case Finishes():
@@ -87,7 +88,7 @@ def _after_the_end(plan: Plan, seen: Observed, now: datetime) -> Decision:
     return Wait(Reason.OVER)
 
 
-def _form_first(plan: Plan, seen: Observed) -> Decision:
+def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
     """Form a world where there is none: wait a little for slices that are about to report, never for others."""
     if plan.spec.suspend:
         return Wait(Reason.SUSPENDED, "`spec.suspend` is true")
@@ -97,17 +98,19 @@ def _form_first(plan: Plan, seen: Observed) -> Decision:
     chosen = choose_slices(plan, ready)
     if not chosen:
         return Wait(*_too_few(plan, ready))
+    if hold := hold_for_repair(plan, seen.status.waiting, len(chosen), now):
+        return hold
     waited = min(host.news.still for one in chosen for host in one.hosts if host.news)
     is_more_coming = any(one.is_coming for one in seen.slices if one not in ready)
-    largest = plan.allowed[-1]
+    largest = plan.allowed[-1] if seen.status.waiting is None else len(chosen)  # it has waited by another rule
     if len(chosen) < largest and waited < (COMING_SECONDS if is_more_coming else SETTLE_SECONDS):
         words = f"{len(chosen)} of {plural(largest, 'slice')} can start; waiting a little for more"
         return Wait(Reason.SETTLING, words)
     return Claim(form_world(plan, seen, chosen), f"{plural(len(chosen), 'slice')} ready")
 
 
-def _form_next(plan: Plan, seen: Observed, end: End | None) -> Decision:
-    """Form the next world at once: each second without one is lost to all slices that are well.
+def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> Decision:
+    """Form the next world at once, if the policy does not say to wait: each second is lost to all that are well.
 
     `end` is None where the world left as it was asked to.
     """
@@ -118,6 +121,8 @@ def _form_next(plan: Plan, seen: Observed, end: End | None) -> Decision:
         return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
     if not chosen:
         return EndWorld(end, *_too_few(plan, ready))
+    if hold := hold_for_repair(plan, begin_waiting(plan, seen, end, now), len(chosen), now):
+        return EndWorld(end, hold.reason, hold.message)
     return Claim(form_world(plan, seen, chosen), end.cause.message, end)
 
 
@@ -162,21 +167,16 @@ def _find_edit(plan: Plan, seen: Observed) -> str:
 
 
 def _find_returned(plan: Plan, seen: Observed) -> list[int]:
-    """Return slices that are worth leaving the world for, to come back larger; none: it should stay as it is."""
-    if seen.hearing.announced < seconds(plan.spec.elastic.grow_cooldown) or not _has_made_a_step(seen):
+    """Return slices that are worth leaving the world for, to come back larger; none: it should stay as it is.
+
+    A world is left only after a step of its own: else slices that come and go could keep training from all progress.
+    """
+    if seen.hearing.announced < seconds(plan.spec.elastic.grow_cooldown) or not seen.has_stepped:
         return []
     current = set(_current(seen))
     able = [one for one in seen.slices if one.is_ready(_window(plan)) and one.has_standbys]
     chosen = {one.number for one in choose_slices(plan, able, keep=tuple(current))}
     return sorted(chosen - current) if chosen > current else []
-
-
-def _has_made_a_step(seen: Observed) -> bool:
-    """Return whether this world brought training forward: only then may it be ended for a larger one."""
-    return any(
-        seat.report and seat.report.progress and seat.report.progress.step > (seat.report.restored or 0)
-        for seat in seen.seats
-    )
 
 
 def _cause_of_change(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cause:

@@ -147,6 +147,14 @@ class Observed:
         """Return the JobSet with the job's minimum of slices."""
         return self.find_jobset(base_jobset(self.name, self.uid))
 
+    @property
+    def has_stepped(self) -> bool:
+        """Return whether the committed world brought training forward."""
+        return any(
+            seat.report and seat.report.progress and seat.report.progress.step > (seat.report.restored or 0)
+            for seat in self.seats
+        )
+
     def find_jobset(self, name: str) -> JobSet | None:
         """Return a JobSet by its name."""
         return next((jobset for jobset in self.jobsets if jobset.name == name), None)

@@ -24,6 +24,7 @@ class Reason(StrEnum):
     STARTING = "Starting"
     SETTLING = "Settling"
     WAITING_FOR_SLICES = "WaitingForSlices"
+    WAITING_FOR_REPAIR = "WaitingForRepair"
     FORMED = "Formed"
     # A world
     LISTENING = "Listening"

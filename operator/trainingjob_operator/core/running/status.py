@@ -23,6 +23,7 @@ from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.running.situation import Situation, Stage, describe_situation
 from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.running.waiting import begin_waiting, go_on_waiting
 from trainingjob_operator.core.running.writing import fit
 from trainingjob_operator.core.units import plural
 
@@ -66,6 +67,7 @@ def next_status(
             "progress": find_progress(plan, seen),
             "checkpoint": find_checkpoint(seen, now),
             "restarts": _restarts(old.restarts, end, is_over=not situation.bucket),
+            "waiting": begin_waiting(plan, seen, end, now) if end else go_on_waiting(plan, seen, now),
             "attempts": attempts,
             "start_time": old.start_time or (None if is_waiting_to_start else format_time(now)),
             "goodput": spent.model_copy(update={"current": situation.bucket}),

@@ -8,6 +8,11 @@ def format_time(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def describe_time(time: datetime) -> str:
+    """Return a time as people read it: `2026-11-21 10:06:27 UTC`."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def parse_time(text: str | None) -> datetime | None:  # None: that is no time
     """Return the time that a text stands for."""
     try:

@@ -107,6 +107,14 @@ def warn_of_idle_cooldown(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.elastic.growCooldown", cooldown, message)
 
 
+def warn_of_idle_shrink_after(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Only a job that waits for repairs can wait too long."""
+    elastic, default = spec.elastic, Elastic()
+    if elastic.policy == "shrink" and seconds(elastic.shrink_after) != seconds(default.shrink_after):
+        message = f"{elastic.shrink_after} has no effect: with `policy: shrink` a job shrinks at once."
+        yield Problem("spec.elastic.shrinkAfter", elastic.shrink_after, message)
+
+
 def warn_of_moving_image(spec: TrainingJobSpec) -> Iterator[Problem]:
     """All hosts of a world must run one program, also those that come later."""
     image = spec.runtime.image or ""
@@ -152,6 +160,7 @@ RULES: tuple[Rule | HardwareRule, ...] = (
 )
 WARNINGS = (
     Rule(("slices.count", "elastic.growCooldown"), warn_of_idle_cooldown),
+    Rule(("elastic.policy", "elastic.shrinkAfter"), warn_of_idle_shrink_after),
     Rule(("runtime.image",), warn_of_moving_image),
     Rule(("runtime.env",), warn_of_plain_secrets),
     Rule(("runtime.env",), warn_of_idle_flags),
