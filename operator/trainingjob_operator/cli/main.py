@@ -201,6 +201,47 @@ def run(
 
 
 @app.command()
+def simulate(
+    file: File,
+    mtbf: Annotated[str, typer.Option(help="Mean time between two failures of one slice, such as 30d or 12h.")] = "30d",
+    repair: Annotated[str, typer.Option(help="Mean time until a lost slice has nodes again.")] = "1h",
+    time: Annotated[
+        str | None,
+        typer.Option(help="How long to simulate. Default: until about 60 faults.", show_default=False),
+    ] = None,
+    step_seconds: Annotated[
+        float | None,
+        typer.Option(min=1e-6, help="A step at the largest size. Default: by the roofline, which is at best."),
+    ] = None,
+    save_seconds: Annotated[float, typer.Option(min=0, help="From a step to the commit of its checkpoint.")] = 30.0,
+    restart_seconds: Annotated[
+        float, typer.Option(min=0, help="From a new world to its first step: connect, restore, load programs.")
+    ] = 10.0,
+    start_seconds: Annotated[
+        float, typer.Option(min=0, help="From nodes that are there to hosts that could train.")
+    ] = 120.0,
+    spares: Annotated[int, typer.Option(min=0, help="Slices that stand by for lost ones.")] = 0,
+    seed: Annotated[int, typer.Option(help="Another number, other faults.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002
+    accelerators: Accelerators = None,
+) -> None:
+    """Show how a job would fare under faults, and what would help.
+
+    Slices fail at random; the operator's own rules decide what happens, over years in seconds. Then the same faults
+    again with one thing changed: the time between checkpoints, the fewest slices, spare slices.
+
+    Exit codes: 0 it was simulated, 1 the job has problems, 2 the command or the file cannot be understood.
+    """
+    from trainingjob_operator.cli.hardware import read_hardware
+    from trainingjob_operator.cli.simulate import Options, simulate_file
+    from trainingjob_operator.core.simulating.pace import Pace
+
+    pace = Pace({}, start=start_seconds, join=restart_seconds, save=save_seconds)
+    options = Options(mtbf, repair, time, step_seconds, pace, spares, seed)
+    simulate_file(file, read_hardware(accelerators), options, as_json=as_json)
+
+
+@app.command()
 def status(
     name: Name,
     namespace: Namespace = None,

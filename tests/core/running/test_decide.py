@@ -282,6 +282,16 @@ def succeed_all(scene: Scene) -> Scene:
     return scene
 
 
+def test_a_world_did_not_break_before_its_newest_step() -> None:
+    """A pod is replaced that this operator never heard of: its peers' newest step says how long all was well."""
+    scene = drop_pod(forget_slice(trained().hear_slice(0, still=3.0), 1), 1, 1)
+
+    end = claim(scene).end
+
+    assert end
+    assert end.ago == 3.0
+
+
 def test_generations_are_above_all_that_was_ever_heard_of() -> None:
     scene = Scene(burned=4).place(0, 1).hear_slice(0, 1)
     assert claim(scene).world.generation == 5

@@ -6,9 +6,9 @@ silent; a world that any member was seen to fail in has ended in any case.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from trainingjob_api.protocol import Failure, FailureReason
+from trainingjob_api.protocol import Failure, FailureReason, Phase
 from trainingjob_api.status import Cause
 from trainingjob_operator.core.running.pods import Pod
 from trainingjob_operator.core.running.reasons import Reason
@@ -74,7 +74,7 @@ def judge(placed: Sequence[Placed], window: float) -> Health:
     """Return the health of a world by where its members stand; earlier rules win."""
     ends = sorted((_end_of(item) for item in placed if _is_primary(item)), key=lambda end: (not end.fatal, -end.ago))
     if ends and ends[0].fatal:
-        return Broke(ends[0])
+        return _broke(ends[0], placed)
     at_work = [item for item in placed if item.standing in (Standing.ACTIVE, Standing.JOINING, Standing.SILENT)]
     is_stuck = all(item.still > PATIENCE_SECONDS for item in at_work)
     if any(item.standing is Standing.DONE for item in placed):
@@ -82,17 +82,23 @@ def judge(placed: Sequence[Placed], window: float) -> Health:
     if any(item.standing is Standing.LEFT for item in placed):
         return HasLeft() if is_stuck else Leaves()
     if ends:
-        return Broke(ends[0])
+        return _broke(ends[0], placed)
     followers = [item for item in placed if item.standing is Standing.FAILED]
     if followers:
         first = max(followers, key=lambda item: item.still)
         is_known = first.still > window and all(item.was_heard for item in placed)
-        return Broke(_end_of(first)) if is_known else GoesOn(f"{_name(first.seat)} ended after another")
+        return _broke(_end_of(first), placed) if is_known else GoesOn(f"{_name(first.seat)} ended after another")
     silent = [item for item in placed if item.standing is Standing.SILENT]
     if silent:
         longest = max(silent, key=lambda item: item.age)
         return GoesOn(f"{_name(longest.seat)} has not been heard of for {span(longest.age)}")
     return GoesOn()
+
+
+def _broke(end: End, placed: Sequence[Placed]) -> Broke:
+    """Return the end, not longer ago than the newest step: each step needs every member."""
+    steps = [item.still for item in placed if item.seat.report and item.seat.report.phase is Phase.TRAINING]
+    return Broke(replace(end, ago=min(end.ago, *steps)) if steps else end)
 
 
 def describe_failure(failure: Failure) -> str:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from trainingjob_api.protocol import Failure
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_api.world import World
+from trainingjob_api.world import JobIdentity, World
 from trainingjob_operator.core.manifests import Children, Manifest, condition, dig, items, number, owner_uid, text
 from trainingjob_operator.core.names import SLICE_OFFSET_LABEL, base_jobset, slice_jobset
 from trainingjob_operator.core.planner.plan import Plan
@@ -165,26 +165,53 @@ def observe(
 ) -> Observed:
     """Return what is known of a job: its manifest, the operator's memory of it, its children, what its hosts said."""
     name, uid = text(job, "metadata", "name"), text(job, "metadata", "uid")
+    identity = JobIdentity(name=name, namespace=text(job, "metadata", "namespace"), uid=uid)
     pods = tuple(pod for manifest in children.pods if (pod := read_pod(manifest, children.nodes, now)))
-    world = seats.rebuild_world(status, uid, pods)
+    jobsets = tuple(_read_jobset(manifest, uid) for manifest in children.jobsets)
+    return lay_together(
+        plan,
+        identity,
+        status,
+        hearing,
+        generation=number(job, "metadata", "generation") or 0,
+        pods=pods,
+        jobsets=jobsets,
+        jobs=tuple(child for manifest in children.jobs if (child := _read_job(manifest))),
+        slices=_read_slices(plan, name, uid, pods, jobsets, children, hearing),
+    )
+
+
+def lay_together(
+    plan: Plan,
+    job: JobIdentity,
+    status: TrainingJobStatus,
+    hearing: Hearing,
+    *,
+    generation: int,
+    pods: tuple[Pod, ...],
+    jobsets: tuple[JobSet, ...],
+    jobs: tuple[ChildJob, ...],
+    slices: tuple[Slice, ...],
+) -> Observed:
+    """Return what is known of a job from what was read of its children: its world, who sits in it, and its lineage."""
+    world = seats.rebuild_world(status, job.uid, pods)
     if world is not None:
         layout = plan.find_layout(len(world.slices))
         world = world.model_copy(update={"layout": layout, "remat": plan.spec.memory.remat})
     taken = seats.take_seats(world, pods, hearing)
-    jobsets = tuple(_read_jobset(manifest, uid) for manifest in children.jobsets)
     restored = seats.find_restored(taken)
     spans = status.lineage
     if world is not None and restored is not None:
         spans = lineage.extend(spans, world.generation, restored)
     return Observed(
-        name=name,
-        namespace=text(job, "metadata", "namespace"),
-        uid=uid,
-        generation=number(job, "metadata", "generation") or 0,
+        name=job.name,
+        namespace=job.namespace,
+        uid=job.uid,
+        generation=generation,
         status=status,
-        slices=_read_slices(plan, name, uid, pods, jobsets, children, hearing),
+        slices=slices,
         jobsets=jobsets,
-        jobs=tuple(child for manifest in children.jobs if (child := _read_job(manifest))),
+        jobs=jobs,
         pods=pods,
         world=world,
         seats=taken,

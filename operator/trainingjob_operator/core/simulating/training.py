@@ -1,0 +1,100 @@
+"""One simulated world: what its hosts do at any moment, and what of their work outlives it.
+
+All hosts of a world do the same. A member that is lost stops it at once, and nobody in it notices by itself.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from trainingjob_api.protocol import Phase
+from trainingjob_operator.core.simulating.pace import Pace
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What the hosts of a world report."""
+
+    phase: Phase
+    step: int
+    """The newest finished step."""
+    since: float
+    """When phase or step last changed."""
+    committed: int
+    """The newest step that is saved for good."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A world's life. Times are seconds since the job began."""
+
+    generation: int
+    slices: tuple[int, ...]
+    pace: Pace
+    formed: float
+    restored: int
+    last: int
+    """The step at which the job is done."""
+    every: int
+    """Steps between two checkpoints."""
+    asked_to_leave: float | None = None
+    broken: float | None = None
+
+    @property
+    def begins(self) -> float:
+        """Return when its first step begins."""
+        return self.formed + self.pace.join
+
+    @property
+    def ends(self) -> float:
+        """Return when it has left or is done, if nothing breaks it: its last step is saved then."""
+        return self._time_of(self._last_step) + self.pace.save
+
+    @property
+    def milestones(self) -> tuple[float, ...]:
+        """Return when its hosts begin to train, have made a step, begin to save and have saved, unless it breaks."""
+        return self.begins, self._time_of(self.restored + 1), self._time_of(self._last_step), self.ends
+
+    @property
+    def step_seconds(self) -> float:
+        """Return how long a step takes, its share of the saves included."""
+        return self.pace.step_seconds(len(self.slices), self.every)
+
+    def at(self, now: float) -> Moment:
+        """Return what its hosts report at a time. When it is broken they report what they did then, for ever."""
+        time = now if self.broken is None else min(now, self.broken)
+        if time < self.begins:
+            return Moment(Phase.RESTORING, self.restored, self.formed, self.restored)
+        step = min(self._step_at(time), self._last_step)
+        if step < self._last_step:
+            return Moment(Phase.TRAINING, step, self._time_of(step), self._committed(step, time))
+        if time < self.ends:
+            return Moment(Phase.SAVING, step, self._time_of(step), self._committed(step - 1, time))
+        return Moment(Phase.DONE if step >= self.last else Phase.LEFT, step, self.ends, step)
+
+    def leave(self, now: float) -> "Training":
+        """Return it asked to save at its next step and to leave; once is enough."""
+        return self if self.asked_to_leave is not None else replace(self, asked_to_leave=now)
+
+    def lose_member(self, now: float) -> "Training":
+        """Return it without one of its members. What has left or is done needs none any more."""
+        return self if self.broken is not None or now >= self.ends else replace(self, broken=now)
+
+    @property
+    def _last_step(self) -> int:
+        if self.asked_to_leave is None:
+            return self.last
+        seconds = max(self.asked_to_leave - self.begins, 0.0)
+        return min(self.restored + max(math.ceil(seconds / self.step_seconds), 1), self.last)
+
+    def _step_at(self, time: float) -> int:
+        return self.restored + int((time - self.begins) / self.step_seconds + 1e-9)
+
+    def _time_of(self, step: int) -> float:
+        return self.begins + (step - self.restored) * self.step_seconds
+
+    def _committed(self, step: int, time: float) -> int:
+        """Return the newest step up to one whose checkpoint is committed by a time."""
+        saved = step // self.every * self.every
+        while saved > self.restored and self._time_of(saved) + self.pace.save > time:
+            saved -= self.every
+        return max(saved, self.restored)

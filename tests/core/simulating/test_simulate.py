@@ -1,0 +1,127 @@
+"""Whole simulated lives under the rules that run real jobs: what must hold whatever fails, and when."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builders import make_plan
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.decisions import Claim, Succeed
+from trainingjob_operator.core.running.writing import MAX_BYTES
+from trainingjob_operator.core.simulating.faults import Fault, Spares
+from trainingjob_operator.core.simulating.pace import Pace, scale_steps
+from trainingjob_operator.core.simulating.simulate import live, simulate
+
+PACE = Pace({1: 8.0, 2: 4.0, 3: 3.0, 4: 2.0}, start=60.0, join=5.0, save=10.0)
+HOUR = 3600.0
+SETTLED = 600.0
+"""Seconds after the last repair in which every slice must be back at work."""
+
+
+def endless(fewest: int = 1, most: int = 4, allowed: tuple[int, ...] = ()) -> Plan:
+    training = {"steps": 1_000_000, "globalBatchSize": 16, "sequenceLength": 32}
+    checkpoint = {"uri": "/shared/runs/demo", "save": {"everySteps": 20}}
+    return make_plan(fewest, most, 1, allowed, training=training, checkpoint=checkpoint)
+
+
+def test_without_a_fault_all_time_after_the_start_is_training() -> None:
+    outcome = simulate(endless(), PACE, [], HOUR)
+
+    assert (outcome.worlds, outcome.seconds) == (1, HOUR)
+    assert outcome.status.goodput.seconds["training"] == pytest.approx(HOUR - PACE.start - PACE.join, abs=3)
+    assert outcome.throughput == pytest.approx(outcome.status.goodput.ratio, abs=0.02)
+
+
+def test_a_job_ends_when_its_steps_are_done() -> None:
+    outcome = simulate(make_plan(1, 2, 1), PACE, [], 10 * HOUR)
+
+    assert outcome.status.phase == "Succeeded"
+    assert outcome.step == 100
+    assert outcome.seconds < HOUR
+
+
+def test_a_lost_slice_costs_the_steps_since_the_last_save_and_comes_back() -> None:
+    outcome = simulate(endless(1, 2), PACE, [Fault(1000.0, 1, 600.0)], HOUR)
+    first, shrunk, grown = outcome.status.attempts
+
+    assert [one.slices for one in (first, shrunk, grown)] == [2, 1, 2]
+    assert (first.cause and first.cause.reason, shrunk.cause and shrunk.cause.reason) == ("HostSilent", "Resized")
+    assert shrunk.lost_steps
+    assert shrunk.lost_steps <= 20 + PACE.save / PACE.steps[2] + 1
+    assert grown.lost_steps == 0
+    assert outcome.status.restarts.total == 1
+
+
+def test_the_loss_of_all_slices_ends_the_world_until_they_are_back() -> None:
+    outcome = simulate(endless(2, 2), PACE, [Fault(1000.0, 0, 600.0), Fault(1000.0, 1, 900.0)], HOUR)
+
+    assert outcome.worlds == 2
+    assert outcome.status.goodput.seconds["recovering"] == pytest.approx(900 + PACE.start, rel=0.1)
+
+
+def test_a_slice_that_is_gone_cannot_be_lost_again() -> None:
+    twice = [Fault(1000.0, 1, 600.0), Fault(1100.0, 1, 6000.0)]
+
+    assert simulate(endless(1, 2), PACE, twice, HOUR).status == simulate(endless(1, 2), PACE, twice[:1], HOUR).status
+
+
+def test_a_spare_slice_takes_the_place_of_a_lost_one() -> None:
+    fault = [Fault(1000.0, 1, HOUR)]
+
+    alone, spared = (simulate(endless(1, 2), PACE, fault, HOUR, spares) for spares in (0, 1))
+
+    assert [one.slices for one in alone.status.attempts] == [2, 1]
+    assert [one.slices for one in spared.status.attempts] == [2, 1, 2]
+    assert spared.step > alone.step
+
+
+SPARES: dict[str, tuple[int, list[Fault], list[float]]] = {
+    "there are none": (0, [Fault(10, 0, 100)], [110]),
+    "one is free": (1, [Fault(10, 0, 100)], [10]),
+    "the lost one becomes a spare": (1, [Fault(10, 0, 100), Fault(20, 1, 1000)], [10, 110]),
+    "its own repair is sooner": (1, [Fault(10, 0, 1000), Fault(20, 1, 100)], [10, 120]),
+}
+
+
+@pytest.mark.parametrize(("count", "faults", "want"), SPARES.values(), ids=SPARES.keys())
+def test_spares(count: int, faults: list[Fault], want: list[float]) -> None:
+    spares = Spares(count)
+
+    assert [spares.find_replacement(fault) for fault in faults] == want
+
+
+def test_steps_are_scaled_by_slices_where_no_rates_are_known() -> None:
+    assert scale_steps(endless(), 2.0) == {1: 8.0, 2: 4.0, 3: pytest.approx(8 / 3), 4: 2.0}
+    assert scale_steps(endless(), None) is None
+
+
+faults = st.lists(
+    st.builds(Fault, at=st.floats(0, 4 * HOUR), slice=st.integers(0, 3), away=st.floats(0.1, 2 * HOUR)), max_size=12
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(faults, st.sampled_from([(), (1, 2, 4), (2, 4)]), st.integers(1, 2))
+def test_whatever_fails_there_is_one_valid_world_and_all_come_back(
+    faults: list[Fault], allowed: tuple[int, ...], fewest: int
+) -> None:
+    plan = endless(fewest, 4, allowed)
+    end = max((fault.at + fault.away for fault in faults), default=0.0) + PACE.start + SETTLED
+    generation = saved = 0
+
+    for life, decision in live(plan, PACE, faults, end):
+        assert life.saved >= saved
+        saved = life.saved
+        if isinstance(decision, Claim):
+            assert decision.world.generation > generation
+            generation = decision.world.generation
+            assert len(decision.world.slices) in plan.allowed
+            assert len(set(decision.world.slices)) == len(decision.world.slices)
+        assert not isinstance(decision, Succeed)
+
+    assert life.training
+    assert life.training.slices == (0, 1, 2, 3)
+    assert life.worlds <= 2 * len(faults) + 2
+    assert life.status.restarts.counted == 0
+    assert sum(life.status.goodput.seconds.values()) == pytest.approx(end, rel=0.001)
+    assert len(life.status.model_dump_json()) < MAX_BYTES + 4096
