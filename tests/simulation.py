@@ -116,7 +116,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         training = {"steps": self.total, "globalBatchSize": 16, "sequenceLength": 32}
-        elastic = {"growCooldown": "5s", "maxRestarts": 100}
+        elastic = {"growCooldown": "5s", "maxRestarts": 100, "maxRestartsWithoutCommit": 100}
         sections = {"training": training, "elastic": elastic, **self.spec}
         self.cluster = FakeCluster(self.time)
         self.cluster.put(

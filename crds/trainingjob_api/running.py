@@ -71,6 +71,11 @@ class Elastic(Strict):
         description="Failures of the training program before the job fails. Lost nodes, planned changes "
         "and suspensions never count.",
     )
+    max_restarts_without_commit: Annotated[int, Field(ge=1, le=10000)] = Field(
+        default=5,
+        description="Failures of the training program in a row, without a newly saved step in between, before the job "
+        "fails. From the second of them on, each restart waits longer than the one before.",
+    )
     grow_cooldown: Duration = Field(
         default="1m", description="Shortest time between a change of size and the next growth."
     )

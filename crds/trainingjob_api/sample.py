@@ -70,7 +70,14 @@ SAMPLE: dict[str, Any] = {
         "keep": {"last": 3, "everySteps": 1000},
         "takeover": False,
     },
-    "elastic": {"policy": "wait", "shrinkAfter": "10m", "maxRestarts": 10, "growCooldown": "1m", "silenceAfter": "5s"},
+    "elastic": {
+        "policy": "wait",
+        "shrinkAfter": "10m",
+        "maxRestarts": 10,
+        "maxRestartsWithoutCommit": 5,
+        "growCooldown": "1m",
+        "silenceAfter": "5s",
+    },
     "evaluation": [
         {
             "name": "held-out",

@@ -117,6 +117,15 @@ class Restarts(Strict):
 
     total: int = Field(default=0, description="All of them, lost nodes among them.")
     counted: int = Field(default=0, description="Failures of the program: these count against `maxRestarts`.")
+    since_commit: int = Field(
+        default=0,
+        description="Those of them in a row without a newly saved step: these count against "
+        "`maxRestartsWithoutCommit`.",
+    )
+    failed: Time | None = Field(
+        default=None,
+        description="When the program failed, while no world was formed since. The pause counts from here.",
+    )
 
 
 class Goodput(Strict):

@@ -71,7 +71,7 @@ def test_each_loss_is_one_attempt_with_its_cause(disturbed: Job) -> None:
     assert [attempt["slices"] for attempt in attempts] == [2, 1, 2, 1, 2]
     causes = [attempt["cause"] for attempt in (attempts[0], attempts[2])]
     assert [cause["slice"] for cause in causes] == [1, 0], causes
-    assert disturbed.status()["restarts"] == {"total": 2, "counted": 0}
+    assert disturbed.status()["restarts"] == {"total": 2, "counted": 0, "sinceCommit": 0}
 
 
 def test_every_step_is_in_the_committed_history_once(disturbed: Job, product: Product) -> None:

@@ -190,6 +190,7 @@ MUTABLE = {
     "spec.checkpoint.save.everySteps",
     "spec.elastic.growCooldown",
     "spec.elastic.maxRestarts",
+    "spec.elastic.maxRestartsWithoutCommit",
     "spec.elastic.policy",
     "spec.elastic.shrinkAfter",
     "spec.evaluation[].everySteps",

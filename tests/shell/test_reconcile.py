@@ -4,6 +4,7 @@ import pytest
 
 from tests.builders import NAME, UID
 from tests.simulation import OperatorKilledError, Simulation
+from trainingjob_api.status import Restarts
 from trainingjob_operator.core.names import base_jobset, slice_jobset
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 
@@ -42,7 +43,7 @@ async def test_a_lost_slice_shrinks_the_world_and_comes_back_into_it() -> None:
     assert status.display.slices == "2/2"
     assert [attempt.slices for attempt in status.attempts] == [2, 1, 2]
     assert status.attempts[2].lost_steps == 0
-    assert status.restarts.model_dump() == {"total": 1, "counted": 0}
+    assert status.restarts == Restarts(total=1)
     after = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
     assert before <= after
     await sim.run(400, until="Succeeded")
@@ -87,7 +88,7 @@ async def test_a_crash_is_counted_once_and_training_goes_on() -> None:
     await sim.run(120, until="Succeeded")
 
     assert sim.status.phase == "Succeeded"
-    assert sim.status.restarts.model_dump() == {"total": 1, "counted": 1}
+    assert sim.status.restarts == Restarts(total=1, counted=1)
     assert [(a.first_step, a.last_step) for a in sim.status.attempts] == [(0, 10), (8, 20)]
     assert sim.status.attempts[1].lost_steps == 2
     assert sim.status.goodput.seconds["lostSteps"] == 2.0
@@ -269,7 +270,7 @@ async def test_a_fault_at_any_write_changes_nothing_in_the_end(
     status = sim.status
     assert status.phase == "Succeeded"
     assert [attempt.slices for attempt in status.attempts] == [2, 1]
-    assert status.restarts.model_dump() == {"total": 1, "counted": 0}
+    assert status.restarts == Restarts(total=1)
     names = sorted(item["metadata"]["name"] for item in sim.cluster.all("JobSet"))
     assert names == [base_jobset(NAME, UID), slice_jobset(NAME, UID, 1)]
 

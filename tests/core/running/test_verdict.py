@@ -12,10 +12,10 @@ from trainingjob_operator.core.running.reasons import Reason
 
 
 def crash(scene: Scene, **more: object) -> Decision:
-    """Let host 1 of slice 1 crash; the hosts come back as idle once the next world is claimed."""
+    """Let host 1 of slice 1 crash; the next world, once it is claimed, saves a step."""
     decision = fail(scene, 1, 1, **more).step()
     if isinstance(decision, Claim):
-        scene.train(step=10, restored=10, failure=None)
+        scene.train(step=11, restored=10, committed=11, failure=None)
         scene.step()
     return decision
 
@@ -73,7 +73,7 @@ def test_lost_nodes_never_use_up_the_restarts() -> None:
     lose_node(scene.silence(1), 1, 0)
 
     assert isinstance(scene.step(), Claim)
-    assert scene.status.restarts.model_dump() == {"total": 1, "counted": 0}
+    assert scene.status.restarts.model_dump() == {"total": 1, "counted": 0, "since_commit": 0, "failed": None}
 
 
 def test_a_fatal_failure_names_the_field() -> None:

@@ -44,7 +44,7 @@ def test_a_status_never_outgrows_the_object() -> None:
     scene = trained(plan=make_plan(elastic={"maxRestarts": 1000}))
     for number in range(25):
         fail(scene, 1, 1, message=f"{number} " + "x" * 1000, log="y" * 2048).step(10.0)
-        scene.train(step=10, restored=10, failure=None)
+        scene.train(step=11, restored=10, committed=11, failure=None)
     status = scene.status
     assert status.world
     assert len(status.attempts) == 20

@@ -28,6 +28,7 @@ from trainingjob_operator.core.running.health import (
 )
 from trainingjob_operator.core.running.observe import Observed, Slice
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.restarts import count_restarts, hold_back
 from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.running.standing import place_all
 from trainingjob_operator.core.running.times import parse_time
@@ -98,7 +99,8 @@ def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
     chosen = choose_slices(plan, ready)
     if not chosen:
         return Wait(*_too_few(plan, ready))
-    if hold := hold_for_repair(plan, seen.status.waiting, len(chosen), now):
+    hold = hold_back(seen, seen.status.restarts, now)
+    if hold := hold or hold_for_repair(plan, seen.status.waiting, len(chosen), now):
         return hold
     waited = min(host.news.still for one in chosen for host in one.hosts if host.news)
     is_more_coming = any(one.is_coming for one in seen.slices if one not in ready)
@@ -110,7 +112,7 @@ def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
 
 
 def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> Decision:
-    """Form the next world at once, if the policy does not say to wait: each second is lost to all that are well.
+    """Form the next world at once where no rule says to wait: each second is lost to all slices that are well.
 
     `end` is None where the world left as it was asked to.
     """
@@ -121,7 +123,8 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
         return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
     if not chosen:
         return EndWorld(end, *_too_few(plan, ready))
-    if hold := hold_for_repair(plan, begin_waiting(plan, seen, end, now), len(chosen), now):
+    hold = hold_back(seen, count_restarts(seen, end, now), now)
+    if hold := hold or hold_for_repair(plan, begin_waiting(plan, seen, end, now), len(chosen), now):
         return EndWorld(end, hold.reason, hold.message)
     return Claim(form_world(plan, seen, chosen), end.cause.message, end)
 

@@ -155,6 +155,11 @@ class Observed:
             for seat in self.seats
         )
 
+    @property
+    def has_committed(self) -> bool:
+        """Return whether the committed world saved a step beyond the one that it went on from."""
+        return any(seat.report and (seat.report.committed or 0) > (seat.report.restored or 0) for seat in self.seats)
+
     def find_jobset(self, name: str) -> JobSet | None:
         """Return a JobSet by its name."""
         return next((jobset for jobset in self.jobsets if jobset.name == name), None)

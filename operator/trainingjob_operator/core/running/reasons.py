@@ -25,6 +25,7 @@ class Reason(StrEnum):
     SETTLING = "Settling"
     WAITING_FOR_SLICES = "WaitingForSlices"
     WAITING_FOR_REPAIR = "WaitingForRepair"
+    BACKING_OFF = "BackingOff"
     FORMED = "Formed"
     # A world
     LISTENING = "Listening"
@@ -57,5 +58,6 @@ class Reason(StrEnum):
     NOT_OVER = "NotOver"
     SAME_FAILURE_TWICE = "SameFailureTwice"
     MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+    NO_STEP_SAVED = "NoStepSaved"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     STANDBY_FAILED = "StandbyFailed"

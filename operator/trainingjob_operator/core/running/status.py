@@ -6,7 +6,7 @@ It is made anew each time, from the status before, what was observed and what wa
 from collections.abc import Sequence
 from datetime import datetime
 
-from trainingjob_api.status import Cause, Goodput, Restarts, TrainingJobStatus, WorldStatus
+from trainingjob_api.status import Cause, Goodput, TrainingJobStatus, WorldStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running import attempts as lives
@@ -20,6 +20,7 @@ from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.progress import find_checkpoint, find_progress
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.restarts import count_restarts
 from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.running.situation import Situation, Stage, describe_situation
 from trainingjob_operator.core.running.times import format_time
@@ -66,7 +67,8 @@ def next_status(
             "lineage": seen.lineage,
             "progress": find_progress(plan, seen),
             "checkpoint": find_checkpoint(seen, now),
-            "restarts": _restarts(old.restarts, end, is_over=not situation.bucket),
+            # The last end of a failed job is followed by no restart.
+            "restarts": count_restarts(seen, end, now) if situation.bucket else old.restarts,
             "waiting": begin_waiting(plan, seen, end, now) if end else go_on_waiting(plan, seen, now),
             "attempts": attempts,
             "start_time": old.start_time or (None if is_waiting_to_start else format_time(now)),
@@ -95,13 +97,6 @@ def _world(world: World, why: str, now: datetime) -> WorldStatus:
         since=format_time(now),
         why=why[:1024],
     )
-
-
-def _restarts(old: Restarts, end: End | None, *, is_over: bool) -> Restarts:
-    """Return the restarts after a world ended; the last end of a failed job is followed by none."""
-    if end is None or end.planned or is_over:
-        return old
-    return Restarts(total=old.total + 1, counted=old.counted + (1 if end.counted else 0))
 
 
 def _spend(seen: Observed, attempts: lives.Attempts, end: End | None, now: datetime) -> Goodput:

@@ -22,6 +22,12 @@ def parse_time(text: str | None) -> datetime | None:  # None: that is no time
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
+def earlier(text: str | None, now: datetime) -> str | None:  # None: that is no time
+    """Return a written time, or now where it lies after that: a clock was set back."""
+    time = parse_time(text)
+    return None if time is None else text if time <= now else format_time(now)
+
+
 def seconds_between(start: str | None, end: datetime) -> float:
     """Return the seconds from a written time to another; 0 where the first is missing, or later than the second."""
     begin = parse_time(start)

@@ -1,7 +1,8 @@
 """The verdict on a failure: whether the job is given up for it, and in which words.
 
 Restarting is right for what passes by itself. What would come again at the same step is not worth a third try, and a
-program that keeps failing is stopped by `maxRestarts`. Lost nodes, deleted pods and planned changes never count.
+program that keeps failing is stopped by `maxRestarts`, sooner by `maxRestartsWithoutCommit` where it saves nothing in
+between. Lost nodes, deleted pods and planned changes never count.
 """
 
 from trainingjob_api.protocol import FailureReason
@@ -11,6 +12,7 @@ from trainingjob_operator.core.running.decisions import Fail
 from trainingjob_operator.core.running.health import End, describe_failure
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.restarts import failures_in_a_row
 from trainingjob_operator.core.units import plural
 
 REPEATABLE = frozenset(FailureReason) - {FailureReason.KILLED, FailureReason.PEER}
@@ -26,11 +28,16 @@ def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: 
         return None
     if twin := _find_twin(seen, cause):
         return Fail(Reason.SAME_FAILURE_TWICE, _describe_twins(cause, twin), end)
-    counted, limit = seen.status.restarts.counted, plan.spec.elastic.max_restarts
-    if counted < limit:
-        return None
-    words = f"{plural(counted + 1, 'failure')} of the program, and `spec.elastic.maxRestarts` is {limit}"
-    return Fail(Reason.MAX_RESTARTS_EXCEEDED, f"{words}; the last on {where(cause)}: {cause.message}", end)
+    last = f"the last on {where(cause)}: {cause.message}"
+    in_a_row, limit = failures_in_a_row(seen) + 1, plan.spec.elastic.max_restarts_without_commit
+    if in_a_row > limit:
+        words = f"{plural(in_a_row, 'failure')} of the program in a row without a newly saved step, and"
+        return Fail(Reason.NO_STEP_SAVED, f"{words} `spec.elastic.maxRestartsWithoutCommit` is {limit}; {last}", end)
+    counted, limit = seen.status.restarts.counted + 1, plan.spec.elastic.max_restarts
+    if counted > limit:
+        words = f"{plural(counted, 'failure')} of the program, and `spec.elastic.maxRestarts` is {limit}; {last}"
+        return Fail(Reason.MAX_RESTARTS_EXCEEDED, words, end)
+    return None
 
 
 def find_broken_standby(plan: Plan, seen: Observed) -> Fail | None:  # None: nothing is broken, or enough is well

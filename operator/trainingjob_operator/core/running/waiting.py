@@ -14,7 +14,7 @@ from trainingjob_operator.core.running.decisions import Wait
 from trainingjob_operator.core.running.health import End
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.times import describe_time, format_time, parse_time
+from trainingjob_operator.core.running.times import describe_time, earlier, format_time, parse_time
 from trainingjob_operator.core.units import plural
 
 
@@ -34,8 +34,7 @@ def go_on_waiting(
     old = seen.status.waiting
     if old is None or seen.has_stepped or plan.spec.suspend:
         return None
-    since = parse_time(old.since)
-    return old if since and since <= now else old.model_copy(update={"since": format_time(now)})
+    return old.model_copy(update={"since": earlier(old.since, now) or format_time(now)})
 
 
 def hold_for_repair(plan: Plan, waiting: Waiting | None, num_ready: int, now: datetime) -> Wait | None:

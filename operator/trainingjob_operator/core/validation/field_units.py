@@ -33,6 +33,7 @@ UNITS: dict[str, str] = {
     "checkpoint.keep.last": "checkpoints",
     "checkpoint.keep.everySteps": "optimizer steps",
     "elastic.maxRestarts": "failures",
+    "elastic.maxRestartsWithoutCommit": "failures",
     "evaluation.everySteps": "optimizer steps",
     "evaluation.numBatches": "global batches",
     "metrics.everySteps": "optimizer steps",
