@@ -13,7 +13,7 @@ from tests.fake_cluster import GRACE_SECONDS, FakeCluster, Node, Time
 from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.protocol import Answer, Failure, FailureReason, Phase, Progress
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_api.world import Span, World
+from trainingjob_api.world import World
 from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
 from trainingjob_operator.core.remember import read_status
 from trainingjob_operator.core.running.pods import HOST_LABEL, JOB_INDEX_LABEL
@@ -41,6 +41,8 @@ from trainingjob_trainer.agent.state import (
     Terminated,
     Ticked,
 )
+from trainingjob_trainer.history import belongs
+from trainingjob_trainer.integrity import Integrity
 from trainingjob_trainer.wire import Event
 
 TICK = 0.5
@@ -318,7 +320,7 @@ class Simulation:
         if now - begun < COMPILE_SECONDS:
             return
         if generation not in self.steps:
-            mine = [(g, s) for g, s in self.commits if any(in_span(span, g, s) for span in world.lineage)]
+            mine = [(g, s) for g, s in self.commits if belongs(saved(g, s), world, takeover=False)]
             restored = max(mine, default=(0, 0))[1]
             self.steps[generation] = float(restored)
             self._say(joined, Event(phase=Phase.TRAINING, restored=restored))
@@ -380,6 +382,6 @@ def _last_step(world: World) -> int:
     return world.live.steps
 
 
-def in_span(span: Span, generation: int, step: int) -> bool:
-    """Return whether a checkpoint lies in a span of the lineage."""
-    return span.generation == generation and step >= span.first and (span.last is None or step <= span.last)
+def saved(generation: int, step: int) -> Integrity:
+    """Return the record of a saved step."""
+    return Integrity(job_uid=UID, generation=generation, step=step, data="", state="", files={})

@@ -12,8 +12,9 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.history import belongs
 from trainingjob_trainer.integrity import Integrity, hash_files, list_files, write_integrity
-from trainingjob_trainer.restore_point import RestorePoint, belongs
+from trainingjob_trainer.restore_point import RestorePoint
 from trainingjob_trainer.world import Peers
 
 DATA = "index"
@@ -34,6 +35,20 @@ BELONGS: dict[str, tuple[Integrity, tuple[Span, ...], bool, bool]] = {
     "of the newest generation, not recorded yet": (record(4, 50), HISTORY, False, True),
     "of this world's own number": (record(5, 50), HISTORY, False, False),
     "the restore point of a span, of a generation left out": (record(2, 20), HISTORY, False, True),
+    "of a generation that was never recorded, before the next one's span": (record(2, 16), HISTORY, False, True),
+    "of the first of two newest generations, neither recorded": (
+        record(3, 40),
+        (Span(generation=1, first=1),),
+        False,
+        True,
+    ),
+    "of a generation before all that are recorded": (record(1, 10), (Span(generation=2, first=11),), False, True),
+    "of a generation before a rollback, that a later one went behind": (
+        record(2, 16),
+        (Span(generation=1, first=1, last=8), Span(generation=4, first=9)),
+        False,
+        False,
+    ),
     "no history yet": (record(1, 10), (), False, True),
     "of another job": (record(1, 10, "other"), (), False, False),
     "of another job, taken over": (record(9, 10, "other"), (), True, True),
@@ -147,6 +162,14 @@ def test_a_damaged_step_is_reported_set_aside_and_passed_over(
     assert shelf.find() == 10
     assert words in shelf.damaged()[20]
     assert shelf.names() == ["10", "20.damaged-5"]
+
+
+def test_damage_costs_no_more_of_a_generation_that_was_never_recorded(shelf: Shelf) -> None:
+    shelf.save(10)
+    shelf.save(16, 2)
+    flip(shelf.save(20, 2) / "array/0")
+
+    assert shelf.find((Span(generation=1, first=1, last=20), Span(generation=3, first=21))) == 16
 
 
 def test_training_never_starts_from_scratch_because_of_damage(shelf: Shelf) -> None:

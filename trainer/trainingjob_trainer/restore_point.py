@@ -1,9 +1,5 @@
 """Which saved step a new world goes on from: the newest one of the job's history that proves whole.
 
-The operator's lineage says which generation trained which steps. A checkpoint counts if it lies in it. So does the
-restore point of a generation in it, and what a generation saved that ended before the operator could record it; a
-generation that was recorded later leaves neither.
-
 A damaged step is reported, moved aside and passed over. When damage leaves nothing, the job fails: it never starts from
 scratch in silence.
 """
@@ -17,6 +13,7 @@ from trainingjob_api.protocol import Damage, FailureReason
 from trainingjob_api.world import World
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.history import belongs
 from trainingjob_trainer.integrity import Integrity, find_damage, read_integrity, share
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
@@ -44,25 +41,6 @@ def list_saved(lineage: Path) -> list[Saved]:
             except ValueError as error:
                 saved.append(Saved(int(folder.name), folder, None, str(error)))
     return sorted(saved, key=lambda one: one.step)
-
-
-def belongs(integrity: Integrity, world: World, *, takeover: bool) -> bool:
-    """Return whether a committed step is part of the history that a world goes on from."""
-    restore_point = any(
-        integrity.step == span.first - 1 and integrity.generation < span.generation for span in world.lineage
-    )
-    if integrity.job_uid != world.job_uid:
-        foreign_restore_point = any(integrity.step == span.first - 1 for span in world.lineage)
-        return takeover and (not world.lineage or foreign_restore_point)
-    recorded = max((span.generation for span in world.lineage), default=0)
-    if restore_point or recorded < integrity.generation < world.generation:
-        return True
-    return any(
-        span.generation == integrity.generation
-        and span.first <= integrity.step
-        and (span.last is None or integrity.step <= span.last)
-        for span in world.lineage
-    )
 
 
 def rank(saved: Iterable[Saved], world: World, *, takeover: bool) -> list[Saved]:

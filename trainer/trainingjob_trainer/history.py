@@ -1,0 +1,22 @@
+"""Which saved steps are part of the history that a world goes on from.
+
+The operator's lineage says which generation trained which steps. It hears of a generation by what its hosts say, so one
+may be missing there: when operator and hosts were lost together after it had saved, before the operator could write it
+down. Such a generation counts too. What bounds it are those that are recorded after it: they went on from the newest
+step that they found, so what it saved before their first step is theirs too, and what it saved from there on is void.
+"""
+
+from trainingjob_api.world import World
+from trainingjob_trainer.integrity import Integrity
+
+
+def belongs(integrity: Integrity, world: World, *, takeover: bool) -> bool:
+    """Return whether a committed step is part of the history that a world goes on from."""
+    step, generation = integrity.step, integrity.generation
+    if integrity.job_uid != world.job_uid:
+        foreign_restore_point = any(step == span.first - 1 for span in world.lineage)
+        return takeover and (not world.lineage or foreign_restore_point)
+    if own := next((span for span in world.lineage if span.generation == generation), None):
+        return own.first <= step and (own.last is None or step <= own.last)
+    later = (span.first for span in world.lineage if span.generation > generation)
+    return generation < world.generation and all(step < first for first in later)
