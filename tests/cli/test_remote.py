@@ -1,4 +1,4 @@
-"""`status` and `logs` against an API server that answers as a real one does."""
+"""The commands about a job of a cluster, against an API server that answers as a real one does."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.builders import NAME, NAMESPACE, UID, job_manifest, make_plan, pod_manifest
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_operator.cli import logs, status
+from trainingjob_operator.cli import logs, status, wait
 from trainingjob_operator.cli.main import app
 
 JOBS = f"/apis/trainingjob.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
@@ -32,10 +32,14 @@ class FakeApi:
         self.pods = [pod_manifest(PLAN, 0, 0), pod_manifest(PLAN, 0, 1)]
         self.logs: dict[str, list[str]] = {pod["metadata"]["name"]: ["one", "two"] for pod in self.pods}
         self.queries: list[dict[str, str]] = []
+        self.patches: list[list[dict[str, Any]]] = []
+        self.refusal: tuple[int, str] | None = None
+        self.spec: dict[str, Any] = {}
 
     def app(self) -> web.Application:
         app = web.Application()
         app.router.add_get(JOBS + "/{name}", self.job)
+        app.router.add_patch(JOBS + "/{name}", self.edit)
         app.router.add_get(PODS, self.list_pods)
         app.router.add_get(PODS + "/{name}/log", self.log)
         return app
@@ -44,7 +48,16 @@ class FakeApi:
         if request.match_info["name"] != NAME:
             return web.json_response({"kind": "Status", "details": {"name": request.match_info["name"]}}, status=404)
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        return web.json_response(job_manifest(PLAN, state))
+        job = job_manifest(PLAN, state)
+        return web.json_response(job | {"spec": job["spec"] | self.spec})
+
+    async def edit(self, request: web.Request) -> web.Response:
+        if self.refusal:
+            status, words = self.refusal
+            body = {"kind": "Status", "message": words, "details": {"name": NAME}}
+            return web.json_response(body, status=status)
+        self.patches.append(await request.json())
+        return web.json_response(job_manifest(PLAN, self.states[0]))
 
     async def list_pods(self, request: web.Request) -> web.Response:
         assert request.query["labelSelector"] == f"trainingjob.dev/job-uid={UID}"
@@ -63,6 +76,7 @@ class FakeApi:
 async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
     monkeypatch.setattr(logs, "SECONDS_BETWEEN_LOOKS", 0.01)
     monkeypatch.setattr(status, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(wait, "SECONDS_BETWEEN_LOOKS", 0.01)
     fake = FakeApi()
     async with TestServer(fake.app()) as server:
         config = {
@@ -137,6 +151,106 @@ async def test_logs_are_followed_until_the_job_is_over(api: FakeApi) -> None:
     first, again = [query for query in api.queries if "sinceTime" not in query], api.queries[-1]
     assert first == [{"follow": "true"}] * 2
     assert "sinceTime" in again  # a log that ended while its container runs goes on from there
+
+
+FAILED = ENDED.model_copy(update={"phase": "Failed"})
+
+
+@pytest.mark.parametrize(("end", "code"), [(ENDED, 0), (FAILED, 1)], ids=["succeeded", "failed"])
+async def test_wait_ends_with_the_job(end: TrainingJobStatus, code: int, api: FakeApi) -> None:
+    api.states = [RUNNING, RUNNING, end]
+
+    result = await call("wait", NAME)
+
+    assert result.code == code
+    assert [line.partition("  ")[2] for line in result.out] == ["demo  Running", f"demo  {end.phase}"]
+
+
+async def test_wait_gives_up_in_time(api: FakeApi) -> None:
+    result = await call("wait", NAME, "--timeout", "0.05")
+
+    assert result.code == 2
+    assert "demo is not over yet" in result.err
+
+
+def add(field: str, value: object) -> dict[str, object]:
+    return {"op": "add", "path": f"/spec/{field}", "value": value}
+
+
+FIXED = {"slices": {"accelerator": "cpu", "topology": "2x2", "count": 2}}
+EDITS: dict[str, tuple[dict[str, Any], list[str], list[dict[str, object]], str]] = {
+    "the most": (
+        {},
+        ["scale", NAME, "--max", "4"],
+        [add("slices/max", 4)],
+        "demo has 1 to 4 slices now, it had 1 to 2 slices",
+    ),
+    "elastic from fixed": (
+        FIXED,
+        ["scale", NAME, "--min", "1"],
+        [{"op": "remove", "path": "/spec/slices/count"}, add("slices/min", 1), add("slices/max", 2)],
+        "demo has 1 to 2 slices now, it had 2 slices",
+    ),
+    "fixed from elastic": (
+        {},
+        ["scale", NAME, "--count", "1"],
+        [
+            add("slices/count", 1),
+            {"op": "remove", "path": "/spec/slices/min"},
+            {"op": "remove", "path": "/spec/slices/max"},
+        ],
+        "demo has 1 slice now, it had 1 to 2 slices",
+    ),
+    "suspend": ({}, ["suspend", NAME], [add("suspend", True)], "demo saves and gives its pods back"),
+    "resume": ({"suspend": True}, ["resume", NAME], [add("suspend", False)], "demo goes on"),
+}
+
+
+@pytest.mark.parametrize(("spec", "args", "operations", "words"), EDITS.values(), ids=EDITS.keys())
+async def test_an_edit(
+    spec: dict[str, Any], args: list[str], operations: list[dict[str, object]], words: str, api: FakeApi
+) -> None:
+    api.spec = spec
+
+    result = await call(*args)
+
+    assert (result.code, result.out) == (0, [words])
+    assert api.patches == [operations]
+
+
+NOTHING_TO_DO = {
+    "the same bounds": (["scale", NAME, "--min", "1"], "demo has 1 to 2 slices already"),
+    "not suspended": (["resume", NAME], "demo is not suspended"),
+}
+
+
+@pytest.mark.parametrize(("args", "words"), NOTHING_TO_DO.values(), ids=NOTHING_TO_DO.keys())
+async def test_what_is_so_already_is_not_written(args: list[str], words: str, api: FakeApi) -> None:
+    result = await call(*args)
+
+    assert (result.code, result.out, api.patches) == (0, [words], [])
+
+
+REFUSED = {
+    "by the webhook": ((422, "spec.slices.max: 3 is too many."), "spec.slices.max: 3 is too many."),
+    "for somebody else": ((409, "the object has been modified"), "somebody else changed the job"),
+    "it is gone": ((404, "not found"), 'there is no TrainingJob "demo"'),
+}
+
+
+@pytest.mark.parametrize(("refusal", "words"), REFUSED.values(), ids=REFUSED.keys())
+async def test_a_refused_edit_is_told_in_the_server_s_words(refusal: tuple[int, str], words: str, api: FakeApi) -> None:
+    api.refusal = refusal
+
+    result = await call("scale", NAME, "--max", "3")
+
+    assert result.code == 1
+    assert result.err.startswith(f"Error: {words}")
+
+
+@pytest.mark.parametrize("args", [["scale", NAME], ["scale", NAME, "--count", "2", "--max", "3"]])
+async def test_bounds_that_say_nothing_or_too_much(args: list[str]) -> None:
+    assert (await call(*args)).code == 2
 
 
 UNREACHABLE = {

@@ -1,4 +1,4 @@
-"""A TrainingJob of a cluster, for the commands that only read: job, pods and logs; every failure is put into words."""
+"""A TrainingJob of a cluster, as commands read and edit it: job, pods and logs; every failure is put into words."""
 
 import contextlib
 import logging
@@ -15,7 +15,12 @@ from trainingjob_operator.core.running.pods import Pod, read_pod
 from trainingjob_operator.core.running.times import format_time
 from trainingjob_operator.shell.api import Api, NotFoundError, connect_as_user
 from trainingjob_operator.shell.kinds import POD, TRAINING_JOB
-from trainingjob_operator.shell.ports import ClusterUnavailableError, ForbiddenError, MissingKindError
+from trainingjob_operator.shell.ports import (
+    ClusterUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    MissingKindError,
+)
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,19 @@ class Remote:
         """Return the job as it is now. Raises `CommandError` where there is none."""
         job = await self._api.get(TRAINING_JOB, self._namespace, self._name)
         if job is None:
-            raise CommandError(
-                f'there is no TrainingJob "{self._name}" in namespace {self._namespace}. '
-                "`kubectl get trainingjobs -A` lists all."
-            )
+            raise self._no_such_job()
         return job
+
+    async def edit(self, operations: list[Manifest]) -> None:
+        """Change the job by a JSON patch. Raises `CommandError` where that is refused, in the API server's words."""
+        try:
+            await self._api.patch(TRAINING_JOB, self._namespace, self._name, operations)
+        except NotFoundError as error:
+            raise self._no_such_job() from error
+        except ConflictError as error:
+            raise CommandError("somebody else changed the job at the same moment: try again.") from error
+        except ForbiddenError as error:
+            raise CommandError(str(error)) from error
 
     async def list_pods(self, job: Manifest) -> list[Pod]:
         """Return the job's pods in the order of their slices and hosts, older ones of the same host first."""
@@ -74,6 +87,12 @@ class Remote:
                 yield line
         except (NotFoundError, ForbiddenError) as error:  # gone, or its container has not started
             raise NoLogError(str(error)) from error
+
+    def _no_such_job(self) -> CommandError:
+        return CommandError(
+            f'there is no TrainingJob "{self._name}" in namespace {self._namespace}. '
+            "`kubectl get trainingjobs -A` lists all."
+        )
 
 
 class NoLogError(Exception):

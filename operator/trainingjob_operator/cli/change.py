@@ -1,0 +1,81 @@
+"""`scale`, `suspend` and `resume`: edits of a job that lives, each one patch that the webhook judges."""
+
+import asyncio
+
+import typer
+
+from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.remote import Target, open_remote
+from trainingjob_operator.core.manifests import Manifest, dig, number
+from trainingjob_operator.core.units import plural
+
+FIELDS = ("count", "min", "max")
+
+
+def scale(target: Target, bounds: dict[str, int | None]) -> None:
+    """Change how many slices a job may train on. `bounds` are those of `spec.slices` that are to be set.
+
+    Raises:
+        CommandError: there is no such job, or the change is refused; the text is the API server's.
+        UsageError: the bounds are none, or do not go together.
+    """
+    asked = {field: value for field, value in bounds.items() if value is not None}
+    if not asked:
+        raise UsageError("say what to change: --min, --max, or --count for a job of a fixed size.")
+    if "count" in asked and len(asked) > 1:
+        raise UsageError("--count is a fixed size: it does not go together with --min and --max.")
+    typer.echo(asyncio.run(_scale(target, asked)))
+
+
+def set_suspend(target: Target, *, suspend: bool) -> None:
+    """Suspend a job, or let it go on.
+
+    Raises:
+        CommandError: there is no such job, or the change is refused.
+    """
+    typer.echo(asyncio.run(_set_suspend(target, suspend=suspend)))
+
+
+async def _scale(target: Target, asked: dict[str, int]) -> str:
+    async with open_remote(target) as remote:
+        job = await remote.read_job()
+        before = {field: number(job, "spec", "slices", field) for field in FIELDS}
+        after = _merge(before, asked)
+        if after == before:
+            return f"{target.name} has {_describe(before)} already"
+        await remote.edit(_list_operations(before, after))
+    return f"{target.name} has {_describe(after)} now, it had {_describe(before)}"
+
+
+async def _set_suspend(target: Target, *, suspend: bool) -> str:
+    async with open_remote(target) as remote:
+        job = await remote.read_job()
+        if (dig(job, "spec", "suspend") is True) == suspend:
+            return f"{target.name} is suspended already" if suspend else f"{target.name} is not suspended"
+        await remote.edit([{"op": "add", "path": "/spec/suspend", "value": suspend}])
+    return f"{target.name} saves and gives its pods back" if suspend else f"{target.name} goes on"
+
+
+def _merge(before: dict[str, int | None], asked: dict[str, int]) -> dict[str, int | None]:
+    """Return all bounds: a fixed size has no others, and one that becomes elastic keeps its size as the other bound."""
+    if "count" in asked:
+        return {"count": asked["count"], "min": None, "max": None}
+    fixed = before["count"]
+    return {"count": None} | {field: asked.get(field, before[field] or fixed) for field in ("min", "max")}
+
+
+def _list_operations(before: dict[str, int | None], after: dict[str, int | None]) -> list[Manifest]:
+    """Return the JSON patch between two sets of bounds."""
+    operations: list[Manifest] = []
+    for field in FIELDS:
+        path = f"/spec/slices/{field}"
+        if after[field] is None and before[field] is not None:
+            operations.append({"op": "remove", "path": path})
+        elif after[field] != before[field]:
+            operations.append({"op": "add", "path": path, "value": after[field]})
+    return operations
+
+
+def _describe(bounds: dict[str, int | None]) -> str:
+    count, fewest, most = (bounds[field] for field in FIELDS)
+    return f"{fewest} to {plural(most or 0, 'slice')}" if count is None else plural(count, "slice")

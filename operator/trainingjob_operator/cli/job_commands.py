@@ -1,0 +1,120 @@
+"""The commands about a job of a cluster: their options and their help."""
+
+from typing import Annotated
+
+import typer
+
+from trainingjob_operator.cli.program import Kubeconfig, KubeContext, Name, Namespace, app
+
+
+@app.command()
+def status(
+    name: Name,
+    namespace: Namespace = None,
+    watch: Annotated[  # noqa: FBT002
+        bool, typer.Option("--watch", "-w", help="Keep it on the screen until the job is over.")
+    ] = False,
+    context: KubeContext = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show what a job does and what happened to it.
+
+    Its phase and why, its progress, its checkpoints, every world it trained in, and where the time went.
+    """
+    from rich.console import Console
+
+    from trainingjob_operator.cli.remote import Target
+    from trainingjob_operator.cli.status import show_status
+
+    show_status(Target(name, namespace, context, kubeconfig), Console(), watch=watch)
+
+
+@app.command()
+def logs(
+    name: Name,
+    namespace: Namespace = None,
+    follow: Annotated[  # noqa: FBT002
+        bool, typer.Option("--follow", "-f", help="Print new lines as they come, until the job is over.")
+    ] = False,
+    slice_number: Annotated[int | None, typer.Option("--slice", min=0, help="Only this slice.")] = None,
+    host: Annotated[int | None, typer.Option("--host", min=0, help="Only this host of each slice.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", min=0, help="Only the last lines of each host.")] = None,
+    context: KubeContext = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Print what the hosts of a job write.
+
+    Each line stands behind its slice and host. With -f, hosts that come later join in.
+    """
+    from trainingjob_operator.cli.logs import Selection, show_logs
+    from trainingjob_operator.cli.remote import Target
+
+    target = Target(name, namespace, context, kubeconfig)
+    show_logs(target, Selection(slice_number, host, tail), typer.echo, follow=follow)
+
+
+@app.command()
+def wait(
+    name: Name,
+    namespace: Namespace = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this. Default: never.")
+    ] = None,
+    context: KubeContext = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Wait until a job is over.
+
+    Each change of its state is a line. Unlike `kubectl wait`, it also ends when the job fails.
+
+    Exit codes: 0 it succeeded, 1 it failed, 2 it was not over in time.
+    """
+    from trainingjob_operator.cli.remote import Target
+    from trainingjob_operator.cli.wait import wait_for_end
+
+    raise typer.Exit(wait_for_end(Target(name, namespace, context, kubeconfig), timeout))
+
+
+@app.command()
+def scale(
+    name: Name,
+    fewest: Annotated[int | None, typer.Option("--min", min=1, help="The fewest slices to train on.")] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="The most slices to train on.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="A fixed number of slices instead.")] = None,
+    namespace: Namespace = None,
+    context: KubeContext = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Change how many slices a job may train on.
+
+    A job that trains at a size that is no longer allowed saves, leaves and goes on at one that is; no step is lost.
+
+    Exit codes: 0 it is changed, 1 it is refused, 2 the command was not understood.
+    """
+    from trainingjob_operator.cli.change import scale as scale_job
+    from trainingjob_operator.cli.remote import Target
+
+    scale_job(Target(name, namespace, context, kubeconfig), {"min": fewest, "max": most, "count": count})
+
+
+@app.command()
+def suspend(
+    name: Name, namespace: Namespace = None, context: KubeContext = None, kubeconfig: Kubeconfig = None
+) -> None:
+    """Let a job save and give all its pods back.
+
+    It keeps its checkpoints; `resume` lets it go on from there.
+    """
+    from trainingjob_operator.cli.change import set_suspend
+    from trainingjob_operator.cli.remote import Target
+
+    set_suspend(Target(name, namespace, context, kubeconfig), suspend=True)
+
+
+@app.command()
+def resume(name: Name, namespace: Namespace = None, context: KubeContext = None, kubeconfig: Kubeconfig = None) -> None:
+    """Let a suspended job go on from its newest checkpoint."""
+    from trainingjob_operator.cli.change import set_suspend
+    from trainingjob_operator.cli.remote import Target
+
+    set_suspend(Target(name, namespace, context, kubeconfig), suspend=False)
