@@ -169,6 +169,9 @@ class Attempt(Strict):
         default=None, description="From the end of the world before it to its own first new step."
     )
     lost_steps: int | None = Field(default=None, description="Steps of the world before it that it had to do again.")
+    seconds: dict[str, float] = Field(
+        default={}, max_length=16, description="Where the time of its life went, by what was going on."
+    )
 
 
 class Display(Strict):

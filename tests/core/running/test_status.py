@@ -162,7 +162,7 @@ def test_what_the_forming_of_a_world_is_called_by_what_came_before(cause: str, p
     assert truth(scene.status)["Running"] == ("False", "Joining")
 
 
-def test_time_after_a_lost_slice_is_recovery_from_when_it_fell_silent() -> None:
+def test_time_after_a_lost_slice_is_no_training_from_when_it_fell_silent() -> None:
     scene = trained()
     scene.step(100.0)
     scene.silence(1).hear_slice(0, still=6.0)
@@ -173,12 +173,41 @@ def test_time_after_a_lost_slice_is_recovery_from_when_it_fell_silent() -> None:
     scene.step(3.0)
 
     status = scene.status
-    assert status.goodput.seconds == {"training": 99.0, "recovering": 8.0, "restoring": 3.0, "lostSteps": 1.0}
+    assert status.goodput.seconds == {
+        "training": 99.0,
+        "detecting": 6.0,
+        "recovering": 2.0,
+        "restoring": 3.0,
+        "lostSteps": 1.0,
+    }
+    assert [attempt.seconds for attempt in status.attempts] == [
+        {"training": 100.0, "detecting": 6.0},
+        {"recovering": 2.0, "restoring": 3.0},
+    ]
     assert status.attempts[0].ended == format_time(NOW + timedelta(seconds=100))
     assert (status.attempts[1].lost_steps, status.attempts[1].recovery_seconds) == (2, 11.0)
     assert status.lineage == (Span(generation=1, first=1, last=8), Span(generation=2, first=9))
     assert status.attempts[0].cause
     assert status.attempts[0].cause.message == "host 0 of slice 1 fell silent and its peers stopped"
+
+
+def test_what_breaks_before_it_trains_took_no_training_away() -> None:
+    scene = trained()
+    scene.step(50.0)
+    scene.train(step=10, phase=Phase.SAVING)
+    scene.step(1.0)
+    fail(scene, 1, 1, still=4.0).step(4.0)
+
+    assert scene.status.goodput.seconds == {"training": 51.0, "saving": 0.0, "detecting": 4.0}
+
+
+def test_time_without_any_world_is_down() -> None:
+    scene = trained(plan=make_plan(2, 2)).silence(1).hear_slice(0, still=6.0)
+    scene.step()
+    scene.step(100.0)
+
+    assert scene.status.goodput.seconds["down"] == 100.0
+    assert "down" not in scene.status.attempts[-1].seconds
 
 
 def test_a_pause_is_no_recovery() -> None:

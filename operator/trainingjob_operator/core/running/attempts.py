@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from trainingjob_api.status import Attempt
+from trainingjob_api.status import Attempt, Goodput
 from trainingjob_api.world import World
 from trainingjob_operator.core.running.health import End
 from trainingjob_operator.core.running.reasons import Reason
@@ -40,6 +40,18 @@ def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: 
     if has_stepped and previous and previous.ended and not was_paused and current.recovery_seconds is None:
         changes["recovery_seconds"] = round(seconds_between(previous.ended, now), 1)
     return (*attempts[:-1], current.model_copy(update=changes))
+
+
+def spend(attempts: Attempts, before: Goodput, after: Goodput) -> Attempts:
+    """Return the attempts after time passed: what each bucket gained since is the living world's."""
+    if not attempts or attempts[-1].ended:
+        return attempts
+    spent = dict(attempts[-1].seconds)
+    for bucket, seconds in after.seconds.items():
+        gained = seconds - before.seconds.get(bucket, 0.0)
+        if gained:
+            spent[bucket] = max(round(spent.get(bucket, 0.0) + gained, 3), 0.0)
+    return (*attempts[:-1], attempts[-1].model_copy(update={"seconds": spent}))
 
 
 def finish(attempts: Attempts, end: End, now: datetime) -> Attempts:

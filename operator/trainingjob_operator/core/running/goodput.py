@@ -24,7 +24,9 @@ class Bucket(StrEnum):
     TRAINING = "training"
     EVALUATING = "evaluating"
     SAVING = "saving"
-    RECOVERING = "recovering"  # a world has ended, the next is not there yet
+    DETECTING = "detecting"  # from the newest step of a world that broke to the verdict on it
+    RECOVERING = "recovering"  # the next world connects
+    DOWN = "down"  # a world has ended, and no other can be formed
     RESIZING = "resizing"  # saving and leaving, to come back at another size
     SUSPENDED = "suspended"
     LOST_STEPS = "lostSteps"  # training that had to be done again

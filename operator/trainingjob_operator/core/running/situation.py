@@ -152,7 +152,7 @@ def _without_world(plan: Plan, seen: Observed, decision: Decision, refusal: Trou
     if trouble:
         reason, message = trouble.reason, f"{message}; {trouble.message}" if has_run and message else trouble.message
     if has_run:
-        return Situation(Stage.RECOVERING, reason, message, Bucket.RECOVERING, None, message)
+        return Situation(Stage.RECOVERING, reason, message, Bucket.DOWN, None, message)
     stage, bucket = (Stage.STARTING, Bucket.STARTING) if is_placed else (Stage.QUEUED, Bucket.QUEUED)
     return Situation(stage, reason, message, bucket, None)
 

@@ -48,7 +48,9 @@ def next_status(
     situation = describe_situation(plan, seen, decision, refusal)
     end = end_of(decision)
     attempts = lives.follow(old.attempts, seen.world, seen.seats, now)
-    spent = _spend(seen, attempts, end, now)
+    spent = _spend(old, end, now)
+    attempts = lives.spend(attempts, old.goodput, spent)
+    spent = _give_up_lost_steps(old, attempts, spent)
     if end is None and not situation.bucket:  # the job is over, and its last world with it
         end = End(Cause(reason=situation.reason, message=situation.message[:1024]), planned=True)
     if end is not None:
@@ -99,16 +101,20 @@ def _world(world: World, why: str, now: datetime) -> WorldStatus:
     )
 
 
-def _spend(seen: Observed, attempts: lives.Attempts, end: End | None, now: datetime) -> Goodput:
-    """Return the goodput up to now; what was lost or idle since it broke is no training."""
-    old = seen.status
+def _spend(old: TrainingJobStatus, end: End | None, now: datetime) -> Goodput:
+    """Return the goodput up to now; since a world broke it did nothing that counts, whatever it seemed to do."""
     spent = goodput.account(old, now)
-    if end is not None and not end.planned:
-        spent = goodput.move(spent, Bucket.TRAINING, Bucket.RECOVERING, end.ago)
+    if end is None or end.planned:
+        return spent
+    return goodput.move(spent, old.goodput.current, Bucket.DETECTING, end.ago)
+
+
+def _give_up_lost_steps(old: TrainingJobStatus, attempts: lives.Attempts, spent: Goodput) -> Goodput:
+    """Return the goodput without the training of steps that have just turned out to be lost."""
     known = old.attempts[-1].lost_steps if old.attempts else None
     lost = attempts[-1].lost_steps if attempts else None
     if lost and known is None and old.progress and old.progress.step_seconds:
-        spent = goodput.move(spent, Bucket.TRAINING, Bucket.LOST_STEPS, lost * old.progress.step_seconds)
+        return goodput.move(spent, Bucket.TRAINING, Bucket.LOST_STEPS, lost * old.progress.step_seconds)
     return spent
 
 

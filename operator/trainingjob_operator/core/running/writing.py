@@ -45,7 +45,9 @@ def _slow(status: TrainingJobStatus) -> object:
             ),
             "progress": status.progress is None,
             "checkpoint": status.checkpoint is None,
-            "attempts": tuple(attempt.model_copy(update={"last_step": None}) for attempt in status.attempts),
+            "attempts": tuple(
+                attempt.model_copy(update={"last_step": None, "seconds": {}}) for attempt in status.attempts
+            ),
             "goodput": None,
             "running_seconds": None,
             "display": (status.display.slices, status.display.mesh, status.display.reason),
@@ -56,7 +58,10 @@ def _slow(status: TrainingJobStatus) -> object:
 def _without_time(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status without what the mere passing of time changes."""
     shown = status.display.model_copy(update={"goodput": ""})
-    return status.model_copy(update={"goodput": Goodput(), "running_seconds": 0.0, "display": shown})
+    attempts = tuple(attempt.model_copy(update={"seconds": {}}) for attempt in status.attempts)
+    return status.model_copy(
+        update={"goodput": Goodput(), "running_seconds": 0.0, "display": shown, "attempts": attempts}
+    )
 
 
 def _without_old_logs(status: TrainingJobStatus) -> TrainingJobStatus:
