@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import Strict
-from trainingjob_api.world import Count, World
+from trainingjob_api.world import Count, Tier, World
 
 REPORT_PATH = "/v1/report"
 TOKEN_AUDIENCE = "rendezvous.trainingjob.dev"  # noqa: S105  # the audience's name, not a token
@@ -95,7 +95,7 @@ class HostReport(Strict):
     """The state of one host, complete each time: a lost report loses nothing.
 
     `restored` and `committed` speak of the child's own generation: the step that it started from (0: from scratch) and
-    the newest step that is saved, hashed and announced.
+    the newest step that is saved, hashed and announced. `tier` is what held the first of the two.
     """
 
     job_uid: str
@@ -112,6 +112,7 @@ class HostReport(Strict):
     phase: Phase = Phase.IDLE
     progress: Progress | None = None
     restored: Count | None = None
+    tier: Tier = "durable"
     committed: Count | None = None
     damaged: tuple[Damage, ...] = ()
     failure: Failure | None = None

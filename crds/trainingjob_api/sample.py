@@ -68,6 +68,7 @@ SAMPLE: dict[str, Any] = {
         "uri": "/shared/run",
         "save": {"everySteps": 100},
         "keep": {"last": 3, "everySteps": 1000},
+        "snapshots": {"everySteps": 10},
         "takeover": False,
     },
     "elastic": {

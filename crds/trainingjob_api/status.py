@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trainingjob_api.base import BY_NAME, Strict
 from trainingjob_api.live import Live
-from trainingjob_api.world import Span
+from trainingjob_api.world import Span, Tier
 
 Text = Annotated[str, Field(max_length=1024)]
 Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
@@ -163,6 +163,11 @@ class Attempt(Strict):
     started: Time = Field(description="When its world was formed.")
     ended: Time | None = Field(default=None, description="When it ended. Unset: it has not.")
     first_step: int | None = Field(default=None, description="Step that it started from. Unset: it never restored.")
+    tier: Tier | None = Field(
+        default=None,
+        description="What held that step: `durable` storage, or the `ram` of its hosts. Unset: it began from scratch, "
+        "or never restored.",
+    )
     last_step: int | None = Field(default=None, description="Newest step that it reached. Unset: it never restored.")
     cause: Cause | None = Field(default=None, description="What ended it. Unset: it has not ended.")
     recovery_seconds: float | None = Field(

@@ -5,7 +5,7 @@ generation; a higher generation replaces a lower one, and a process belongs to o
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,8 @@ from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.sharding import RULES
 
 Count = Annotated[int, Field(ge=0)]
+Tier = Literal["durable", "ram"]
+"""What holds a step: storage that outlives pods and nodes, or the memory of hosts."""
 
 
 class Layout(Strict):
@@ -87,6 +89,9 @@ class RunConfig(Strict):
         spec = with_live(self.spec, world.live) if world.live else self.spec
         if world.remat:
             spec = spec.model_copy(update={"memory": spec.memory.model_copy(update={"remat": world.remat})})
+        if world.snapshots and spec.checkpoint.snapshots:
+            snapshots = spec.checkpoint.snapshots.model_copy(update={"every_steps": world.snapshots})
+            spec = spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"snapshots": snapshots})})
         layouts = (world.layout,) if world.layout else self.layouts
         return self.model_copy(update={"spec": spec, "layouts": layouts})
 
@@ -123,13 +128,18 @@ class Span(Strict):
     generation: Count = Field(description="Which world trained these steps.")
     first: Count = Field(description="First step that it trained.")
     last: Count | None = Field(default=None, description="Last step of it that counts. Unset: it is not closed yet.")
+    tier: Tier = Field(
+        default="durable",
+        description="What held the step before `first`: `durable` storage, or the `ram` of hosts.",
+    )
 
 
 class World(Strict):
     """The hosts that train together, what they were formed for, and which saved steps they may build on.
 
-    `layout`, `remat` and `live` hold for all its hosts, whatever their pods were made with: the program must be one and
-    the same on all of them, also where an operator of another version chose differently. Unset: as in the RunConfig.
+    `layout`, `remat`, `snapshots` and `live` hold for all its hosts, whatever their pods were made with: the program is
+    one and the same on all of them, also where an operator of another version chose differently. Unset: as in the
+    RunConfig.
     """
 
     generation: Annotated[int, Field(ge=1)]
@@ -141,6 +151,9 @@ class World(Strict):
     )
     layout: Layout | None = Field(default=None, description="How its program lies over its devices.")
     remat: Remat | None = Field(default=None, description="What its program computes again.")
+    snapshots: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="After how many steps its hosts keep a snapshot."
+    )
     live: Live | None = Field(default=None, description="The values of the spec that may change from world to world.")
 
     @property

@@ -7,6 +7,7 @@ import pytest
 from tests.builders import make_plan, spec_manifest
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.live import list_changes, live_of, with_live
+from trainingjob_api.running import Snapshots
 from trainingjob_api.world import JobIdentity, RunConfig, World
 
 TEXTS = [{"name": name, "path": "/data/held-out", "everySteps": 10} for name in ("news", "code")]
@@ -46,9 +47,13 @@ def test_a_world_wins_over_what_its_pods_were_made_with() -> None:
         job=JobIdentity(name="a", namespace="b", uid="c"), spec=spec(), accelerator_platform="cpu", layouts=(small,)
     )
     world = World(generation=1, job_uid="c", coordinator="10.0.0.1:1", members=())
-    edited = world.model_copy(update={"layout": large, "remat": "full", "live": live_of(spec(steps=7))})
+    edited = world.model_copy(update={"layout": large, "remat": "full", "snapshots": 7, "live": live_of(spec(steps=7))})
 
     assert config.at(world) == config
     assert config.at(edited).layout(2) == large
     assert config.at(edited).spec.training == spec(steps=7).training
     assert config.at(edited).spec.memory.remat == "full"
+    assert config.at(edited).spec.checkpoint.snapshots is None
+    with_snapshots = config.model_copy(update={"spec": spec(snapshots={"everySteps": 5})})
+    assert with_snapshots.at(world).spec.checkpoint.snapshots == Snapshots(every_steps=5)
+    assert with_snapshots.at(edited).spec.checkpoint.snapshots == Snapshots(every_steps=7)

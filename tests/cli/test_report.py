@@ -47,7 +47,7 @@ def test_a_running_job_is_told_whole() -> None:
                 lastStep=31977,
                 cause={"reason": "NodeLost", "message": "node gke-11c9 is not ready"},
             ),
-            attempt(2, 3, firstStep=31974, lastStep=48210, recoverySeconds=4.1, lostSteps=3),
+            attempt(2, 3, firstStep=31974, tier="ram", lastStep=48210, recoverySeconds=4.1, lostSteps=3),
         ],
         goodput={"ratio": 0.974, "seconds": {"compiling": 360, "training": 181860, "lostSteps": 120, "queued": 0.01}},
     )
@@ -57,7 +57,7 @@ def test_a_running_job_is_told_whole() -> None:
         "step 48,210 of 200,000 (24 %)   loss 2.113   held-out 2.2   2.02 M tokens/s   done in about 5 d 7 h",
         "checkpoint 48,000 durable, 3 m 0 s ago",
         "attempts",
-        "  #1  4 slices  step       0  -> 31,977  node gke-11c9 is not ready  back in 4.1 s, 3 steps lost",
+        "  #1  4 slices  step       0  -> 31,977  node gke-11c9 is not ready  back in 4.1 s from memory, 3 steps lost",
         "  #2  3 slices  step  31,974  -> now",
         "goodput 97.4 %   training 50 h 31 m · compiling 6 m 0 s · lost steps 2 m 0 s",
     ]

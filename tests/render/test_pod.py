@@ -1,7 +1,11 @@
 """The pod: what a job may choose arrives where it belongs, and everything else stays as it is."""
 
+from dataclasses import replace
+
 import pytest
 
+from trainingjob_operator.core.planner.plan import SnapshotPlan
+from trainingjob_operator.core.validation.quantity import parse_bytes
 from trainingjob_operator.render.check import check_pod
 from trainingjob_operator.render.pod import render_pod_template
 
@@ -119,6 +123,20 @@ def test_compiled_programs_are_kept(render, cpu_plan, cache, folder, has_volume)
     assert variables["TRAININGJOB_COMPILE_CACHE"] == folder
     assert has_volume == any(volume["name"] == "compile-cache" for volume in spec_of(pod)["volumes"])
     assert has_volume == any(mount["name"] == "compile-cache" for mount in container_of(pod)["volumeMounts"])
+
+
+def test_snapshots_lie_in_memory_of_their_own_that_outlives_the_container(render, cpu_plan) -> None:
+    snapshots = SnapshotPlan(every_steps=5, bytes_per_host=30 * 2**20)
+    calm, pod = render(cpu_plan()), render(replace(cpu_plan(), snapshots=snapshots))
+
+    assert {"name": "snapshots", "emptyDir": {"medium": "Memory", "sizeLimit": "90Mi"}} in spec_of(pod)["volumes"]
+    mount = {"name": "snapshots", "mountPath": "/var/cache/trainingjob/snapshots"}
+    assert mount in container_of(pod)["volumeMounts"]
+    assert {"name": "TRAININGJOB_SNAPSHOTS", "value": mount["mountPath"]} in container_of(pod)["env"]
+    limits = [parse_bytes(container_of(one)["resources"]["limits"]["memory"]) for one in (calm, pod)]
+    assert limits[1] - limits[0] == 90 * 2**20
+    assert check_pod(pod) == []
+    assert "snapshots" not in str(calm)
 
 
 def test_claims_are_mounted_and_cannot_take_the_name_of_a_volume_of_ours(render, cpu_plan) -> None:

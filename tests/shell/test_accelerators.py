@@ -15,13 +15,14 @@ FULL: dict[str, Any] = {
     "resource": "example.com/chip",
     "topologies": {"2x4": {"hosts": 2, "wraps": [False, True]}},
     "memory": "16Gi",
+    "hostMemory": "64Gi",
     "nodeLabels": {"example.com/kind": "fast"},
     "topologyLabel": "example.com/topology",
     "exclusiveTopology": "example.com/rack",
     "taints": ["example.com/arm"],
     "devicesPerChip": 2,
     "rates": {"bfloat16": 1e15, "float8": 2e15, "int8": 3e15, "float32": "1e+14", "memory": 4e12, "link": 5e10}
-    | {"numLinks": 4, "network": 6e9},
+    | {"numLinks": 4, "network": 6e9, "host": 2e10},
     "source": "https://example.com",
 }
 
@@ -43,7 +44,8 @@ def test_a_row_becomes_a_slice() -> None:
         devices_per_chip=2,
         taints=("example.com/chip", "example.com/arm"),
         torus=((2, False), (4, True)),
-        rates=Rates(1e15, 2e15, 3e15, 1e14, 4e12, 5e10, 4, 6e9),
+        rates=Rates(1e15, 2e15, 3e15, 1e14, 4e12, 5e10, 4, 6e9, 2e10),
+        host_memory_bytes=4 * 64 * 2**30,
     )
 
 

@@ -116,6 +116,10 @@ class Trainer:
         return next((event.restored for event in self.events if event.restored is not None), None)
 
     @property
+    def tier(self) -> str | None:
+        return next((event.tier for event in self.events if event.restored), None)
+
+    @property
     def damaged(self) -> list[Damage]:
         return [event.damaged for event in self.events if event.damaged]
 
@@ -137,16 +141,27 @@ class Crew:
             self._all.append(trainer)
             self.standbys.append(trainer)
 
-    def start(self, config: RunConfig, world: World, compile_cache: Path | None = None) -> list[Trainer]:
-        """Hand a world to as many trainers as it has members."""
+    def start(
+        self, config: RunConfig, world: World, compile_cache: Path | None = None, memory: Path | None = None
+    ) -> list[Trainer]:
+        """Hand a world to as many trainers as it has members; below `memory` each pod has a folder for snapshots."""
         count = len(world.members)
         self.prepare(count)
         trainers, self.standbys = self.standbys[:count], self.standbys[count:]
         for process, trainer in enumerate(trainers):
             trainer.world = trainers
             trainer.wait(lambda event: event.ready)
-            cache = str(compile_cache or "")
-            trainer.write(Start(config=config, world=world, process=process, compile_cache=cache))
+            folder = memory / world.members[process].pod if memory else None
+            if folder:
+                folder.mkdir(parents=True, exist_ok=True)
+            start = Start(
+                config=config,
+                world=world,
+                process=process,
+                compile_cache=str(compile_cache or ""),
+                snapshots=str(folder or ""),
+            )
+            trainer.write(start)
         return trainers
 
     def close(self) -> None:

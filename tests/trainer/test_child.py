@@ -1,6 +1,7 @@
 """Real trainer processes in real worlds, spoken to as an agent does."""
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,66 @@ def test_a_killed_world_is_followed_on_fewer_and_then_on_more_processes(
     spans = [(1, 1, shrunk_at), (2, shrunk_at + 1, grown_at), (3, grown_at + 1, num_steps)]
     seen = {step: curve[generation, step] for generation, first, last in spans for step in range(first, last + 1)}
     assert seen == pytest.approx(want, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_world_goes_on_from_memory_and_hands_it_to_a_host_that_came_anew(
+    crew: Crew, root: Path, text: Path, programs: Path, tmp_path: Path
+) -> None:
+    saves = {"checkpoint__save__everySteps": MANY, "checkpoint__snapshots": {"everySteps": 3}}
+    config = make(root, text, training__steps=MANY, **saves)
+    memory = tmp_path / "memory"
+    both = crew.start(config, make_world(1, 2), programs, memory)
+    crew.prepare(1)
+    for trainer in both:
+        trainer.wait_for_step(8)
+    for trainer in both:
+        trainer.kill()
+    killed_at = max(max(trainer.losses) for trainer in both)
+    shutil.rmtree(memory / "pod-1")  # that host is gone for good
+
+    (one,) = crew.start(config, make_world(2, 1, (FIRST,)), programs, memory)
+    crew.prepare(2)
+    one.wait(lambda event: event.restored is not None)
+    shrunk_at = one.restored
+    assert shrunk_at is not None
+    assert (one.tier, shrunk_at % 3) == ("ram", 0)
+    assert 6 <= shrunk_at <= killed_at + 1
+    one.wait_for_step(shrunk_at + 4)
+    one.write(Command(leave=True))
+    assert one.wait_for_end() == 0, one.tell_logs()
+    grown_at = one.committed[-1]
+
+    history = (Span(generation=1, first=1, last=shrunk_at), Span(generation=2, first=shrunk_at + 1, tier="ram"))
+    grown = crew.start(config, make_world(3, 2, history), programs, memory)
+    for trainer in grown:
+        trainer.wait_for_step(grown_at + 5)
+        assert (trainer.restored, trainer.tier) == (grown_at, "ram")
+        trainer.kill()
+
+    num_steps = grown_at + 4
+    want = undisturbed(crew, root, text, programs, num_steps)
+    curve = read_curve(root)
+    spans = [(1, 1, shrunk_at), (2, shrunk_at + 1, grown_at), (3, grown_at + 1, num_steps)]
+    seen = {step: curve[generation, step] for generation, first, last in spans for step in range(first, last + 1)}
+    assert seen == pytest.approx(want, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_an_end_that_was_brought_forward_to_a_snapshot_is_saved(
+    crew: Crew, root: Path, text: Path, programs: Path, tmp_path: Path
+) -> None:
+    saves = {"checkpoint__save__everySteps": MANY, "checkpoint__snapshots": {"everySteps": 3}}
+    (first,) = crew.start(make(root, text, training__steps=MANY, **saves), make_world(1, 1), programs, tmp_path / "m")
+    first.wait_for_step(8)
+    first.kill()
+
+    config = make(root, text, training__steps=2, **saves)
+    (again,) = crew.start(config, make_world(2, 1, (FIRST,)), programs, tmp_path / "m")
+
+    assert again.wait_for_end() == 0, again.tell_logs()
+    assert (again.tier, again.losses, again.phases[-1]) == ("ram", {}, Phase.DONE)
+    assert again.committed == [again.restored]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.trainer.meeting import together
@@ -14,7 +15,9 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.history import belongs
 from trainingjob_trainer.integrity import Integrity, hash_files, list_files, write_integrity
-from trainingjob_trainer.restore_point import RestorePoint
+from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint
+from trainingjob_trainer.snapshot_files import Key
+from trainingjob_trainer.step import State
 from trainingjob_trainer.world import Peers
 
 DATA = "index"
@@ -88,11 +91,20 @@ class Shelf:
             write_integrity(folder, integrity)
         return folder
 
-    def find(self, lineage: tuple[Span, ...] = (), *, takeover: bool = False, peers: Peers | None = None) -> int | None:
+    def find(
+        self,
+        lineage: tuple[Span, ...] = (),
+        *,
+        takeover: bool = False,
+        peers: Peers | None = None,
+        memory: Memory | None = None,
+    ) -> int | Key | None:
         search = RestorePoint(
-            self.folder, make_world(5, 1, lineage), peers or Peers(0, 1), self.events, takeover=takeover
+            self.folder, make_world(5, 1, lineage), peers or Peers(0, 1), self.events, memory, takeover=takeover
         )
         found = search.find(DATA, STATE)
+        if isinstance(found, Recalled):
+            return found.key
         return int(found.name) if found else None
 
     def damaged(self) -> dict[int, str]:
@@ -200,6 +212,93 @@ def test_a_job_that_took_over_prefers_its_own_steps(shelf: Shelf) -> None:
     shelf.save(50, 9, uid="other")
 
     assert shelf.find((Span(generation=1, first=6),), takeover=True) == 10
+
+
+class Snapshots:
+    """Snapshots of which some are damaged."""
+
+    def __init__(self, *keys: Key, damaged: tuple[Key, ...] = ()) -> None:
+        self.keys = sorted(keys)
+        self.damaged = damaged
+
+    @property
+    def newest(self) -> Key | None:
+        return self.keys[-1] if self.keys else None
+
+    def load(self, key: Key) -> State | None:
+        if key in self.damaged:
+            self.keys.remove(key)
+            return None
+        return ANY_STATE
+
+
+ANY_STATE = State(*([np.zeros(())] * len(State._fields)))
+OPEN = (Span(generation=1, first=1),)
+TIERS: dict[str, tuple[Snapshots, dict[int, int], int | Key | None]] = {
+    "nothing is saved": (Snapshots((1, 15)), {}, (1, 15)),
+    "the snapshot is newer": (Snapshots((1, 15)), {10: 1}, (1, 15)),
+    "both are of one step": (Snapshots((1, 10)), {10: 1}, (1, 10)),
+    "the saved step is newer": (Snapshots((1, 15)), {10: 1, 20: 1}, 20),
+    "the saved step is of a later generation": (Snapshots((1, 15)), {12: 2}, 12),
+    "the snapshot is damaged, its elder still newer": (
+        Snapshots((1, 15), (1, 18), damaged=((1, 18),)),
+        {10: 1},
+        (1, 15),
+    ),
+    "the snapshot is damaged": (Snapshots((1, 15), damaged=((1, 15),)), {10: 1}, 10),
+    "the snapshot is damaged and nothing is saved": (Snapshots((1, 15), damaged=((1, 15),)), {}, None),
+}
+
+
+@pytest.mark.parametrize(("memory", "saved", "want"), TIERS.values(), ids=TIERS.keys())
+def test_the_newest_of_both_tiers_is_taken(
+    memory: Snapshots, saved: dict[int, int], want: int | Key | None, shelf: Shelf
+) -> None:
+    for step, generation in saved.items():
+        shelf.save(step, generation)
+
+    assert shelf.find(OPEN, memory=memory) == want
+
+
+def test_what_was_saved_after_a_snapshot_that_is_gone_on_from_makes_way(shelf: Shelf) -> None:
+    for step in (10, 20):
+        shelf.save(step, 1)
+
+    assert shelf.find((Span(generation=1, first=1, last=15),), memory=Snapshots((1, 15))) == (1, 15)
+    assert shelf.names() == ["10"]
+
+
+def test_a_snapshot_is_newer_than_what_another_job_saved(shelf: Shelf) -> None:
+    shelf.save(50, 9, uid="other")
+
+    assert shelf.find(takeover=True, memory=Snapshots((1, 5))) == (1, 5)
+
+
+def test_a_snapshot_saves_a_job_whose_checkpoints_are_damaged(shelf: Shelf) -> None:
+    flip(shelf.save(20) / "array/0")
+
+    assert shelf.find(OPEN, memory=Snapshots((1, 15))) == (1, 15)
+    assert list(shelf.damaged()) == [20]
+
+
+def test_a_job_that_lived_from_snapshots_alone_may_start_from_scratch(shelf: Shelf) -> None:
+    """Nothing was saved yet when its hosts were lost: no saved step is missing."""
+    history = (Span(generation=1, first=1, last=4), Span(generation=2, first=5, tier="ram"))
+
+    assert shelf.find(history) is None
+
+
+def test_a_partitioned_world_cannot_save_the_step_that_a_snapshot_was_of(shelf: Shelf) -> None:
+    """Generation 1 ended at 10 and still wrote 15, which generation 3 has from the memory of generation 2."""
+    history = (
+        Span(generation=1, first=1, last=10),
+        Span(generation=2, first=11, last=15),
+        Span(generation=3, first=16, tier="ram"),
+    )
+    shelf.save(10, 1)
+    shelf.save(15, 1)
+
+    assert shelf.find(history) == 10
 
 
 @pytest.mark.parametrize("name", ["array/0", "metadata"])

@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.running import Keep
-from trainingjob_api.world import RunConfig, World
+from trainingjob_api.world import RunConfig, Tier, World
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, storage_error
 from trainingjob_trainer.integrity import (
@@ -24,10 +24,12 @@ from trainingjob_trainer.integrity import (
     hash_files,
     list_files,
     merge_fingerprints,
+    read_integrity,
     share,
     write_integrity,
 )
-from trainingjob_trainer.restore_point import RestorePoint, delete_step, list_saved
+from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint, delete_step, list_saved
+from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.step import State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
@@ -50,6 +52,8 @@ class Checkpoints:
         self._events = events
         self._restored = 0
         self._newest = 0
+        self.recalled: Key | None = None
+        """The snapshot that was restored. None: none was, but a saved step, or nothing."""
         self._commit: threading.Thread | None = None
         self._error: Exception | None = None
         # Naming the processes makes Orbax meet at the coordination service's barriers instead of in collectives.
@@ -62,23 +66,40 @@ class Checkpoints:
             multiprocessing_options=processes,
         )
 
-    def restore(self, state: State) -> State | None:  # None: start from scratch
-        """Return the newest whole state of the job's history, laid out as `state` describes.
+    def restore(self, state: State, memory: Memory | None = None) -> State | None:  # None: start from scratch
+        """Return the newest whole state of the job's history, saved or in memory, laid out as `state` describes.
 
         Raises:
             TrainingError: there are checkpoints, and none can be used.
         """
         takeover = self._checkpoint.takeover
-        search = RestorePoint(self._folder, self._world, self._peers, self._events, takeover=takeover)
+        search = RestorePoint(self._folder, self._world, self._peers, self._events, memory, takeover=takeover)
         try:
-            folder = search.find(self._data, hash_shapes(state))
+            found = search.find(self._data, hash_shapes(state))
         except OSError as error:
             raise storage_error(error, f"reading {self._folder}", str(self._root)) from error
-        if folder is None:
+        if found is None:
             return None
-        restored: State = self._orbax.restore(folder, args=ocp.args.StandardRestore(state))
-        self._restored = self._newest = int(folder.name)
+        if isinstance(found, Recalled):
+            self.recalled = found.key
+            self._newest = found.key[1]
+            return found.state
+        restored: State = self._orbax.restore(found, args=ocp.args.StandardRestore(state))
+        self._restored = self._newest = int(found.name)
         return restored
+
+    @property
+    def tier(self) -> Tier:
+        """Return where the state was restored from, if it was."""
+        return "durable" if self.recalled is None else "ram"
+
+    @property
+    def is_durable(self) -> bool:
+        """Return whether what was restored is a saved step too."""
+        if self.recalled is None:
+            return True
+        saved = read_integrity(self._folder / str(self._newest))
+        return saved is not None and (saved.generation, saved.step) == self.recalled
 
     @property
     def newest(self) -> int:

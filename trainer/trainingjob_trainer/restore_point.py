@@ -1,5 +1,8 @@
 """Which saved step a new world goes on from: the newest one of the job's history that proves whole.
 
+Snapshots in the hosts' memory are judged by the same rule, and the newest of both is taken: the snapshot where both are
+of the same step, for it is there already.
+
 A damaged step is reported, moved aside and passed over. When damage leaves nothing, the job fails: it never starts from
 scratch in silence.
 """
@@ -8,6 +11,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from trainingjob_api.protocol import Damage, FailureReason
 from trainingjob_api.world import World
@@ -15,10 +19,31 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.history import belongs
 from trainingjob_trainer.integrity import Integrity, find_damage, read_integrity, share
+from trainingjob_trainer.snapshot_files import Key
+from trainingjob_trainer.step import State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 
 VERIFY_SECONDS = 1800
+FROM_MEMORY = "memory"
+"""What is said in place of a step's name where the snapshot is newer."""
+
+
+class Memory(Protocol):
+    """The snapshots that the hosts of a world hold together."""
+
+    @property
+    def newest(self) -> Key | None: ...  # noqa: D102  # None: no snapshot is whole
+
+    def load(self, key: Key) -> State | None: ...  # noqa: D102  # None: it is damaged, and never offered again
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """A state that was found in the hosts' memory."""
+
+    key: Key
+    state: State
 
 
 @dataclass(frozen=True)
@@ -56,16 +81,19 @@ def rank(saved: Iterable[Saved], world: World, *, takeover: bool) -> list[Saved]
 class RestorePoint:
     """The search for the step to restore, made by all processes of a world together."""
 
-    def __init__(self, lineage: Path, world: World, peers: Peers, events: Events, *, takeover: bool) -> None:
+    def __init__(
+        self, lineage: Path, world: World, peers: Peers, events: Events, memory: Memory | None = None, *, takeover: bool
+    ) -> None:
         self._lineage = lineage
+        self._memory = memory
         self._world = world
         self._peers = peers
         self._events = events
         self._takeover = takeover
         self._damaged: list[Damage] = []
 
-    def find(self, data: str, state: str) -> Path | None:  # None: start from scratch
-        """Return the folder of the newest whole step, and clear away what no history needs.
+    def find(self, data: str, state: str) -> Path | Recalled | None:  # None: start from scratch
+        """Return the newest whole step, its folder or its state, and clear away what no history needs.
 
         `data` is the identity of the job's index, `state` the hash of its state's shapes.
 
@@ -74,10 +102,21 @@ class RestorePoint:
         """
         attempt = 0
         while True:
-            choice = self._choose(data, state) if self._peers.process == 0 else ""
+            snapshot = self._memory.newest if self._memory else None
+            choice = self._choose(data, state, snapshot) if self._peers.process == 0 else ""
             choice = self._peers.exchange(f"restore/{attempt}", choice, VERIFY_SECONDS)[0]
             if not choice:
                 return None
+            if choice == FROM_MEMORY:
+                assert self._memory is not None  # noqa: S101  # process 0 has found it there
+                assert snapshot is not None  # noqa: S101  # and all find the same one
+                if loaded := self._memory.load(snapshot):
+                    if self._peers.process == 0:
+                        self._clear_after(snapshot[1])
+                    self._peers.wait(f"recalled/{attempt}", VERIFY_SECONDS)
+                    return Recalled(snapshot, loaded)
+                attempt += 1
+                continue
             folder = self._lineage / choice
             texts = self._peers.exchange(f"verify/{attempt}", self._verify(folder), VERIFY_SECONDS)
             damage = next(filter(None, texts), "")
@@ -90,8 +129,8 @@ class RestorePoint:
                 self._set_aside(int(choice), folder, damage)
             attempt += 1
 
-    def _choose(self, data: str, state: str) -> str:
-        """Return the name of the best step left; empty: there is none, and none is missing."""
+    def _choose(self, data: str, state: str, snapshot: Key | None) -> str:
+        """Return the name of the best step left, or `FROM_MEMORY`; empty: there is none, and none is missing."""
         saved = list_saved(self._lineage)
         for one in saved:
             if one.damage:
@@ -114,8 +153,11 @@ class RestorePoint:
                     "those that it was trained with, or the job needs another checkpoint folder.",
                     path="spec.model",
                 )
-            return best.folder.name
-        restored_before = max((span.first - 1 for span in self._world.lineage), default=0)
+            if snapshot is None or snapshot < self._rate(best.integrity):
+                return best.folder.name
+        if snapshot is not None:
+            return FROM_MEMORY
+        restored_before = max((span.first - 1 for span in self._world.lineage if span.tier == "durable"), default=0)
         if self._damaged or restored_before:
             damage = "; ".join(f"step {one.step}: {one.message}" for one in self._damaged)
             raise TrainingError(
@@ -128,6 +170,10 @@ class RestorePoint:
             )
         self._clear_after(0)
         return ""
+
+    def _rate(self, saved: Integrity) -> Key:
+        """Return by which a step is newer than a snapshot; another job's is older than all of our own."""
+        return (saved.generation if saved.job_uid == self._world.job_uid else 0), saved.step
 
     def _verify(self, folder: Path) -> str:
         """Return what is wrong with this process's share of a step's files; empty: nothing."""

@@ -14,7 +14,9 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.index import Index, prepare
 from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.recall import Recall
 from trainingjob_trainer.reporter import Reporter
+from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.step import Measures, State, Steps, TrainStep
 from trainingjob_trainer.wire import Event, Start
 from trainingjob_trainer.world import configure, connect
@@ -50,7 +52,9 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
 
     events.enter(Phase.RESTORING)
     checkpoints = Checkpoints(root, config, world, peers, indexes.train.identity, events)
-    state = checkpoints.restore(steps.state)
+    every = spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None
+    snapshots = Snapshots(start.snapshots, every or 0, world, indexes.train.identity, steps.state)
+    state = checkpoints.restore(steps.state, Recall(snapshots, steps.state, programs, peers) if every else None)
 
     events.enter(Phase.COMPILING)
     state = state or steps.compile_init(programs)()
@@ -59,9 +63,12 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
     evaluator = Evaluator(spec, indexes.evaluations, steps, programs, batches)
     peers.wait("ready", READY_SECONDS)  # a first collective whose peers are 30 s late is an error
 
-    events.send(Event(restored=checkpoints.newest))
+    events.send(Event(restored=checkpoints.newest, tier=checkpoints.tier))
+    snapshots.begin(checkpoints.recalled)
     with Reporter(start, events, root, restored=checkpoints.newest) as reporter:
-        phase = train(state, train_step, steps, batches, indexes.train, evaluator, checkpoints, reporter, leave)
+        phase = train(
+            state, train_step, steps, batches, indexes.train, evaluator, checkpoints, snapshots, reporter, leave
+        )
     events.enter(phase)
     peers.part(LEAVE_SECONDS)
 
@@ -74,6 +81,7 @@ def train(
     index: Index,
     evaluator: Evaluator,
     checkpoints: Checkpoints,
+    snapshots: Snapshots,
     reporter: Reporter,
     leave: threading.Event,
 ) -> Phase:
@@ -85,6 +93,8 @@ def train(
     last = steps.last
     pending: Measures | None = None
     leaving = False
+    if checkpoints.newest >= last and not checkpoints.is_durable:  # an edit brought the end forward
+        checkpoints.save(checkpoints.newest, state)
     reporter.resume(Phase.TRAINING)
     for step in range(checkpoints.newest + 1, last + 1):
         batch = batches.train(index, step, steps.seed)
@@ -93,6 +103,8 @@ def train(
             leaving = reporter.report(step - 1, pending)
         pending = measures
         checkpoints.check()
+        if snapshots.is_due(step):
+            snapshots.take(step, state)
         save = leaving or step == last or checkpoints.is_due(step)
         if save or evaluator.is_due(step):
             leaving = reporter.report(step, pending) or leaving
@@ -103,9 +115,12 @@ def train(
             if save or leaving:
                 reporter.resume(Phase.SAVING)
                 checkpoints.save(step, state)
+            if leaving and not snapshots.is_due(step):
+                snapshots.take(step, state)  # what the next world goes on from without reading storage
             reporter.resume(Phase.TRAINING)
         if leaving:
             break
     reporter.resume(Phase.SAVING)
+    snapshots.wait()
     checkpoints.wait()
     return Phase.DONE if checkpoints.newest >= last else Phase.LEFT

@@ -7,7 +7,7 @@ the variable `EVENTS_FD_VARIABLE` names; its standard output and error are its l
 
 from trainingjob_api.base import Strict
 from trainingjob_api.protocol import Damage, Failure, Phase, Progress
-from trainingjob_api.world import RunConfig, World
+from trainingjob_api.world import RunConfig, Tier, World
 
 EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"
 
@@ -20,6 +20,8 @@ class Start(Strict):
     process: int
     compile_cache: str = ""
     """A folder for compiled programs that outlives the child. Empty: keep none."""
+    snapshots: str = ""
+    """A folder in memory that outlives the child. Empty: there is none."""
 
 
 class Command(Strict):
@@ -31,14 +33,16 @@ class Command(Strict):
 class Event(Strict):
     """News of a child; only what is set has changed.
 
-    `ready` comes once, before `Start`. `restored` is the step that training goes on from (0: from scratch), `committed`
-    a step whose files are saved and hashed. After `phase` LEFT or DONE, or after `failure`, the child ends by itself.
+    `ready` comes once, before `Start`. `restored` is the step that training goes on from (0: from scratch), `tier` what
+    held it, `committed` a step whose files are saved and hashed. After `phase` LEFT or DONE, or after `failure`, the
+    child ends by itself.
     """
 
     ready: bool = False
     phase: Phase | None = None
     progress: Progress | None = None
     restored: int | None = None
+    tier: Tier = "durable"
     committed: int | None = None
     damaged: Damage | None = None
     failure: Failure | None = None

@@ -14,7 +14,7 @@ from trainingjob_operator.core.planner.arithmetic import count_useful_flops
 from trainingjob_operator.core.planner.choice import Candidate, Choice
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.mesh import describe_mesh
-from trainingjob_operator.core.planner.plan import Plan, SizePlan
+from trainingjob_operator.core.planner.plan import Plan, SizePlan, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
 from trainingjob_operator.core.planner.survival import slices_to_spare
 from trainingjob_operator.core.planner.workload import describe_workload
@@ -74,10 +74,12 @@ def plan_table(plan: Plan) -> list[str]:
     impossible = [f"{plural(one.num_slices, 'slice')}: {one.why}" for one in plan.sizes if not one.is_valid]
     rows = [(*_row(plan, one), *_speed(plan, rooflines.get(one.num_slices))[: len(fast)]) for one in plan.sizes]
     spare = [SPARE, *_waiting(plan)] if len(plan.allowed) > 1 else []
+    snapshots = [_snapshot_line(plan.snapshots)] if plan.snapshots else []
     return [
         *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
         *impossible,
         *spare,
+        *snapshots,
     ]
 
 
@@ -87,6 +89,14 @@ def _waiting(plan: Plan) -> list[str]:
     if elastic.policy == "shrink":
         return []
     return [f"after a loss: waits up to {elastic.shrink_after} for as many slices as before, then goes on with fewer"]
+
+
+def _snapshot_line(snapshots: SnapshotPlan) -> str:
+    """Return how often the hosts keep a snapshot, and what memory that takes."""
+    return (
+        f"a snapshot every {plural(snapshots.every_steps, 'step')} takes {size(snapshots.memory_bytes)} of a host's "
+        f"memory: {size(snapshots.bytes_per_host)} each, 2 kept and 1 in writing"
+    )
 
 
 def choice_lines(choice: Choice) -> list[str]:

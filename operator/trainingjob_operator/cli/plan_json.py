@@ -33,6 +33,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "slice": {**_plain(plan.shape), "numDevices": plan.shape.num_devices},
         "allowed": list(plan.allowed),
         "choice": _plain(plan.choice),
+        "snapshots": _plain(plan.snapshots),
         "sizes": [_size(plan, one, rooflines.get(one.num_slices)) for one in plan.sizes],
         "warnings": [_plain(warning) for warning in warnings],
     }

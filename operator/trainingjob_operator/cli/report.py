@@ -104,7 +104,8 @@ def describe_recovery(attempt: Attempt) -> str:
     """Return how quickly a world went on after the one before it, and what that cost."""
     parts = []
     if attempt.recovery_seconds is not None:
-        parts.append(f"back in {span(attempt.recovery_seconds)}")
+        where = " from memory" if attempt.tier == "ram" else ""
+        parts.append(f"back in {span(attempt.recovery_seconds)}{where}")
     if attempt.lost_steps is not None:
         parts.append(f"{plural(attempt.lost_steps, 'step')} lost")
     return ", ".join(parts)

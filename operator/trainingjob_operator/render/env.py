@@ -6,10 +6,17 @@ from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
 from trainingjob_operator.core.running.pods import HOST_LABEL, JOB_INDEX_LABEL
 from trainingjob_operator.render.configmap import CA_KEY, RUN_CONFIG_KEY
 from trainingjob_operator.render.settings import RenderSettings
-from trainingjob_operator.render.volumes import CONFIG_FOLDER, TMP_FOLDER, TOKEN_FILE, TOKEN_FOLDER, cache_folder
+from trainingjob_operator.render.volumes import (
+    CONFIG_FOLDER,
+    SNAPSHOT_FOLDER,
+    TMP_FOLDER,
+    TOKEN_FILE,
+    TOKEN_FOLDER,
+    cache_folder,
+)
 
 
-def render_env(runtime: Runtime, settings: RenderSettings) -> list[Manifest]:
+def render_env(runtime: Runtime, settings: RenderSettings, *, has_snapshots: bool = False) -> list[Manifest]:
     """Return the variables of the agent's container."""
     named = {variable.name for variable in runtime.env}
     return [
@@ -28,6 +35,7 @@ def render_env(runtime: Runtime, settings: RenderSettings) -> list[Manifest]:
         _field("TRAININGJOB_JOB_INDEX", f"metadata.labels['{JOB_INDEX_LABEL}']"),
         _field("TRAININGJOB_HOST", f"metadata.labels['{HOST_LABEL}']"),
         _plain("TRAININGJOB_COMPILE_CACHE", cache_folder(runtime)),
+        *([_plain("TRAININGJOB_SNAPSHOTS", SNAPSHOT_FOLDER)] if has_snapshots else []),
     ]
 
 

@@ -29,7 +29,7 @@ LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreacha
 def render_pod_template(job: JobIdentity, plan: Plan, settings: RenderSettings, labels: Manifest) -> Manifest:
     """Return the pod template of a slice's hosts."""
     runtime, scheduling, shape = plan.spec.runtime, plan.spec.scheduling, plan.shape
-    volumes = pod_volumes(job, runtime, shape)
+    volumes = pod_volumes(job, runtime, shape, plan.snapshots)
     return {
         "metadata": {"labels": dict(labels)},
         "spec": {
@@ -53,20 +53,21 @@ def render_pod_template(job: JobIdentity, plan: Plan, settings: RenderSettings, 
             **_optional("nodeSelector", dict(shape.node_labels) | scheduling.node_selector),
             "tolerations": _tolerations(shape, scheduling),
             **_optional("topologySpreadConstraints", _spread(job, shape)),
-            "containers": [_container(runtime, settings, shape, volumes)],
+            "containers": [_container(plan, settings, volumes)],
             "volumes": [mounted.volume for mounted in volumes],
         },
     }
 
 
-def _container(runtime: Runtime, settings: RenderSettings, shape: SliceShape, volumes: Sequence[Mounted]) -> Manifest:
+def _container(plan: Plan, settings: RenderSettings, volumes: Sequence[Mounted]) -> Manifest:
+    runtime = plan.spec.runtime
     return {
         "name": CONTAINER,
         "image": runtime.image or settings.trainer_image,
         "imagePullPolicy": runtime.image_pull_policy or settings.trainer_pull_policy,
         "command": [AGENT_COMMAND],
-        "env": render_env(runtime, settings),
-        "resources": _resources(runtime, shape, volumes),
+        "env": render_env(runtime, settings, has_snapshots=plan.snapshots is not None),
+        "resources": _resources(runtime, plan.shape, volumes),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

@@ -7,8 +7,8 @@ from trainingjob_api.running import Runtime, Volume
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import config_map
-from trainingjob_operator.core.planner.plan import SliceShape
-from trainingjob_operator.core.validation.quantity import parse_bytes
+from trainingjob_operator.core.planner.plan import SliceShape, SnapshotPlan
+from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
 
 CONFIG_FOLDER = "/etc/trainingjob"
 TOKEN_FOLDER = "/var/run/secrets/trainingjob.dev"  # noqa: S105  # a folder
@@ -16,6 +16,7 @@ TOKEN_FILE = "token"  # noqa: S105  # a file's name
 TMP_FOLDER = "/tmp"  # noqa: S108  # an emptyDir of the pod alone
 SHM_FOLDER = "/dev/shm"  # noqa: S108
 CACHE_FOLDER = "/var/cache/trainingjob"
+SNAPSHOT_FOLDER = "/var/cache/trainingjob/snapshots"
 TOKEN_SECONDS = 3600
 """The kubelet renews the token well before; agents read it anew for each report."""
 SHM_SIZE = "256Mi"
@@ -40,7 +41,9 @@ class Mounted:
         return parse_bytes(source["sizeLimit"]) if source.get("medium") == "Memory" else 0
 
 
-def pod_volumes(job: JobIdentity, runtime: Runtime, shape: SliceShape) -> list[Mounted]:
+def pod_volumes(
+    job: JobIdentity, runtime: Runtime, shape: SliceShape, snapshots: SnapshotPlan | None = None
+) -> list[Mounted]:
     """Return all that a pod mounts, the job's own claims last."""
     return [
         Mounted(
@@ -60,6 +63,7 @@ def pod_volumes(job: JobIdentity, runtime: Runtime, shape: SliceShape) -> list[M
             {"name": "shm", "mountPath": SHM_FOLDER},
         ),
         *([_compile_cache()] if has_own_cache(runtime) else []),
+        *([_snapshots(snapshots)] if snapshots else []),
         *(_claim(volume) for volume in runtime.volumes),
     ]
 
@@ -89,6 +93,14 @@ def _compile_cache() -> Mounted:
     return Mounted(
         {"name": "compile-cache", "emptyDir": {"sizeLimit": DISK_SIZE}},
         {"name": "compile-cache", "mountPath": CACHE_FOLDER},
+    )
+
+
+def _snapshots(snapshots: SnapshotPlan) -> Mounted:
+    # Memory that outlives the program and its container: the next world goes on from it.
+    return Mounted(
+        {"name": "snapshots", "emptyDir": {"medium": "Memory", "sizeLimit": format_bytes(snapshots.memory_bytes)}},
+        {"name": "snapshots", "mountPath": SNAPSHOT_FOLDER},
     )
 
 

@@ -48,6 +48,7 @@ class RatesRow(Strict):
     link: Rate = 0
     num_links: Rate = 0
     network: Rate = 0
+    host: Rate = 0
 
 
 def _with_text_keys(value: Any) -> Any:
@@ -64,6 +65,7 @@ class Row(Strict):
         dict[Topology, SliceRow], Field(min_length=1, max_length=1024), BeforeValidator(_with_text_keys)
     ]
     memory: Quantity = "0"
+    host_memory: Quantity = "0"
     node_labels: dict[LabelKey, Label] = Field(default_factory=dict)
     topology_label: LabelKey | Literal[""] = ""
     exclusive_topology: LabelKey | Literal[""] = ""
@@ -160,6 +162,7 @@ def _accelerator(name: str, row: Row) -> Accelerator:
         exclusive_topology=row.exclusive_topology,
         taints=row.taints,
         devices_per_chip=row.devices_per_chip,
+        host_memory_per_chip=parse_bytes(row.host_memory),
         rates=Rates(**row.rates.model_dump()),
         source=row.source,
     )

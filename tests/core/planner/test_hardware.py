@@ -93,6 +93,7 @@ def test_a_tpu_slice_is_found_by_its_node_labels_and_placed_on_one_node_pool() -
         taints=("google.com/tpu",),
         torus=((4, False), (4, False)),
         rates=BUILTIN.rows["tpu-v6e"].rates,
+        host_memory_bytes=4 * 176 * 10**9,
     )
     assert shape.device_noun == "chip"
 
@@ -112,6 +113,7 @@ def test_a_gpu_node_is_a_slice_of_its_own_and_is_found_by_the_name_of_its_gpu() 
         memory_bytes=81559 * 2**20,
         taints=("nvidia.com/gpu",),
         rates=BUILTIN.rows["nvidia-h100"].rates,
+        host_memory_bytes=8 * 234 * 10**9,
     )
     assert shape.device_noun == "GPU"
 

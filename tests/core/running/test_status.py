@@ -268,6 +268,28 @@ def test_progress_follows_the_world_back_to_where_it_restored() -> None:
     assert scene.status.attempts[-1].lost_steps == 10
 
 
+def test_what_went_on_from_memory_is_no_newer_checkpoint() -> None:
+    scene = trained().train(step=30, committed=20)
+    scene.step(1.0)
+    fail(scene, 1, 1).step()
+    scene.train(step=28, restored=28, tier="ram", committed=None, failure=None)
+    scene.step(1.0)
+
+    assert scene.status.checkpoint
+    assert scene.status.checkpoint.step == 20
+    last = scene.status.attempts[-1]
+    assert (last.first_step, last.tier, last.lost_steps) == (28, "ram", 2)
+    assert scene.status.lineage == (
+        Span(generation=1, first=1, last=28),
+        Span(generation=2, first=29, tier="ram"),
+    )
+
+
+@pytest.mark.parametrize(("restored", "want"), [(0, None), (5, "durable")])
+def test_a_start_from_scratch_is_from_no_tier(restored: int, want: str | None) -> None:
+    assert Scene().form(0, 1, restored=restored).status.attempts[-1].tier == want
+
+
 def test_the_newest_measures_are_those_of_the_furthest_host() -> None:
     scene = trained()
     scene.hear(1, 1, progress=Progress(step=12, loss=2.25, evaluations={"held-out": 2.5}))

@@ -157,6 +157,8 @@ def test_fields_below_are_all_of_them() -> None:
         "spec.checkpoint.keep",
         "spec.checkpoint.keep.last",
         "spec.checkpoint.keep.everySteps",
+        "spec.checkpoint.snapshots",
+        "spec.checkpoint.snapshots.everySteps",
         "spec.checkpoint.takeover",
     ]
     assert len(fields_below(field("spec"))) == len(list_fields()) - 1

@@ -13,12 +13,13 @@ def test_a_whole_environment(variables: dict[str, str], run_config) -> None:
 
     assert environment.config == run_config
     assert (environment.slice, environment.host, environment.pod_uid) == (3, 0, "uid-0")
-    assert (environment.ca, environment.compile_cache) == (None, "")
+    assert (environment.ca, environment.compile_cache, environment.snapshots) == (None, "", "")
     assert (environment.grace_seconds, environment.finish_after_seconds) == (25, 300)
 
 
 OVERRIDES: dict[str, tuple[dict[str, str], str, object]] = {
     "compile cache": ({"COMPILE_CACHE": "/cache"}, "compile_cache", "/cache"),
+    "snapshots": ({"SNAPSHOTS": "/memory"}, "snapshots", "/memory"),
     "grace": ({"GRACE_SECONDS": "5"}, "grace_seconds", 5.0),
     "finish": ({"FINISH_AFTER_SECONDS": "1.5"}, "finish_after_seconds", 1.5),
     "https": ({"RENDEZVOUS": "https://operator.system.svc:8443/", "CA": "/ca.crt"}, "ca", Path("/ca.crt")),

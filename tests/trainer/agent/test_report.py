@@ -61,7 +61,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
     "all that the child said is kept": (
         [
             *TRAINING,
-            (9, Spoke(1, Event(restored=0)), []),
+            (9, Spoke(1, Event(restored=4, tier="ram")), []),
             (9, Spoke(1, Event(damaged=Damage(step=5, message="bad hash"))), []),
             (9, Spoke(1, Event(damaged=Damage(step=5, message="bad hash"))), []),
             (9, Spoke(1, Event(progress=PROGRESS)), []),
@@ -69,7 +69,8 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         ],
         {
             "phase": "training",
-            "restored": 0,
+            "restored": 4,
+            "tier": "ram",
             "progress": PROGRESS,
             "committed": 6,
             "damaged": (Damage(step=5, message="bad hash"),),
@@ -78,11 +79,18 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
     "a new generation starts from a clean sheet": (
         [
             *TRAINING,
-            (9, Spoke(1, Event(progress=PROGRESS, committed=6, restored=0)), []),
+            (9, Spoke(1, Event(progress=PROGRESS, committed=6, restored=4, tier="ram")), []),
             (9, train(TWO), [KillChild(1)]),
             (9, killed(1), [StartChild(2, TWO, 1)]),
         ],
-        {"generation": 2, "phase": "preparing", "restored": None, "progress": None, "committed": None},
+        {
+            "generation": 2,
+            "phase": "preparing",
+            "restored": None,
+            "tier": "durable",
+            "progress": None,
+            "committed": None,
+        },
     ),
     "the old generation until the standby takes over": (
         [*TRAINING, (9, train(TWO), [KillChild(1)])],

@@ -38,6 +38,7 @@ class Environment:
     slice: int
     host: int
     compile_cache: str
+    snapshots: str
     termination_log: Path
     grace_seconds: float
     finish_after_seconds: float
@@ -156,6 +157,7 @@ def read_environment(values: Mapping[str, str]) -> Environment:
         slice=offset + index,
         host=host,
         compile_cache=variables.optional("COMPILE_CACHE"),
+        snapshots=variables.optional("SNAPSHOTS"),
         termination_log=find_termination_log(values),
         grace_seconds=grace,
         finish_after_seconds=finish_after,

@@ -126,6 +126,7 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
         phase=phase or active.phase,
         progress=event.progress or active.progress,
         restored=active.restored if event.restored is None else event.restored,
+        tier=active.tier if event.restored is None else event.tier,
         committed=active.committed if event.committed is None else event.committed,
         done_at=now if event.phase is Phase.DONE else active.done_at,
     )

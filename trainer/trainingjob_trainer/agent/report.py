@@ -35,6 +35,7 @@ def describe(host: Host, place: Place, state: State, port: int) -> HostReport:
         phase=active.phase if active else Phase.IDLE,
         progress=active.progress if active else None,
         restored=active.restored if active else None,
+        tier=active.tier if active else "durable",
         committed=active.committed if active else None,
         damaged=active.damaged if active else (),
         failure=active.failure if active else None,

@@ -7,7 +7,7 @@ the time is seconds on the agent's own monotonic clock and comes from outside.
 from dataclasses import dataclass, field
 
 from trainingjob_api.protocol import Answer, Damage, Failure, Phase, Progress, Termination
-from trainingjob_api.world import World
+from trainingjob_api.world import Tier, World
 from trainingjob_trainer.wire import Event
 
 
@@ -47,6 +47,7 @@ class Active:
     phase: Phase = Phase.PREPARING
     progress: Progress | None = None
     restored: int | None = None
+    tier: Tier = "durable"
     committed: int | None = None
     damaged: tuple[Damage, ...] = ()
     failure: Failure | None = None

@@ -144,6 +144,7 @@ class Supervisor:
                         world=world,
                         process=process,
                         compile_cache=self._environment.compile_cache,
+                        snapshots=self._environment.snapshots,
                     ),
                 )
             case AskToLeave(child):

@@ -59,6 +59,8 @@ class Accelerator:
     """Keys of further taints of its nodes, besides the resource's own name."""
     devices_per_chip: int = 1
     rates: Rates = UNKNOWN
+    host_memory_per_chip: int = 0
+    """Bytes of a machine's own memory by its chips. 0: unknown, never a limit."""
     source: str = ""
     """Where the numbers come from."""
 
@@ -85,6 +87,7 @@ class Accelerator:
             taints=(self.resource, *self.taints),
             torus=tuple(zip(parse_dims(one.topology), one.wraps, strict=True)) if one.wraps else (),
             rates=self.rates,
+            host_memory_bytes=self.host_memory_per_chip * (one.num_chips // one.num_hosts),
         )
 
 

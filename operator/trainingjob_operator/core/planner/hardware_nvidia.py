@@ -9,6 +9,8 @@ Sources, read in autumn 2026:
 - rates: NVIDIA's data sheets of A100, H100, H200, HGX B200 and GB200 NVL72; dense, without sparsity. `float32` is
   TensorFloat-32, which JAX takes by default (`jax.lax.Precision.DEFAULT`).
 - memory: what `nvidia-smi` reports on such machines, which is not what the name says.
+- host: PCIe 4 and 5 with 16 lanes, as copies reach it; Grace by NVLink-C2C, shared by its two GPUs [from memory].
+- memory of hosts: that of the machine on Google Cloud by its GPUs [from memory; a3-highgpu-8g has 1,872 GB].
 - network: the machine's bandwidth on Google Cloud for traffic between GPUs, shared by its GPUs. Other clouds differ.
 """
 
@@ -27,7 +29,14 @@ _GBIT = 1e9 / 8
 _NODE = tuple(Slice(topology) for topology in ("1", "2", "4", "8"))
 _GPUS_PER_GRACE_HOST = 4
 
-_A100 = {"bfloat16": 312 * _TERA, "int8": 624 * _TERA, "float32": 156 * _TERA, "link": 25 * _GIGA, "num_links": 12}
+_A100 = {
+    "bfloat16": 312 * _TERA,
+    "int8": 624 * _TERA,
+    "float32": 156 * _TERA,
+    "link": 25 * _GIGA,
+    "num_links": 12,
+    "host": 25 * _GIGA,
+}
 _HOPPER = {
     "bfloat16": 989.4 * _TERA,
     "float8": 1978.9 * _TERA,
@@ -35,6 +44,7 @@ _HOPPER = {
     "float32": 494.7 * _TERA,
     "link": 25 * _GIGA,  # 900 GB/s both ways over 18 links
     "num_links": 18,
+    "host": 50 * _GIGA,
 }
 
 
@@ -42,6 +52,7 @@ def _nvidia(
     name: str,
     label: str,
     memory_mib: int,
+    host_gb: int,
     rates: Rates,
     source: str,
     *,
@@ -59,6 +70,7 @@ def _nvidia(
         exclusive_topology=exclusive_topology,
         taints=taints,
         rates=rates,
+        host_memory_per_chip=host_gb * 10**9,
         source=f"https://www.nvidia.com/en-us/data-center/{source}",
     )
 
@@ -68,6 +80,7 @@ NVIDIA: tuple[Accelerator, ...] = (
         "a100-40gb",
         "nvidia-tesla-a100",
         40960,
+        85,
         Rates(**_A100, memory=1555 * _GIGA, network=100 * _GBIT / 8),  # network: a2-highgpu-8g [from memory]
         "a100",
         slices=(*_NODE, Slice("16")),  # a2-megagpu-16g
@@ -76,6 +89,7 @@ NVIDIA: tuple[Accelerator, ...] = (
         "a100-80gb",
         "nvidia-a100-80gb",
         81920,
+        170,
         Rates(**_A100, memory=2039 * _GIGA, network=100 * _GBIT / 8),  # network: a2-ultragpu-8g [from memory]
         "a100",
     ),
@@ -83,6 +97,7 @@ NVIDIA: tuple[Accelerator, ...] = (
         "h100",
         "nvidia-h100-80gb",
         81559,
+        234,
         Rates(**_HOPPER, memory=3350 * _GIGA, network=800 * _GBIT / 8),  # network: a3-highgpu-8g [from memory]
         "h100",
     ),
@@ -90,6 +105,7 @@ NVIDIA: tuple[Accelerator, ...] = (
         "h100-mega",
         "nvidia-h100-mega-80gb",
         81559,
+        234,
         Rates(**_HOPPER, memory=3350 * _GIGA, network=1600 * _GBIT / 8),  # network: a3-megagpu-8g [from memory]
         "h100",
     ),
@@ -97,6 +113,7 @@ NVIDIA: tuple[Accelerator, ...] = (
         "h200",
         "nvidia-h200-141gb",
         143771,
+        369,
         Rates(**_HOPPER, memory=4800 * _GIGA, network=3200 * _GBIT / 8),  # network: a3-ultragpu-8g [from memory]
         "h200",
     ),
@@ -104,6 +121,7 @@ NVIDIA: tuple[Accelerator, ...] = (
         "b200",
         "nvidia-b200",
         183359,
+        496,
         Rates(
             bfloat16=2250 * _TERA,
             float8=4500 * _TERA,
@@ -112,6 +130,7 @@ NVIDIA: tuple[Accelerator, ...] = (
             memory=7700 * _GIGA,
             link=50 * _GIGA,  # 1.8 TB/s both ways over 18 links
             num_links=18,
+            host=50 * _GIGA,
             network=3200 * _GBIT / 8,  # a4-highgpu-8g [from memory]
         ),
         "hgx",
@@ -122,6 +141,7 @@ NVIDIA: tuple[Accelerator, ...] = (
         "gb200",
         "nvidia-gb200",
         189471,
+        221,
         Rates(
             bfloat16=2500 * _TERA,
             float8=5000 * _TERA,
@@ -130,6 +150,7 @@ NVIDIA: tuple[Accelerator, ...] = (
             memory=8000 * _GIGA,
             link=50 * _GIGA,
             num_links=18,
+            host=225 * _GIGA,
             network=1600 * _GBIT / 4,  # a4x-highgpu-4g [from memory]
         ),
         "gb200-nvl72",

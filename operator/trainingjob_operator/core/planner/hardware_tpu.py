@@ -9,6 +9,9 @@ Sources, read in autumn 2026:
 - wraps: the same part 2. Optical switches close all dims of whole cubes, and no dim of less than one; v5e and v6e have
   fixed links that close a dim of 16.
 - float32: `jax.lax.Precision.DEFAULT`, one bfloat16 pass.
+- host: PCIe of a chip, the same part 2.
+- memory of hosts: the machine types of "Plan TPUs in GKE", by their chips; v5e is 48 GB a chip on each of its machines,
+  the others are [from memory] the least of theirs.
 """
 
 from collections.abc import Iterator
@@ -24,6 +27,7 @@ _GIB = 2**30
 _TERA = 1e12
 _GIGA = 1e9
 _GBIT = 1e9 / 8
+_PCIE = 15 * _GIGA
 _CUBE = 4
 _LONGEST = 256
 """Chips along the longest dim of any topology of cubes."""
@@ -59,7 +63,13 @@ def _cube_slices(max_cubes: int, *smaller: Dims) -> Iterator[Slice]:
 
 
 def _tpu(
-    name: str, label: str, slices: Iterator[Slice], memory: int, rates: Rates, devices_per_chip: int = 1
+    name: str,
+    label: str,
+    slices: Iterator[Slice],
+    memory: int,
+    host_memory: int,
+    rates: Rates,
+    devices_per_chip: int = 1,
 ) -> Accelerator:
     return Accelerator(
         name=f"tpu-{name}",
@@ -72,6 +82,7 @@ def _tpu(
         exclusive_topology=NODE_POOL_LABEL,
         devices_per_chip=devices_per_chip,
         rates=rates,
+        host_memory_per_chip=host_memory,
         source=f"https://cloud.google.com/tpu/docs/{'tpu7x' if name == 'v7x' else name}",
     )
 
@@ -82,6 +93,7 @@ TPUS: tuple[Accelerator, ...] = (
         "tpu-v4-podslice",
         _cube_slices(64),  # a pod has 4,096 chips
         32 * _GIB,
+        101 * 10**9,
         Rates(
             bfloat16=275 * _TERA,
             int8=275 * _TERA,
@@ -90,6 +102,7 @@ TPUS: tuple[Accelerator, ...] = (
             link=45 * _GIGA,  # scaling book; the page of v4 tells none
             num_links=6,
             network=200 * _GBIT / 4,  # scaling book: 25 GB/s a host of 4 chips
+            host=_PCIE,
         ),
     ),
     _tpu(
@@ -97,6 +110,7 @@ TPUS: tuple[Accelerator, ...] = (
         "tpu-v5-lite-podslice",
         _plane_slices(),
         16 * _GIB,
+        48 * 10**9,
         Rates(
             bfloat16=197 * _TERA,
             int8=393 * _TERA,
@@ -105,6 +119,7 @@ TPUS: tuple[Accelerator, ...] = (
             link=50 * _GIGA,  # 400 GB/s a chip both ways, 4 ports
             num_links=4,
             network=200 * _GBIT / 8,  # two NICs of 100 Gb/s for 8 chips; 6.4 Tb/s a pod of 256
+            host=_PCIE,
         ),
     ),
     _tpu(
@@ -112,6 +127,7 @@ TPUS: tuple[Accelerator, ...] = (
         "tpu-v5p-slice",
         _cube_slices(96),  # a pod has 8,960 chips, but the largest job 96 cubes
         95 * _GIB,
+        112 * 10**9,
         Rates(
             bfloat16=459 * _TERA,
             float8=459 * _TERA,
@@ -121,6 +137,7 @@ TPUS: tuple[Accelerator, ...] = (
             link=100 * _GIGA,  # 1200 GB/s a chip both ways, 6 links
             num_links=6,
             network=50 * _GBIT,
+            host=_PCIE,
         ),
     ),
     _tpu(
@@ -128,6 +145,7 @@ TPUS: tuple[Accelerator, ...] = (
         "tpu-v6e-slice",
         _plane_slices(),
         32 * _GIB,
+        176 * 10**9,
         Rates(
             bfloat16=918 * _TERA,
             float8=918 * _TERA,
@@ -137,6 +155,7 @@ TPUS: tuple[Accelerator, ...] = (
             link=100 * _GIGA,  # 800 GB/s a chip both ways, 4 ports
             num_links=4,
             network=100 * _GBIT,
+            host=_PCIE,
         ),
     ),
     # Ironwood. A chip is two chiplets, each with a TensorCore and half of the memory, and JAX sees two devices: rates
@@ -147,6 +166,7 @@ TPUS: tuple[Accelerator, ...] = (
         "tpu7x",
         _cube_slices(144, (1, 1, 1)),  # 9,216 chips; 1x1x1 is the machine tpu7x-standard-1t, by the source of xpk
         96 * _GIB,
+        240 * 10**9,
         Rates(
             bfloat16=2307 * _TERA / 2,
             float8=4614 * _TERA / 2,
@@ -155,6 +175,7 @@ TPUS: tuple[Accelerator, ...] = (
             link=100 * _GIGA,  # 1200 GB/s a chip both ways, 6 links
             num_links=6 / 2,
             network=100 * _GBIT / 2,
+            host=_PCIE / 2,
         ),
         devices_per_chip=2,
     ),

@@ -32,6 +32,8 @@ class Rates:
     """Links of one device; half of its chip's where a chip is two devices."""
     network: float = 0.0
     """A device's share of its host's network (DCN), one way."""
+    host: float = 0.0
+    """From a device to its host's memory."""
 
 
 UNKNOWN = Rates()
@@ -64,6 +66,8 @@ class SliceShape:
     """Chips along each dim of the interconnect, and whether a link closes the dim to a ring. Empty: switches, where
     every device reaches every other at once."""
     rates: Rates = UNKNOWN
+    host_memory_bytes: int = 0
+    """Memory of a host's machine, or its part of a machine that is shared by chips. 0: unknown, never a limit."""
 
     @property
     def num_devices(self) -> int:
@@ -110,6 +114,20 @@ class MemoryEstimate:
 
 
 @dataclass(frozen=True)
+class SnapshotPlan:
+    """How often the hosts copy the state to their own memory, and what that takes."""
+
+    every_steps: int
+    bytes_per_host: int
+    """Of one snapshot, at the size where it is largest."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return what a host needs: two snapshots are kept, and one is in writing."""
+        return 3 * self.bytes_per_host
+
+
+@dataclass(frozen=True)
 class SizePlan:
     """The plan at one number of slices. `why` is empty where the size is valid; only then is there a layout."""
 
@@ -135,6 +153,8 @@ class Plan:
     """One for each number of slices that the spec allows, ascending."""
     choice: Choice | None = None
     """How the planner chose the mesh, which `spec` has written out. None: it was not asked to."""
+    snapshots: SnapshotPlan | None = None
+    """The snapshots, whose interval `spec` has written out. None: the job takes none."""
 
     @property
     def num_active_parameters(self) -> int:

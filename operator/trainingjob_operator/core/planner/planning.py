@@ -2,12 +2,14 @@
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
+from trainingjob_api.running import Snapshots
 from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.parameters import count_parameters
-from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape
+from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.sizes import SizePlanner
+from trainingjob_operator.core.planner.snapshots import plan_snapshots
 from trainingjob_operator.core.planner.strategy import settle
 
 type Sizes = dict[int, SizePlan | list[Problem]]
@@ -40,15 +42,25 @@ def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> Sizes:
 
 def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes, choice: Choice | None = None) -> Plan:
     """Return the plan that holds these sizes."""
+    planned = tuple(
+        outcome
+        if isinstance(outcome, SizePlan)
+        else SizePlan(num_slices, None, None, " ".join(str(problem) for problem in outcome))
+        for num_slices, outcome in sizes.items()
+    )
+    snapshots = plan_snapshots(spec, shape, (one.layout for one in planned if one.layout))
     return Plan(
-        spec=spec,
+        spec=_write_interval(spec, snapshots),
         shape=shape,
         num_parameters=count_parameters(spec.model),
-        sizes=tuple(
-            outcome
-            if isinstance(outcome, SizePlan)
-            else SizePlan(num_slices, None, None, " ".join(str(problem) for problem in outcome))
-            for num_slices, outcome in sizes.items()
-        ),
+        sizes=planned,
         choice=choice,
+        snapshots=snapshots,
     )
+
+
+def _write_interval(spec: TrainingJobSpec, snapshots: SnapshotPlan | None) -> TrainingJobSpec:
+    if snapshots is None:
+        return spec
+    written = Snapshots(every_steps=snapshots.every_steps)
+    return spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"snapshots": written})})

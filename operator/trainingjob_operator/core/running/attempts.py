@@ -7,7 +7,7 @@ from trainingjob_api.status import Attempt, Goodput
 from trainingjob_api.world import World
 from trainingjob_operator.core.running.health import End
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.seats import Seat, find_restored
+from trainingjob_operator.core.running.seats import Seat, find_restored, find_tier
 from trainingjob_operator.core.running.times import format_time, parse_time, seconds_between
 
 type Attempts = tuple[Attempt, ...]
@@ -30,7 +30,7 @@ def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: 
     restored, step = find_restored(seats), newest_step(seats)
     changes: dict[str, object] = {}
     if current.first_step is None and restored is not None:
-        changes["first_step"] = restored
+        changes |= {"first_step": restored, "tier": find_tier(seats)}
         if previous and previous.last_step is not None:
             changes["lost_steps"] = max(previous.last_step - restored, 0)
     if step is not None:

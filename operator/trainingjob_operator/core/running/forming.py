@@ -45,6 +45,7 @@ def form_world(plan: Plan, seen: Observed, slices: Sequence[Slice]) -> World:
         lineage=lineage.before(seen.lineage, generation),
         layout=plan.layout(len(slices)),
         remat=plan.spec.memory.remat,
+        snapshots=plan.snapshots.every_steps if plan.snapshots else None,
         live=live_of(plan.spec),
     )
 

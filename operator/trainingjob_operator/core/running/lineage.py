@@ -6,20 +6,20 @@ steps may still be written, by a host that nobody can reach; the lineage is what
 
 from collections.abc import Sequence
 
-from trainingjob_api.world import Span
+from trainingjob_api.world import Span, Tier
 
 type Lineage = tuple[Span, ...]
 
 MAX_SPANS = 128
 
 
-def extend(lineage: Sequence[Span], generation: int, restored: int) -> Lineage:
-    """Return the lineage after a generation went on from a step (0: from scratch); the same if that is known."""
+def extend(lineage: Sequence[Span], generation: int, restored: int, tier: Tier = "durable") -> Lineage:
+    """Return the lineage after a generation went on from a step that a tier held; the same if that is known."""
     if any(span.generation >= generation for span in lineage):
         return tuple(lineage)
     kept = [_close(span, restored) for span in lineage if span.first <= restored]
     # Checkpoints that old are long deleted: only the newest few are kept.
-    return (*kept[1 - MAX_SPANS :], Span(generation=generation, first=restored + 1))
+    return (*kept[1 - MAX_SPANS :], Span(generation=generation, first=restored + 1, tier=tier))
 
 
 def before(lineage: Sequence[Span], generation: int) -> Lineage:

@@ -202,12 +202,13 @@ def lay_together(
     world = seats.rebuild_world(status, job.uid, pods)
     if world is not None:
         layout = plan.find_layout(len(world.slices))
-        world = world.model_copy(update={"layout": layout, "remat": plan.spec.memory.remat})
+        snapshots = plan.snapshots.every_steps if plan.snapshots else None
+        world = world.model_copy(update={"layout": layout, "remat": plan.spec.memory.remat, "snapshots": snapshots})
     taken = seats.take_seats(world, pods, hearing)
     restored = seats.find_restored(taken)
     spans = status.lineage
     if world is not None and restored is not None:
-        spans = lineage.extend(spans, world.generation, restored)
+        spans = lineage.extend(spans, world.generation, restored, seats.find_tier(taken) or "durable")
     return Observed(
         name=job.name,
         namespace=job.namespace,

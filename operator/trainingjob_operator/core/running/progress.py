@@ -6,7 +6,7 @@ from trainingjob_api.protocol import Progress
 from trainingjob_api.status import CheckpointStatus, ProgressStatus
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.observe import Observed
-from trainingjob_operator.core.running.seats import find_restored
+from trainingjob_operator.core.running.seats import find_restored, find_tier
 from trainingjob_operator.core.running.times import format_time
 
 
@@ -47,7 +47,8 @@ def _percent(step: int, total: int) -> float:
 def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  # None: nothing is saved yet
     """Return the newest durable step: what this world committed, or what it went on from."""
     committed = [seat.report.committed for seat in seen.seats if seat.report and seat.report.committed is not None]
-    newest = max(committed, default=find_restored(seen.seats))
+    restored = find_restored(seen.seats) if find_tier(seen.seats) == "durable" else None
+    newest = max(committed, default=restored)
     old = seen.status.checkpoint
     if not newest or (old is not None and old.step == newest):
         return old

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trainingjob_api.protocol import HostReport
 from trainingjob_api.status import TrainingJobStatus, WorldStatus
-from trainingjob_api.world import Member, World
+from trainingjob_api.world import Member, Tier, World
 from trainingjob_operator.core.running import lineage
 from trainingjob_operator.core.running.hearing import Hearing, News
 from trainingjob_operator.core.running.pods import Pod
@@ -96,7 +96,18 @@ def take_seats(world: World | None, pods: Iterable[Pod], hearing: Hearing) -> tu
 
 def find_restored(seats: Iterable[Seat]) -> int | None:  # None: no member has restored yet
     """Return the step that the world went on from."""
-    return next((seat.report.restored for seat in seats if seat.report and seat.report.restored is not None), None)
+    report = _find_restored(seats)
+    return report.restored if report else None
+
+
+def find_tier(seats: Iterable[Seat]) -> Tier | None:  # None: no member has restored yet, or all began from scratch
+    """Return what held the step that the world went on from."""
+    report = _find_restored(seats)
+    return report.tier if report and report.restored else None
+
+
+def _find_restored(seats: Iterable[Seat]) -> HostReport | None:
+    return next((seat.report for seat in seats if seat.report and seat.report.restored is not None), None)
 
 
 def _find_members(pods: Iterable[Pod], world: WorldStatus) -> list[Pod]:

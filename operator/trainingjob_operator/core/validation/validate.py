@@ -28,6 +28,7 @@ from trainingjob_operator.core.validation import (
     validate_rules,
     validate_running,
     validate_sizes,
+    validate_snapshots,
     validate_storage,
 )
 from trainingjob_operator.core.validation.rule import apply_rules
@@ -39,6 +40,7 @@ RULES = (
     *validate_experts.RULES,
     *validate_data.RULES,
     *validate_storage.RULES,
+    *validate_snapshots.RULES,
     *validate_running.RULES,
 )
 WARNINGS = (

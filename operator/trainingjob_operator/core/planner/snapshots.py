@@ -1,0 +1,67 @@
+"""Snapshots in the memory of the hosts: how large one is, and how many steps apart they are worth their time.
+
+A host copies each shard of its devices once, replicas not counted twice: parameters, and two moments in float32. While
+it is copied nothing trains, so
+
+    interval = the fewest steps with  bytes a host / rate <= SHARE x interval x seconds a step
+
+where a thread for each device copies at the slower of what the device sends (`Rates.host`) and what the thread writes
+(`COPY_RATE`). A step takes no less than the roofline says, so the share is rather smaller. Where no honest time of a
+step is known, as on `cpu`, the interval is `UNTIMED_STEPS`.
+"""
+
+import math
+from collections.abc import Iterable
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.sharding import merge_rules
+from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.mesh import combine
+from trainingjob_operator.core.planner.parameters import list_leaves
+from trainingjob_operator.core.planner.plan import SliceShape, SnapshotPlan
+from trainingjob_operator.core.planner.roofline import predict_step
+from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
+
+SHARE = 0.01
+"""Of the time that training may wait for copies."""
+COPY_RATE = 5e9
+"""Bytes/s that one thread writes to a host's memory. One alone reached 8e9 on a small virtual machine."""
+UNTIMED_STEPS = 10
+SHARD_SLACK = 64
+"""Bytes by which a shard may be aligned."""
+_MIB = 2**20
+
+
+def plan_snapshots(
+    spec: TrainingJobSpec, shape: SliceShape, layouts: Iterable[Layout]
+) -> SnapshotPlan | None:  # None: the job takes none
+    """Return the snapshots of a job, large and rare enough for every size."""
+    wanted, sizes = spec.checkpoint.snapshots, list(layouts)
+    if wanted is None or not sizes:
+        return None
+    interval = wanted.every_steps or max(choose_interval(spec, shape, layout) for layout in sizes)
+    return SnapshotPlan(interval, max(measure_snapshot(spec, layout) for layout in sizes))
+
+
+def measure_snapshot(spec: TrainingJobSpec, layout: Layout) -> int:
+    """Return the most bytes that one snapshot takes on a host: as many different shards as it has devices."""
+    degrees = combine(layout.ici, layout.dcn)
+    if not spec.parallelism.shard_optimizer_over_data:
+        degrees = {**degrees, "data": 1}
+    rules, devices = merge_rules(spec.parallelism.rules.written()), layout.devices_per_host
+    param_bytes = describe_workload(spec).param_bytes
+    total = 0
+    for leaf in list_leaves(spec.model):
+        param, moment = leaf.shard_size(degrees, rules), leaf.spread_size(degrees, rules)
+        total += min(devices, leaf.size // param) * (param * param_bytes + SHARD_SLACK)
+        total += min(devices, leaf.size // moment) * 2 * (moment * FLOAT32 + SHARD_SLACK)
+    return -(-total // _MIB) * _MIB
+
+
+def choose_interval(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> int:
+    """Return the fewest steps apart at which copies take no more than their share of the time."""
+    step = predict_step(spec, shape, layout)
+    if step is None or not shape.rates.host:
+        return UNTIMED_STEPS
+    rate = min(shape.rates.host, COPY_RATE) * shape.devices_per_host
+    return max(math.ceil(measure_snapshot(spec, layout) / rate / (SHARE * step.seconds)), 1)

@@ -1,0 +1,85 @@
+"""Snapshots in the plan: their bytes on a host, and how many steps apart they are."""
+
+from typing import Any
+
+import pytest
+
+from tests.builders import spec_manifest
+from tests.corpus.cases import load_example
+from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
+from trainingjob_operator.core.planner.roofline import predict_sizes
+from trainingjob_operator.core.planner.snapshots import COPY_RATE, SHARE, UNTIMED_STEPS
+from trainingjob_operator.core.validation.validate import check_job
+
+MIB = 2**20
+
+
+def plan(spec: dict[str, Any], **snapshots: Any) -> Plan:
+    checkpoint = {**spec["checkpoint"], "snapshots": snapshots}
+    checked = check_job("a", {**spec, "checkpoint": checkpoint})
+    assert checked.plan, checked.problems
+    return checked.plan
+
+
+def test_a_job_that_asks_for_none_has_none() -> None:
+    checked = check_job("a", spec_manifest())
+
+    assert checked.plan
+    assert checked.plan.snapshots is None
+    assert checked.plan.spec.checkpoint.snapshots is None
+
+
+def test_where_no_step_is_timed_the_interval_is_the_default() -> None:
+    planned = plan(spec_manifest())
+
+    assert planned.snapshots == SnapshotPlan(UNTIMED_STEPS, MIB)
+    assert planned.spec.checkpoint.snapshots
+    assert planned.spec.checkpoint.snapshots.every_steps == UNTIMED_STEPS
+
+
+def test_an_interval_that_is_written_stays() -> None:
+    planned = plan(spec_manifest(), everySteps=3)
+
+    assert planned.snapshots == SnapshotPlan(3, MIB)
+
+
+def test_the_interval_is_the_shortest_within_the_share_at_every_size() -> None:
+    planned = plan(load_example("h100-2-nodes")["spec"])
+
+    assert planned.snapshots
+    seconds = planned.snapshots.bytes_per_host / (8 * COPY_RATE)
+    steps = [roofline.seconds for roofline in predict_sizes(planned).values()]
+    assert seconds <= SHARE * planned.snapshots.every_steps * min(steps)
+    assert seconds > SHARE * (planned.snapshots.every_steps - 1) * min(steps)
+
+
+WHOLE = 12
+"""Bytes of a parameter with its two moments, all in float32."""
+LARGE = {
+    "vocabSize": 512,
+    "embedDim": 512,
+    "mlpDim": 2048,
+    "numLayers": 4,
+    "numHeads": 8,
+    "numKvHeads": 8,
+    "headDim": 64,
+}
+
+SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
+    "replicas on one host are copied once": ({"ici": {"data": 4}}, {}, WHOLE),
+    "a host has its share of what is split over the slice": ({"ici": {"fsdp": 4}}, {}, WHOLE / 2),
+    "split over slices too": ({"ici": {"fsdp": 4}, "dcn": {"fsdp": 2}}, {}, WHOLE / 4),
+    "moments split over data": ({"ici": {"data": 4}, "shardOptimizerOverData": True}, {}, 4 + 8 / 4),
+    "parameters in half precision": ({"ici": {"data": 4}}, {"params": "bfloat16"}, 10),
+}
+
+
+@pytest.mark.parametrize(("parallelism", "precision", "want"), SHAPES.values(), ids=SHAPES.keys())
+def test_bytes_on_a_host(parallelism: dict[str, Any], precision: dict[str, Any], want: float) -> None:
+    slices = {"accelerator": "cpu", "topology": "2x2", "count": 2}
+    sections = {"slices": slices, "model": LARGE, "parallelism": parallelism, "precision": precision}
+    planned = plan(spec_manifest(**sections))
+
+    assert planned.snapshots
+    assert planned.snapshots.bytes_per_host / planned.num_parameters == pytest.approx(want, rel=0.06)
+    assert planned.snapshots.memory_bytes == 3 * planned.snapshots.bytes_per_host

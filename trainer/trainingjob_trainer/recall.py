@@ -1,0 +1,119 @@
+"""Going on from the hosts' own memory: the newest snapshot that all shards are left of, on whichever hosts.
+
+Hosts that hold what they need put it on their devices. Where a host came anew, one program sums every shard over its
+replicas: the bits as integers, of which one device gives those of the shard and all others zeros. So what arrives is
+the same to the last bit, over the network that training uses anyway.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from trainingjob_trainer.holdings import Holding, choose_snapshot, find_givers, parse_holding
+from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.shards import Shards
+from trainingjob_trainer.snapshot_files import Key
+from trainingjob_trainer.snapshots import Snapshots, describe_kept
+from trainingjob_trainer.step import State
+from trainingjob_trainer.world import Peers
+
+LOG = logging.getLogger(__name__)
+RECALL_SECONDS = 1800
+
+
+class Recall:
+    """The snapshots of a new world, found and loaded by all its processes together. `state` describes the state."""
+
+    def __init__(self, snapshots: Snapshots, state: State, programs: Programs, peers: Peers) -> None:
+        self._snapshots = snapshots
+        self._state = state
+        self._programs = programs
+        self._peers = peers
+        self._refused: set[Key] = set()
+        self._kept = snapshots.find()
+        mine = snapshots.shards.mine
+        holding = Holding(len(mine), describe_kept(self._kept, mine))
+        self._holdings = [parse_holding(text) for text in peers.exchange("held", holding.dump(), RECALL_SECONDS)]
+
+    @property
+    def newest(self) -> Key | None:  # None: no snapshot is whole
+        """Return the newest snapshot that the world can go on from; all processes find the same one."""
+        return choose_snapshot(self._holdings, len(self._snapshots.shards.all), self._refused)
+
+    def load(self, key: Key) -> State | None:  # None: it is damaged, and never offered again
+        """Return the state of a snapshot, on every device of the world."""
+        mine, held, problem = self._snapshots.shards.mine, {}, ""
+        if key in self._kept:
+            slot, header = self._kept[key]
+            wanted = {number: mine[number] for number in self._holdings[self._peers.process].shards[key]}
+            try:
+                held = slot.load(header, wanted)
+            except (ValueError, OSError) as error:
+                problem = str(error) or type(error).__name__
+        problems = self._peers.exchange(f"recall/{key[0]}/{key[1]}", problem, RECALL_SECONDS)
+        if any(problems):
+            LOG.warning("ignored a snapshot step=%d error=%s", key[1], next(filter(None, problems)))
+            self._refused.add(key)
+            return None
+        givers = find_givers(self._holdings, key)
+        if givers is None:
+            return assemble(self._snapshots.shards, self._state, held, None)
+        gives = {number for number in held if givers[number] == self._peers.process}
+        return spread(self._programs, self._state, assemble(self._snapshots.shards, self._state, held, gives))
+
+
+def assemble(
+    shards: Shards, state: State, held: Mapping[int, np.ndarray], gives: Collection[int] | None
+) -> State:  # gives is None: every device has its own
+    """Return a state of what this process holds; to be spread, one replica of each shard that it gives, and zeros."""
+    arrays: dict[int, list[jax.Array]] = {}
+    for number, shard in shards.mine.items():
+        for place, device in enumerate(shards.here(shard)):
+            is_held = gives is None or (number in gives and place == 0)
+            numbers = held[number] if is_held else np.zeros(shard.shape, shard.dtype)
+            # A device of a CPU would else compute in the snapshot's own memory.
+            arrays.setdefault(shard.leaf, []).append(jax.device_put(numbers, device, may_alias=False))
+    leaves, tree = jax.tree.flatten(state)
+    whole = [
+        jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, arrays[number])
+        for number, leaf in enumerate(leaves)
+    ]
+    assembled: State = jax.block_until_ready(jax.tree.unflatten(tree, whole))
+    return assembled
+
+
+def spread(programs: Programs, state: State, given: State) -> State:
+    """Return a state in which all replicas are alike, of one where each shard is in one place and zeros elsewhere."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
+    mesh = jax.tree.leaves(shardings)[0].mesh
+
+    def sum_replicas(given: State) -> State:
+        summed: State = jax.tree.map(lambda leaf, spec: _sum_bits(leaf, _unused(spec, mesh)), given, specs)
+        return summed
+
+    function = jax.shard_map(sum_replicas, mesh=mesh, in_specs=(specs,), out_specs=specs, check_vma=False)
+    program = programs.build("spread", function, (state,), state, once=True, donate_argnums=0, out_shardings=shardings)
+    whole: State = jax.block_until_ready(program(given))
+    return whole
+
+
+def _unused(spec: PartitionSpec, mesh: Any) -> tuple[str, ...]:
+    """Return the axes of a mesh over which an array is replicated."""
+    used = {axis for entry in spec if entry is not None for axis in ((entry,) if isinstance(entry, str) else entry)}
+    return tuple(axis for axis, degree in mesh.shape.items() if degree > 1 and axis not in used)
+
+
+def _sum_bits(numbers: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """Return the sum of the bits over axes of the mesh: of one value and zeros, that is the value, also a NaN."""
+    if not axes:
+        return numbers
+    bits = jax.lax.bitcast_convert_type(numbers, jnp.dtype(f"uint{8 * numbers.dtype.itemsize}"))
+    narrow = bits.dtype
+    summed = jax.lax.psum(bits.astype(jnp.uint32), axes)  # collectives between CPUs know no 16-bit integers
+    return jax.lax.bitcast_convert_type(summed.astype(narrow), numbers.dtype)

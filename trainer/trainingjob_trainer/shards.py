@@ -1,0 +1,80 @@
+"""The shards of a state: into which boxes its arrays are cut, and which of them lie on the devices of this process.
+
+Every process numbers them alike, from the state's shapes and shardings alone. So processes can say what they hold in
+numbers, and a shard is known again where the mesh is another one but cuts the array in the same place.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from trainingjob_trainer.step import State
+
+type Box = tuple[tuple[int, int], ...]
+"""From where to where a shard reaches, along each dim of its array."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One box of one array. Replicas of it hold the same numbers."""
+
+    leaf: int
+    """The array's place among those of the state."""
+    name: str
+    """The same in every world that cuts the array there."""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    devices: tuple[jax.Device, ...]
+    """All devices of the world that hold a replica, in the order of the mesh."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of one replica."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+class Shards:
+    """All shards of a state, and which of them a process needs. `state` describes it by shapes and shardings."""
+
+    def __init__(self, state: State, local: Collection[jax.Device] | None = None) -> None:
+        """Number the shards; `local` are the devices of this process, by default those that JAX gives it."""
+        self._local = frozenset(jax.local_devices() if local is None else local)
+        self.all: tuple[Shard, ...] = tuple(_list_shards(state))
+
+    @cached_property
+    def mine(self) -> Mapping[int, Shard]:
+        """Return the shards that lie on devices of this process, each once, by number."""
+        return {number: shard for number, shard in enumerate(self.all) if any(d in self._local for d in shard.devices)}
+
+    def here(self, shard: Shard) -> list[jax.Device]:
+        """Return the devices of this process that hold a replica."""
+        return [device for device in shard.devices if device in self._local]
+
+    def take(self, state: State) -> list[tuple[Shard, jax.Array]]:
+        """Return one replica of each shard that this process has of a state."""
+        on_device = [{piece.device: piece.data for piece in leaf.addressable_shards} for leaf in jax.tree.leaves(state)]
+        return [(shard, on_device[shard.leaf][self.here(shard)[0]]) for shard in self.mine.values()]
+
+
+def _list_shards(state: State) -> list[Shard]:
+    shards = []
+    for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(state)):
+        boxes: dict[Box, list[jax.Device]] = {}
+        for device, index in leaf.sharding.devices_indices_map(leaf.shape).items():
+            box = tuple(part.indices(size)[:2] for part, size in zip(index, leaf.shape, strict=True))
+            boxes.setdefault(box, []).append(device)
+        shards += [
+            Shard(
+                leaf=number,
+                name=f"{jax.tree_util.keystr(path)}[{', '.join(f'{first}:{last}' for first, last in box)}]",
+                shape=tuple(last - first for first, last in box),
+                dtype=np.dtype(leaf.dtype),
+                devices=tuple(devices),
+            )
+            for box, devices in sorted(boxes.items())
+        ]
+    return shards

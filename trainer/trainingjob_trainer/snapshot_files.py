@@ -1,0 +1,136 @@
+"""Snapshots on a host: three files of fixed size in a memory volume, each with a header that says what is in it.
+
+A header is written last and renamed into place, and taken away before its file is written again: a file without one
+holds nothing. It names job, generation, step, data and shapes, and the CRC-32 of every shard; its own SHA-256 stands
+before it. (Checkpoints, which lie for long, are hashed better; this is done every few steps, beside training.) The
+memory of the files is taken once and for all: a full volume is an error when a file is made, and never a fault in the
+middle of a copy.
+"""
+
+import hashlib
+import mmap
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from trainingjob_api.base import Strict
+from trainingjob_trainer.shards import Shard
+
+NUM_SLOTS = 3
+"""Two snapshots are kept while a third is written."""
+ALIGNMENT = 64
+"""Bytes to whose multiples shards are aligned."""
+
+type Key = tuple[int, int]
+"""Generation and step of a snapshot: a later generation is the newer one, as with checkpoints."""
+
+
+class Piece(Strict):
+    """Where a shard lies in the file, and the CRC-32 of its bytes."""
+
+    offset: Annotated[int, Field(ge=0)]
+    size: Annotated[int, Field(ge=0)]
+    crc32: int
+
+
+class Header(Strict):
+    """What a snapshot is: who made it of which step, hashes of the data's rows and the state's shapes, its shards."""
+
+    job_uid: str
+    generation: int
+    step: int
+    data: str
+    state: str
+    pieces: dict[str, Piece]
+
+    @property
+    def key(self) -> Key:
+        """Return by which it is newer than others."""
+        return self.generation, self.step
+
+
+class Slot:
+    """One file and its header."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._data = folder / f"snapshot-{number}"
+        self._header = folder / f"snapshot-{number}.header"
+
+    def read_header(self) -> Header | None:  # None: there is no whole snapshot
+        """Return what the file holds.
+
+        Raises:
+            ValueError: the header is damaged.
+            OSError: it cannot be read.
+        """
+        try:
+            digest, _, body = self._header.read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return None
+        if hashlib.sha256(body).hexdigest().encode() != digest:
+            raise ValueError(f"{self._header} has changed since it was written")
+        try:
+            return Header.model_validate_json(body)
+        except ValidationError as error:  # of another version of this program
+            raise ValueError(f"{self._header} cannot be read: {error.errors()[0]['msg']}") from error
+
+    def clear(self) -> None:
+        """Take the header away: from now on the file holds nothing."""
+        self._header.unlink(missing_ok=True)
+
+    def open(self, size: int) -> mmap.mmap:
+        """Return the file as memory that can be written, all of it taken from the volume.
+
+        Raises:
+            OSError: the volume has no room.
+        """
+        file = os.open(self._data, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(file, size)
+            os.posix_fallocate(file, 0, size)
+            return mmap.mmap(file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        finally:
+            os.close(file)
+
+    def write_header(self, header: Header) -> None:
+        """Say what is in the file; from now on it is a snapshot."""
+        body = header.model_dump_json().encode()
+        fresh = self._header.with_suffix(".new")
+        fresh.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+        fresh.replace(self._header)
+
+    def load(self, header: Header, shards: Mapping[int, Shard]) -> dict[int, np.ndarray]:
+        """Return the shards of a snapshot, every one verified.
+
+        Raises:
+            ValueError: one of them is not there, or has changed since it was written.
+            OSError: the file cannot be read.
+        """
+        with self._data.open("rb") as file:
+            memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return {number: _read(memory, header, shard) for number, shard in shards.items()}
+
+
+def place(shards: Iterable[Shard]) -> tuple[dict[str, int], int]:
+    """Return where each shard begins in a file, by name, and the size of the file."""
+    offsets: dict[str, int] = {}
+    end = 0
+    for shard in shards:
+        offsets[shard.name] = end
+        end += -(-shard.num_bytes // ALIGNMENT) * ALIGNMENT
+    return offsets, max(end, ALIGNMENT)
+
+
+def _read(memory: memoryview, header: Header, shard: Shard) -> np.ndarray:
+    piece = header.pieces.get(shard.name)
+    if piece is None or piece.size != shard.num_bytes:
+        raise ValueError(f"step {header.step} does not hold {shard.name}")
+    content = memory[piece.offset : piece.offset + piece.size]
+    if zlib.crc32(content) != piece.crc32:
+        raise ValueError(f"step {header.step}: {shard.name} has changed since it was written")
+    return np.frombuffer(content, shard.dtype).reshape(shard.shape)

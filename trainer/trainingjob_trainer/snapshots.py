@@ -1,0 +1,184 @@
+"""Snapshots of the state in the host's own memory, every few steps: what a shrink goes on from.
+
+Training waits only while the state is copied: until then the next step, which consumes it, may not run. Hashing, the
+header and the room for the next one come afterwards, in a thread. The files lie in a memory volume of the pod, so they
+survive the process and the container. Nothing about them can stop training: what goes wrong is a warning, and the
+durable checkpoints are still there.
+"""
+
+import logging
+import mmap
+import time
+import zlib
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from trainingjob_api.world import World
+from trainingjob_trainer.checkpoints import hash_shapes
+from trainingjob_trainer.history import belongs
+from trainingjob_trainer.shards import Shard, Shards
+from trainingjob_trainer.snapshot_files import NUM_SLOTS, Header, Key, Piece, Slot, place
+from trainingjob_trainer.step import State
+
+LOG = logging.getLogger(__name__)
+SNAPSHOTS_A_LOG_LINE = 100
+
+type Kept = dict[Key, tuple[Slot, Header]]
+type Room = tuple[Slot, mmap.mmap]
+
+
+class Snapshots:
+    """The snapshots of one host. `folder` is the memory volume; where it is empty, or `every` is 0, none are taken.
+
+    `data` is the identity of the job's index, `state` the shapes and shardings of its state.
+    """
+
+    def __init__(self, folder: str, every: int, world: World, data: str, state: State) -> None:
+        self._every = every if folder else 0
+        self._world = world
+        self._data = data
+        self._state = hash_shapes(state)
+        self._slots = tuple(Slot(Path(folder), number) for number in range(NUM_SLOTS)) if folder else ()
+        self.shards = Shards(state)
+        self._offsets, self._size = place(self.shards.mine.values())
+        self._copiers = ThreadPoolExecutor(
+            jax.local_device_count(), "snapshot-copy"
+        )  # one alone fills no way to the host
+        self._writer = ThreadPoolExecutor(1, "snapshot-write")
+        self._room: Future[Room | None] | None = None
+        self._restored: Key | None = None
+        self._is_short = False
+        self._blocked: list[float] = []
+        self.newest = 0
+        """The newest step that is whole in this host's memory; 0: none of this world."""
+
+    def find(self) -> Kept:
+        """Return the whole snapshots of this host that the world may go on from."""
+        kept: Kept = {}
+        for slot, header in self._read_headers():
+            if (
+                header
+                and (header.data, header.state) == (self._data, self._state)
+                and belongs(header, self._world, takeover=False)
+            ):
+                kept[header.key] = slot, header
+        return kept
+
+    def begin(self, restored: Key | None) -> None:
+        """Make room for the first snapshot, in the background; the one that was restored stays."""
+        self._restored = restored
+        if self._every:
+            self._room = self._writer.submit(self._make_room)
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a snapshot is to be taken after a step."""
+        return bool(self._every) and step % self._every == 0
+
+    def take(self, step: int, state: State) -> float:
+        """Copy the state, which may be consumed afterwards; return for how many seconds that blocked training."""
+        if self._room is None:
+            return 0.0
+        jax.block_until_ready(state)
+        began = time.monotonic()
+        room = self._room.result()  # the one before is whole: so all hosts have snapshots of the same steps
+        if room:
+            slot, memory = room
+            pieces = self.shards.take(state)
+            for _ in self._copiers.map(lambda piece: self._copy(memory, *piece), pieces):
+                pass
+            self._room = self._writer.submit(self._finish, slot, memory, step)
+        else:
+            self._room = self._writer.submit(self._make_room)
+        seconds = time.monotonic() - began
+        self._log(step, seconds)
+        return seconds
+
+    def wait(self) -> None:
+        """Wait until the newest snapshot is whole."""
+        if self._room:
+            self._room.result()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._writer.shutdown()
+        self._copiers.shutdown()
+
+    def _copy(self, memory: mmap.mmap, shard: Shard, replica: jax.Array) -> None:
+        numbers = np.asarray(replica)  # on a CPU a view of the device's own memory, gone before the step may run
+        goal = np.frombuffer(memory, np.uint8, shard.num_bytes, self._offsets[shard.name])
+        np.copyto(goal.view(shard.dtype).reshape(shard.shape), numbers)
+
+    def _finish(self, slot: Slot, memory: mmap.mmap, step: int) -> Room | None:
+        view = memoryview(memory)
+        pieces: dict[str, Piece] = {}
+        for shard in self.shards.mine.values():
+            first = self._offsets[shard.name]
+            checksum = zlib.crc32(view[first : first + shard.num_bytes])
+            pieces[shard.name] = Piece(offset=first, size=shard.num_bytes, crc32=checksum)
+        header = Header(
+            job_uid=self._world.job_uid,
+            generation=self._world.generation,
+            step=step,
+            data=self._data,
+            state=self._state,
+            pieces=pieces,
+        )
+        try:
+            slot.write_header(header)
+            self.newest = step
+        except OSError as error:
+            LOG.warning("a snapshot cannot be kept, training goes on without it step=%d error=%s", step, error)
+        return self._make_room()
+
+    def _make_room(self) -> Room | None:  # None: there is none now
+        """Return the file of the least worth, to be written anew: never one of the two best that are whole."""
+        headers = dict(self._read_headers())
+        slot = min(self._slots, key=lambda slot: self._rate(headers[slot]))
+        try:
+            slot.clear()
+            room = slot, slot.open(self._size)
+        except OSError as error:
+            if not self._is_short:
+                LOG.warning("no room for a snapshot, training goes on without bytes=%d error=%s", self._size, error)
+            self._is_short = True
+            return None
+        self._is_short = False
+        return room
+
+    def _rate(self, header: Header | None) -> tuple[bool, bool, bool, Key]:
+        """Return what a snapshot is worth: this world's own first, then what it went on from."""
+        if header is None:
+            return False, False, False, (0, 0)
+        return True, header.generation == self._world.generation, header.key == self._restored, header.key
+
+    def _read_headers(self) -> list[tuple[Slot, Header | None]]:
+        return [(slot, _read(slot)) for slot in self._slots]
+
+    def _log(self, step: int, seconds: float) -> None:
+        self._blocked.append(seconds)
+        if len(self._blocked) % SNAPSHOTS_A_LOG_LINE == 1:
+            mean, most = sum(self._blocked) / len(self._blocked), max(self._blocked)
+            LOG.info(
+                "took a snapshot step=%d bytes=%d blocked_mean=%.4f blocked_max=%.4f", step, self._size, mean, most
+            )
+            self._blocked = self._blocked[-1:] if len(self._blocked) > 1 else self._blocked
+
+
+def _read(slot: Slot) -> Header | None:
+    try:
+        return slot.read_header()
+    except (ValueError, OSError) as error:
+        LOG.warning("ignored a snapshot error=%s", error)
+        return None
+
+
+def describe_kept(kept: Kept, shards: Mapping[int, Shard]) -> dict[Key, frozenset[int]]:
+    """Return which of some shards each snapshot holds, by number."""
+    return {
+        key: frozenset(number for number, shard in shards.items() if shard.name in header.pieces)
+        for key, (_, header) in kept.items()
+    }
