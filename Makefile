@@ -94,6 +94,10 @@ demo-down: cluster-down ## Remove all that the demo started
 bench-demo: install ## Measure the demo: first step, shrink, grow, and the same without a cluster
 	$(BIN)/python -m e2e.benchmarks.demo
 
+.PHONY: bench-restart
+bench-restart: install ## Measure how long training stands still for each kind of loss, without a cluster (RUNS=20)
+	$(BIN)/python -m e2e.benchmarks.restart
+
 .PHONY: bench-webhook
 bench-webhook: install ## Measure the webhook: twenty creates at once of the largest example, and the costliest refusal
 	$(BIN)/python -m e2e.benchmarks.webhook

@@ -133,9 +133,10 @@ def run(
         bool, typer.Option("--fresh", help="Delete the checkpoints of earlier runs and begin at step 0.")
     ] = False,
     kill_slice: Annotated[
-        int | None, typer.Option(min=0, help="Try a failure: kill all processes of this slice. Needs --at-step.")
+        list[int] | None,
+        typer.Option(min=0, help="Try a failure: kill all processes of this slice. Needs --at-step; may be repeated."),
     ] = None,
-    at_step: Annotated[int | None, typer.Option(min=0, help="When to kill it.")] = None,
+    at_step: Annotated[list[int] | None, typer.Option(min=0, help="When to kill it.")] = None,
 ) -> None:
     """Train on this machine, without a cluster.
 
@@ -148,10 +149,10 @@ def run(
     from trainingjob_operator.cli.local.run import Options, run_file
     from trainingjob_operator.cli.local.runner import Fault
 
-    if (kill_slice is None) != (at_step is None):
-        raise CommandError("--kill-slice and --at-step belong together: give both or none.")
-    fault = None if kill_slice is None or at_step is None else Fault(kill_slice, at_step)
-    options = Options(num_slices=slices, folder=folder, volumes=volume or (), fresh=fresh, fault=fault)
+    if len(kill_slice or ()) != len(at_step or ()):
+        raise CommandError("--kill-slice and --at-step belong together: give both, as often as each other.")
+    faults = [Fault(number, step) for number, step in zip(kill_slice or (), at_step or (), strict=True)]
+    options = Options(num_slices=slices, folder=folder, volumes=volume or (), fresh=fresh, faults=faults)
     raise typer.Exit(run_file(file, options, Console()))
 
 

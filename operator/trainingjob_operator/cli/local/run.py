@@ -49,7 +49,7 @@ class Options:
     volumes: Sequence[str] = ()
     """`NAME=FOLDER` each."""
     fresh: bool = False
-    fault: Fault | None = None
+    faults: Sequence[Fault] = ()
 
 
 def run_file(file: str, options: Options, console: Console) -> int:
@@ -79,7 +79,7 @@ def run_file(file: str, options: Options, console: Console) -> int:
         else:
             if (saved := read_status(job).checkpoint) is not None:
                 _print(console, f"goes on from step {saved.step:,}, the last that an earlier run saved")
-            job = _run(job, volumes, workspace, options.fault, console)
+            job = _run(job, volumes, workspace, options.faults, console)
         return _conclude(job, checkpoints, workspace, console)
 
 
@@ -109,9 +109,9 @@ def _open_job(name: str, spec: dict[str, Any], workspace: Workspace) -> Manifest
     return take_up(job, spec)
 
 
-def _run(job: Manifest, volumes: Mounts, workspace: Workspace, fault: Fault | None, console: Console) -> Manifest:
+def _run(job: Manifest, volumes: Mounts, workspace: Workspace, faults: Sequence[Fault], console: Console) -> Manifest:
     with choose_view(console, job["spec"]["training"]["steps"]) as view, operator_log(workspace, view):
-        return asyncio.run(run_job(job, volumes, workspace, view, fault))
+        return asyncio.run(run_job(job, volumes, workspace, view, faults))
 
 
 def _conclude(job: Manifest, checkpoints: Path, workspace: Workspace, console: Console) -> int:

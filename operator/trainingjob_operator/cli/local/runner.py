@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -53,25 +53,27 @@ class Fault:
 
 
 async def run_job(
-    job: Manifest, volumes: Mounts, workspace: Workspace, view: View, fault: Fault | None = None
+    job: Manifest, volumes: Mounts, workspace: Workspace, view: View, faults: Sequence[Fault] = ()
 ) -> Manifest:
     """Run a job until it is over or the user stops it; return it as it is then.
 
     `volumes` has the folder behind each mount path; `workspace` must be held.
     """
-    return await Runner(job, volumes, workspace, view, fault).run()
+    return await Runner(job, volumes, workspace, view, faults).run()
 
 
 class Runner:
     """Runs one job until it is over, or was asked to stop and has saved, or was told to stop at once."""
 
-    def __init__(self, job: Manifest, volumes: Mounts, workspace: Workspace, view: View, fault: Fault | None) -> None:
+    def __init__(
+        self, job: Manifest, volumes: Mounts, workspace: Workspace, view: View, faults: Sequence[Fault]
+    ) -> None:
         """Take over a job; nothing runs yet."""
         metadata = job["metadata"]
         self._volumes = volumes
         self._workspace = workspace
         self._view = view
-        self._fault = fault
+        self._faults = sorted(faults, key=lambda fault: fault.step, reverse=True)
         self._uid: str = metadata["uid"]
         self._key: tuple[str, str] = (metadata["namespace"], metadata["name"])
         self._status = read_status(job)
@@ -107,9 +109,8 @@ class Runner:
             now = time.monotonic()
             snapshot = take_snapshot(self._status, self._hub.hearing(self._uid))
             self._view.show(snapshot, now - begun)
-            if self._fault and snapshot.step >= self._fault.step:
-                self._controllers.kill_slice(self._fault.slice)
-                self._fault = None
+            while self._faults and snapshot.step >= self._faults[-1].step:
+                self._controllers.kill_slice(self._faults.pop().slice)
             if self._is_over():
                 ended = ended or now
                 if not self._controllers.num_containers or now - ended > FAREWELL_SECONDS:
