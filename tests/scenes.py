@@ -21,7 +21,7 @@ from trainingjob_operator.core.manifests import Children
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.chores import Chore, list_chores
 from trainingjob_operator.core.running.decide import decide
-from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Fail, Leave, Wait
+from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Examine, Fail, Leave, Wait
 from trainingjob_operator.core.running.hearing import Hearing, News
 from trainingjob_operator.core.running.observe import Observed, observe
 from trainingjob_operator.core.running.status import next_status
@@ -138,7 +138,7 @@ def kind(decision: Decision) -> tuple[object, ...]:
     match decision:
         case Claim(world, _, end):
             return Claim, world.slices, end.cause.reason if end else None, end.counted if end else None
-        case Wait(reason) | Leave(reason) | EndWorld(_, reason) | Fail(reason):
+        case Wait(reason) | Leave(reason) | Examine(reason) | EndWorld(_, reason) | Fail(reason):
             return type(decision), reason
         case _:
             return (type(decision),)

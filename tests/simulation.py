@@ -11,7 +11,7 @@ from datetime import timedelta
 from tests.builders import NAME, NAMESPACE, UID, spec_manifest
 from tests.fake_cluster import GRACE_SECONDS, FakeCluster, Node, Time
 from trainingjob_api.job import API_VERSION, KIND
-from trainingjob_api.protocol import Answer, Failure, FailureReason, Phase, Progress
+from trainingjob_api.protocol import Answer, Failure, FailureReason, Phase, ProcessState, Progress
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
@@ -29,6 +29,8 @@ from trainingjob_trainer.agent.state import (
     Answered,
     AskToLeave,
     Ended,
+    ExamineChild,
+    Examined,
     Finish,
     Host,
     KillChild,
@@ -65,6 +67,7 @@ class Child:
     process: int = 0
     started: float = 0.0
     leave: bool = False
+    state: ProcessState = ProcessState.SLEEPING
     phase: Phase | None = None
 
 
@@ -94,6 +97,8 @@ class Agent:
                     started.world, started.process, started.started = world, process, now
                 case AskToLeave(child):
                     self.children[child].leave = True
+                case ExamineChild(child):
+                    self.hear(Examined(child, self.children[child].state, 0.0), now)
                 case KillChild(child):
                     self.children.pop(child, None)
                     self.hear(Ended(child, signal="SIGKILL"), now)
@@ -252,6 +257,13 @@ class Simulation:
                 return True
         return False
 
+    def stop_child(self, name: str) -> bool:
+        """Let the child on a node stand still, and its world with it; return whether one made steps there."""
+        children = [a.active() for a in self._agents_on(name) if a.state.active and a.state.active.progress]
+        for child in filter(None, children):
+            child.state = ProcessState.STOPPED
+        return any(children)
+
     def delete_pod(self, name: str) -> None:
         """Delete the pod on a node, as a drain does."""
         pod = self.cluster.pod_of(name)
@@ -317,7 +329,7 @@ class Simulation:
         """Let a complete world make progress: restore, compile, step, commit, leave, or be done."""
         now = self.time.seconds
         begun = max(child.started for _, child in joined)
-        if now - begun < COMPILE_SECONDS:
+        if now - begun < COMPILE_SECONDS or any(child.state is ProcessState.STOPPED for _, child in joined):
             return
         if generation not in self.steps:
             mine = [(g, s) for g, s in self.commits if belongs(saved(g, s), world, takeover=False)]
@@ -334,7 +346,8 @@ class Simulation:
             self._say(joined, Event(progress=Progress(step=last, loss=1.0, step_seconds=self.step_seconds)))
             self._end(generation, world, joined, Phase.DONE)
             return
-        event = Event(progress=Progress(step=step, loss=2.0, step_seconds=self.step_seconds)) if step else Event()
+        progress = Progress(step=step, loss=2.0, step_seconds=self.step_seconds, typical_seconds=self.step_seconds)
+        event = Event(progress=progress) if step else Event()
         if step and step % COMMIT_EVERY == 0:
             self.commits.add((generation, step))
             event = event.model_copy(update={"committed": step})

@@ -65,6 +65,31 @@ class Failure(Strict):
     log: Annotated[str, Field(max_length=LOG_EXCERPT_BYTES)] = ""
 
 
+class ProcessState(StrEnum):
+    """What the kernel says of a process."""
+
+    RUNNING = "running"
+    SLEEPING = "sleeping"
+    WAITING_FOR_STORAGE = "waitingForStorage"  # a thread sleeps where no signal wakes it
+    STOPPED = "stopped"  # by SIGSTOP or a debugger
+
+
+class Evidence(Strict):
+    """What an agent found out about its child when it was asked to: its world makes no progress.
+
+    All processes of a world enter the same steps and meetings in the same order, so who has entered fewest is the one
+    that the others wait for.
+    """
+
+    state: ProcessState
+    cores: Annotated[float, Field(ge=0)] = Field(description="CPU cores that it used while it was looked at.")
+    entered: Count = Field(description="How many steps, evaluations and meetings with the other processes it entered.")
+    newest: Annotated[str, Field(max_length=256)] = Field(default="", description="The newest of them, in words.")
+    stack: Annotated[str, Field(max_length=LOG_EXCERPT_BYTES)] = Field(
+        default="", description="Where its threads stand, the main one first. Empty: it could not tell."
+    )
+
+
 class Progress(Strict):
     """The newest finished optimizer step and its measures."""
 
@@ -74,6 +99,9 @@ class Progress(Strict):
     learning_rate: float | None = None
     tokens_per_second: float | None = None
     step_seconds: float | None = None
+    typical_seconds: float | None = Field(
+        default=None, description="Median of the seconds of the last steps. Unset: there are too few to tell."
+    )
     evaluations: dict[str, float] = Field(default={}, description="Newest held-out loss by the evaluation's name.")
     load_balance: float | None = Field(
         default=None,
@@ -116,6 +144,10 @@ class HostReport(Strict):
     committed: Count | None = None
     damaged: tuple[Damage, ...] = ()
     failure: Failure | None = None
+    phase_seconds: dict[Phase, float] = Field(
+        default={}, description="The longest that children of this host took for each phase that they came through."
+    )
+    evidence: Evidence | None = Field(default=None, description="What was found out about the child, as asked.")
 
 
 class Directive(StrEnum):
@@ -133,6 +165,9 @@ class Answer(Strict):
     directive: Directive
     world: World | None = None
     outcome: str = Field(default="", description="How the job ended, for `finish`.")
+    examine: bool = Field(
+        default=False, description="The world makes no progress: find out where this host's child stands, and report."
+    )
     report_again_seconds: float = Field(default=1.0, description="Report again this soon when nothing happens.")
 
 

@@ -98,6 +98,12 @@ class Elastic(Strict):
         description="A host that sends no heartbeat for this long is silent. Silence shrinks the job only "
         "when its peers stop progressing too, or its node is not ready.",
     )
+    hang_after: Duration | None = Field(
+        default=None,
+        description="A world whose hosts all report and that makes no step for this long hangs, or for ten times its "
+        "median step where that is longer. The host that the others wait for is named, and all start again from the "
+        "newest checkpoint. Unset: 30s, or twice `silenceAfter` where that is longer.",
+    )
 
 
 class Metrics(Strict):

@@ -78,6 +78,7 @@ SAMPLE: dict[str, Any] = {
         "maxRestartsWithoutCommit": 5,
         "growCooldown": "1m",
         "silenceAfter": "5s",
+        "hangAfter": "30s",
     },
     "evaluation": [
         {

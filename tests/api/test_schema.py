@@ -189,6 +189,7 @@ MUTABLE = {
     "spec.checkpoint.keep.last",
     "spec.checkpoint.save.everySteps",
     "spec.elastic.growCooldown",
+    "spec.elastic.hangAfter",
     "spec.elastic.maxRestarts",
     "spec.elastic.maxRestartsWithoutCommit",
     "spec.elastic.policy",

@@ -1,12 +1,12 @@
 """What hosts say is kept with its age; what they are told is handed out once it is news to them."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from tests.builders import NAME, NAMESPACE, UID, make_report
-from trainingjob_api.protocol import Directive, HostReport, Phase, Progress
+from trainingjob_api.protocol import Directive, Evidence, HostReport, Phase, ProcessState, Progress
 from trainingjob_api.world import Member, World
 from trainingjob_operator.core.running.announce import Bulletin
 from trainingjob_operator.core.running.hearing import Hearing
@@ -107,6 +107,8 @@ def test_after_a_time_without_any_report_listening_begins_anew(desk: Desk) -> No
     assert desk.hear().listening == 0.0
 
 
+EVIDENCE = Evidence(state=ProcessState.SLEEPING, cores=0.0, entered=3)
+
 NEWS = {
     "the first report": (None, make_report(), True),
     "the same again": (make_report(), make_report(), False),
@@ -115,6 +117,7 @@ NEWS = {
     "the first step": (make_report(restored=4), make_report(restored=4, progress=Progress(step=5)), True),
     "one more step": (make_report(progress=Progress(step=5)), make_report(progress=Progress(step=6)), False),
     "a commit": (make_report(committed=5), make_report(committed=10), False),
+    "evidence": (make_report(), make_report(evidence=EVIDENCE), True),
     "a standby": (make_report(standby=False), make_report(), True),
 }
 
@@ -174,6 +177,23 @@ async def test_an_answer_waits_for_news_and_comes_at_once_with_it(desk: Desk) ->
     assert answer
     assert answer.world
     assert answer.world.generation == 2
+
+
+async def test_members_are_asked_at_once_where_they_stand(desk: Desk) -> None:
+    desk.receive(make_report())
+    desk.hub.publish(UID, train(1, "pod-0-0"))
+    await desk.hub.answer(caller("pod-0-0"), "a", 0)
+
+    waiting = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 60))
+    await asyncio.sleep(0)
+    desk.hub.publish(UID, replace(train(1, "pod-0-0"), examine=True))
+    member = await asyncio.wait_for(waiting, 10)
+    stranger = await desk.hub.answer(caller("pod-9-9"), "a", 0)
+
+    assert member
+    assert (member.directive, member.examine) == (Directive.TRAIN, True)
+    assert stranger
+    assert (stranger.directive, stranger.examine) == (Directive.WAIT, False)
 
 
 async def test_an_agent_that_was_restarted_is_told_again_at_once(desk: Desk) -> None:

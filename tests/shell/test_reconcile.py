@@ -95,6 +95,37 @@ async def test_a_crash_is_counted_once_and_training_goes_on() -> None:
     assert [(span.first, span.last) for span in sim.status.lineage] == [(1, 8), (9, None)]
 
 
+async def test_a_hang_is_seen_in_time_and_the_host_named_that_keeps_the_others() -> None:
+    sim = Simulation(total=60)
+    await sim.run_until_step(10)
+    before = sim.time.seconds
+    assert sim.stop_child("node-1-1")
+    await sim.run(28)
+    assert (sim.status.phase, sim.status.restarts.counted) == ("Running", 0)
+    while sim.status.restarts.counted == 0:
+        await sim.tick()
+
+    assert sim.time.seconds - before <= 30.0 + 2.0
+    cause = sim.status.attempts[0].cause
+    assert cause
+    assert (cause.reason, cause.slice, cause.host, cause.node) == ("HungHost", 1, 1, "node-1-1")
+    await sim.run(90, until="Succeeded")
+    assert (sim.status.phase, sim.status.restarts.total) == ("Succeeded", 1)
+
+
+async def test_an_operator_that_comes_while_a_world_hangs_finds_that_out_too() -> None:
+    sim = Simulation(total=60)
+    await sim.run_until_step(10)
+    sim.stop_child("node-0-0")
+    await sim.run(20)
+    sim.restart_operator()
+    await sim.run(33)
+
+    cause = sim.status.attempts[0].cause
+    assert cause
+    assert (cause.reason, cause.slice, cause.host) == ("HungHost", 0, 0)
+
+
 async def test_the_same_crash_at_the_same_step_ends_the_job() -> None:
     sim = Simulation()
     for _ in range(2):

@@ -19,6 +19,7 @@ faults = st.one_of(
     st.tuples(st.just("kill_slice"), slices),
     st.tuples(st.just("restore"), st.none()),
     st.tuples(st.just("crash_child"), nodes),
+    st.tuples(st.just("stop_child"), nodes),
     st.tuples(st.just("delete_pod"), nodes),
     st.tuples(st.just("cut_off"), nodes),
     st.tuples(st.just("reconnect"), st.none()),
@@ -55,8 +56,8 @@ class Chaos:
         elif kind.startswith("kill_slice"):
             for host in (0, 1):
                 sim.kill_node(f"node-{what}-{host}")
-        elif kind == "crash_child":
-            self.num_crashes += sim.crash_child(str(what), f"ValueError: number {self.num_crashes}")
+        elif kind.endswith("_child"):
+            self.num_crashes += self.harm_child(kind, str(what))
         elif kind == "cut_off":
             for agent in sim.agents.values():
                 agent.cut_off = agent.cut_off or agent.node == what
@@ -68,6 +69,12 @@ class Chaos:
             self.arm(kind, int(str(what)))
         else:
             getattr(sim, kind)(what)
+
+    def harm_child(self, kind: str, node: str) -> bool:
+        """Let the child on a node fail or stand still; return whether there was one."""
+        if kind == "stop_child":
+            return self.sim.stop_child(node)
+        return self.sim.crash_child(node, f"ValueError: number {self.num_crashes}")
 
     def arm(self, kind: str, at: int) -> None:
         """Let the operator be killed, or the API server be gone, before or after one of the next writes."""

@@ -3,15 +3,18 @@
 import json
 import shutil
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.crew import Crew, Trainer
+from tests.trainer.crew import PATIENCE, Crew, Trainer
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.world import RunConfig, Span
+from trainingjob_trainer.agent.stacks import find_stacks
 from trainingjob_trainer.events import ORPHANED
 from trainingjob_trainer.wire import Command
 
@@ -67,6 +70,33 @@ def test_two_processes_train_to_the_end(crew: Crew, root: Path, text: Path, prog
     assert last.evaluations["held"] == pytest.approx(trainers[1].losses[6], abs=1.0)
     assert sorted(path.name for path in (root / "lineage-0").iterdir()) == ["2", "4", "6"]
     assert list((root / "programs").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_processes_enter_the_same_in_the_same_order_and_tell_where_they_stand(
+    crew: Crew, root: Path, text: Path, programs: Path
+) -> None:
+    config = make(root, text, training__steps=MANY, checkpoint__save__everySteps=MANY)
+    trainers = crew.start(config, make_world(1, 2), programs)
+    for trainer in trainers:
+        trainer.wait_for_step(3)
+
+    trainers[1].process.send_signal(signal.SIGSTOP)
+    trainers[0].process.send_signal(signal.SIGUSR1)
+    wait_for(lambda: "in train\n" in find_stacks(trainers[0].log))
+    trainers[1].process.send_signal(signal.SIGCONT)
+    trainers[0].wait_for_step(max(trainers[0].losses) + 3)
+
+    first, second = ([event.entered for event in trainer.events if event.entered] for trainer in trainers)
+    assert first[: len(second)] == second[: len(first)]
+    assert first[first.index("the barrier `ready`") + 1 :][:3] == ["step 1", "step 2", "step 3"]
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import errno
 import json
 from pathlib import Path
+from statistics import median
 
 import jax.numpy as jnp
 import pytest
@@ -17,7 +18,7 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, explain, storage_error
 from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.optimizer import learning_rate
-from trainingjob_trainer.reporter import Reporter
+from trainingjob_trainer.reporter import FEW_STEPS, Reporter
 from trainingjob_trainer.step import Measures
 from trainingjob_trainer.wire import Event, Start
 
@@ -95,6 +96,25 @@ def test_held_out_losses_of_the_last_step_are_told(tmp_path: Path) -> None:
     told = [line.progress for line in lines if line.progress]
     assert [one.evaluations for one in told] == [{}, {"held": 1.25}]
     assert told[1].model_copy(update={"evaluations": {}}) == told[0]
+
+
+def test_what_a_process_enters_is_told_before_and_what_steps_take_after_a_few(tmp_path: Path) -> None:
+    start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=1)
+    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "leave": 0}
+    measures = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
+    with (
+        (tmp_path / "events").open("wb", buffering=0) as file,
+        Reporter(start, Events(file.fileno()), tmp_path, restored=0) as reporter,
+    ):
+        for step in range(1, FEW_STEPS + 1):
+            reporter.begin(f"step {step}")
+            reporter.report(step, measures)
+
+    lines = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [line.entered for line in lines[::2]] == [f"step {step}" for step in range(1, FEW_STEPS + 1)]
+    steps = [line.progress for line in lines if line.progress]
+    assert [one.typical_seconds for one in steps[:-1]] == [None] * (FEW_STEPS - 1)
+    assert steps[-1].typical_seconds == median(one.step_seconds for one in steps if one.step_seconds)
 
 
 def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ class Events:
             except BrokenPipeError:
                 os._exit(ORPHANED)
 
+    def join(self, name: str) -> None:
+        """Say that this process is about to enter what all processes of its world enter."""
+        self.send(Event(entered=name))
+
     def enter(self, phase: Phase) -> None:
         """Say that a phase begins, unless it is the current one."""
         if phase is not self._phase:

@@ -2,9 +2,11 @@
 
 import logging
 import time
+from collections import deque
 from contextlib import ExitStack
 from math import isfinite
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +21,8 @@ from trainingjob_trainer.step import Measures
 from trainingjob_trainer.wire import Event, Start
 
 LOG = logging.getLogger(__name__)
+FEW_STEPS, MANY_STEPS = 5, 32
+"""How many steps tell how long one takes, and how many are looked back on."""
 MOST_NON_FINITE = 3
 """Steps in a row without a finite loss or gradient after which training will not recover by itself."""
 
@@ -40,6 +44,7 @@ class Reporter:
         self._newest: Progress | None = None
         self._evaluations: dict[str, float] = {}
         self._since = time.monotonic()
+        self._seconds: deque[float] = deque(maxlen=MANY_STEPS)
         self._open = ExitStack()
         self._writer: MetricsWriter | None = None
         if start.process == 0:
@@ -62,6 +67,10 @@ class Reporter:
         self._events.enter(phase)
         self._since = time.monotonic()
 
+    def begin(self, name: str) -> None:
+        """Say that this process is about to enter what needs all processes."""
+        self._events.join(name)
+
     def report(self, step: int, measures: Measures) -> bool:
         """Wait for a step's measures and tell them; return whether any process was asked to leave.
 
@@ -71,6 +80,7 @@ class Reporter:
         loss = float(measures.loss)  # waits for the device
         now = time.monotonic()
         seconds, self._since = now - self._since, now
+        self._seconds.append(seconds)
         progress = Progress(
             step=step,
             loss=loss if isfinite(loss) else None,
@@ -78,6 +88,7 @@ class Reporter:
             learning_rate=float(measures.learning_rate),
             tokens_per_second=self._tokens / max(seconds, 1e-9),
             step_seconds=seconds,
+            typical_seconds=median(self._seconds) if len(self._seconds) >= FEW_STEPS else None,
             evaluations=self._evaluations,
             load_balance=_read(measures.load_balance),
             dropped=_read(measures.dropped),

@@ -46,7 +46,7 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
 
     events.enter(Phase.CONNECTING)
     configure(config.accelerator_platform, layout)
-    peers = connect(world, start.process, layout, config.accelerator_platform)
+    peers = connect(world, start.process, layout, config.accelerator_platform, events.join)
     steps = Steps(spec, build_mesh(jax.devices(), layout))
     programs = Programs(start.compile_cache, root, config, layout, peers)
 
@@ -98,6 +98,7 @@ def train(
     reporter.resume(Phase.TRAINING)
     for step in range(checkpoints.newest + 1, last + 1):
         batch = batches.train(index, step, steps.seed)
+        reporter.begin(f"step {step}")
         state, measures = train_step(state, batch, steps.flags(leave.is_set()))
         if pending:
             leaving = reporter.report(step - 1, pending)
@@ -111,6 +112,7 @@ def train(
             pending = None
             if evaluator.is_due(step):
                 reporter.resume(Phase.EVALUATING)
+                reporter.begin(f"the evaluation after step {step}")
                 reporter.report_evaluations(step, evaluator.measure(step, state.params))
             if save or leaving:
                 reporter.resume(Phase.SAVING)

@@ -33,12 +33,14 @@ class Command(Strict):
 class Event(Strict):
     """News of a child; only what is set has changed.
 
-    `ready` comes once, before `Start`. `restored` is the step that training goes on from (0: from scratch), `tier` what
+    `ready` comes once, before `Start`. `entered` names what the child is about to enter as all other processes do: a
+    step, an evaluation, a meeting. `restored` is the step that training goes on from (0: from scratch), `tier` what
     held it, `committed` a step whose files are saved and hashed. After `phase` LEFT or DONE, or after `failure`, the
     child ends by itself.
     """
 
     ready: bool = False
+    entered: str = ""
     phase: Phase | None = None
     progress: Progress | None = None
     restored: int | None = None

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -36,12 +37,22 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the pod's own
 
 
 class Peers:
-    """The processes of this world, seen from one of them. `client` is None in a world of one."""
+    """The processes of this world, seen from one of them. `client` is None in a world of one.
 
-    def __init__(self, process: int, num_processes: int, client: distributed.State | None = None) -> None:
+    `tell` hears of each meeting before this process waits for the others there.
+    """
+
+    def __init__(
+        self,
+        process: int,
+        num_processes: int,
+        client: distributed.State | None = None,
+        tell: Callable[[str], None] = lambda name: None,
+    ) -> None:
         self.process = process
         self.num_processes = num_processes
         self._client = client.client if client else None
+        self._tell = tell
 
     def wait(self, name: str, seconds: float) -> None:
         """Wait until every process waits for the same name. A name serves once.
@@ -50,6 +61,7 @@ class Peers:
             JaxRuntimeError: they did not all come within `seconds`.
         """
         if self._client:
+            self._tell(f"the barrier `{name}`")
             self._client.wait_at_barrier(f"trainingjob/{name}", int(seconds * 1000))
 
     def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
@@ -61,6 +73,7 @@ class Peers:
         if not self._client:
             return (text,)
         keys = [f"trainingjob/{name}/{process}" for process in range(self.num_processes)]
+        self._tell(f"the exchange `{name}`")
         self._client.key_value_set(keys[self.process], text)
         texts = tuple(self._client.blocking_key_value_get(key, int(seconds * 1000)) for key in keys)
         self.wait(f"{name}/read", seconds)
@@ -104,8 +117,10 @@ def _sweep(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def connect(world: World, process: int, layout: Layout, platform: str) -> Peers:
-    """Join the world as a process and check that it has the devices of the layout.
+def connect(
+    world: World, process: int, layout: Layout, platform: str, tell: Callable[[str], None] = lambda name: None
+) -> Peers:
+    """Join the world as a process and check that it has the devices of the layout; `tell` as for `Peers`.
 
     Raises:
         TrainingError: the coordinator never listened, or the devices are not those that the spec asks for.
@@ -128,7 +143,7 @@ def connect(world: World, process: int, layout: Layout, platform: str) -> Peers:
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=SHUTDOWN_SECONDS,
         )
-        peers = Peers(process, layout.num_hosts, distributed.global_state)
+        peers = Peers(process, layout.num_hosts, distributed.global_state, tell)
     _check_devices(layout, platform)
     return peers
 

@@ -23,6 +23,10 @@ REPORT_AGAIN_SECONDS = 0.05
 """An answer is held back while there is no news, so hosts may ask again at once."""
 
 
+type Told = tuple[str, Directive, int, bool]
+"""Of an answer what makes it news: to which agent process, the directive, the generation, whether to examine."""
+
+
 @dataclass
 class _Voice:
     """One pod's newest report, and what it was last told."""
@@ -30,7 +34,7 @@ class _Voice:
     report: HostReport
     heard: float
     changed: float
-    told: tuple[str, Directive, int] | None = None
+    told: Told | None = None
 
 
 @dataclass
@@ -163,7 +167,9 @@ def _answer(bulletin: Bulletin, pod_uid: str) -> Answer:
         return Answer(directive=bulletin.directive, outcome=bulletin.outcome, report_again_seconds=again)
     if bulletin.world is None or bulletin.world.find_member(pod_uid) is None:
         return Answer(directive=Directive.WAIT, report_again_seconds=again)
-    return Answer(directive=bulletin.directive, world=bulletin.world, report_again_seconds=again)
+    return Answer(
+        directive=bulletin.directive, world=bulletin.world, examine=bulletin.examine, report_again_seconds=again
+    )
 
 
 def _has_news(line: _Line, pod_uid: str, instance: str) -> bool:
@@ -192,5 +198,5 @@ def _state(report: HostReport) -> tuple[object, ...]:
     return report.instance, report.generation, report.phase, step, report.standby
 
 
-def _key(instance: str, answer: Answer) -> tuple[str, Directive, int]:
-    return instance, answer.directive, answer.world.generation if answer.world else 0
+def _key(instance: str, answer: Answer) -> Told:
+    return instance, answer.directive, answer.world.generation if answer.world else 0, answer.examine

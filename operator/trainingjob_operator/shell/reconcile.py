@@ -36,6 +36,7 @@ from trainingjob_operator.core.running.chores import (
 )
 from trainingjob_operator.core.running.decide import decide
 from trainingjob_operator.core.running.decisions import Claim, Decision, Expire, Wait
+from trainingjob_operator.core.running.hang import seconds_left
 from trainingjob_operator.core.running.observe import Observed, observe
 from trainingjob_operator.core.running.pods import Trouble, read_pod
 from trainingjob_operator.core.running.reasons import Reason
@@ -260,7 +261,8 @@ def _next_look(plan: Plan, seen: Observed, decision: Decision, status: TrainingJ
     if isinstance(decision, Wait) and seen.world is not None and decision.reason == Reason.TRAINING:
         window = seconds(plan.spec.elastic.silence_after)
         oldest = max((seat.news.age for seat in seen.seats if seat.news), default=0.0)
-        return min(max(window - oldest, FORMING_SECONDS), WAITING_SECONDS)
+        until_silent, until_hung = max(window - oldest, FORMING_SECONDS), max(seconds_left(plan, seen), 0.0)
+        return min(until_silent, until_hung, WAITING_SECONDS)
     if not seen.hearing.news and not seen.pods:  # the cluster's events wake it
         return IDLE_SECONDS
     if not seen.hearing.news:

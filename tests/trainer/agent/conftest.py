@@ -87,7 +87,9 @@ def fake_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
 
 FAKE_TRAINER = """
-import json, os, signal, sys, time
+import faulthandler, json, os, signal, sys, time
+
+faulthandler.register(signal.SIGUSR1)
 
 parts = json.loads(os.environ["FAKE_TRAINER"])
 events = int(os.environ["TRAININGJOB_EVENTS_FD"])
@@ -129,7 +131,10 @@ match part:
                 os.execv("/bin/true", ["true"])
             os._exit(0)
         os.waitpid(parent, 0)
-tell(phase="training", restored=0)
+tell(phase="training", restored=0, entered="step 1")
+if part == "compute":
+    while True:
+        pass
 if part == "finish":
     tell(progress={"step": 10}, committed=10, phase="done")
     os._exit(0)
@@ -159,9 +164,11 @@ class FakeOperator:
         self.report_again_seconds = 3600.0
         self._changed = asyncio.Condition()
 
-    async def say(self, directive: Directive, world: World | None = None, outcome: str = "") -> None:
+    async def say(
+        self, directive: Directive, world: World | None = None, outcome: str = "", *, examine: bool = False
+    ) -> None:
         async with self._changed:
-            self.answer = Answer(directive=directive, world=world, outcome=outcome)
+            self.answer = Answer(directive=directive, world=world, outcome=outcome, examine=examine)
             self._changed.notify_all()
 
     async def hear(self, holds: Callable[[HostReport], object], pod_uid: str = "uid-0") -> HostReport:

@@ -46,6 +46,10 @@ def leave(about: World) -> Answered:
     return told(Directive.LEAVE, about)
 
 
+def examine(about: World) -> Answered:
+    return Answered(Answer(directive=Directive.TRAIN, world=about, examine=True))
+
+
 WAIT = told(Directive.WAIT)
 
 
@@ -55,6 +59,10 @@ def ready(child: int) -> Spoke:
 
 def phase(child: int, name: Phase) -> Spoke:
     return Spoke(child, Event(phase=name))
+
+
+def joined(child: int, name: str) -> Spoke:
+    return Spoke(child, Event(entered=name))
 
 
 def killed(child: int) -> Ended:

@@ -4,17 +4,19 @@ import asyncio
 import gc
 import io
 import os
+import re
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from trainingjob_api.protocol import FailureReason, Phase
+from trainingjob_api.protocol import FailureReason, Phase, ProcessState
 from trainingjob_api.world import Member, RunConfig, World
 from trainingjob_trainer.agent import child as child_module
 from trainingjob_trainer.agent.child import Child
-from trainingjob_trainer.agent.state import Ended, Spoke
+from trainingjob_trainer.agent.state import Ended, Examined, Spoke
 from trainingjob_trainer.wire import Start
 
 PATIENCE_SECONDS = 60.0
@@ -118,6 +120,81 @@ async def test_killing_a_child_ends_all_that_it_started(fake_trainer, run_config
 
     assert end.signal == "SIGKILL"
     assert [pid for pid in alive() if group_of(pid) == group] == []
+
+
+@pytest.fixture
+def patient(monkeypatch) -> None:
+    monkeypatch.setattr(child_module, "LONGEST_EXAMINATION_SECONDS", PATIENCE_SECONDS)
+
+
+async def examine(followed: Followed) -> Examined:
+    found = await followed.child.examine()
+    assert found
+    return found
+
+
+async def test_a_child_tells_where_its_threads_stand_and_goes_on(fake_trainer, run_config, patient) -> None:
+    followed = Followed(fake_trainer(g1="train"), run_config)
+
+    await followed.start()
+    await followed.until_phase(Phase.TRAINING)
+    first, second = await examine(followed), await examine(followed)
+    followed.child.leave()
+    end = await followed.until_end()
+
+    for found in (first, second):
+        assert (found.child, found.state) == (1, ProcessState.SLEEPING)
+        assert found.cores < 0.1
+        assert re.fullmatch(
+            r'Current thread 0x\w+ \(most .*\):\n  File ".*fake_trainer.py", line \d+ in .*', found.stacks
+        )
+    assert end.code == 0
+
+
+async def test_a_child_that_computes_is_told_from_one_that_waits(fake_trainer, run_config, patient) -> None:
+    followed = Followed(fake_trainer(g1="compute"), run_config)
+
+    await followed.start()
+    await followed.until_phase(Phase.TRAINING)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (found := await examine(followed)).cores < 0.1:  # others may have all cores for a moment
+            pass
+
+    assert "fake_trainer.py" in found.stacks
+
+
+async def test_a_stopped_child_is_seen_to_be_stopped(fake_trainer, run_config) -> None:
+    followed = Followed(fake_trainer(g1="train"), run_config)
+
+    await followed.start()
+    await followed.until_phase(Phase.TRAINING)
+    os.kill(followed.child.pid, signal.SIGSTOP)
+    found = await examine(followed)
+    followed.child.kill()
+    end = await followed.until_end()
+
+    assert found == Examined(1, ProcessState.STOPPED, 0.0)
+    assert end.signal == "SIGKILL"
+
+
+async def test_a_child_that_has_ended_shows_nothing(fake_trainer, run_config) -> None:
+    followed = Followed(fake_trainer(), run_config)
+
+    followed.child.kill()
+    await followed.until_end()
+
+    assert await followed.child.examine() is None
+
+
+async def test_a_child_that_ends_while_it_is_looked_at_shows_nothing(fake_trainer, run_config) -> None:
+    followed = Followed(fake_trainer(), run_config)
+
+    look = asyncio.create_task(followed.child.examine())
+    await asyncio.sleep(0)
+    followed.child.kill()
+    await followed.until_end()
+
+    assert await look is None
 
 
 def alive() -> list[int]:

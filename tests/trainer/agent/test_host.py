@@ -13,6 +13,7 @@ from tests.trainer.agent.scripts import (
     WAIT,
     WITHOUT_US,
     Script,
+    examine,
     killed,
     leave,
     phase,
@@ -22,11 +23,13 @@ from tests.trainer.agent.scripts import (
     train,
     world,
 )
-from trainingjob_api.protocol import Directive, Phase, Termination
+from trainingjob_api.protocol import Directive, Phase, ProcessState, Termination
 from trainingjob_trainer.agent.host import begin, next_tick
 from trainingjob_trainer.agent.state import (
     AskToLeave,
     Ended,
+    ExamineChild,
+    Examined,
     Finish,
     KillChild,
     SpawnStandby,
@@ -223,6 +226,29 @@ SCRIPTS: dict[str, Script] = {
             told(Directive.FINISH, outcome="Failed"),
             [Finish(Termination(job_uid="job", generation=1, phase=Phase.TRAINING, outcome="Failed"))],
         ),
+    ],
+    "a child that makes no progress is looked at once": [
+        *TRAINING,
+        (9, examine(ONE), [ExamineChild(1)]),
+        (9, examine(ONE), []),
+        (10, Examined(1, ProcessState.STOPPED, 0.0), []),
+        (10, examine(ONE), []),
+    ],
+    "a child that makes no progress again is looked at again": [
+        *TRAINING,
+        (9, examine(ONE), [ExamineChild(1)]),
+        (10, train(ONE), []),
+        (11, examine(ONE), [ExamineChild(1)]),
+    ],
+    "only a child that lives and is in the world is looked at": [
+        *TRAINING,
+        (9, Ended(1, code=1), []),
+        (10, examine(ONE), []),
+        (11, examine(TWO), [StartChild(2, TWO, 1), ExamineChild(2)]),
+    ],
+    "who is to be looked at and to go is ended": [
+        *TRAINING,
+        (9, examine(TWO), [KillChild(1)]),
     ],
     "news of a child that nobody knows any more": [*TRAINING, (9, killed(77), []), (9, phase(77, Phase.DONE), [])],
 }

@@ -11,6 +11,8 @@ from tests.trainer.agent.scripts import (
     TWO,
     WAIT,
     Script,
+    examine,
+    joined,
     killed,
     leave,
     phase,
@@ -18,12 +20,14 @@ from tests.trainer.agent.scripts import (
     ready,
     train,
 )
-from trainingjob_api.protocol import Damage, Failure, FailureReason, Phase, Progress
+from trainingjob_api.protocol import Damage, Evidence, Failure, FailureReason, Phase, ProcessState, Progress
 from trainingjob_trainer.agent.host import begin
 from trainingjob_trainer.agent.report import Place, describe, is_news
 from trainingjob_trainer.agent.state import (
     AskToLeave,
     Ended,
+    ExamineChild,
+    Examined,
     KillChild,
     SpawnStandby,
     Spoke,
@@ -53,6 +57,9 @@ def exited(code: int) -> Failure:
 
 PROGRESS = Progress(step=7, loss=2.5)
 
+LOOK = Examined(1, ProcessState.SLEEPING, 0.123, "Thread 0x1")
+LOOKED_AT: Script = [(9, examine(ONE), [ExamineChild(1)]), (10, LOOK, [])]
+
 REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
     "nothing yet": ([(0, Ticked(), [SpawnStandby(1)])], {"phase": "idle", "standby": False, "generation": 0}),
     "a standby waits": (STANDBY, {"phase": "idle", "standby": True, "generation": 0}),
@@ -75,6 +82,54 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             "committed": 6,
             "damaged": (Damage(step=5, message="bad hash"),),
         },
+    ),
+    "what was found out about the child": (
+        [*TRAINING, (9, joined(1, "step 1"), []), (9, joined(1, "step 2"), []), *LOOKED_AT],
+        {"evidence": Evidence(state=ProcessState.SLEEPING, cores=0.12, entered=2, newest="step 2", stack="Thread 0x1")},
+    ),
+    "what was found out, and then it went on": ([*TRAINING, *LOOKED_AT, (12, train(ONE), [])], {"evidence": None}),
+    "what was found out about the child before": (
+        [
+            *TRAINING,
+            (9, examine(ONE), [ExamineChild(1)]),
+            (9, train(TWO), [KillChild(1)]),
+            (9, killed(1), [StartChild(2, TWO, 1)]),
+            (10, LOOK, []),
+        ],
+        {"evidence": None, "generation": 2},
+    ),
+    "what nobody asks for any more": (
+        [*TRAINING, (9, examine(ONE), [ExamineChild(1)]), (9, train(ONE), []), (10, LOOK, [])],
+        {"evidence": None},
+    ),
+    "how long the phases took that the child came through": (
+        [
+            *STARTED,
+            (5, phase(1, Phase.CONNECTING), []),
+            (7.25, phase(1, Phase.TRAINING), [SpawnStandby(2)]),
+            (9, phase(1, Phase.SAVING), []),
+            (12, phase(1, Phase.TRAINING), []),
+            (14, phase(1, Phase.SAVING), []),
+            (15, phase(1, Phase.TRAINING), []),
+        ],
+        {
+            "phase_seconds": {
+                Phase.PREPARING: 1.0,
+                Phase.CONNECTING: 2.2,
+                Phase.TRAINING: 2.0,
+                Phase.SAVING: 3.0,
+            }
+        },
+    ),
+    "how long the phases took of a child before this one": (
+        [
+            *STARTED,
+            (9, phase(1, Phase.TRAINING), [SpawnStandby(2)]),
+            (10, ready(2), []),
+            (99, train(TWO), [KillChild(1)]),
+            (99, killed(1), [StartChild(2, TWO, 1)]),
+        ],
+        {"phase_seconds": {Phase.PREPARING: 5.0}},
     ),
     "a new generation starts from a clean sheet": (
         [

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from trainingjob_api.live import live_of
-from trainingjob_api.protocol import Directive, FailureReason, HostReport, Phase, Termination
-from trainingjob_api.world import Member, World
+from trainingjob_api.protocol import Directive, FailureReason, HostReport, Phase, ProcessState, Termination
+from trainingjob_api.world import Member, RunConfig, World
 from trainingjob_trainer.agent import host as host_module
 from trainingjob_trainer.agent.environment import read_environment
 from trainingjob_trainer.agent.supervisor import Supervisor
@@ -153,6 +153,69 @@ async def test_a_trainer_that_somebody_kills_is_reported(launch, operator) -> No
 
     assert report.failure is not None
     assert (report.failure.reason, report.failure.signal) == (FailureReason.KILLED, "SIGKILL")
+
+
+def has_told(report: HostReport) -> bool:
+    return report.evidence is not None
+
+
+async def test_a_trainer_that_makes_no_progress_is_looked_at(launch, operator, variables, run_config, tmp_path) -> None:
+    write_config(variables, run_config, tmp_path / "run")
+    launch()
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(is_training(1))
+    await operator.say(Directive.TRAIN, world(1), examine=True)
+    told = await operator.hear(has_told)
+    await operator.say(Directive.TRAIN, world(1))
+    after = await operator.hear(lambda report: report.evidence is None)
+
+    assert told.evidence is not None
+    assert (told.evidence.state, told.evidence.entered, told.evidence.newest) == (ProcessState.SLEEPING, 1, "step 1")
+    assert told.evidence.stack.startswith("Current thread")
+    assert is_training(1)(after)
+    written = await read_when_written(tmp_path / "run/stacks/1-3-0.txt")
+    assert written.startswith("host 0 of slice 3, child 1: sleeping, 0.0")
+    assert told.evidence.stack in written
+
+
+def write_config(variables: dict[str, str], config: RunConfig, uri: Path) -> None:
+    """Let the job's checkpoints be in another folder."""
+    checkpoint = config.spec.checkpoint.model_copy(update={"uri": str(uri)})
+    changed = config.model_copy(update={"spec": config.spec.model_copy(update={"checkpoint": checkpoint})})
+    Path(variables["TRAININGJOB_CONFIG"]).write_text(changed.model_dump_json(by_alias=True))
+
+
+async def read_when_written(path: Path) -> str:
+    async with asyncio.timeout(20):
+        while not (written := read_file(path)).endswith("\n"):  # noqa: ASYNC110  # a thread of the agent's writes it
+            await asyncio.sleep(0.01)
+    return written
+
+
+def read_file(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+async def test_a_stopped_trainer_is_told_and_ended_for_the_next_world(
+    launch, operator, variables, run_config, caplog
+) -> None:
+    write_config(variables, run_config, Path("/proc/no"))
+    launch()
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(lambda report: is_training(1)(report) and report.standby)
+    stopped = min(trainers())
+    os.kill(stopped, signal.SIGSTOP)
+    await operator.say(Directive.TRAIN, world(1), examine=True)
+    told = await operator.hear(has_told)
+    await operator.say(Directive.TRAIN, world(2))
+    await operator.hear(is_training(2))
+
+    assert told.evidence is not None
+    assert (told.evidence.state, told.evidence.cores, told.evidence.stack) == (ProcessState.STOPPED, 0.0, "")
+    assert stopped not in trainers()
+    assert "the stacks cannot be written path=/proc/no/stacks/1-3-0.txt" in caplog.text
 
 
 async def test_leave_saves_and_leaves(launch, operator) -> None:

@@ -13,9 +13,11 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import IO, BinaryIO
 
-from trainingjob_api.protocol import Failure
+from trainingjob_api.protocol import Failure, ProcessState
 from trainingjob_trainer.agent.killings import count_oom_kills
-from trainingjob_trainer.agent.state import Ended, Spoke
+from trainingjob_trainer.agent.processes import STOPPED, compare, look_at
+from trainingjob_trainer.agent.stacks import find_stacks
+from trainingjob_trainer.agent.state import Ended, Examined, Spoke
 from trainingjob_trainer.agent.tail import Tail
 from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Command, Event, Start
 
@@ -24,6 +26,11 @@ LAST_WORDS_SECONDS = 2.0
 """How long a child that told its failure may take to end by itself."""
 DRAIN_SECONDS = 2.0
 """How long pipes are read after the end: only a process that left the group can still hold them."""
+EXAMINATION_SECONDS = 0.4
+"""How long a child is looked at: long enough to tell a process that computes from one that does not."""
+LONGEST_EXAMINATION_SECONDS = 1.5
+"""How long its stacks may take to come; on a busy machine they take longer than anywhere else."""
+STACKS_POLL_SECONDS = 0.1
 LONGEST_EVENT = 1 << 20
 CHUNK = 1 << 16
 
@@ -46,6 +53,7 @@ class Child:
         self._name = "standby"
         self._tail = Tail()
         self._failure: Failure | None = None
+        self._overheard: bytearray | None = None  # None: nobody waits for stacks
         self._oom_kills = count_oom_kills()
         self._stdin: asyncio.WriteTransport | None = None
         events, events_for_child = os.pipe()
@@ -104,6 +112,25 @@ class Child:
         """Ask it to save at the next step boundary and to leave its world."""
         self._write(Command(leave=True))
 
+    async def examine(self) -> Examined | None:  # None: it has ended
+        """Look at it for a moment, and have it write where its threads stand. It goes on as before."""
+        loop = asyncio.get_running_loop()
+        begun, before = loop.time(), look_at(self.pid)
+        if self._process.returncode is not None or before is None:
+            return None
+        self._overheard = bytearray()
+        if before.state not in STOPPED:  # it would not hear
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1)
+        await asyncio.sleep(EXAMINATION_SECONDS)
+        seconds, after = loop.time() - begun, look_at(self.pid)
+        if self._process.returncode is not None or after is None:
+            return None
+        state, cores = compare(before, after, seconds)
+        stacks = "" if state is ProcessState.STOPPED else await self._overhear(begun + LONGEST_EXAMINATION_SECONDS)
+        self._overheard = None
+        return Examined(self._number, state, cores, stacks)
+
     def kill(self) -> None:
         """End it and all that it started, at once."""
         if self._process.returncode is None:
@@ -116,6 +143,15 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout, self._events):
             if pipe is not None:
                 pipe.close()
+
+    async def _overhear(self, until: float) -> str:
+        """Return the stacks in its log: once something has come and no more does, or it is too late for that."""
+        heard = self._overheard or bytearray()
+        size = -1
+        while asyncio.get_running_loop().time() < until and (not heard or len(heard) > size):
+            size = len(heard)
+            await asyncio.sleep(STACKS_POLL_SECONDS)
+        return find_stacks(heard.decode(errors="replace"))
 
     def _write(self, message: Start | Command) -> None:
         if self._stdin is not None:  # None: it ended before it could be spoken to
@@ -158,6 +194,8 @@ class Child:
         line = b""
         while chunk := await output.read(CHUNK):
             self._tail.write(chunk)
+            if self._overheard is not None:
+                self._overheard += chunk
             *whole, line = (line + chunk).split(b"\n")
             if len(line) > CHUNK:
                 whole, line = [*whole, line], b""

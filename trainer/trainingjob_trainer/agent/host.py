@@ -12,14 +12,17 @@ about. So a lost, late or repeated answer can only delay a step, never add or sk
 from dataclasses import replace
 from typing import assert_never
 
-from trainingjob_api.protocol import Answer, Directive, Failure, FailureReason, Phase, Termination
+from trainingjob_api.protocol import Answer, Directive, Evidence, Failure, FailureReason, Phase, Termination
 from trainingjob_trainer.agent.endings import explain_end
+from trainingjob_trainer.agent.stacks import cut_stacks
 from trainingjob_trainer.agent.state import (
     Action,
     Active,
     Answered,
     AskToLeave,
     Ended,
+    ExamineChild,
+    Examined,
     Finish,
     Host,
     KillChild,
@@ -44,6 +47,7 @@ STARTING_UP = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Pha
 LEFT_WELL = (Phase.LEFT, Phase.DONE)
 """Phases that a child keeps, however it ends after them."""
 OUTCOME_CHARACTERS = 2048
+MAX_NAME = 256
 
 
 def begin(remembered: int, now: float) -> State:
@@ -82,6 +86,8 @@ def _absorb(host: Host, state: State, news: News, now: float) -> State:
             return _hear(state, child, event, now)
         case Ended():
             return _bury(host, state, news, now)
+        case Examined():
+            return _note(state, news)
         case Terminated():
             return state if state.stop_by is not None else replace(state, stop_by=now + host.grace)
         case Ticked():
@@ -106,7 +112,10 @@ def _obey(host: Host, state: State, answer: Answer) -> State:
                 return state
             if world.find_member(host.pod_uid) is None:
                 return replace(state, target=None, leaving=False)
-            return replace(state, target=world, leaving=answer.directive is Directive.LEAVE)
+            state = replace(state, target=world, leaving=answer.directive is Directive.LEAVE, examine=answer.examine)
+            if state.active and not answer.examine:  # it goes on: what it looked like when it did not is of no use
+                state = replace(state, active=replace(state.active, examined=False, evidence=None))
+            return state
         case _:
             assert_never(answer.directive)
 
@@ -121,9 +130,14 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
         return state
     # What a killed child still said stays true, but it is in no phase any more.
     phase = active.phase if active.killed and event.phase not in LEFT_WELL else event.phase
+    if phase and phase is not active.phase:
+        longest = max(state.phase_seconds.get(active.phase, 0.0), now - active.since)
+        state = replace(state, phase_seconds={**state.phase_seconds, active.phase: longest})
+        active = replace(active, phase=phase, since=now)
     active = replace(
         active,
-        phase=phase or active.phase,
+        entered=active.entered + bool(event.entered),
+        newest=event.entered or active.newest,
         progress=event.progress or active.progress,
         restored=active.restored if event.restored is None else event.restored,
         tier=active.tier if event.restored is None else event.tier,
@@ -133,6 +147,21 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
     if event.damaged and event.damaged not in active.damaged:
         active = replace(active, damaged=(*active.damaged, event.damaged))
     return replace(state, active=active)
+
+
+def _note(state: State, found: Examined) -> State:
+    """Return the state with what a child looked like, if that is still asked for."""
+    active = state.active
+    if not active or active.child != found.child or not active.examined:
+        return state
+    evidence = Evidence(
+        state=found.state,
+        cores=round(found.cores, 2),
+        entered=active.entered,
+        newest=active.newest[:MAX_NAME],
+        stack=cut_stacks(found.stacks),
+    )
+    return replace(state, active=replace(active, evidence=evidence))
 
 
 def _bury(host: Host, state: State, ended: Ended, now: float) -> State:
@@ -190,7 +219,7 @@ def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | No
             return replace(state, standby=None), KillChild(state.standby.child)
         return None if state.live else (state, Stop())
     if (start := _find_start(host, state)) is not None:
-        return replace(state, active=Active(start.child, start.world.generation), standby=None), start
+        return replace(state, active=Active(start.child, start.world.generation, since=now), standby=None), start
     if _wants_standby(state) and now >= state.spawn_after:
         child = state.next_child
         return replace(state, standby=Standby(child), next_child=child + 1), SpawnStandby(child)
@@ -198,13 +227,15 @@ def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | No
 
 
 def _find_due_for_child(state: State, live: Active, now: float) -> tuple[State, Action] | None:  # None: let it train
-    """Return the end of the child in a world, or the request to leave, whichever is due."""
+    """Return the end of the child in a world, the request to leave, or a look at it, whichever is due."""
     in_place = state.target is not None and state.target.generation == live.generation
     if not in_place or (state.stop_by is not None and now >= state.stop_by):
         phase = live.phase if live.phase in LEFT_WELL else Phase.IDLE
         return replace(state, active=replace(live, killed=True, phase=phase)), KillChild(live.child)
     if (state.leaving or state.stop_by is not None) and not live.asked_to_leave:
         return replace(state, active=replace(live, asked_to_leave=True)), AskToLeave(live.child)
+    if state.examine and not live.examined:
+        return replace(state, active=replace(live, examined=True)), ExamineChild(live.child)
     return None
 
 

@@ -39,6 +39,8 @@ def describe(host: Host, place: Place, state: State, port: int) -> HostReport:
         committed=active.committed if active else None,
         damaged=active.damaged if active else (),
         failure=active.failure if active else None,
+        phase_seconds={phase: round(longest, 1) for phase, longest in state.phase_seconds.items()},
+        evidence=active.evidence if active else None,
     )
 
 

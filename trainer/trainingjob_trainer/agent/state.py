@@ -4,9 +4,19 @@ They live apart from the rules so that a reader sees the whole memory of an agen
 the time is seconds on the agent's own monotonic clock and comes from outside.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trainingjob_api.protocol import Answer, Damage, Failure, Phase, Progress, Termination
+from trainingjob_api.protocol import (
+    Answer,
+    Damage,
+    Evidence,
+    Failure,
+    Phase,
+    ProcessState,
+    Progress,
+    Termination,
+)
 from trainingjob_api.world import Tier, World
 from trainingjob_trainer.wire import Event
 
@@ -45,6 +55,15 @@ class Active:
     killed: bool = False
     asked_to_leave: bool = False
     phase: Phase = Phase.PREPARING
+    since: float = 0.0
+    """When this phase began."""
+    entered: int = 0
+    """How many steps, evaluations and meetings it entered."""
+    newest: str = ""
+    """The newest of them, in words."""
+    examined: bool = False
+    """Whether it was asked for evidence; `evidence` comes a little later."""
+    evidence: Evidence | None = None
     progress: Progress | None = None
     restored: int | None = None
     tier: Tier = "durable"
@@ -61,11 +80,13 @@ class State:
     `target` is the world that this host is to be in (None: in none). `newest` is the highest generation that an answer
     spoke of: answers about lower ones come from an operator that is behind. `standby_failures` counts the standbys
     that died in a row, `broken` says why once they are too many. `outcome` is set when the job is over, `stop_by` when
-    the pod is being deleted.
+    the pod is being deleted. `phase_seconds` is the longest that any child took for each phase that it came through.
     """
 
     target: World | None = None
     leaving: bool = False
+    examine: bool = False
+    phase_seconds: Mapping[Phase, float] = field(default_factory=dict)
     newest: int = 0
     active: Active | None = None
     standby: Standby | None = None
@@ -120,6 +141,16 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Examined:
+    """What a child looks like from outside: its process, the CPU cores that it uses, where its threads stand."""
+
+    child: int
+    state: ProcessState
+    cores: float
+    stacks: str = ""
+
+
+@dataclass(frozen=True)
 class Terminated:
     """The pod is being deleted."""
 
@@ -129,7 +160,7 @@ class Ticked:
     """Nothing but time passed."""
 
 
-type News = Answered | Spoke | Ended | Terminated | Ticked
+type News = Answered | Spoke | Ended | Examined | Terminated | Ticked
 
 
 @dataclass(frozen=True)
@@ -156,6 +187,13 @@ class AskToLeave:
 
 
 @dataclass(frozen=True)
+class ExamineChild:
+    """Find out where a child stands; that comes back as `Examined`."""
+
+    child: int
+
+
+@dataclass(frozen=True)
 class KillChild:
     """End a child, and all that it started, at once."""
 
@@ -174,7 +212,7 @@ class Stop:
     """The pod goes: exit, but not with 0, which would complete this host's index for good."""
 
 
-type Action = SpawnStandby | StartChild | AskToLeave | KillChild | Finish | Stop
+type Action = SpawnStandby | StartChild | AskToLeave | ExamineChild | KillChild | Finish | Stop
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import logging
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_never
@@ -29,6 +30,7 @@ from trainingjob_trainer.agent.state import (
     Answered,
     AskToLeave,
     Ended,
+    ExamineChild,
     Finish,
     Host,
     KillChild,
@@ -150,6 +152,9 @@ class Supervisor:
             case AskToLeave(child):
                 LOG.info("asking a trainer to save and leave child=%d", child)
                 self._children[child].leave()
+            case ExamineChild(child):
+                LOG.info("looking at a trainer that makes no progress child=%d", child)
+                self._tasks.create_task(self._examine(child, self._children[child]))
             case KillChild(child):
                 LOG.info("ending a trainer child=%d", child)
                 self._children[child].kill()
@@ -191,6 +196,18 @@ class Supervisor:
         self._port = HeldPort(self._environment.address)
         self._children[number].start(start)
 
+    async def _examine(self, number: int, child: Child) -> None:
+        generation = self._state.started
+        found = await child.examine()
+        if found is None:
+            return
+        self._news.put_nowait(found)
+        config, place = self._environment.config, self._place
+        path = Path(config.spec.checkpoint.uri) / "stacks" / f"{generation}-{place.slice}-{place.host}.txt"
+        words = f"host {place.host} of slice {place.slice}, child {number}: {found.state}, {found.cores:.2f} cores\n\n"
+        # In a thread of its own that nobody waits for: the storage may be what hangs.
+        threading.Thread(target=write_stacks, args=(path, words + found.stacks + "\n"), daemon=True).start()
+
     def _end_children(self) -> None:
         for child in self._children.values():
             child.kill()
@@ -214,6 +231,15 @@ class Supervisor:
     def _forget(self) -> None:
         with contextlib.suppress(OSError):
             self._ledger.forget()
+
+
+def write_stacks(path: Path, words: str) -> None:
+    """Write where a child's threads stand beside the checkpoints, where all hosts' are found together."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(words)
+    except OSError as error:
+        LOG.warning("the stacks cannot be written path=%s error=%s", path, error)
 
 
 def write_last_words(path: Path, words: str) -> None:

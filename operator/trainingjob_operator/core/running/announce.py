@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from trainingjob_api.protocol import Directive
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
-from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Fail, Leave, Succeed, end_of
+from trainingjob_operator.core.running.decisions import (
+    Claim,
+    Decision,
+    EndWorld,
+    Examine,
+    Fail,
+    Leave,
+    Succeed,
+    end_of,
+)
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.reasons import Reason
@@ -18,6 +27,7 @@ class Bulletin:
     directive: Directive
     world: World | None = None
     outcome: str = ""
+    examine: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,8 @@ def make_bulletin(seen: Observed, decision: Decision, written: TrainingJobStatus
         return Bulletin(Directive.TRAIN, decision.world)
     if seen.world is None or isinstance(decision, EndWorld):
         return Bulletin(Directive.WAIT)
-    return Bulletin(Directive.LEAVE if isinstance(decision, Leave) else Directive.TRAIN, seen.world)
+    directive = Directive.LEAVE if isinstance(decision, Leave) else Directive.TRAIN
+    return Bulletin(directive, seen.world, examine=isinstance(decision, Examine))
 
 
 def describe_outcome(status: TrainingJobStatus) -> str:
@@ -62,6 +73,8 @@ def list_happenings(seen: Observed, decision: Decision, refusal: Trouble | None)
         case EndWorld(_, reason, message):
             happenings.append(Happening(reason, message))
         case Leave(reason, message) if not _is_leaving(seen):
+            happenings.append(Happening(reason, message))
+        case Examine(reason, message) if seen.status.display.reason != Reason.EXAMINING:
             happenings.append(Happening(reason, message))
         case Succeed():
             happenings.append(Happening(Reason.COMPLETED, "all steps are trained and saved"))

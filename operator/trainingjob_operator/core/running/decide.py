@@ -13,13 +13,25 @@ from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Cause
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running import goodput
-from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Expire, Fail, Leave, Succeed, Wait
+from trainingjob_operator.core.running.decisions import (
+    Claim,
+    Decision,
+    EndWorld,
+    Examine,
+    Expire,
+    Fail,
+    Leave,
+    Succeed,
+    Wait,
+)
 from trainingjob_operator.core.running.forming import choose_slices, form_world
+from trainingjob_operator.core.running.hang import find_hang
 from trainingjob_operator.core.running.health import (
     Broke,
     End,
     Finishes,
     GoesOn,
+    Hangs,
     HasLeft,
     Health,
     IsDone,
@@ -50,14 +62,20 @@ def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
     if seen.is_over:
         return _after_the_end(plan, seen, now)
     health = _examine(plan, seen)
-    if isinstance(health, IsDone):
-        return Succeed()
     deadline = plan.spec.active_deadline_seconds
-    if deadline is not None and goodput.running_seconds(goodput.account(seen.status, now)) > deadline:
+    is_late = deadline is not None and goodput.running_seconds(goodput.account(seen.status, now)) > deadline
+    if is_late and not isinstance(health, IsDone):
         return Fail(Reason.DEADLINE_EXCEEDED, f"ran longer than `spec.activeDeadlineSeconds`, {deadline}")
+    return _respond(plan, seen, health, now)
+
+
+def _respond(plan: Plan, seen: Observed, health: Health | None, now: datetime) -> Decision:
+    """Return what follows from the health of the world."""
     match health:
         case None:
             return _form_first(plan, seen, now)
+        case IsDone():
+            return Succeed()
         case Broke(end):
             return find_verdict(plan, seen, end) or _form_next(plan, seen, end, now)
         case HasLeft():
@@ -66,6 +84,8 @@ def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
             return Leave(Reason.LEAVING, "the last hosts are saving")
         case Finishes():
             return Wait(Reason.FINISHING, "the last hosts are saving")
+        case Hangs(message):
+            return Examine(Reason.EXAMINING, message)
         case GoesOn(doubt):
             return _keep_on(plan, seen, doubt)
         case _:
@@ -78,7 +98,11 @@ def _examine(plan: Plan, seen: Observed) -> Health | None:  # None: there is no 
     if fingerprint(seen.world.members) != seen.status.world.members:
         return Broke(End(Cause(reason=Reason.MEMBERS_CHANGED, message="pods of the world were replaced meanwhile")))
     window = _window(plan)
-    return judge(place_all(seen.seats, seen.hearing, window), window)
+    placed = place_all(seen.seats, seen.hearing, window)
+    health = judge(placed, window)
+    if isinstance(health, GoesOn) and not plan.spec.suspend:  # who is to save and go has a patience of its own
+        return find_hang(plan, seen, placed) or health
+    return health
 
 
 def _after_the_end(plan: Plan, seen: Observed, now: datetime) -> Decision:

@@ -32,6 +32,14 @@ class Leave:
 
 
 @dataclass(frozen=True)
+class Examine:
+    """Ask all hosts of the world where their processes stand: it makes no progress."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
 class EndWorld:
     """Write down that the world has ended; no other can take its place now."""
 
@@ -59,7 +67,7 @@ class Expire:
     """The job ended long enough ago: delete it."""
 
 
-type Decision = Wait | Claim | Leave | EndWorld | Succeed | Fail | Expire
+type Decision = Wait | Claim | Leave | Examine | EndWorld | Succeed | Fail | Expire
 
 
 def end_of(decision: Decision) -> End | None:  # None: no world ends by it, or none was there

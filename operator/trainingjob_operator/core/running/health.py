@@ -41,6 +41,13 @@ class GoesOn:
 
 
 @dataclass(frozen=True)
+class Hangs:
+    """All members report and none comes any further; they are being asked where they stand. `message`: in words."""
+
+    message: str
+
+
+@dataclass(frozen=True)
 class Leaves:
     """Some members have saved and left, the others are about to."""
 
@@ -67,7 +74,7 @@ class Broke:
     end: End
 
 
-type Health = GoesOn | Leaves | Finishes | HasLeft | IsDone | Broke
+type Health = GoesOn | Hangs | Leaves | Finishes | HasLeft | IsDone | Broke
 
 
 def judge(placed: Sequence[Placed], window: float) -> Health:

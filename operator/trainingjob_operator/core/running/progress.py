@@ -19,7 +19,8 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         old = seen.status.progress
         if restored is None or (old is not None and old.step == restored):
             return old
-        return ProgressStatus(step=restored, of=total, percent=_percent(restored, total))
+        before = old.step_seconds if old else None  # what a hang is judged by until this world has stepped
+        return ProgressStatus(step=restored, of=total, percent=_percent(restored, total), step_seconds=before)
     return ProgressStatus(
         step=newest.step,
         of=total,

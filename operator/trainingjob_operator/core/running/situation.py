@@ -11,7 +11,16 @@ from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Cause
 from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Fail, Leave, Succeed, Wait
+from trainingjob_operator.core.running.decisions import (
+    Claim,
+    Decision,
+    EndWorld,
+    Examine,
+    Fail,
+    Leave,
+    Succeed,
+    Wait,
+)
 from trainingjob_operator.core.running.goodput import OF_PHASE, Bucket
 from trainingjob_operator.core.running.observe import JobSet, Observed, Slice
 from trainingjob_operator.core.running.pods import Trouble
@@ -75,6 +84,8 @@ def describe_situation(plan: Plan, seen: Observed, decision: Decision, refusal: 
         case Leave(reason, message) if seen.world:
             stage = Stage.SUSPENDING if plan.spec.suspend else Stage.RESIZING
             return _with_world(plan, seen, seen.world, stage, reason, message, is_training=True)
+        case Examine(reason, message) if seen.world:
+            return _with_world(plan, seen, seen.world, Stage.RUNNING, reason, message, is_training=True)
         case Wait(Reason.JOINING as reason, message) if seen.world:
             return _with_world(plan, seen, seen.world, _stage_of_forming(_cause_before(seen, 2)), reason, message)
         case Wait(reason, message) if seen.world:

@@ -51,7 +51,9 @@ def find_broken_standby(plan: Plan, seen: Observed) -> Fail | None:  # None: not
 
 
 def where(cause: Cause) -> str:
-    """Return the host that a cause speaks of."""
+    """Return the host that a cause speaks of, or that none can be told."""
+    if cause.host is None:
+        return "a host that is not known"
     known = [
         f"node {cause.node}" if cause.node else "",
         "" if cause.exit_code is None else f"exit code {cause.exit_code}",

@@ -99,6 +99,14 @@ def check_silence(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.elastic.silenceAfter", silence, message, (f"{MIN_SILENCE}s",))
 
 
+def check_hang(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A host that falls silent must be known as silent before its world counts as hanging."""
+    hang, silence = spec.elastic.hang_after, spec.elastic.silence_after
+    if hang is not None and seconds(hang) <= seconds(silence):
+        message = f"{hang} must be longer than spec.elastic.silenceAfter, {silence}: a silent host is no hang."
+        yield Problem("spec.elastic.hangAfter", hang, message, (f"{seconds(silence) + 1}s",))
+
+
 def warn_of_idle_cooldown(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A job of a fixed size never grows."""
     cooldown = spec.elastic.grow_cooldown
@@ -165,6 +173,7 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     Rule(("scheduling.tolerations",), check_tolerations),
     HardwareRule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
     Rule(("elastic.silenceAfter",), check_silence),
+    Rule(("elastic.hangAfter", "elastic.silenceAfter"), check_hang),
 )
 WARNINGS = (
     Rule(("slices.count", "elastic.growCooldown"), warn_of_idle_cooldown),
