@@ -32,6 +32,7 @@ def test_the_same_faults_strike_every_variant() -> None:
     assert written["restarts"] > 0
     assert {one["change"].split(":")[0].lstrip("12 ") for one in variants} == {
         "checkpoint.save.everySteps",
+        "checkpoint.snapshots",
         "slices.min",
         "spare slice",
         "spare slices",

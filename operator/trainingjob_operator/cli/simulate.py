@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from trainingjob_api.base import seconds as parse_duration
+from trainingjob_api.running import Snapshots
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.tables import align
@@ -18,6 +19,7 @@ from trainingjob_operator.cli.validate import require_valid
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job
+from trainingjob_operator.core.planner.snapshots import copy_seconds
 from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.simulating.faults import Fault
 from trainingjob_operator.core.simulating.pace import Pace, scale_steps
@@ -93,7 +95,7 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
     steps = scale_steps(plan, options.step)
     if steps is None:
         raise UsageError(f"how long a step takes on {plan.shape.accelerator} is not known: give --step-seconds.")
-    pace = replace(options.pace, steps=steps)
+    pace = replace(options.pace, steps=steps, copy=copy_seconds(plan.spec, plan.shape, plan.layout(largest)))
     weather = _read_weather(options, plan.spec.slices.most)
     faults = draw_faults(weather, plan.spec.slices.most)
     variants = list(_list_variants(plan, hardware, pace, options.spares))
@@ -173,6 +175,10 @@ def _list_variants(plan: Plan, hardware: Hardware, pace: Pace, spares: int) -> I
             slices = spec.slices.model_copy(update={"min": fewest})
             changed = plan_job(spec.model_copy(update={"slices": slices}), hardware)
             yield Variant(f"slices.min: {fewest}", changed, spares, "min")
+    if spec.checkpoint.snapshots is None:
+        checkpoint = spec.checkpoint.model_copy(update={"snapshots": Snapshots()})
+        changed = plan_job(spec.model_copy(update={"checkpoint": checkpoint}), hardware)
+        yield Variant("checkpoint.snapshots: {}", changed, spares, "snapshots")
     for more in (1, 2):
         yield Variant(f"{plural(spares + more, 'spare slice')}", plan, spares + more, "spares")
 

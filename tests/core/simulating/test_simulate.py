@@ -1,10 +1,13 @@
 """Whole simulated lives under the rules that run real jobs: what must hold whatever fails, and when."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import make_plan
+from trainingjob_api.running import Snapshots
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.decisions import Claim, Succeed
 from trainingjob_operator.core.running.writing import MAX_BYTES
@@ -50,6 +53,21 @@ def test_a_lost_slice_costs_the_steps_since_the_last_save_and_comes_back() -> No
     assert shrunk.lost_steps <= 20 + PACE.save / PACE.steps[2] + 1
     assert grown.lost_steps == 0
     assert outcome.status.restarts.total == 1
+
+
+def test_snapshots_lose_no_more_than_their_interval_while_another_slice_holds_all() -> None:
+    plan = endless(1, 2)
+    checkpoint = plan.spec.checkpoint.model_copy(update={"snapshots": Snapshots(every_steps=4)})
+    plan = replace(plan, spec=plan.spec.model_copy(update={"checkpoint": checkpoint}))
+
+    outcome = simulate(plan, PACE, [Fault(1000.0, 1, 600.0), Fault(2000.0, 0, 60.0), Fault(2000.0, 1, 60.0)], HOUR)
+    _, shrunk, grown, after_both = outcome.status.attempts
+
+    assert shrunk.lost_steps is not None
+    assert shrunk.lost_steps <= 4
+    assert (shrunk.tier, grown.tier, after_both.tier) == ("ram", "durable", "durable")
+    assert after_both.lost_steps
+    assert after_both.lost_steps > 4
 
 
 def test_the_loss_of_all_slices_ends_the_world_until_they_are_back() -> None:

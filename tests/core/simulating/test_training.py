@@ -9,22 +9,22 @@ from trainingjob_operator.core.simulating.pace import Pace
 from trainingjob_operator.core.simulating.training import Moment, Training
 
 PACE = Pace({2: 10.0}, join=5.0, save=25.0, block=0.0)
-WORLD = Training(generation=1, slices=(0, 1), pace=PACE, formed=100.0, restored=40, last=50, every=4)
+WORLD = Training(generation=1, slices=(0, 1), pace=PACE, formed=100.0, restored=40, last=50, every=4, saved=36)
 LEAVING = WORLD.leave(127.0)
 BROKEN = WORLD.lose_member(127.0)
 
 MOMENTS: dict[str, tuple[Training, float, Moment]] = {
-    "it joins": (WORLD, 104.0, Moment(Phase.RESTORING, 40, 100.0, 40)),
-    "its first step": (WORLD, 114.0, Moment(Phase.TRAINING, 40, 105.0, 40)),
-    "a step is done": (WORLD, 115.0, Moment(Phase.TRAINING, 41, 115.0, 40)),
-    "a save is under way": (WORLD, 169.0, Moment(Phase.TRAINING, 46, 165.0, 40)),
+    "it joins": (WORLD, 104.0, Moment(Phase.RESTORING, 40, 100.0, 36)),
+    "its first step": (WORLD, 114.0, Moment(Phase.TRAINING, 40, 105.0, 36)),
+    "a step is done": (WORLD, 115.0, Moment(Phase.TRAINING, 41, 115.0, 36)),
+    "a save is under way": (WORLD, 169.0, Moment(Phase.TRAINING, 46, 165.0, 36)),
     "a save is committed": (WORLD, 170.0, Moment(Phase.TRAINING, 46, 165.0, 44)),
     "the last step is being saved": (WORLD, 210.0, Moment(Phase.SAVING, 50, 205.0, 48)),
     "all is done": (WORLD, 230.0, Moment(Phase.DONE, 50, 230.0, 50)),
-    "asked to leave": (LEAVING, 134.0, Moment(Phase.TRAINING, 42, 125.0, 40)),
-    "it saves at the next step": (LEAVING, 136.0, Moment(Phase.SAVING, 43, 135.0, 40)),
+    "asked to leave": (LEAVING, 134.0, Moment(Phase.TRAINING, 42, 125.0, 36)),
+    "it saves at the next step": (LEAVING, 136.0, Moment(Phase.SAVING, 43, 135.0, 36)),
     "it has left": (LEAVING, 160.0, Moment(Phase.LEFT, 43, 160.0, 43)),
-    "a member is lost": (BROKEN, 1000.0, Moment(Phase.TRAINING, 42, 125.0, 40)),
+    "a member is lost": (BROKEN, 1000.0, Moment(Phase.TRAINING, 42, 125.0, 36)),
 }
 
 
@@ -46,5 +46,12 @@ def test_what_has_left_needs_no_member_any_more() -> None:
     assert BROKEN.lose_member(140.0) == BROKEN
 
 
-def test_saves_take_their_share_of_the_steps() -> None:
+def test_saves_and_snapshots_take_their_share_of_the_steps() -> None:
     assert replace(WORLD, pace=replace(PACE, block=2.0)).step_seconds == 10.5
+    assert replace(WORLD, pace=replace(PACE, copy=1.0), snapshots=2).step_seconds == 10.5
+
+
+def test_what_its_hosts_remember() -> None:
+    assert WORLD.remembered(170.0) == 0
+    assert replace(WORLD, pace=replace(PACE, copy=0.0), snapshots=5).remembered(170.0) == 45
+    assert replace(WORLD, pace=replace(PACE, copy=0.0), snapshots=50).remembered(170.0) == 40

@@ -63,5 +63,10 @@ def choose_interval(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) ->
     step = predict_step(spec, shape, layout)
     if step is None or not shape.rates.host:
         return UNTIMED_STEPS
-    rate = min(shape.rates.host, COPY_RATE) * shape.devices_per_host
-    return max(math.ceil(measure_snapshot(spec, layout) / rate / (SHARE * step.seconds)), 1)
+    return max(math.ceil(copy_seconds(spec, shape, layout) / (SHARE * step.seconds)), 1)
+
+
+def copy_seconds(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> float:
+    """Return how long a host copies one snapshot; what its devices send is no limit where their rate is not known."""
+    rate = min(shape.rates.host or COPY_RATE, COPY_RATE) * shape.devices_per_host
+    return measure_snapshot(spec, layout) / rate

@@ -102,7 +102,8 @@ class Place:
             if has_begun and moment.step > training.restored
             else None,
             restored=training.restored if has_begun else None,
-            committed=moment.committed if has_begun and moment.committed > training.restored else None,
+            tier="ram" if training.restored > training.saved else "durable",
+            committed=moment.committed if has_begun and moment.committed > training.saved else None,
         )
 
     def _make_report(self, **state: Any) -> HostReport:

@@ -21,10 +21,12 @@ class Pace:
     """From a step to the commit of its checkpoint; training goes on meanwhile."""
     block: float = 0.5
     """Of these, training stands still: the state is copied."""
+    copy: float = 0.1
+    """For this long training stands still for a snapshot in the hosts' memory."""
 
-    def step_seconds(self, num_slices: int, every: int) -> float:
-        """Return the seconds of a step with its share of a save every few steps."""
-        return self.steps[num_slices] + self.block / every
+    def step_seconds(self, num_slices: int, every: int, snapshots: int | None) -> float:
+        """Return the seconds of a step with its share of a save and of a snapshot, each once in some steps."""
+        return self.steps[num_slices] + self.block / every + (self.copy / snapshots if snapshots else 0.0)
 
 
 def scale_steps(plan: Plan, largest: float | None) -> dict[int, float] | None:  # None: nobody knows

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.survival import slices_to_spare
 from trainingjob_operator.core.running.decide import decide
 from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Fail, Leave, Succeed, Wait
 from trainingjob_operator.core.running.hearing import Hearing
@@ -61,6 +62,9 @@ class Life:
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
     training: Training | None = None
     saved: int = 0
+    """The newest step that is saved for good."""
+    remembered: int = 0
+    """The newest step that the slices at hand hold in their memory; 0: they lack a part of every one."""
     now: float = 0.0
     worlds: int = 0
     returns: dict[int, float] = field(default_factory=dict)
@@ -89,6 +93,7 @@ class Life:
                 self.training = self.training.leave(self.now)
             case EndWorld():
                 self._keep_what_is_saved()
+                self.remembered = 0  # who else is lost meanwhile is not followed
                 self.training = None
         return decision
 
@@ -150,8 +155,14 @@ class Life:
         )
 
     def _keep_what_is_saved(self) -> None:
+        """Take over what outlives the world: its checkpoints, and its snapshots where few enough slices are gone."""
         if self.training:
             self.saved = max(self.saved, self.training.at(self.now).committed)
+            layout = self.plan.layout(len(self.training.slices))
+            gone = sum(self.places[number].ready > self.training.formed for number in self.training.slices)
+            gone += sum(self.places[number].lost is not None for number in self.training.slices)
+            holds = gone <= slices_to_spare(self.plan.spec, layout)
+            self.remembered = self.training.remembered(self.now) if holds else 0
 
     def _form(self, world: World) -> None:
         self.worlds += 1
@@ -161,7 +172,9 @@ class Life:
             slices=world.slices,
             pace=self.pace,
             formed=self.now,
-            restored=self.saved,
+            restored=max(self.saved, self.remembered),
+            saved=self.saved,
+            snapshots=spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None,
             last=spec.training.steps,
             every=spec.checkpoint.save.every_steps,
             # The operator may not have noticed yet that one of them is gone.

@@ -36,6 +36,10 @@ class Training:
     """The step at which the job is done."""
     every: int
     """Steps between two checkpoints."""
+    saved: int
+    """The newest step that was saved for good when the world was formed: what memory held is no such step."""
+    snapshots: int | None = None
+    """Steps between two snapshots in the hosts' memory. None: there are none."""
     asked_to_leave: float | None = None
     broken: float | None = None
 
@@ -57,13 +61,13 @@ class Training:
     @property
     def step_seconds(self) -> float:
         """Return how long a step takes, its share of the saves included."""
-        return self.pace.step_seconds(len(self.slices), self.every)
+        return self.pace.step_seconds(len(self.slices), self.every, self.snapshots)
 
     def at(self, now: float) -> Moment:
         """Return what its hosts report at a time. When it is broken they report what they did then, for ever."""
         time = now if self.broken is None else min(now, self.broken)
         if time < self.begins:
-            return Moment(Phase.RESTORING, self.restored, self.formed, self.restored)
+            return Moment(Phase.RESTORING, self.restored, self.formed, self.saved)
         step = min(self._step_at(time), self._last_step)
         if step < self._last_step:
             return Moment(Phase.TRAINING, step, self._time_of(step), self._committed(step, time))
@@ -78,6 +82,11 @@ class Training:
     def lose_member(self, now: float) -> "Training":
         """Return it without one of its members. What has left or is done needs none any more."""
         return self if self.broken is not None or now >= self.ends else replace(self, broken=now)
+
+    def remembered(self, now: float) -> int:
+        """Return the newest step that is in the memory of its hosts."""
+        step = self.at(now).step
+        return max(step // self.snapshots * self.snapshots, self.restored) if self.snapshots else 0
 
     @property
     def _last_step(self) -> int:
@@ -97,4 +106,4 @@ class Training:
         saved = step // self.every * self.every
         while saved > self.restored and self._time_of(saved) + self.pace.save > time:
             saved -= self.every
-        return max(saved, self.restored)
+        return saved if saved > self.restored else self.saved
