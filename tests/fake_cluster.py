@@ -230,11 +230,22 @@ class FakeCluster:
             bound = [other for other in self.all("Pod") if other["spec"].get("nodeName")]
             on_slice = {owner_of(other) for other in bound if self._slice_of(other) == node.slice}
             elsewhere = any(owner_of(other) == owner and self._slice_of(other) != node.slice for other in bound)
-            if on_slice <= {owner} and not elsewhere:
+            if on_slice <= {owner} and not elsewhere and node.name not in self._avoided_by(owner):
                 pod["spec"]["nodeName"] = node.name
                 pod["starts"] = self.time.seconds + POD_START_SECONDS
                 self.touch(pod)
                 return
+
+    def _avoided_by(self, job: str) -> set[str]:
+        """Return the nodes that the pods of a Job must not lie on."""
+        name = next((item["metadata"]["name"] for item in self.all("Job") if item["metadata"]["uid"] == job), "")
+        jobset = self.objects.get(("JobSet", name.rpartition("-slice-")[0]))
+        if jobset is None:
+            return set()
+        pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        required = dig(pod, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution") or {}
+        terms = required.get("nodeSelectorTerms", [])
+        return {node for term in terms for field in term["matchFields"] for node in field["values"]}
 
     def _slice_of(self, pod: Manifest) -> int:
         return self.nodes[pod["spec"]["nodeName"]].slice

@@ -19,11 +19,13 @@ from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.core.manifests import Children
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.announce import Happening, list_happenings
 from trainingjob_operator.core.running.chores import Chore, list_chores
 from trainingjob_operator.core.running.decide import decide
 from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Examine, Fail, Leave, Wait
 from trainingjob_operator.core.running.hearing import Hearing, News
 from trainingjob_operator.core.running.observe import Observed, observe
+from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.status import next_status
 from trainingjob_operator.core.running.times import format_time
 
@@ -90,6 +92,13 @@ class Scene:
     def chores(self) -> tuple[Chore, ...]:
         """Return what is to be done besides."""
         return list_chores(self.plan, self.see(), self.decide())
+
+    def happenings(self, refusal: Trouble | None = None) -> tuple[Happening, ...]:
+        """Return the events of the next step, without taking it."""
+        seen = self.see()
+        decision = decide(self.plan, seen, self.now)
+        written = next_status(self.plan, seen, decision, self.now)
+        return list_happenings(self.plan, seen, decision, written, refusal)
 
     def step(self, seconds: float = 0.0) -> Decision:
         """Let time pass, decide, and take over the status."""

@@ -90,6 +90,12 @@ class Elastic(Strict):
         description="Failures of the training program in a row, without a newly saved step in between, before the job "
         "fails. From the second of them on, each restart waits longer than the one before.",
     )
+    bad_nodes: Literal["avoid", "report"] = Field(
+        default="avoid",
+        description="What follows when worlds end twice within a day for the same one node, while the others are well. "
+        "`avoid`: a slice above the minimum is made anew without that node, as long as there is another. `report`: an "
+        "event alone asks for the node to be looked at, as it does for a slice of the minimum in any case.",
+    )
     grow_cooldown: Duration = Field(
         default="1m", description="Shortest time between a change of size and the next growth."
     )

@@ -76,6 +76,7 @@ SAMPLE: dict[str, Any] = {
         "shrinkAfter": "10m",
         "maxRestarts": 10,
         "maxRestartsWithoutCommit": 5,
+        "badNodes": "report",
         "growCooldown": "1m",
         "silenceAfter": "5s",
         "hangAfter": "30s",

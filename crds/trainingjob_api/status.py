@@ -1,7 +1,8 @@
 """The status of a TrainingJob: what the operator tells people, and what it must remember.
 
-`world`, `lineage`, `restarts`, `waiting`, `attempts`, `goodput`, `startTime`, `completionTime` and the conditions
-Succeeded and Failed are memory: the operator reads them back. All the rest is for people; nothing decides by it.
+`world`, `lineage`, `restarts`, `waiting`, `nodes`, `attempts`, `goodput`, `startTime`, `completionTime` and the
+conditions Succeeded and Failed are memory: the operator reads them back. All the rest is for people; nothing decides
+by it.
 """
 
 from typing import Annotated, Literal
@@ -110,6 +111,17 @@ class Waiting(Strict):
 
     slices: int = Field(description="How many slices it had.")
     since: Time = Field(description="Since when they are waited for. It stays until a world makes a step again.")
+
+
+class NodeFaults(Strict):
+    """A node that worlds ended for, while the other nodes were well."""
+
+    node: Annotated[str, Field(max_length=253)] = Field(
+        description="Its name in the cluster, as `kubectl get nodes` lists it."
+    )
+    faults: int = Field(description="How many worlds ended for it alone. From 2 on it is a bad node.")
+    until: Time = Field(description="Until when this is held against it.")
+    why: Text = Field(default="", description="How the last of those worlds ended.")
 
 
 class Restarts(Strict):
@@ -225,6 +237,9 @@ class TrainingJobStatus(Strict):
     restarts: Restarts = Field(default=Restarts(), description="How often training began again unasked.")
     waiting: Waiting | None = Field(
         default=None, description="What `elastic.policy: wait` waits for. Unset: nothing was lost."
+    )
+    nodes: tuple[NodeFaults, ...] = Field(
+        default=(), max_length=8, description="Nodes that worlds ended for in the last day, the newest last."
     )
     goodput: Goodput = Field(default=Goodput(), description="How much of the time trained, and where the rest went.")
     attempts: tuple[Attempt, ...] = Field(default=(), max_length=20, description="The last 20 worlds, oldest first.")

@@ -188,6 +188,7 @@ MUTABLE = {
     "spec.checkpoint.keep.everySteps",
     "spec.checkpoint.keep.last",
     "spec.checkpoint.save.everySteps",
+    "spec.elastic.badNodes",
     "spec.elastic.growCooldown",
     "spec.elastic.hangAfter",
     "spec.elastic.maxRestarts",

@@ -15,7 +15,7 @@ def pod(job, settings, cpu_plan) -> dict:
     env = [{"name": "KEY", "secretKeyRef": {"name": "keys", "key": "key"}}]
     volumes = [{"name": "shared", "claimName": "shared", "mountPath": "/shared"}]
     plan = cpu_plan(runtime={"env": env, "volumes": volumes, "imagePullSecrets": ["pull"]})
-    return render_pod_template(job, plan, settings, {"trainingjob.dev/slice-offset": "0"})
+    return render_pod_template(job, plan, settings, {"trainingjob.dev/slice-offset": "0"}, ["node-7"])
 
 
 def place(pod: dict, path: str) -> tuple[dict | list, str | int]:
@@ -41,6 +41,8 @@ NEW_FIELDS = {
     "a csi volume": ("spec/volumes/0/csi", {"driver": "mine"}),
     "sysctls": ("spec/securityContext/sysctls", [{"name": "kernel.msgmax", "value": "1"}]),
     "selinux": ("spec/securityContext/seLinuxOptions", {"type": "spc_t"}),
+    "an affinity to pods": ("spec/affinity/podAffinity", {}),
+    "a choice of nodes": ("spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution", []),
     "privileged": ("spec/containers/0/securityContext/privileged", True),
     "more capabilities": ("spec/containers/0/securityContext/capabilities/add", ["SYS_PTRACE"]),
     "an own user": ("spec/containers/0/securityContext/runAsUser", 0),
@@ -67,6 +69,11 @@ VALUES = {
     "service variables": ("spec/enableServiceLinks", True, "must be false"),
     "another restart policy": ("spec/restartPolicy", "Never", 'must be "OnFailure"'),
     "root": ("spec/securityContext/runAsUser", 0, "must be a number above 0"),
+    "a node by name": (
+        "spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchFields/0/operator",
+        "In",
+        'must be "NotIn"',
+    ),
     "no number": ("spec/securityContext/runAsUser", True, "must be a number above 0"),
     "root's group": ("spec/securityContext/fsGroup", 0, "must be a number above 0"),
     "perhaps root": ("spec/securityContext/runAsNonRoot", False, "must be true"),

@@ -5,6 +5,7 @@ import json
 import kubernetes_validate
 import pytest
 
+from trainingjob_operator.render.check import check_jobset
 from trainingjob_operator.render.jobset import render_base_jobset, render_jobsets, render_slice_jobset
 from trainingjob_operator.render.settings import RenderSettings
 
@@ -22,6 +23,21 @@ def test_the_base_holds_the_fewest_slices_and_each_other_slice_is_a_jobset(job, 
     base = shown[0][0]
     assert base.startswith("tiny-")
     assert shown == [(base, 2, "0"), (f"{base}-x2", 1, "2"), (f"{base}-x3", 1, "3")]
+
+
+def test_a_slice_made_anew_keeps_clear_of_nodes(job, settings, cpu_plan) -> None:
+    plan = cpu_plan(slices=ELASTIC)
+    jobset = render_slice_jobset(job, plan, settings, 3, ("node-a", "node-b"))
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("node-a", "node-b")]
+    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    assert pod["spec"]["affinity"] == {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    assert jobset["metadata"]["annotations"]["trainingjob.dev/avoids"] == "node-a node-b"
+    assert check_jobset(jobset) == []
+    others = render_slice_jobset(job, plan, settings, 3)
+    assert "trainingjob.dev/avoids" not in others["metadata"]["annotations"]
+    assert "affinity" not in others["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
 
 
 def test_a_job_of_a_fixed_size_is_one_jobset(job, settings, cpu_plan) -> None:

@@ -255,47 +255,6 @@ async def test_a_new_operator_changes_nothing_in_the_status_until_it_has_heard_o
     }
 
 
-async def lose_all_after_the_claim(sim: Simulation) -> int:
-    """Lose the operator before a new world has restored, and all hosts after it saved; return that world's number."""
-    world = sim.status.world
-    assert world
-    while {child.world.generation for a in sim.agents.values() if (child := a.active()) and child.world} != {
-        world.generation
-    }:
-        await sim.tick()
-    sim.operator_up = False
-    await sim.run(15)
-    for node in sim.cluster.nodes:
-        sim.kill_node(node)
-    await sim.run(1)
-    for node in sim.cluster.nodes:
-        sim.restore_node(node)
-    sim.restart_operator()
-    while sim.status.world and sim.status.world.generation == world.generation:
-        await sim.tick()
-    return world.generation
-
-
-async def test_what_worlds_saved_that_were_lost_with_the_operator_is_never_trained_again() -> None:
-    sim = Simulation(total=60)
-    await sim.run_until_step(5)
-    sim.crash_child("node-0-0", "ValueError: bad")
-    await sim.run(1)
-    lost = []
-
-    for _ in range(2):
-        lost.append(await lose_all_after_the_claim(sim))
-        restored = max(sim.commits)[1]
-        attempt = next(one for one in sim.status.attempts if one.generation == lost[-1])
-        assert (attempt.first_step, attempt.last_step) == (None, None), "nobody heard how far it came"
-    await sim.run(300, until="Succeeded")
-
-    assert not {span.generation for span in sim.status.lineage} & set(lost)
-    saved = {generation: max(step for g, step in sim.commits if g == generation) for generation in lost}
-    assert saved[lost[0]] < saved[lost[1]]
-    assert sim.status.attempts[-1].first_step == saved[lost[1]] == restored
-
-
 async def fault_run(fault_at: int, *, after: bool, error: BaseException) -> Simulation:
     """Run a job through a lost slice, with a fault at one write."""
     sim = Simulation(total=16)

@@ -14,6 +14,8 @@ UID_LABEL = f"{DOMAIN}/job-uid"
 SLICE_OFFSET_LABEL = f"{DOMAIN}/slice-offset"
 """On JobSets and pods: the job-wide number of the JobSet's first slice. Slice = this + JobSet's job index."""
 TEMPLATE_HASH_ANNOTATION = f"{DOMAIN}/template-hash"
+AVOIDS_ANNOTATION = f"{DOMAIN}/avoids"
+"""On JobSets: the nodes that their pods must not lie on."""
 REPLICATED_JOB = "slice"
 """Name of the one replicated job of each JobSet: one child Job a slice."""
 MAX_LABEL = 63

@@ -20,6 +20,11 @@ _KEY = Maybe({"name": TEXT, "key": TEXT})
 _NOT_ROOT = Leaf("a number above 0", lambda user: type(user) is int and user > 0, is_required=True)
 
 _TOKEN: Shape = {"audience": required(TOKEN_AUDIENCE), "expirationSeconds": ANYTHING, "path": TEXT}
+_KEEP_CLEAR: Shape = {
+    "nodeSelectorTerms": [
+        {"matchFields": [{"key": required("metadata.name"), "operator": required("NotIn"), "values": ANYTHING}]}
+    ]
+}
 
 CONTAINER: Shape = {
     "name": TEXT,
@@ -67,6 +72,7 @@ POD: Shape = {
             "seccompProfile": {"type": required("RuntimeDefault")},
         },
         "nodeSelector": ANYTHING,
+        "affinity": Maybe({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _KEEP_CLEAR}}),
         "tolerations": ANYTHING,
         "topologySpreadConstraints": ANYTHING,
         "containers": [CONTAINER],

@@ -6,10 +6,12 @@ A hash of what was rendered tells a JobSet that was made from another plan.
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import (
+    AVOIDS_ANNOTATION,
     REPLICATED_JOB,
     SLICE_OFFSET_LABEL,
     TEMPLATE_HASH_ANNOTATION,
@@ -33,13 +35,15 @@ def render_base_jobset(job: JobIdentity, plan: Plan, settings: RenderSettings) -
     return _render(job, plan, settings, name, offset=0, num_slices=plan.spec.slices.fewest, labels=_queue(plan))
 
 
-def render_slice_jobset(job: JobIdentity, plan: Plan, settings: RenderSettings, slice_number: int) -> Manifest:
-    """Return the JobSet of one elastic slice."""
+def render_slice_jobset(
+    job: JobIdentity, plan: Plan, settings: RenderSettings, slice_number: int, avoids: Sequence[str] = ()
+) -> Manifest:
+    """Return the JobSet of one elastic slice, on other nodes than those to avoid."""
     name = slice_jobset(job.name, job.uid, slice_number)
     labels = _queue(plan)
     if labels and settings.elastic_workload_priority:
         labels |= {WORKLOAD_PRIORITY_LABEL: settings.elastic_workload_priority}
-    return _render(job, plan, settings, name, offset=slice_number, num_slices=1, labels=labels)
+    return _render(job, plan, settings, name, offset=slice_number, num_slices=1, labels=labels, avoids=avoids)
 
 
 def render_jobsets(job: JobIdentity, plan: Plan, settings: RenderSettings) -> list[Manifest]:
@@ -60,6 +64,7 @@ def _render(
     offset: int,
     num_slices: int,
     labels: Manifest,
+    avoids: Sequence[str] = (),
 ) -> Manifest:
     slice_labels = job_labels(job) | {SLICE_OFFSET_LABEL: str(offset)}
     manifest: Manifest = {
@@ -69,7 +74,7 @@ def _render(
             "name": name,
             "namespace": job.namespace,
             "labels": slice_labels | labels,
-            "annotations": _placement(plan.shape),
+            "annotations": _placement(plan.shape) | ({AVOIDS_ANNOTATION: " ".join(avoids)} if avoids else {}),
             "ownerReferences": owner_references(job),
         },
         "spec": {
@@ -82,7 +87,7 @@ def _render(
                     "replicas": num_slices,
                     "template": {
                         "metadata": {"labels": slice_labels},
-                        "spec": _slice_job(plan.shape, render_pod_template(job, plan, settings, slice_labels)),
+                        "spec": _slice_job(plan.shape, render_pod_template(job, plan, settings, slice_labels, avoids)),
                     },
                 }
             ],

@@ -26,8 +26,10 @@ not wait for it: heartbeats tell of the loss within seconds."""
 LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def render_pod_template(job: JobIdentity, plan: Plan, settings: RenderSettings, labels: Manifest) -> Manifest:
-    """Return the pod template of a slice's hosts."""
+def render_pod_template(
+    job: JobIdentity, plan: Plan, settings: RenderSettings, labels: Manifest, avoids: Sequence[str] = ()
+) -> Manifest:
+    """Return the pod template of a slice's hosts, which lie on other nodes than those to avoid."""
     runtime, scheduling, shape = plan.spec.runtime, plan.spec.scheduling, plan.shape
     volumes = pod_volumes(job, runtime, shape, plan.snapshots)
     return {
@@ -51,6 +53,7 @@ def render_pod_template(job: JobIdentity, plan: Plan, settings: RenderSettings, 
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             **_optional("nodeSelector", dict(shape.node_labels) | scheduling.node_selector),
+            **_optional("affinity", _keep_clear(avoids)),
             "tolerations": _tolerations(shape, scheduling),
             **_optional("topologySpreadConstraints", _spread(job, shape)),
             "containers": [_container(plan, settings, volumes)],
@@ -109,6 +112,13 @@ def _tolerations(shape: SliceShape, scheduling: Scheduling) -> list[Manifest]:
 
 def _user_toleration(toleration: Toleration) -> Manifest:
     return toleration.model_dump(by_alias=True, exclude_none=True)
+
+
+def _keep_clear(nodes: Sequence[str]) -> Manifest:
+    """Return what keeps pods from nodes: by their names, since labels need not say them."""
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}} if nodes else {}
 
 
 def _spread(job: JobIdentity, shape: SliceShape) -> list[Manifest]:

@@ -24,7 +24,7 @@ from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import run_config
 from trainingjob_operator.core.remember import read_status, write_status
-from trainingjob_operator.core.running.announce import Bulletin, list_happenings, make_bulletin
+from trainingjob_operator.core.running.announce import Bulletin, Happening, list_happenings, make_bulletin
 from trainingjob_operator.core.running.chores import (
     Chore,
     CreateBase,
@@ -156,7 +156,7 @@ class Reconciler:
             raise
         self._hub.publish(uid, make_bulletin(seen, decision, fresh))
         await self._clear(chores)
-        await self._tell(job, seen, decision, refusal)
+        await self._tell(job, list_happenings(plan, seen, decision, fresh, refusal))
         return _next_look(plan, seen, decision, fresh, now)
 
     async def _hold(self, job: Manifest, status: TrainingJobStatus, checked: Checked) -> float:
@@ -188,7 +188,7 @@ class Reconciler:
                 jobset = (
                     render_base_jobset(job, plan, settings)
                     if isinstance(chore, CreateBase)
-                    else render_slice_jobset(job, plan, settings, chore.number)
+                    else render_slice_jobset(job, plan, settings, chore.number, chore.avoids)
                 )
                 if departures := check_jobset(jobset):
                     return Trouble(Reason.REFUSED, "; ".join(departures))
@@ -213,9 +213,10 @@ class Reconciler:
                 case _:
                     assert_never(chore)
 
-    async def _tell(self, job: Manifest, seen: Observed, decision: Decision, refusal: Trouble | None) -> None:
-        for one in list_happenings(seen, decision, refusal):
-            log.info("event", namespace=seen.namespace, job=seen.name, reason=one.reason, text=one.message)
+    async def _tell(self, job: Manifest, happenings: Sequence[Happening]) -> None:
+        namespace, name = text(job, "metadata", "namespace"), text(job, "metadata", "name")
+        for one in happenings:
+            log.info("event", namespace=namespace, job=name, reason=one.reason, text=one.message)
             with suppress(ClusterUnavailableError):  # nothing depends on an event
                 await self._cluster.emit(job, warning=one.warning, reason=one.reason, message=one.message)
 

@@ -7,7 +7,7 @@ import pytest
 from tests.builders import jobset_manifest, make_plan
 from tests.scenes import Scene, fail, trained
 from trainingjob_api.protocol import Directive, Phase
-from trainingjob_operator.core.running.announce import list_happenings, make_bulletin
+from trainingjob_operator.core.running.announce import make_bulletin
 from trainingjob_operator.core.running.pods import Trouble
 
 
@@ -81,7 +81,7 @@ def test_announcements(
 ) -> None:
     at = scene()
     seen, decision = at.see(), at.decide()
-    happenings = list_happenings(seen, decision, None)
+    happenings = at.happenings()
     at.step()
     bulletin = make_bulletin(seen, decision, at.status)
 
@@ -95,12 +95,12 @@ def test_a_request_to_leave_is_told_once() -> None:
     scene.step()
     assert scene.status.phase == "Resizing"
 
-    assert list_happenings(scene.see(), scene.decide(), None) == ()
+    assert scene.happenings() == ()
 
 
 def test_a_refusal_is_told() -> None:
     scene = Scene()
-    happenings = list_happenings(scene.see(), scene.decide(), Trouble("Refused", "exceeded quota"))
+    happenings = scene.happenings(Trouble("Refused", "exceeded quota"))
 
     assert [(one.warning, one.reason, one.message) for one in happenings] == [(True, "Refused", "exceeded quota")]
 

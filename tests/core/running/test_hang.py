@@ -8,7 +8,7 @@ import pytest
 from tests.builders import make_plan
 from tests.scenes import Scene, claim, kind, lose_node, trained
 from trainingjob_api.protocol import Directive, Evidence, Phase, ProcessState, Progress
-from trainingjob_operator.core.running.announce import list_happenings, make_bulletin
+from trainingjob_operator.core.running.announce import make_bulletin
 from trainingjob_operator.core.running.decisions import Claim, EndWorld, Examine, Fail, Leave, Wait
 from trainingjob_operator.core.running.hang import seconds_left
 from trainingjob_operator.core.running.reasons import Reason
@@ -219,9 +219,9 @@ def test_hosts_are_asked_once_and_the_job_tells_so() -> None:
     seen, decision = scene.see(), scene.decide()
 
     bulletin = make_bulletin(seen, decision, scene.status)
-    first = list_happenings(seen, decision, None)
+    first = scene.happenings()
     scene.step()
-    again = list_happenings(scene.see(), scene.decide(), None)
+    again = scene.happenings()
 
     assert (bulletin.directive, bulletin.examine) == (Directive.TRAIN, True)
     assert [(one.reason, one.warning) for one in first] == [("Examining", False)]

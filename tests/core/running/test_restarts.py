@@ -21,6 +21,11 @@ from trainingjob_operator.core.running.restarts import (
 from trainingjob_operator.core.running.times import format_time
 
 
+def elastic(**fields: object) -> Plan:
+    """Return a plan of a job that trains on, on all its nodes, whichever of them fails."""
+    return make_plan(elastic={"badNodes": "report", **fields})
+
+
 def crash(scene: Scene) -> Decision:
     """Let host 1 of slice 1 fail in its own words each time; what remains comes to idle."""
     assert scene.status.world
@@ -40,7 +45,7 @@ def try_again(scene: Scene, *, save: bool = False) -> Scene:
 
 def failing(plan: Plan | None = None, *, times: int = 1) -> Scene:
     """Return a job after so many failures in a row."""
-    scene = Scene(plan=plan or make_plan()).form(0, 1)
+    scene = Scene(plan=plan or elastic()).form(0, 1)
     for number in range(times):
         crash(try_again(scene) if number else scene)
     return scene
@@ -104,7 +109,7 @@ def test_what_is_lost_or_planned_after_failures_pauses_nothing() -> None:
 
 
 def test_too_many_failures_without_a_saved_step_are_the_end() -> None:
-    scene = try_again(failing(make_plan(elastic={"maxRestartsWithoutCommit": 2}), times=2))
+    scene = try_again(failing(elastic(maxRestartsWithoutCommit=2), times=2))
 
     last = crash(scene)
 
@@ -118,7 +123,7 @@ def test_too_many_failures_without_a_saved_step_are_the_end() -> None:
 
 
 def test_lost_nodes_are_no_failures_in_a_row() -> None:
-    scene = Scene(plan=make_plan(elastic={"maxRestartsWithoutCommit": 1})).form(0, 1)
+    scene = Scene(plan=elastic(maxRestartsWithoutCommit=1)).form(0, 1)
     for _ in range(5):
         drop_pod(scene, 1, 1)
         assert isinstance(scene.step(), Claim)
@@ -159,7 +164,7 @@ def test_jobs_that_fail_together_come_back_apart() -> None:
 def test_the_budget_is_exact(limit: int, saves: list[bool]) -> None:
     """The job fails at the very failure that the rules name: never before, never after."""
     whole = 6
-    scene = Scene(plan=make_plan(elastic={"maxRestarts": whole, "maxRestartsWithoutCommit": limit})).form(0, 1)
+    scene = Scene(plan=elastic(maxRestarts=whole, maxRestartsWithoutCommit=limit)).form(0, 1)
     in_a_row = counted = 0
     for saved in saves:
         try_again(scene, save=saved)

@@ -12,7 +12,7 @@ from trainingjob_api.protocol import Damage, Phase, Progress
 from trainingjob_api.status import Condition, TrainingJobStatus
 from trainingjob_api.world import Span
 from trainingjob_operator.core.running import goodput, lineage
-from trainingjob_operator.core.running.announce import list_happenings, make_bulletin
+from trainingjob_operator.core.running.announce import make_bulletin
 from trainingjob_operator.core.running.conditions import KNOWN
 from trainingjob_operator.core.running.status import blocked_status, invalid_status
 from trainingjob_operator.core.running.times import format_time
@@ -354,15 +354,14 @@ def test_a_damaged_checkpoint_is_told_once_when_it_is_known_what_was_taken_inste
     scene.step()
     damage = (Damage(step=20, message="data/0 differs"),)
     scene.train(step=10, restored=10, damaged=damage)
-    seen, decision = scene.see(), scene.decide()
-    first = list_happenings(seen, decision, None)
+    first = scene.happenings()
     scene.step()
 
     assert [(one.warning, one.reason, one.message) for one in first] == [
         (True, "CheckpointDamaged", "step 20 was skipped: data/0 differs")
     ]
-    assert list_happenings(scene.see(), scene.decide(), None) == ()
-    assert list_happenings(Scene().see(), Scene().decide(), None) == ()
+    assert scene.happenings() == ()
+    assert Scene().happenings() == ()
 
 
 def test_hosts_hear_how_the_job_ended() -> None:

@@ -21,7 +21,7 @@ def crash(scene: Scene, **more: object) -> Decision:
 
 
 def test_the_same_failure_at_the_same_step_twice_is_the_end() -> None:
-    scene = trained()
+    scene = trained(plan=make_plan(elastic={"badNodes": "report"}))
     assert isinstance(crash(scene, step=12), Claim)
     assert isinstance(crash(scene, step=13), Claim)
 
@@ -46,13 +46,13 @@ def test_the_same_failure_before_any_step_twice_is_the_end() -> None:
 
 
 def test_being_killed_twice_at_the_same_step_is_no_proof() -> None:
-    scene = trained()
+    scene = trained(plan=make_plan(elastic={"badNodes": "report"}))
     for _ in range(3):
         assert isinstance(crash(scene, step=12, reason=FailureReason.KILLED, signal="SIGKILL"), Claim)
 
 
 def test_too_many_failures_are_the_end() -> None:
-    scene = Scene(plan=make_plan(elastic={"maxRestarts": 2})).form(0, 1)
+    scene = Scene(plan=make_plan(elastic={"maxRestarts": 2, "badNodes": "report"})).form(0, 1)
     assert isinstance(crash(scene, step=11), Claim)
     assert isinstance(crash(scene, step=12), Claim)
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from trainingjob_api.protocol import Directive
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.bad_nodes import ENOUGH, describe_bad_node
 from trainingjob_operator.core.running.decisions import (
     Claim,
     Decision,
@@ -59,12 +61,20 @@ def describe_outcome(status: TrainingJobStatus) -> str:
     return f"{verdict.type}: {verdict.reason}: {verdict.message}"[:2048] if verdict else "Ended"
 
 
-def list_happenings(seen: Observed, decision: Decision, refusal: Trouble | None) -> tuple[Happening, ...]:
+def list_happenings(
+    plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus, refusal: Trouble | None
+) -> tuple[Happening, ...]:
     """Return the events of one step, for people; nothing depends on them."""
     happenings = [Happening(refusal.reason, refusal.message, warning=True)] if refusal else []
     end = end_of(decision)
     if end is not None and not end.planned:
         happenings.append(Happening(end.cause.reason, end.cause.message, warning=True))
+    known = {one.node: one.faults for one in seen.status.nodes}
+    happenings += [
+        Happening(Reason.BAD_NODE, describe_bad_node(plan, seen, one), warning=True)
+        for one in written.nodes
+        if one.faults >= ENOUGH and one.faults > known.get(one.node, 0)
+    ]
     match decision:
         case Claim(world, why):
             slices = ", ".join(str(number) for number in world.slices)

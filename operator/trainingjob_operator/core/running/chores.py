@@ -5,10 +5,12 @@ node is away, its replacement is tied to it, and the Job waits longer for each p
 worlds and the lineage make it safe to be quicker: a twin on a node that comes back can join nothing and spoil nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.decisions import Decision, EndWorld, Expire, Fail, Succeed
+from trainingjob_operator.core.running.bad_nodes import find_avoided
+from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Expire, Fail, Succeed
 from trainingjob_operator.core.running.observe import ChildJob, JobSet, Observed
 from trainingjob_operator.core.running.pods import Pod
 
@@ -20,9 +22,10 @@ class CreateBase:
 
 @dataclass(frozen=True)
 class CreateSlice:
-    """Create the JobSet of one elastic slice."""
+    """Create the JobSet of one elastic slice, on other nodes than those."""
 
     number: int
+    avoids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,11 @@ def list_chores(plan: Plan, seen: Observed, decision: Decision) -> tuple[Chore, 
     if plan.spec.suspend:
         is_saved = seen.world is None or isinstance(decision, EndWorld)
         return tuple(DeleteJobSet(jobset) for jobset in _own(seen)) if is_saved else ()
-    return (*_children(plan, seen), *_repairs(seen))
+    world = decision.world if isinstance(decision, Claim) else seen.world
+    return (*_children(plan, seen, world.slices if world else ()), *_repairs(seen))
 
 
-def _children(plan: Plan, seen: Observed) -> tuple[Chore, ...]:
+def _children(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[Chore, ...]:
     """Return what makes the JobSets those that the job wants now."""
     base = seen.base
     if base is None:
@@ -71,17 +75,20 @@ def _children(plan: Plan, seen: Observed) -> tuple[Chore, ...]:
     others = [jobset for jobset in _own(seen) if jobset.name != base.name]
     if base.suspended:  # evicted, or not admitted: what runs above the minimum goes too
         return tuple(DeleteJobSet(jobset) for jobset in others)
-    unwanted = [jobset for jobset in others if jobset.slices.start not in elastic and not _is_in_world(seen, jobset)]
+    avoided = find_avoided(plan, seen, seen.status.nodes)
+    idle = [jobset for jobset in others if jobset.slices.start not in training]  # others leave their world first
+    unwanted = [one for one in idle if one.slices.start not in elastic or _is_misplaced(seen, one, avoided)]
     away = tuple(DeleteJobSet(jobset) for jobset in _own(seen) if jobset.failed or jobset in unwanted)
     if not all(one.is_placed for one in seen.slices[: len(base.slices)]):
         return away
     missing = [number for number in elastic if seen.find_jobset(seen.slices[number].jobset) is None]
-    return (*away, *(CreateSlice(number) for number in missing))
+    return (*away, *(CreateSlice(number, tuple(sorted(avoided))) for number in missing))
 
 
-def _is_in_world(seen: Observed, jobset: JobSet) -> bool:
-    """Return whether a JobSet's slices train now: the world leaves them before they go."""
-    return seen.world is not None and any(number in jobset.slices for number in seen.world.slices)
+def _is_misplaced(seen: Observed, jobset: JobSet, avoided: frozenset[str]) -> bool:
+    """Return whether a slice lies on a node that is to be avoided, or waits for another than one that no longer is."""
+    one = seen.slices[jobset.slices.start]
+    return bool(one.nodes & avoided) or not (one.is_placed or jobset.avoids <= avoided)
 
 
 def _repairs(seen: Observed) -> tuple[Chore, ...]:

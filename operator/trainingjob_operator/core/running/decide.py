@@ -13,6 +13,7 @@ from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Cause
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running import goodput
+from trainingjob_operator.core.running.bad_nodes import count_faults, leave_out
 from trainingjob_operator.core.running.decisions import (
     Claim,
     Decision,
@@ -120,7 +121,7 @@ def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
     if seen.status.world is None and (broken := find_broken_standby(plan, seen)):
         return broken
     ready = [one for one in seen.slices if one.is_ready(_window(plan)) and one.has_standbys]
-    chosen = choose_slices(plan, ready)
+    chosen = choose_slices(plan, leave_out(plan, seen, ready, seen.status.nodes))
     if not chosen:
         return Wait(*_too_few(plan, ready))
     hold = hold_back(seen, seen.status.restarts, now)
@@ -141,7 +142,8 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
     `end` is None where the world left as it was asked to.
     """
     ready = [one for one in seen.slices if one.is_ready(_window(plan))]
-    chosen = choose_slices(plan, ready, keep=_current(seen))
+    sound = leave_out(plan, seen, ready, count_faults(seen, end, now))
+    chosen = choose_slices(plan, sound, keep=_current(seen))
     end = end or End(_cause_of_change(plan, seen, chosen), planned=True)
     if plan.spec.suspend:
         return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
@@ -202,6 +204,9 @@ def _find_returned(plan: Plan, seen: Observed) -> list[int]:
         return []
     current = set(_current(seen))
     able = [one for one in seen.slices if one.is_ready(_window(plan)) and one.has_standbys]
+    sound = leave_out(plan, seen, able, seen.status.nodes)
+    # What trains now stays in the reckoning: without it, nothing would be larger than this world.
+    able = [one for one in able if one in sound or one.number in current]
     chosen = {one.number for one in choose_slices(plan, able, keep=tuple(current))}
     return sorted(chosen - current) if chosen > current else []
 

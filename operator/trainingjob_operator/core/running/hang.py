@@ -139,4 +139,5 @@ def _end(
         "node": member.node,
         "log": clue.stack if clue else "",
     }
-    return End(cause.model_copy(update=named), counted=True, ago=still)
+    alone = any(item.seat.member.node != member.node for item in placed)
+    return End(cause.model_copy(update=named), counted=True, ago=still, alone=alone)

@@ -24,13 +24,17 @@ NOT_ITS_FAULT = frozenset({0, 137, 143, 255})
 
 @dataclass(frozen=True)
 class End:
-    """How a world ended. `counted`: against `maxRestarts`. `planned`: it was asked to. `ago`: seconds since."""
+    """How a world ended. `counted`: against `maxRestarts`. `planned`: it was asked to. `ago`: seconds since.
+
+    `alone`: nothing is known to have gone wrong on any other node than the cause's, though the world has others.
+    """
 
     cause: Cause
     counted: bool = False
     planned: bool = False
     fatal: bool = False
     ago: float = 0.0
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,9 @@ def judge(placed: Sequence[Placed], window: float) -> Health:
 def _broke(end: End, placed: Sequence[Placed]) -> Broke:
     """Return the end, not longer ago than the newest step: each step needs every member."""
     steps = [item.still for item in placed if item.seat.report and item.seat.report.phase is Phase.TRAINING]
-    return Broke(replace(end, ago=min(end.ago, *steps)) if steps else end)
+    failed = {item.seat.member.node for item in placed if _is_primary(item)}
+    others = {item.seat.member.node for item in placed} - failed
+    return Broke(replace(end, ago=min([end.ago, *steps]), alone=failed == {end.cause.node} and bool(others)))
 
 
 def describe_failure(failure: Failure) -> str:

@@ -12,7 +12,7 @@ from trainingjob_api.protocol import Failure
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
 from trainingjob_operator.core.manifests import Children, Manifest, condition, dig, items, number, owner_uid, text
-from trainingjob_operator.core.names import SLICE_OFFSET_LABEL, base_jobset, slice_jobset
+from trainingjob_operator.core.names import AVOIDS_ANNOTATION, SLICE_OFFSET_LABEL, base_jobset, slice_jobset
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running import lineage, seats
 from trainingjob_operator.core.running.hearing import Hearing, News
@@ -78,6 +78,11 @@ class Slice:
         return all(host.pod is not None and host.pod.node != "" for host in self.hosts)
 
     @property
+    def nodes(self) -> frozenset[str]:
+        """Return the nodes that its hosts have."""
+        return frozenset(host.pod.node for host in self.hosts if host.pod and host.pod.node)
+
+    @property
     def is_coming(self) -> bool:
         """Return whether it is placed and nothing is known to hold it up."""
         return self.is_placed and all(
@@ -102,6 +107,9 @@ class JobSet:
     deleting: bool
     suspended: bool
     failed: bool
+    avoids: frozenset[str] = frozenset()
+    """Nodes that its pods must not lie on."""
+    created: str = ""
 
 
 @dataclass(frozen=True)
@@ -279,6 +287,8 @@ def _read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
         deleting=bool(dig(manifest, "metadata", "deletionTimestamp")),
         suspended=dig(manifest, "spec", "suspend") is True,
         failed=condition(manifest, "Failed").get("status") == "True",
+        avoids=frozenset(text(manifest, "metadata", "annotations", AVOIDS_ANNOTATION).split()),
+        created=text(manifest, "metadata", "creationTimestamp"),
     )
 
 

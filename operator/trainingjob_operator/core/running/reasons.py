@@ -48,6 +48,7 @@ class Reason(StrEnum):
     AGENT_RESTARTED = "AgentRestarted"
     HOST_SILENT = "HostSilent"
     HUNG_HOST = "HungHost"
+    BAD_NODE = "BadNode"
     MEMBERS_CHANGED = "MembersChanged"
     RESIZED = "Resized"
     CHECKPOINT_DAMAGED = "CheckpointDamaged"

@@ -11,6 +11,7 @@ from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running import attempts as lives
 from trainingjob_operator.core.running import goodput
+from trainingjob_operator.core.running.bad_nodes import count_faults
 from trainingjob_operator.core.running.conditions import KNOWN, Conditions, Wanted, describe_conditions, set_conditions
 from trainingjob_operator.core.running.decisions import Claim, Decision, Wait, end_of
 from trainingjob_operator.core.running.display import describe_plan, describe_sizes, display
@@ -71,6 +72,7 @@ def next_status(
             "checkpoint": find_checkpoint(seen, now),
             # The last end of a failed job is followed by no restart.
             "restarts": count_restarts(seen, end, now) if situation.bucket else old.restarts,
+            "nodes": count_faults(seen, end, now),
             "waiting": begin_waiting(plan, seen, end, now) if end else go_on_waiting(plan, seen, now),
             "attempts": attempts,
             "start_time": old.start_time or (None if is_waiting_to_start else format_time(now)),

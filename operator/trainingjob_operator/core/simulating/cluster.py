@@ -62,7 +62,7 @@ class Place:
             slice=self.number,
             host=0,
             address=f"host-{self.number}",
-            node=f"node-{self.number}",
+            node=f"node-{self.number}-{self.incarnation}",  # a lost one comes back repaired, or another does
             node_ready=self.lost is None or now < self.lost + NODE_SECONDS,
             phase="Running" if runs else "Pending",
             created=f"{self.incarnation:08}",

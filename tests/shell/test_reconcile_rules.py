@@ -1,0 +1,88 @@
+"""What the rules about nodes and saved steps come to, over whole lives in a small cluster."""
+
+from tests.fake_cluster import Node
+from tests.simulation import Simulation
+from trainingjob_api.status import Restarts
+
+
+async def crash_twice(sim: Simulation, node: str) -> None:
+    """Let two worlds end for a node, each after it saved a step."""
+    await sim.run_until_step(5)
+    sim.crash_child(node, "ValueError: bad")
+    await sim.run(2)
+    await sim.run_until_step(10)
+    sim.crash_child(node, "ValueError: worse")
+    await sim.run(2)
+
+
+async def test_a_slice_leaves_a_node_that_ended_two_worlds() -> None:
+    sim = Simulation(total=200)
+    sim.cluster.nodes |= {f"node-2-{host}": Node(f"node-2-{host}", 2) for host in (0, 1)}
+
+    await crash_twice(sim, "node-1-0")
+    assert sim.status.world
+    assert sim.status.world.slices == (0,)
+    await sim.run(60)
+
+    assert sim.status.display.slices == "2/2"
+    assert {pod["spec"]["nodeName"] for pod in sim.cluster.all("Pod")} == {
+        "node-0-0",
+        "node-0-1",
+        "node-2-0",
+        "node-2-1",
+    }
+    assert [reason for _, reason, _ in sim.cluster.events if reason == "BadNode"] == ["BadNode"]
+    assert sim.status.restarts == Restarts(total=2, counted=2)
+
+
+async def test_where_there_is_no_other_node_the_slice_takes_the_bad_one_back() -> None:
+    sim = Simulation(total=900)
+
+    await crash_twice(sim, "node-1-0")
+    await sim.run(500)
+    assert sim.status.display.slices == "1/2"
+    await sim.run(150)
+
+    assert sim.status.display.slices == "2/2"
+    assert sim.status.nodes == ()
+
+
+async def lose_all_after_the_claim(sim: Simulation) -> int:
+    """Lose the operator before a new world has restored, and all hosts after it saved; return that world's number."""
+    world = sim.status.world
+    assert world
+    while {child.world.generation for a in sim.agents.values() if (child := a.active()) and child.world} != {
+        world.generation
+    }:
+        await sim.tick()
+    sim.operator_up = False
+    await sim.run(15)
+    for node in sim.cluster.nodes:
+        sim.kill_node(node)
+    await sim.run(1)
+    for node in sim.cluster.nodes:
+        sim.restore_node(node)
+    sim.restart_operator()
+    while sim.status.world and sim.status.world.generation == world.generation:
+        await sim.tick()
+    return world.generation
+
+
+async def test_what_worlds_saved_that_were_lost_with_the_operator_is_never_trained_again() -> None:
+    sim = Simulation(total=60)
+    await sim.run_until_step(5)
+    sim.crash_child("node-0-0", "ValueError: bad")
+    await sim.run(1)
+    lost = []
+
+    for _ in range(2):
+        lost.append(await lose_all_after_the_claim(sim))
+        restored = max(sim.commits)[1]
+        attempt = next(one for one in sim.status.attempts if one.generation == lost[-1])
+        assert (attempt.first_step, attempt.last_step) == (None, None), "nobody heard how far it came"
+    await sim.run(300, until="Succeeded")
+
+    assert not {span.generation for span in sim.status.lineage} & set(lost)
+    saved = {generation: max(step for g, step in sim.commits if g == generation) for generation in lost}
+    assert saved[lost[0]] < saved[lost[1]]
+    assert sim.status.attempts[-1].first_step == saved[lost[1]] == restored
