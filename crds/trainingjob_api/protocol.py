@@ -110,6 +110,12 @@ class Progress(Strict):
     dropped: float | None = Field(
         default=None, description="Share of the routers' choices that found no place. Unset: there are no routers."
     )
+    snapshot: Count | None = Field(
+        default=None, description="Newest step that is whole in this host's memory. Unset: this world has none there."
+    )
+    snapshot_seconds: float | None = Field(
+        default=None, description="For how long the newest snapshot kept training waiting. Unset: there was none."
+    )
 
 
 class Damage(Strict):

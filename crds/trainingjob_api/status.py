@@ -94,6 +94,12 @@ class ProgressStatus(Strict):
     step_seconds: float | None = Field(default=None, description="How long an optimizer step takes lately.")
     eta_seconds: int | None = Field(default=None, description="Estimated seconds to the last step.")
     evaluations: dict[str, float] = Field(default={}, max_length=8, description="Newest held-out loss by name.")
+    snapshot: int | None = Field(
+        default=None, description="Newest step that is whole in the memory of every host. Unset: there is none."
+    )
+    snapshot_seconds: float | None = Field(
+        default=None, description="For how long the newest snapshot kept the slowest host from training."
+    )
 
 
 class CheckpointStatus(Strict):

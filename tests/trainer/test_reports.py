@@ -4,7 +4,9 @@ import errno
 import json
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax.errors import JaxRuntimeError
@@ -19,6 +21,7 @@ from trainingjob_trainer.failures import TrainingError, explain, storage_error
 from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.optimizer import learning_rate
 from trainingjob_trainer.reporter import FEW_STEPS, Reporter
+from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.step import Measures
 from trainingjob_trainer.wire import Event, Start
 
@@ -115,6 +118,28 @@ def test_what_a_process_enters_is_told_before_and_what_steps_take_after_a_few(tm
     steps = [line.progress for line in lines if line.progress]
     assert [one.typical_seconds for one in steps[:-1]] == [None] * (FEW_STEPS - 1)
     assert steps[-1].typical_seconds == median(one.step_seconds for one in steps if one.step_seconds)
+
+
+def test_snapshots_are_told_once_there_are_some(tmp_path: Path) -> None:
+    start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=0)
+    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "leave": 0}
+    measures = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
+    described = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), leaf.dtype, sharding=leaf.sharding), [measures.loss])
+    snapshots: Any = Snapshots("", 5, start.world, "index", described)  # type: ignore[arg-type]
+    with (
+        (tmp_path / "events").open("wb", buffering=0) as file,
+        Reporter(start, Events(file.fileno()), tmp_path, restored=0, snapshots=snapshots) as reporter,
+    ):
+        reporter.report(1, measures)
+        snapshots.newest, snapshots.seconds = 5, 0.25
+        reporter.report(6, measures)
+
+    lines = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
+    told = [line.progress for line in lines if line.progress]
+    assert [(one.snapshot, one.snapshot_seconds) for one in told] == [(None, None), (5, 0.25)]
+    written = [json.loads(line) for line in (tmp_path / "metrics/metrics.jsonl").read_text().splitlines()]
+    assert [line.get("snapshot_seconds") for line in written] == [None, 0.25]
+    assert "snapshot" not in written[0]
 
 
 def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:

@@ -317,9 +317,9 @@ def test_a_header_that_cannot_be_written_does_not_stop_training(opened: Opened, 
 
 def test_a_host_without_a_volume_takes_none() -> None:
     snapshots = Snapshots("", 5, WORLD, DATA, describe())
-    snapshots.begin(None)
+    take(snapshots, 5)
 
-    assert (snapshots.is_due(5), snapshots.take(5, make_state(describe(), 5)), snapshots.find()) == (False, 0.0, {})
+    assert (snapshots.is_due(5), snapshots.newest, snapshots.find()) == (False, 0, {})
 
 
 HOSTS = {

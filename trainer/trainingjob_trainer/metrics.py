@@ -17,8 +17,8 @@ from trainingjob_api.protocol import Progress
 from trainingjob_api.running import Metrics
 
 LONGEST_LINE = 1 << 16
-OF_EXPERTS = ("load_balance", "dropped")
-"""Measures that a model without experts does not have."""
+NOT_OF_ALL = ("load_balance", "dropped", "snapshot", "snapshot_seconds")
+"""Measures that a model without experts does not have, or a job without snapshots."""
 
 
 class MetricsWriter:
@@ -59,7 +59,7 @@ class MetricsWriter:
         """
         if progress.step % self._every == 0 or last:
             used = {"first_slot": slots[0], "last_slot": slots[-1]}
-            absent = {name for name in OF_EXPERTS if getattr(progress, name) is None}
+            absent = {name for name in NOT_OF_ALL if getattr(progress, name) is None}
             measures = progress.model_dump(exclude={"step", "evaluations", *absent})
             self._write(progress.step, measures | used, "train")
 

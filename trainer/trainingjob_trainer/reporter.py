@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from statistics import median
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import jax
 
@@ -17,6 +17,7 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, storage_error
 from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.rows import slots_of_step
+from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.step import Measures
 from trainingjob_trainer.wire import Event, Start
 
@@ -34,9 +35,12 @@ class Reporter:
         TrainingError: the metrics folder cannot be written.
     """
 
-    def __init__(self, start: Start, events: Events, root: Path, *, restored: int) -> None:
+    def __init__(
+        self, start: Start, events: Events, root: Path, *, restored: int, snapshots: Snapshots | None = None
+    ) -> None:
         training = start.config.spec.training
         self._events = events
+        self._snapshots = snapshots
         self._tokens = training.global_batch_size * training.sequence_length
         self._last = training.steps
         self._batch_size = training.global_batch_size
@@ -92,6 +96,7 @@ class Reporter:
             evaluations=self._evaluations,
             load_balance=_read(measures.load_balance),
             dropped=_read(measures.dropped),
+            **self._describe_snapshot(),
         )
         self._newest = progress
         self._events.send(Event(progress=progress))
@@ -117,6 +122,11 @@ class Reporter:
                 self._writer.write_evaluation(step, name, loss)
         if self._newest:
             self._events.send(Event(progress=self._newest.model_copy(update={"evaluations": self._evaluations})))
+
+    def _describe_snapshot(self) -> dict[str, Any]:
+        if not (self._snapshots and self._snapshots.newest):
+            return {}
+        return {"snapshot": self._snapshots.newest, "snapshot_seconds": self._snapshots.seconds}
 
     def _write(self, writer: MetricsWriter, progress: Progress) -> None:
         try:

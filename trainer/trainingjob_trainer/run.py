@@ -65,7 +65,7 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
 
     events.send(Event(restored=checkpoints.newest, tier=checkpoints.tier))
     snapshots.begin(checkpoints.recalled)
-    with Reporter(start, events, root, restored=checkpoints.newest) as reporter:
+    with Reporter(start, events, root, restored=checkpoints.newest, snapshots=snapshots) as reporter:
         phase = train(
             state, train_step, steps, batches, indexes.train, evaluator, checkpoints, snapshots, reporter, leave
         )

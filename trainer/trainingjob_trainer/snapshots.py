@@ -55,6 +55,8 @@ class Snapshots:
         self._blocked: list[float] = []
         self.newest = 0
         """The newest step that is whole in this host's memory; 0: none of this world."""
+        self.seconds = 0.0
+        """For how long the newest snapshot kept training waiting."""
 
     def find(self) -> Kept:
         """Return the whole snapshots of this host that the world may go on from."""
@@ -78,10 +80,10 @@ class Snapshots:
         """Return whether a snapshot is to be taken after a step."""
         return bool(self._every) and step % self._every == 0
 
-    def take(self, step: int, state: State) -> float:
-        """Copy the state, which may be consumed afterwards; return for how many seconds that blocked training."""
+    def take(self, step: int, state: State) -> None:
+        """Copy the state, which may be consumed afterwards."""
         if self._room is None:
-            return 0.0
+            return
         jax.block_until_ready(state)
         began = time.monotonic()
         room = self._room.result()  # the one before is whole: so all hosts have snapshots of the same steps
@@ -93,9 +95,8 @@ class Snapshots:
             self._room = self._writer.submit(self._finish, slot, memory, step)
         else:
             self._room = self._writer.submit(self._make_room)
-        seconds = time.monotonic() - began
-        self._log(step, seconds)
-        return seconds
+        self.seconds = time.monotonic() - began
+        self._log(step, self.seconds)
 
     def wait(self) -> None:
         """Wait until the newest snapshot is whole."""

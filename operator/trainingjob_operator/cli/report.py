@@ -28,9 +28,14 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
     lines = [_headline(name, status)]
     if status.progress:
         lines.append(describe_progress(status.progress))
+    kept = []
     if status.checkpoint:
         age = span(seconds_between(status.checkpoint.time, now))
-        lines.append(f"checkpoint {status.checkpoint.step:,} {status.checkpoint.tier}, {age} ago")
+        kept.append(f"checkpoint {status.checkpoint.step:,} {status.checkpoint.tier}, {age} ago")
+    if status.progress and status.progress.snapshot is not None:
+        kept.append(f"snapshot {status.progress.snapshot:,}")
+    if kept:
+        lines.append(" · ".join(kept))
     return [*lines, *describe_attempts(status.attempts), *describe_goodput(status.goodput)]
 
 

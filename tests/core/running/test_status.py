@@ -268,6 +268,20 @@ def test_progress_follows_the_world_back_to_where_it_restored() -> None:
     assert scene.status.attempts[-1].lost_steps == 10
 
 
+def test_a_snapshot_counts_once_every_host_holds_it() -> None:
+    scene = trained()
+    for slice_number, host, snapshot, waited in ((0, 0, 10, 0.02), (0, 1, 5, 0.5), (1, 0, 10, 0.01)):
+        progress = Progress(step=12, snapshot=snapshot, snapshot_seconds=waited)
+        scene.hear(slice_number, host, progress=progress)
+    scene.step(1.0)
+    assert scene.status.progress
+    assert scene.status.progress.snapshot is None
+
+    scene.hear(1, 1, progress=Progress(step=12, snapshot=10, snapshot_seconds=0.03))
+    scene.step(1.0)
+    assert (scene.status.progress.snapshot, scene.status.progress.snapshot_seconds) == (5, 0.5)
+
+
 def test_what_went_on_from_memory_is_no_newer_checkpoint() -> None:
     scene = trained().train(step=30, committed=20)
     scene.step(1.0)

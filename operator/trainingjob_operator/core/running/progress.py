@@ -1,6 +1,7 @@
 """How far training is, and what of it survives everything: read from the reports of the committed world."""
 
 from datetime import datetime
+from typing import Any
 
 from trainingjob_api.protocol import Progress
 from trainingjob_api.status import CheckpointStatus, ProgressStatus
@@ -32,7 +33,17 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         step_seconds=newest.step_seconds,
         eta_seconds=round(max(total - newest.step, 0) * newest.step_seconds) if newest.step_seconds else None,
         evaluations=newest.evaluations or (seen.status.progress.evaluations if seen.status.progress else {}),
+        **_find_snapshot(seen),
     )
+
+
+def _find_snapshot(seen: Observed) -> dict[str, Any]:
+    """Return the newest step that every host holds a snapshot of, and what it cost; nothing where one holds none."""
+    told = [seat.report.progress if seat.report else None for seat in seen.seats]
+    kept = [one.snapshot for one in told if one and one.snapshot is not None]
+    if len(kept) < len(told):
+        return {}
+    return {"snapshot": min(kept), "snapshot_seconds": max(one.snapshot_seconds or 0.0 for one in told if one)}
 
 
 def _newest_progress(seen: Observed) -> Progress | None:  # None: no step of this world was reported
