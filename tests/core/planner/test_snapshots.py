@@ -8,7 +8,7 @@ from tests.builders import spec_manifest
 from tests.corpus.cases import load_example
 from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import predict_sizes
-from trainingjob_operator.core.planner.snapshots import COPY_RATE, SHARE, UNTIMED_STEPS
+from trainingjob_operator.core.planner.snapshots import COPY_RATE, ENOUGH, SHARE, UNTIMED_STEPS
 from trainingjob_operator.core.validation.validate import check_job
 
 MIB = 2**20
@@ -43,14 +43,25 @@ def test_an_interval_that_is_written_stays() -> None:
     assert planned.snapshots == SnapshotPlan(3, MIB)
 
 
-def test_the_interval_is_the_shortest_within_the_share_at_every_size() -> None:
-    planned = plan(load_example("h100-2-nodes")["spec"])
+@pytest.mark.parametrize(("save", "share"), [(100_000, ENOUGH), (2, SHARE)], ids=["rare saves", "frequent saves"])
+def test_the_interval_is_the_shortest_within_the_share_at_every_size(save: int, share: float) -> None:
+    spec = load_example("h100-2-nodes")["spec"]
+    planned = plan({**spec, "checkpoint": {**spec["checkpoint"], "save": {"everySteps": save}}})
 
     assert planned.snapshots
     seconds = planned.snapshots.bytes_per_host / (8 * COPY_RATE)
-    steps = [roofline.seconds for roofline in predict_sizes(planned).values()]
-    assert seconds <= SHARE * planned.snapshots.every_steps * min(steps)
-    assert seconds > SHARE * (planned.snapshots.every_steps - 1) * min(steps)
+    step = min(roofline.seconds for roofline in predict_sizes(planned).values())
+    interval = planned.snapshots.every_steps
+    assert seconds <= share * interval * step
+    assert seconds > share * (interval - 1) * step
+
+
+def test_there_are_two_between_checkpoints_where_that_is_within_the_share() -> None:
+    planned = plan(load_example("h100-2-nodes")["spec"])
+
+    assert planned.snapshots
+    assert planned.spec.checkpoint.save.every_steps == 250
+    assert planned.snapshots.every_steps == 125
 
 
 WHOLE = 12

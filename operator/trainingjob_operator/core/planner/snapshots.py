@@ -3,11 +3,12 @@
 A host copies each shard of its devices once, replicas not counted twice: parameters, and two moments in float32. While
 it is copied nothing trains, so
 
-    interval = the fewest steps with  bytes a host / rate <= SHARE x interval x seconds a step
+    interval = the fewest steps with  bytes a host / rate <= share x interval x seconds a step
 
 where a thread for each device copies at the slower of what the device sends (`Rates.host`) and what the thread writes
-(`COPY_RATE`). A step takes no less than the roofline says, so the share is rather smaller. Where no honest time of a
-step is known, as on `cpu`, the interval is `UNTIMED_STEPS`.
+(`COPY_RATE`). The share is `ENOUGH`, and up to `SHARE` where two checkpoints would not have two snapshots between them.
+A step takes no less than the roofline says, so it is rather smaller. Where no honest time of a step is known, as on
+`cpu`, the interval is `UNTIMED_STEPS`.
 """
 
 import math
@@ -24,6 +25,9 @@ from trainingjob_operator.core.planner.workload import FLOAT32, describe_workloa
 
 SHARE = 0.01
 """Of the time that training may wait for copies."""
+ENOUGH = 0.001
+"""Of the time that copies are worth. Where a job loses a slice each day, that is about what its lost steps come to, and
+both together are least (Young, 1974): `simulate` shows it."""
 COPY_RATE = 5e9
 """Bytes/s that one thread writes to a host's memory. One alone reached 8e9 on a small virtual machine."""
 UNTIMED_STEPS = 10
@@ -59,11 +63,13 @@ def measure_snapshot(spec: TrainingJobSpec, layout: Layout) -> int:
 
 
 def choose_interval(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> int:
-    """Return the fewest steps apart at which copies take no more than their share of the time."""
+    """Return how many steps apart copies are worth their time, and never take more than their share of it."""
     step = predict_step(spec, shape, layout)
     if step is None or not shape.rates.host:
         return UNTIMED_STEPS
-    return max(math.ceil(copy_seconds(spec, shape, layout) / (SHARE * step.seconds)), 1)
+    steps = copy_seconds(spec, shape, layout) / step.seconds
+    fewest, enough = (max(math.ceil(steps / share), 1) for share in (SHARE, ENOUGH))
+    return max(fewest, min(enough, spec.checkpoint.save.every_steps // 2))
 
 
 def copy_seconds(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> float:
