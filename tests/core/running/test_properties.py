@@ -1,4 +1,4 @@
-"""What holds whatever happens: one world at a time, of a size that the plan proved, of hosts that are ready, in time."""
+"""What holds whatever happens: one world at a time, of a proved size, of hosts that are ready, and in time."""
 
 from collections.abc import Sequence
 from itertools import count
