@@ -112,6 +112,24 @@ def check_history(folder: Path, first_stop: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_lost_slice_costs_no_more_steps_than_lie_between_snapshots(tmp_path: Path) -> None:
+    write_job(tmp_path, checkpoint={**TINY["checkpoint"], "save": {"everySteps": 500}, "snapshots": {"everySteps": 10}})
+
+    code, out = end(start(tmp_path, "--kill-slice", "1", "--at-step", str(STEPS // 2)))
+
+    assert code == 0, out
+    status = json.loads((tmp_path / "run/job.json").read_text())["status"]
+    before, after = status["attempts"][:2]
+    assert (after["tier"], after["slices"]) == ("ram", 1), out
+    assert after["firstStep"] % 10 == 0
+    # The newest snapshot may still have been in writing.
+    assert before["lastStep"] - after["firstStep"] == after.get("lostSteps", 0) <= 20
+    assert "from memory" in out
+    spans = [(span["first"], span.get("last", STEPS)) for span in status["lineage"]]
+    assert [step for first, last in spans for step in range(first, last + 1)] == list(range(1, STEPS + 1))
+
+
+@pytest.mark.slow
 def test_a_job_that_cannot_be_trained_fails_in_the_hosts_own_words(tmp_path: Path) -> None:
     write_job(tmp_path, data={"train": [{"name": "none", "path": "python:json", "pattern": "*.nothing"}]})
 

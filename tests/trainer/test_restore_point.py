@@ -56,6 +56,12 @@ BELONGS: dict[str, tuple[Integrity, tuple[Span, ...], bool, bool]] = {
     "of another job": (record(1, 10, "other"), (), False, False),
     "of another job, taken over": (record(9, 10, "other"), (), True, True),
     "of another job, taken over before, and not restored then": (record(1, 10, "other"), HISTORY, True, False),
+    "of another job, at a step that was restored from memory": (
+        record(7, 10, "other"),
+        (Span(generation=1, first=11, tier="ram"),),
+        True,
+        False,
+    ),
     "of another job, restored when it was taken over": (
         record(7, 10, "other"),
         (Span(generation=1, first=11),),

@@ -129,6 +129,19 @@ def test_a_snapshot_is_put_back_to_the_last_bit(layout: Layout, changes: dict[st
     ]
 
 
+def test_training_goes_on_beside_the_snapshot_that_it_went_on_from(opened: Opened) -> None:
+    consume = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
+    take(opened(WORLD), 5)
+    restored = recall(opened(NEXT)).load((1, 5))
+    assert restored is not None
+    jax.block_until_ready(consume(consume(restored)))
+
+    again = recall(opened(NEXT)).load((1, 5))
+
+    assert again is not None
+    assert read_bits(again) == read_bits(make_state(describe(), 5))
+
+
 def test_a_smaller_world_goes_on_from_the_larger_ones(opened: Opened) -> None:
     take(opened(WORLD), 5)
 

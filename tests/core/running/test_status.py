@@ -299,6 +299,16 @@ def test_what_went_on_from_memory_is_no_newer_checkpoint() -> None:
     )
 
 
+def test_a_world_reached_what_the_next_one_goes_on_from_though_it_never_said_so() -> None:
+    scene = trained()
+    fail(scene, 1, 1).step()
+    scene.train(step=13, restored=12, tier="ram", failure=None)
+    scene.step(1.0)
+
+    first, second = scene.status.attempts
+    assert (first.last_step, second.first_step, second.lost_steps) == (12, 12, 0)
+
+
 @pytest.mark.parametrize(("restored", "want"), [(0, None), (5, "durable")])
 def test_a_start_from_scratch_is_from_no_tier(restored: int, want: str | None) -> None:
     assert Scene().form(0, 1, restored=restored).status.attempts[-1].tier == want

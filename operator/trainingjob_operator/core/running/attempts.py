@@ -33,6 +33,12 @@ def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: 
         changes |= {"first_step": restored, "tier": find_tier(seats)}
         if previous and previous.last_step is not None:
             changes["lost_steps"] = max(previous.last_step - restored, 0)
+            # What is kept may be newer than what was told last.
+            attempts = (
+                *attempts[:-2],
+                previous.model_copy(update={"last_step": max(previous.last_step, restored)}),
+                current,
+            )
     if step is not None:
         changes["last_step"] = max(step, current.last_step or 0)
     has_stepped = restored is not None and step is not None and step > restored
