@@ -102,6 +102,9 @@ class Progress(Strict):
     typical_seconds: float | None = Field(
         default=None, description="Median of the seconds of the last steps. Unset: there are too few to tell."
     )
+    wait_seconds: float | None = Field(
+        default=None, description="Of these the median that this host waited for the result. Unset: too few steps."
+    )
     evaluations: dict[str, float] = Field(default={}, description="Newest held-out loss by the evaluation's name.")
     load_balance: float | None = Field(
         default=None,

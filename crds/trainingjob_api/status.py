@@ -1,8 +1,8 @@
 """The status of a TrainingJob: what the operator tells people, and what it must remember.
 
-`world`, `lineage`, `restarts`, `waiting`, `nodes`, `attempts`, `goodput`, `startTime`, `completionTime` and the
-conditions Succeeded and Failed are memory: the operator reads them back. All the rest is for people; nothing decides
-by it.
+`world`, `lineage`, `restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`, `startTime`, `completionTime`
+and the conditions Succeeded and Failed are memory: the operator reads them back. All the rest is for people; nothing
+decides by it.
 """
 
 from typing import Annotated, Literal
@@ -197,6 +197,16 @@ class Attempt(Strict):
     )
 
 
+class Straggler(Strict):
+    """A host that keeps its world: it is late to every step."""
+
+    slice: int = Field(description="Index of the slice that it is in.")
+    host: int = Field(description="Its index in that slice.")
+    node: Annotated[str, Field(max_length=253)] = Field(default="", description="The Kubernetes node that it runs on.")
+    ratio: float = Field(description="Share of each step that all others wait for it.")
+    since: Time = Field(description="When it was first found slow.")
+
+
 class Display(Strict):
     """Single values for the columns of `kubectl get`."""
 
@@ -246,6 +256,9 @@ class TrainingJobStatus(Strict):
     )
     nodes: tuple[NodeFaults, ...] = Field(
         default=(), max_length=8, description="Nodes that worlds ended for in the last day, the newest last."
+    )
+    straggler: Straggler | None = Field(
+        default=None, description="The host that all others wait for in every step. Unset: there is none."
     )
     goodput: Goodput = Field(default=Goodput(), description="How much of the time trained, and where the rest went.")
     attempts: tuple[Attempt, ...] = Field(default=(), max_length=20, description="The last 20 worlds, oldest first.")

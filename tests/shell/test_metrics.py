@@ -21,6 +21,7 @@ STATUS = {
     "goodput": {"ratio": 0.9, "seconds": {"training": 90.0, "compiling": 6.0, "starting": 4.0}},
     "checkpoint": {"step": 100, "time": "2026-11-21T12:00:10.500Z"},
     "world": {"slices": [0, 1]},
+    "straggler": {"slice": 1, "host": 0, "ratio": 0.4},
 }
 J = {"namespace": "research", "name": "llama"}
 
@@ -66,6 +67,7 @@ NUMBERS = {
     "trainingjob_loss": labelled(2.5, **J),
     "trainingjob_tokens_per_second": labelled(4100, **J),
     "trainingjob_goodput_ratio": labelled(0.9, **J),
+    "trainingjob_straggler_ratio": labelled(0.4, **J),
     "trainingjob_slices": labelled(2, **J),
     "trainingjob_checkpoint_last_commit_timestamp_seconds": labelled(START.timestamp() + 10.5, **J),
     "trainingjob_badput_seconds_total": labelled(6, cause="compiling", **J) | labelled(4, cause="starting", **J),

@@ -20,7 +20,7 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, explain, storage_error
 from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.optimizer import learning_rate
-from trainingjob_trainer.reporter import FEW_STEPS, Reporter
+from trainingjob_trainer.reporter import FEW_STEPS, MANY_STEPS, Reporter
 from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.step import Measures
 from trainingjob_trainer.wire import Event, Start
@@ -140,6 +140,44 @@ def test_snapshots_are_told_once_there_are_some(tmp_path: Path) -> None:
     written = [json.loads(line) for line in (tmp_path / "metrics/metrics.jsonl").read_text().splitlines()]
     assert [line.get("snapshot_seconds") for line in written] == [None, 0.25]
     assert "snapshot" not in written[0]
+
+
+class Clock:
+    """Seconds that pass only where a test lets them, and a loss that takes some."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.wait = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def __float__(self) -> float:
+        self.now += self.wait
+        return 2.5
+
+
+def test_how_long_steps_were_waited_for_is_told_once_there_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("trainingjob_trainer.reporter.time", clock)
+    start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=1)
+    values = {"grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "leave": 0}
+    measures: Any = Measures(clock, **{name: jnp.asarray(value) for name, value in values.items()})
+    with (
+        (tmp_path / "events").open("wb", buffering=0) as file,
+        Reporter(start, Events(file.fileno()), tmp_path, restored=0) as reporter,
+    ):
+        for step in range(1, MANY_STEPS + 2):
+            clock.now += 0.5
+            clock.wait = 0.25 if step < MANY_STEPS // 2 else 2.0
+            reporter.report(step, measures)
+
+    lines = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
+    told = [line.progress for line in lines if line.progress]
+    assert [one.wait_seconds for one in told] == [None] * (MANY_STEPS - 1) + [2.0, 2.0]
+    assert told[-1].typical_seconds == 2.5
 
 
 def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class Reporter:
         self._evaluations: dict[str, float] = {}
         self._since = time.monotonic()
         self._seconds: deque[float] = deque(maxlen=MANY_STEPS)
+        self._waits: deque[float] = deque(maxlen=MANY_STEPS)
         self._open = ExitStack()
         self._writer: MetricsWriter | None = None
         if start.process == 0:
@@ -81,10 +82,12 @@ class Reporter:
         Raises:
             TrainingError: losses have not been finite for several steps.
         """
-        loss = float(measures.loss)  # waits for the device
+        begun = time.monotonic()
+        loss = float(measures.loss)  # waits for the device, and there for all other hosts
         now = time.monotonic()
         seconds, self._since = now - self._since, now
         self._seconds.append(seconds)
+        self._waits.append(now - begun)
         progress = Progress(
             step=step,
             loss=loss if isfinite(loss) else None,
@@ -93,6 +96,7 @@ class Reporter:
             tokens_per_second=self._tokens / max(seconds, 1e-9),
             step_seconds=seconds,
             typical_seconds=median(self._seconds) if len(self._seconds) >= FEW_STEPS else None,
+            wait_seconds=median(self._waits) if len(self._waits) == MANY_STEPS else None,
             evaluations=self._evaluations,
             load_balance=_read(measures.load_balance),
             dropped=_read(measures.dropped),

@@ -9,6 +9,7 @@ from datetime import datetime
 from trainingjob_api.status import Attempt, Condition, Goodput, ProgressStatus, TrainingJobStatus
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.stragglers import describe as describe_straggler
 from trainingjob_operator.core.running.times import parse_time, seconds_between
 from trainingjob_operator.core.units import percent, plural, short, span
 
@@ -36,6 +37,8 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
         kept.append(f"snapshot {status.progress.snapshot:,}")
     if kept:
         lines.append(" · ".join(kept))
+    if status.straggler:
+        lines.append(describe_straggler(status.straggler))
     return [*lines, *describe_attempts(status.attempts), *describe_goodput(status.goodput)]
 
 

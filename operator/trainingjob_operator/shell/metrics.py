@@ -96,6 +96,12 @@ class JobCollector(Collector):
             "trainingjob_tokens_per_second", "Tokens a second over all devices.", jobs, ("progress", "tokensPerSecond")
         )
         yield _gauge("trainingjob_goodput_ratio", "Training seconds by all seconds.", jobs, ("goodput", "ratio"))
+        yield _gauge(
+            "trainingjob_straggler_ratio",
+            "Share of each step that all hosts wait for one; the status names it.",
+            jobs,
+            ("straggler", "ratio"),
+        )
         yield _slices(jobs)
         yield _last_commits(jobs)
         yield _badput(jobs)

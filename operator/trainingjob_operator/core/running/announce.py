@@ -20,6 +20,7 @@ from trainingjob_operator.core.running.decisions import (
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.stragglers import describe
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,19 @@ def list_happenings(
             happenings.append(Happening(Reason.COMPLETED, "all steps are trained and saved"))
         case Fail(reason, message):
             happenings.append(Happening(reason, message, warning=True))
-    return (*happenings, *_damages(seen))
+    return (*happenings, *_stragglers(seen, written), *_damages(seen))
 
 
 def _is_leaving(seen: Observed) -> bool:
     return seen.status.phase in ("Resizing", "Suspending")
+
+
+def _stragglers(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
+    """Return the host that the others wait for, in the step in which that became known."""
+    before, now = seen.status.straggler, written.straggler
+    if now is None or (before is not None and before.since == now.since):
+        return []
+    return [Happening(Reason.SLOW_HOST, describe(now), warning=True)]
 
 
 def _damages(seen: Observed) -> list[Happening]:

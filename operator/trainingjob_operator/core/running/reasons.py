@@ -35,6 +35,7 @@ class Reason(StrEnum):
     FEWER_SLICES = "FewerSlices"
     HOST_UNCERTAIN = "HostUncertain"
     EXAMINING = "Examining"
+    SLOW_HOST = "SlowHost"
     GROWING = "Growing"
     EDITED = "Edited"
     LEAVING = "Leaving"

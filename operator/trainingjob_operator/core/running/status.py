@@ -24,6 +24,7 @@ from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.restarts import count_restarts
 from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.running.situation import Situation, Stage, describe_situation
+from trainingjob_operator.core.running.stragglers import follow_straggler
 from trainingjob_operator.core.running.times import format_time
 from trainingjob_operator.core.running.waiting import begin_waiting, go_on_waiting
 from trainingjob_operator.core.running.writing import fit
@@ -74,6 +75,7 @@ def next_status(
             "restarts": count_restarts(seen, end, now) if situation.bucket else old.restarts,
             "nodes": count_faults(seen, end, now),
             "waiting": begin_waiting(plan, seen, end, now) if end else go_on_waiting(plan, seen, now),
+            "straggler": follow_straggler(seen.seats, old.straggler, now),
             "attempts": attempts,
             "start_time": old.start_time or (None if is_waiting_to_start else format_time(now)),
             "goodput": spent.model_copy(update={"current": situation.bucket}),
