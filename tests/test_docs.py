@@ -1,0 +1,28 @@
+"""What the documentation names exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs/what-happens-when.md"
+PRODUCERS = sorted(set(re.findall(r"`((?:tests|e2e)/[\w/]+\.py)(?:::(\w+))?`", PAGE.read_text())))
+
+
+@pytest.mark.parametrize(("path", "name"), PRODUCERS, ids=[name or path for path, name in PRODUCERS])
+def test_each_situation_is_produced_by_a_test_that_there_is(path: str, name: str) -> None:
+    assert f"def {name}(" in (ROOT / path).read_text() if name else (ROOT / path).exists()
+
+
+def test_each_situation_names_what_produces_it() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and not line.startswith("| what |")]
+
+    assert len(rows) >= 25
+    assert all(re.search(r"`(tests|e2e)/[^`]+` \|$", row) for row in rows)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
