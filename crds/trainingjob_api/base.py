@@ -1,4 +1,4 @@
-"""The base of every model: closed, frozen, camelCase outside and snake_case inside.
+"""The bases of all models: frozen, camelCase outside and snake_case inside; closed where a user writes them.
 
 Also the string types that several sections share, each with the pattern that the API server checks.
 """
@@ -20,6 +20,15 @@ class Strict(BaseModel):
         populate_by_name=True,
         strict=False,
     )
+
+
+class Open(Strict):
+    """What one side tells the other, or its later self: a field that a newer version added is passed over, not refused.
+
+    So operators and agents of neighbouring versions understand each other, and a status survives a step back.
+    """
+
+    model_config = ConfigDict(extra="ignore")
 
 
 type Axis = str

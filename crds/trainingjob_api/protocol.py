@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import Open
 from trainingjob_api.world import Count, Tier, World
 
 REPORT_PATH = "/v1/report"
@@ -47,7 +47,7 @@ class FailureReason(StrEnum):
     PEER = "Peer"  # an error that follows from another host's end; never the cause
 
 
-class Failure(Strict):
+class Failure(Open):
     """How a child ended, in the host's own words.
 
     `fatal`: the same would happen again, so the job fails at once. `path` and `value` name the field of the spec
@@ -74,7 +74,7 @@ class ProcessState(StrEnum):
     STOPPED = "stopped"  # by SIGSTOP or a debugger
 
 
-class Evidence(Strict):
+class Evidence(Open):
     """What an agent found out about its child when it was asked to: its world makes no progress.
 
     All processes of a world enter the same steps and meetings in the same order, so who has entered fewest is the one
@@ -90,7 +90,7 @@ class Evidence(Strict):
     )
 
 
-class Progress(Strict):
+class Progress(Open):
     """The newest finished optimizer step and its measures."""
 
     step: Count
@@ -121,14 +121,14 @@ class Progress(Strict):
     )
 
 
-class Damage(Strict):
+class Damage(Open):
     """A saved step that was found damaged, reported once and skipped."""
 
     step: Count
     message: str
 
 
-class HostReport(Strict):
+class HostReport(Open):
     """The state of one host, complete each time: a lost report loses nothing.
 
     `restored` and `committed` speak of the child's own generation: the step that it started from (0: from scratch) and
@@ -168,7 +168,7 @@ class Directive(StrEnum):
     FINISH = "finish"  # the job is over: write `outcome` as termination message and exit 0
 
 
-class Answer(Strict):
+class Answer(Open):
     """The operator's answer: the committed world and what to do about it."""
 
     directive: Directive
@@ -180,7 +180,7 @@ class Answer(Strict):
     report_again_seconds: float = Field(default=1.0, description="Report again this soon when nothing happens.")
 
 
-class Termination(Strict):
+class Termination(Open):
     """The termination message of a host's container that exited with 0: how the job ended, as this host knows it.
 
     `outcome` is the operator's word. It is empty where the agent ended by itself, all steps trained, because the

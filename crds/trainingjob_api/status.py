@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import BY_NAME, Strict
+from trainingjob_api.base import BY_NAME, Open
 from trainingjob_api.live import Live
 from trainingjob_api.world import Span, Tier
 
@@ -17,7 +17,7 @@ Text = Annotated[str, Field(max_length=1024)]
 Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
 
 
-class Condition(Strict):
+class Condition(Open):
     """A condition as every Kubernetes object has them."""
 
     type: Annotated[str, Field(max_length=64)] = Field(
@@ -34,7 +34,7 @@ class Condition(Strict):
     last_transition_time: Time = Field(description="When `status` last changed.")
 
 
-class SizeStatus(Strict):
+class SizeStatus(Open):
     """The plan at one number of slices."""
 
     slices: int = Field(description="At how many slices this is the plan.")
@@ -49,7 +49,7 @@ class SizeStatus(Strict):
     memory_bytes: int = Field(default=0, description="Estimated bytes a device.")
 
 
-class PlanStatus(Strict):
+class PlanStatus(Open):
     """What the spec comes to."""
 
     parameters: int = Field(description="How many numbers the model learns.")
@@ -62,7 +62,7 @@ class PlanStatus(Strict):
     )
 
 
-class WorldStatus(Strict):
+class WorldStatus(Open):
     """The committed world: no agent hears of a generation that is not written here."""
 
     generation: int = Field(description="The number of the world; each new one is higher.")
@@ -81,7 +81,7 @@ class WorldStatus(Strict):
     why: Text = Field(default="", description="What it was formed for: a loss, a return, an edit.")
 
 
-class ProgressStatus(Strict):
+class ProgressStatus(Open):
     """How far training has come, and how fast it goes."""
 
     step: int = Field(description="The newest optimizer step that is done.")
@@ -102,7 +102,7 @@ class ProgressStatus(Strict):
     )
 
 
-class CheckpointStatus(Strict):
+class CheckpointStatus(Open):
     """The newest state that survives everything."""
 
     step: int = Field(description="Newest step that is saved, hashed and announced.")
@@ -112,14 +112,14 @@ class CheckpointStatus(Strict):
     )
 
 
-class Waiting(Strict):
+class Waiting(Open):
     """A world of before that is to come back at its size, under `elastic.policy: wait`."""
 
     slices: int = Field(description="How many slices it had.")
     since: Time = Field(description="Since when they are waited for. It stays until a world makes a step again.")
 
 
-class NodeFaults(Strict):
+class NodeFaults(Open):
     """A node that worlds ended for, while the other nodes were well."""
 
     node: Annotated[str, Field(max_length=253)] = Field(
@@ -130,7 +130,7 @@ class NodeFaults(Strict):
     why: Text = Field(default="", description="How the last of those worlds ended.")
 
 
-class Restarts(Strict):
+class Restarts(Open):
     """How often training began again after a world had ended without being asked."""
 
     total: int = Field(default=0, description="All of them, lost nodes among them.")
@@ -146,7 +146,7 @@ class Restarts(Strict):
     )
 
 
-class Goodput(Strict):
+class Goodput(Open):
     """Where the time of the job's life went."""
 
     ratio: float = Field(default=0.0, description="Training seconds by all seconds since the pods were asked for.")
@@ -156,7 +156,7 @@ class Goodput(Strict):
     )
 
 
-class Cause(Strict):
+class Cause(Open):
     """What ended a world."""
 
     reason: Annotated[str, Field(max_length=64)] = Field(description="What happened, in one CamelCase word.")
@@ -173,7 +173,7 @@ class Cause(Strict):
     log: Annotated[str, Field(max_length=2048)] = Field(default="", description="What the program there wrote last.")
 
 
-class Attempt(Strict):
+class Attempt(Open):
     """One world's life."""
 
     generation: int = Field(description="The generation of the world that it was.")
@@ -197,7 +197,7 @@ class Attempt(Strict):
     )
 
 
-class Straggler(Strict):
+class Straggler(Open):
     """A host that keeps its world: it is late to every step."""
 
     slice: int = Field(description="Index of the slice that it is in.")
@@ -207,7 +207,7 @@ class Straggler(Strict):
     since: Time = Field(description="When it was first found slow.")
 
 
-class Display(Strict):
+class Display(Open):
     """Single values for the columns of `kubectl get`."""
 
     slices: Annotated[str, Field(max_length=16)] = Field(default="", description="Training and wanted: `3/4`.")
@@ -227,7 +227,7 @@ class Display(Strict):
     reason: Annotated[str, Field(max_length=128)] = Field(default="", description="Why the status is what it is.")
 
 
-class TrainingJobStatus(Strict):
+class TrainingJobStatus(Open):
     """The observed state of a TrainingJob."""
 
     observed_generation: int = Field(default=0, description="The spec's generation that was last acted on.")

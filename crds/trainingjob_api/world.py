@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import Open, Strict
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.learning import Remat
 from trainingjob_api.live import Live, with_live
@@ -107,7 +107,7 @@ class RunConfig(Strict):
         raise KeyError(f"no layout for {num_slices} slices")
 
 
-class Member(Strict):
+class Member(Open):
     """One host of a world. `process` is its JAX process id: dense, slice by slice, host by host."""
 
     process: Count
@@ -119,7 +119,7 @@ class Member(Strict):
     node: str = ""
 
 
-class Span(Strict):
+class Span(Open):
     """Steps that one generation trained in the job's committed history.
 
     `first` is the first step after the one it restored; `last` is None while a later generation has not yet restored.
@@ -134,7 +134,7 @@ class Span(Strict):
     )
 
 
-class World(Strict):
+class World(Open):
     """The hosts that train together, what they were formed for, and which saved steps they may build on.
 
     `layout`, `remat`, `snapshots` and `live` hold for all its hosts, whatever their pods were made with: the program is

@@ -5,7 +5,7 @@ import pytest
 from tests.builders import NAME, NAMESPACE, UID
 from tests.simulation import Simulation
 from trainingjob_api.protocol import Directive
-from trainingjob_operator.core.names import base_jobset, config_map
+from trainingjob_operator.core.names import base_jobset, config_map, slice_jobset
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell import reconcile
 from trainingjob_operator.shell.ports import Caller, ConflictError, ForbiddenError, Manifest
@@ -205,6 +205,21 @@ async def test_a_new_certificate_authority_reaches_the_pods() -> None:
     stored = sim.cluster.objects["ConfigMap", config_map(NAME, UID)]
     assert stored["data"]["ca.crt"] == "pem and a new one"
     assert sim.cluster.writes.count("apply ConfigMap") == 2
+
+
+async def test_a_job_keeps_its_image_when_the_operator_comes_with_another() -> None:
+    sim = Simulation(total=900)
+    await sim.run_until_step(5)
+    upgraded = RenderSettings("newer-image", "https://here", "pem")
+    sim.reconciler = Reconciler(sim.cluster, sim.hub, lambda: upgraded, sim.time.now)
+    elastic = slice_jobset(NAME, UID, 1)
+
+    await sim.cluster.delete(sim.cluster.objects["JobSet", elastic])
+    await sim.run(30)
+
+    (job,) = sim.cluster.objects["JobSet", elastic]["spec"]["replicatedJobs"]
+    (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "image"
 
 
 async def test_an_ended_job_is_deleted_in_time() -> None:

@@ -8,7 +8,7 @@ what was done and does the rest. Nothing is kept in memory that a new operator c
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 from weakref import WeakValueDictionary
@@ -178,6 +178,8 @@ class Reconciler:
         """Create what is missing; return in which words the API server refused it."""
         job = JobIdentity(name=seen.name, namespace=seen.namespace, uid=seen.uid)
         settings = self._settings()
+        if seen.base is not None and seen.base.image:  # all hosts of a job run one program, whatever is installed now
+            settings = replace(settings, trainer_image=seen.base.image)
         wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice))]
         try:
             if wanted or seen.base is not None:

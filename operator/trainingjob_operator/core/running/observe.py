@@ -110,6 +110,8 @@ class JobSet:
     avoids: frozenset[str] = frozenset()
     """Nodes that its pods must not lie on."""
     created: str = ""
+    image: str = ""
+    """What its pods run."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,14 @@ def _read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
         failed=condition(manifest, "Failed").get("status") == "True",
         avoids=frozenset(text(manifest, "metadata", "annotations", AVOIDS_ANNOTATION).split()),
         created=text(manifest, "metadata", "creationTimestamp"),
+        image=_read_image(manifest),
     )
+
+
+def _read_image(jobset: Manifest) -> str:
+    job = next(items(jobset, "spec", "replicatedJobs"), {})
+    pod = dig(job, "template", "spec", "template")
+    return text(next(items(pod, "spec", "containers"), {}), "image")
 
 
 def _read_job(manifest: Manifest) -> ChildJob | None:  # None: it stands for no slice

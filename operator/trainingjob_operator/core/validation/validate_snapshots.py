@@ -60,4 +60,8 @@ def _find_ways_out(
     yield "null (no snapshots)"
 
 
-RULES = (HardwareRule((*READS, "checkpoint.snapshots", "runtime.resources.memory"), check_host_memory),)
+RULES = (
+    HardwareRule(
+        (*READS, "checkpoint.snapshots", "checkpoint.save.everySteps", "runtime.resources.memory"), check_host_memory
+    ),
+)

@@ -1,0 +1,67 @@
+"""Neighbouring versions understand each other: what one added, the other passes over, except where that is unsafe."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from tests.builders import make_report
+from trainingjob_api.live import Live
+from trainingjob_api.protocol import Answer, Directive, HostReport
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.world import Layout, Span, World
+from trainingjob_operator.core.remember import read_status
+
+WORLD: dict[str, Any] = {
+    "generation": 3,
+    "jobUid": "u",
+    "coordinator": "10.0.0.1:5000",
+    "members": [{"process": 0, "slice": 0, "host": 0, "pod": "p", "podUid": "q", "address": "a", "newer": 1}],
+    "lineage": [{"generation": 1, "first": 1, "last": 10, "newer": 1}],
+    "newer": 1,
+}
+MESSAGES: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
+    "a report": (
+        HostReport,
+        {**make_report(progress={"step": 1, "newer": 1}).model_dump(mode="json", by_alias=True), "newer": 1},
+    ),
+    "an answer": (Answer, {"directive": Directive.TRAIN, "world": WORLD, "newer": 1}),
+    "a world": (World, WORLD),
+}
+LAYOUT: dict[str, Any] = {
+    "numSlices": 1,
+    "hostsPerSlice": 1,
+    "devicesPerHost": 1,
+    "ici": {},
+    "dcn": {},
+    "rowsPerShard": 1,
+    "accumulation": 1,
+    "paddingRows": 0,
+}
+UNSAFE: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
+    "a layout, by which programs are made": (Layout, LAYOUT),
+    "values of the spec": (Live, {"steps": 1, "save": {}, "keep": {}}),
+}
+
+
+@pytest.mark.parametrize(("model", "message"), MESSAGES.values(), ids=MESSAGES.keys())
+def test_what_a_newer_version_added_is_passed_over(model: type[BaseModel], message: dict[str, Any]) -> None:
+    assert "newer" not in model.model_validate(message).model_dump_json()
+
+
+@pytest.mark.parametrize(("model", "message"), UNSAFE.values(), ids=UNSAFE.keys())
+def test_what_must_be_done_as_it_is_said_is_refused_where_it_is_not_known(
+    model: type[BaseModel], message: dict[str, Any]
+) -> None:
+    model.model_validate(message)
+    with pytest.raises(ValidationError):
+        model.model_validate({**message, "newer": 1})
+
+
+def test_an_operator_of_the_version_before_keeps_its_memory() -> None:
+    lineage = [{"generation": 1, "first": 1, "newer": 1}]
+
+    status = read_status({"status": {"lineage": lineage, "restarts": {"total": 2, "newer": 1}, "newer": 1}})
+
+    assert status == TrainingJobStatus(lineage=(Span(generation=1, first=1),), restarts=status.restarts)
+    assert status.restarts.total == 2
