@@ -171,9 +171,10 @@ def test_a_world_goes_on_from_memory_and_hands_it_to_a_host_that_came_anew(
 
     history = (Span(generation=1, first=1, last=shrunk_at), Span(generation=2, first=shrunk_at + 1, tier="ram"))
     grown = crew.start(config, make_world(3, 2, history), programs, memory)
-    for trainer in grown:
+    for trainer in grown:  # neither makes a step without the other
         trainer.wait_for_step(grown_at + 5)
         assert (trainer.restored, trainer.tier) == (grown_at, "ram")
+    for trainer in grown:
         trainer.kill()
 
     num_steps = grown_at + 4
