@@ -82,14 +82,19 @@ def test_processes_enter_the_same_in_the_same_order_and_tell_where_they_stand(
         trainer.wait_for_step(3)
 
     trainers[1].process.send_signal(signal.SIGSTOP)
-    trainers[0].process.send_signal(signal.SIGUSR1)
-    wait_for(lambda: "in train\n" in find_stacks(trainers[0].log))
+    wait_for(lambda: "in train\n" in ask_for_stacks(trainers[0]))
     trainers[1].process.send_signal(signal.SIGCONT)
     trainers[0].wait_for_step(max(trainers[0].losses) + 3)
 
     first, second = ([event.entered for event in trainer.events if event.entered] for trainer in trainers)
     assert first[: len(second)] == second[: len(first)]
     assert first[first.index("the barrier `ready`") + 1 :][:3] == ["step 1", "step 2", "step 3"]
+
+
+def ask_for_stacks(trainer: Trainer) -> str:
+    """Return what was dumped so far, and ask for one more dump: a line of the log may stand in the middle of one."""
+    trainer.process.send_signal(signal.SIGUSR1)
+    return find_stacks(trainer.log)
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
