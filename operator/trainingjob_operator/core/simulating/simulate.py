@@ -7,6 +7,7 @@ formed: how long that takes follows from the rules themselves, from silence to c
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
@@ -15,7 +16,7 @@ from trainingjob_operator.core.planner.survival import slices_to_spare
 from trainingjob_operator.core.running.decide import decide
 from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Fail, Leave, Succeed, Wait
 from trainingjob_operator.core.running.hearing import Hearing
-from trainingjob_operator.core.running.observe import Observed, lay_together
+from trainingjob_operator.core.running.observe import JobSet, Observed, lay_together
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.status import next_status
 from trainingjob_operator.core.simulating.cluster import HEARTBEAT, JOB, NAMESPACE, UID, Place, make_jobsets, make_slice
@@ -134,13 +135,16 @@ class Life:
         """Return the newest step that is saved, or that the world at work has made."""
         return self.training.at(self.now).step if self.training else self.saved
 
+    @cached_property
+    def _jobsets(self) -> tuple[JobSet, ...]:
+        slices = self.plan.spec.slices
+        return make_jobsets(slices.fewest, slices.most)
+
     def _see(self) -> Observed:
         pods = tuple(place.pod(self.now) for place in self.places)
         heard = {place.pod_uid: place.news(self.now, self.training) for place in self.places}
         news = {uid: one for uid, one in heard.items() if one}
-        slices = self.plan.spec.slices
-        jobsets = make_jobsets(slices.fewest, slices.most)
-        names = [jobset.name for jobset in jobsets for _ in jobset.slices]
+        names = [jobset.name for jobset in self._jobsets for _ in jobset.slices]
         announced = self.now - self.training.formed if self.training else 0.0
         return lay_together(
             self.plan,
@@ -149,7 +153,7 @@ class Life:
             Hearing(news, listening=self.now, announced=announced),
             generation=1,
             pods=pods,
-            jobsets=jobsets,
+            jobsets=self._jobsets,
             jobs=(),
             slices=tuple(make_slice(pod, news, name) for pod, name in zip(pods, names, strict=True)),
         )
