@@ -104,6 +104,14 @@ def wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def read_history(root: Path, *lasts: int) -> dict[int, float]:
+    """Return the losses by step of generations 1, 2 and so on, each up to its last step that counts."""
+    curve = read_curve(root)
+    firsts = (1, *(last + 1 for last in lasts))
+    spans = [range(first, last + 1) for first, last in zip(firsts, lasts, strict=False)]
+    return {step: curve[generation, step] for generation, span in enumerate(spans, 1) for step in span}
+
+
 @pytest.mark.slow
 def test_a_killed_world_is_followed_on_fewer_and_then_on_more_processes(
     crew: Crew, root: Path, text: Path, programs: Path
@@ -138,12 +146,8 @@ def test_a_killed_world_is_followed_on_fewer_and_then_on_more_processes(
     for trainer in grown:
         trainer.kill()
 
-    num_steps = grown_at + 4
-    want = undisturbed(crew, root, text, programs, num_steps)
-    curve = read_curve(root)
-    spans = [(1, 1, shrunk_at), (2, shrunk_at + 1, grown_at), (3, grown_at + 1, num_steps)]
-    seen = {step: curve[generation, step] for generation, first, last in spans for step in range(first, last + 1)}
-    assert seen == pytest.approx(want, abs=1e-3)
+    want = undisturbed(crew, root, text, programs, grown_at + 4)
+    assert read_history(root, shrunk_at, grown_at, grown_at + 4) == pytest.approx(want, abs=1e-3)
 
 
 @pytest.mark.slow
@@ -182,12 +186,8 @@ def test_a_world_goes_on_from_memory_and_hands_it_to_a_host_that_came_anew(
     for trainer in grown:
         trainer.kill()
 
-    num_steps = grown_at + 4
-    want = undisturbed(crew, root, text, programs, num_steps)
-    curve = read_curve(root)
-    spans = [(1, 1, shrunk_at), (2, shrunk_at + 1, grown_at), (3, grown_at + 1, num_steps)]
-    seen = {step: curve[generation, step] for generation, first, last in spans for step in range(first, last + 1)}
-    assert seen == pytest.approx(want, abs=1e-3)
+    want = undisturbed(crew, root, text, programs, grown_at + 4)
+    assert read_history(root, shrunk_at, grown_at, grown_at + 4) == pytest.approx(want, abs=1e-3)
 
 
 @pytest.mark.slow
