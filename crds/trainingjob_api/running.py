@@ -162,10 +162,12 @@ class Volume(Strict):
 
 
 class CompileCache(Strict):
-    """JAX's persistent compilation cache."""
+    """Compiled programs, kept."""
 
     enabled: bool = Field(
-        default=True, description="Keep compiled programs between restarts. Without it each new world compiles."
+        default=True,
+        description="Keep compiled programs between restarts. Without it each new world compiles. On `cpu` those of "
+        "the next smaller and larger size are compiled too while the job trains, in CPU time that is left over.",
     )
     path: AbsolutePath | None = Field(
         default=None, description="A folder to keep them in. Unset: a volume that lives as long as the pod."

@@ -92,8 +92,8 @@ class RunConfig(Strict):
         if world.snapshots and spec.checkpoint.snapshots:
             snapshots = spec.checkpoint.snapshots.model_copy(update={"every_steps": world.snapshots})
             spec = spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"snapshots": snapshots})})
-        layouts = (world.layout,) if world.layout else self.layouts
-        return self.model_copy(update={"spec": spec, "layouts": layouts})
+        layouts = {one.num_slices: one for one in (*self.layouts, *((world.layout,) if world.layout else ()))}
+        return self.model_copy(update={"spec": spec, "layouts": tuple(layouts[size] for size in sorted(layouts))})
 
     def layout(self, num_slices: int) -> Layout:
         """Return the layout for a number of slices.

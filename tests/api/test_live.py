@@ -47,10 +47,12 @@ def test_a_world_wins_over_what_its_pods_were_made_with() -> None:
         job=JobIdentity(name="a", namespace="b", uid="c"), spec=spec(), accelerator_platform="cpu", layouts=(small,)
     )
     world = World(generation=1, job_uid="c", coordinator="10.0.0.1:1", members=())
+    other = world.model_copy(update={"layout": small.model_copy(update={"rows_per_shard": 9})})
     edited = world.model_copy(update={"layout": large, "remat": "full", "snapshots": 7, "live": live_of(spec(steps=7))})
 
     assert config.at(world) == config
-    assert config.at(edited).layout(2) == large
+    assert config.at(edited).layouts == (small, large)
+    assert config.at(other).layouts == (other.layout,)
     assert config.at(edited).spec.training == spec(steps=7).training
     assert config.at(edited).spec.memory.remat == "full"
     assert config.at(edited).spec.checkpoint.snapshots is None

@@ -15,7 +15,7 @@ from tests.trainer.meeting import together
 from tests.trainer.tiny import make_config, make_layout, make_spec
 from tests.trainer.training import Run
 from trainingjob_api.machine import AxisDegrees
-from trainingjob_trainer.programs import Programs, describe_surroundings
+from trainingjob_trainer.programs import FOLDER, Programs, describe_surroundings
 from trainingjob_trainer.world import Peers
 
 
@@ -113,6 +113,45 @@ def test_a_process_that_comes_back_gets_the_program_from_one_that_stayed(
     together(2, lambda peers: build(tmp_path / f"kept-{peers.process}", tmp_path, peers))
 
     assert count(caplog, "compiled a program") == 1
+
+
+def test_what_was_compiled_ahead_is_loaded_by_all_kept_and_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build(tmp_path / FOLDER, tmp_path)  # as a process does that compiles for others
+    (ahead,) = (tmp_path / FOLDER).iterdir()
+
+    together(2, lambda peers: build(tmp_path / f"kept-{peers.process}", tmp_path, peers))
+
+    assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 2)
+    assert [path.name for path in sorted(tmp_path.glob("kept-*/*"))] == [ahead.name] * 2
+    assert ahead.exists()
+
+
+def test_a_damaged_program_of_the_shared_folder_is_compiled_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build(tmp_path / FOLDER, tmp_path)
+    (ahead,) = (tmp_path / FOLDER).iterdir()
+    ahead.write_bytes(b"not a program")
+
+    together(2, lambda peers: build(tmp_path / f"kept-{peers.process}", tmp_path, peers))
+
+    assert count(caplog, "compiled a program") == 2
+    assert len(list(tmp_path.glob("kept-*/*"))) == 2
+
+
+def test_a_host_shares_what_it_keeps(tmp_path: Path) -> None:
+    build(tmp_path / "kept", tmp_path)
+    config = make_config(make_spec(tmp_path, tmp_path))
+    programs = Programs(str(tmp_path / "kept"), tmp_path, config, make_layout(), Peers(0, 1))
+
+    assert programs.share("double")
+    assert programs.share("double")
+    assert not programs.share("triple")
+    assert [path.read_bytes() for path in (tmp_path / FOLDER).iterdir()] == [
+        path.read_bytes() for path in (tmp_path / "kept").iterdir()
+    ]
 
 
 def test_a_process_on_another_kind_of_machine_compiles_for_itself(

@@ -85,6 +85,15 @@ def test_what_nccl_left_of_a_killed_child_is_deleted(told: dict[str, Any], tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
+def test_a_process_that_inherits_the_compilers_flags_adds_none(told: dict[str, Any]) -> None:
+    configure("cpu", make_layout())
+    first = os.environ["XLA_FLAGS"]
+
+    configure("cpu", make_layout())
+
+    assert os.environ["XLA_FLAGS"] == first
+
+
 SHARES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "most of it": ({}, {"XLA_CLIENT_MEM_FRACTION": "0.94"}),
     "what the job chose": ({"XLA_CLIENT_MEM_FRACTION": "0.5"}, {"XLA_CLIENT_MEM_FRACTION": "0.5"}),

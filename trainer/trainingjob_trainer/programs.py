@@ -8,7 +8,7 @@ compiler's flags.
 
 A program is the same for all processes of a world. One that has it, or else process 0 that compiles it, hands it to the
 others through the checkpoint folder: hosts that share few cores compile once, and a host that comes back does not
-compile at all.
+compile at all. In the same place lie the programs of other sizes that `ahead` compiled for worlds to come.
 
 Loading such a file runs what is in it: both folders must be writable by nobody but the job.
 """
@@ -20,6 +20,7 @@ import os
 import pickle
 import platform
 import zlib
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from trainingjob_trainer.world import Peers
 LOG = logging.getLogger(__name__)
 SHARE_SECONDS = 1800
 """How long a process waits for another one to compile."""
+FOLDER = "programs"
+"""Where hosts hand programs to each other, below the job's checkpoint folder."""
 LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "numpy")
 
 
@@ -46,7 +49,7 @@ class Programs:
 
     def __init__(self, folder: str, root: Path, config: RunConfig, layout: Layout, peers: Peers) -> None:
         self._folder = Path(folder) if folder else None
-        self._shared = root / "programs"
+        self._shared = root / FOLDER
         self._shaped_by = describe_surroundings(config, layout)
         self._platform = config.accelerator_platform
         self._peers = peers
@@ -69,35 +72,48 @@ class Programs:
 
         if not self._folder:
             return compile_here()
-        key = hashlib.sha256(json.dumps([name, self._shaped_by], sort_keys=True).encode()).hexdigest()[:32]
-        kept = self._folder / f"{name}-{key}.program"
+        shared = self.find_shared(name)
+        kept = self._folder / shared.name
         trees = jax.tree.structure((arguments, {})), jax.tree.structure(result)
         content = _read(kept)
         program = _load(content, *trees)
-        told = self._peers.exchange(f"program/{name}", json.dumps([key, program is not None]), SHARE_SECONDS)
+        if program is None and (program := _load(content := _read(shared), *trees)) is not None:
+            _write(kept, content)
+        told = self._peers.exchange(f"program/{name}", json.dumps([shared.name, program is not None]), SHARE_SECONDS)
         everyone: list[tuple[str, bool]] = [json.loads(text) for text in told]
         if all(has for _, has in everyone):
             LOG.info("loaded a compiled program name=%s", name)
             return program
         giver = next((process for process, (_, has) in enumerate(everyone) if has), 0)
-        shared = self._shared / kept.name
-        if self._peers.process == giver:
-            if program is None:
-                program = compile_here()
-                content = _serialize(program)
-                _write(kept, content)
-            if self._peers.num_processes > 1:
-                _write(shared, content)
+        is_handed = self._peers.process == giver and self._peers.num_processes > 1
+        if self._peers.process == giver and program is None:
+            program = compile_here()
+            content = _serialize(program)
+            _write(kept, content)
+        if is_handed:
+            _write(shared, content)
         self._peers.wait(f"program/{name}/given", SHARE_SECONDS)
-        if program is None and everyone[giver][0] == key:
+        if program is None and everyone[giver][0] == shared.name:
             content = _read(shared)
             program = _load(content, *trees)
             _write(kept, content)
         self._peers.wait(f"program/{name}/taken", SHARE_SECONDS)
-        if self._peers.process == giver:
+        if is_handed:
             shared.unlink(missing_ok=True)
         # Another kind of processor than the giver's, or a platform whose programs cannot be written down.
         return compile_here() if program is None else program
+
+    def find_shared(self, name: str) -> Path:
+        """Return the file in which hosts hand a program to each other, whether it is there or not."""
+        key = hashlib.sha256(json.dumps([name, self._shaped_by], sort_keys=True).encode()).hexdigest()[:32]
+        return self._shared / f"{name}-{key}.program"
+
+    def share(self, name: str) -> bool:
+        """See to it that a program lies where every host finds it; return whether it does."""
+        shared = self.find_shared(name)
+        if self._folder and not shared.exists():
+            _write(shared, _read(self._folder / shared.name))
+        return shared.exists()
 
 
 def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
@@ -122,6 +138,13 @@ def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
         "flags": [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")],
         "precision": str(jax.config.jax_default_matmul_precision),
     }
+
+
+def keep_only(root: Path, wanted: Collection[Path]) -> None:
+    """Delete all other programs that lie below a checkpoint folder: those of an edited spec or of another release."""
+    for path in (root / FOLDER).glob("*"):
+        if path not in wanted:
+            path.unlink(missing_ok=True)
 
 
 def _hash_source() -> str:

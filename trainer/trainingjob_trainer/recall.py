@@ -6,7 +6,7 @@ the same to the last bit, over the network that training uses anyway.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -89,6 +89,12 @@ def assemble(
 
 def spread(programs: Programs, state: State, given: State) -> State:
     """Return a state in which all replicas are alike, of one where each shard is in one place and zeros elsewhere."""
+    whole: State = jax.block_until_ready(compile_spread(programs, state)(given))
+    return whole
+
+
+def compile_spread(programs: Programs, state: State) -> Callable[[State], State]:
+    """Return what `spread` runs, compiled. It consumes the state that it is given."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
     mesh = jax.tree.leaves(shardings)[0].mesh
@@ -98,9 +104,10 @@ def spread(programs: Programs, state: State, given: State) -> State:
         return summed
 
     function = jax.shard_map(sum_replicas, mesh=mesh, in_specs=(specs,), out_specs=specs, check_vma=False)
-    program = programs.build("spread", function, (state,), state, once=True, donate_argnums=0, out_shardings=shardings)
-    whole: State = jax.block_until_ready(program(given))
-    return whole
+    compiled: Callable[[State], State] = programs.build(
+        "spread", function, (state,), state, once=True, donate_argnums=0, out_shardings=shardings
+    )
+    return compiled
 
 
 def _unused(spec: PartitionSpec, mesh: Any) -> tuple[str, ...]:

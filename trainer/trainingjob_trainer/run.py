@@ -7,6 +7,7 @@ import jax
 
 from trainingjob_api.protocol import Phase
 from trainingjob_trainer import owner
+from trainingjob_trainer.ahead.neighbours import Neighbours
 from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.evaluate import Evaluator
@@ -65,7 +66,10 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
 
     events.send(Event(restored=checkpoints.newest, tier=checkpoints.tier))
     snapshots.begin(checkpoints.recalled)
-    with Reporter(start, events, root, restored=checkpoints.newest, snapshots=snapshots) as reporter:
+    with (
+        Reporter(start, events, root, restored=checkpoints.newest, snapshots=snapshots) as reporter,
+        Neighbours(start, events, snapshots, restored=checkpoints.newest),
+    ):
         phase = train(
             state, train_step, steps, batches, indexes.train, evaluator, checkpoints, snapshots, reporter, leave
         )

@@ -61,6 +61,14 @@ class Slot:
         self._data = folder / f"snapshot-{number}"
         self._header = folder / f"snapshot-{number}.header"
 
+    @property
+    def num_bytes(self) -> int:
+        """Return what the file takes of the volume."""
+        try:
+            return self._data.stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def read_header(self) -> Header | None:  # None: there is no whole snapshot
         """Return what the file holds.
 

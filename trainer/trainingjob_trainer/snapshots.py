@@ -58,6 +58,11 @@ class Snapshots:
         self.seconds = 0.0
         """For how long the newest snapshot kept training waiting."""
 
+    @property
+    def bytes_to_come(self) -> int:
+        """Return the memory that its files have not taken yet."""
+        return sum(max(self._size - slot.num_bytes, 0) for slot in self._slots) if self._every else 0
+
     def find(self) -> Kept:
         """Return the whole snapshots of this host that the world may go on from."""
         kept: Kept = {}

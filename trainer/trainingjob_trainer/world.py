@@ -99,7 +99,8 @@ def configure(platform: str, layout: Layout) -> None:
             f"--xla_cpu_collective_{name}={CPU_COLLECTIVE_SECONDS}"
             for name in ("timeout_seconds", "call_warn_stuck_timeout_seconds", "call_terminate_timeout_seconds")
         )
-        os.environ["XLA_FLAGS"] = f"{patience} {os.environ.get('XLA_FLAGS', '')}".strip()
+        if patience not in (flags := os.environ.get("XLA_FLAGS", "")):  # a process of this one's has them already
+            os.environ["XLA_FLAGS"] = f"{patience} {flags}".strip()
         if layout.num_hosts > 1:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
     if platform == "cuda":

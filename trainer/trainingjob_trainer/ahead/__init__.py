@@ -1,0 +1,1 @@
+"""Programs of the neighbouring sizes, compiled while a world trains."""

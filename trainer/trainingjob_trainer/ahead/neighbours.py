@@ -1,0 +1,166 @@
+"""Having the programs of the neighbouring sizes compiled while a world trains, so that the next world loads them.
+
+One process of the world sees to it: what is compiled lies beside the checkpoints, where every host finds it, also after
+this one is gone. So do the programs of the world itself, for hosts that all come anew. The work is done by a process
+of its own, which gets only what CPU time nobody else wants, and only memory that is free. It belongs to the trainer's
+process group: whoever ends the trainer ends it too.
+
+Only for CPUs: elsewhere a program is compiled on the device that it is for, and that one trains.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from trainingjob_api.world import Layout
+from trainingjob_trainer.ahead.memory import free_memory
+from trainingjob_trainer.ahead.request import Request, list_programs
+from trainingjob_trainer.events import Events
+from trainingjob_trainer.programs import Programs, keep_only
+from trainingjob_trainer.snapshots import Snapshots
+from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Start
+from trainingjob_trainer.world import Peers
+
+LOG = logging.getLogger(__name__)
+COMPILER = (sys.executable, "-m", "trainingjob_trainer.ahead")
+SETTLED_STEPS = 20
+"""Steps that a world trains before anything is compiled for the next one: it may be about to fail, or to grow."""
+POLL_SECONDS = 0.5
+RESERVED_BYTES = 256 << 20
+"""Memory that is left to whatever else may need it."""
+NEEDED_BYTES = 768 << 20
+"""Memory without which there is no use in beginning. A small model takes 500 MB."""
+LONGEST_END_SECONDS = 5.0
+LEAST_URGENT = 19
+FIRST_TO_DIE = "1000"
+NUM_WORDS = 300
+
+
+class Neighbours:
+    """Has programs compiled while the context lasts, once the world has trained some steps after `restored`."""
+
+    def __init__(
+        self,
+        start: Start,
+        events: Events,
+        snapshots: Snapshots,
+        *,
+        restored: int,
+        compiler: Sequence[str] = COMPILER,
+    ) -> None:
+        self._start = start
+        self._events = events
+        self._snapshots = snapshots
+        self._settled = restored + SETTLED_STEPS
+        self._compiler = compiler
+        self._over = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        start = self._start
+        if start.process == 0 and start.compile_cache and start.config.accelerator_platform == "cpu":
+            self._thread = threading.Thread(target=self._run, name="ahead", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._process:
+            self._process.kill()
+        if self._thread:
+            self._thread.join(LONGEST_END_SECONDS)  # what keeps it longer is storage that hangs
+
+    def _run(self) -> None:
+        while (self._events.step or 0) < self._settled:
+            if self._over.wait(POLL_SECONDS):
+                return
+        try:
+            self._see_to_all()
+        except OSError as error:
+            LOG.warning("no programs are kept for other worlds error=%s", error)
+
+    def _see_to_all(self) -> None:
+        config = self._start.config
+        root = Path(config.spec.checkpoint.uri)
+        sizes = {one.num_slices: self._programs(root, one) for one in config.layouts}
+        names = {one.num_slices: list_programs(config.spec, one) for one in config.layouts}
+        keep_only(root, {programs.find_shared(name) for size, programs in sizes.items() for name in names[size]})
+        own = len(self._start.world.slices)
+        for size in (own, *list_neighbours(own, tuple(sizes))):
+            missing = tuple(name for name in names[size] if not sizes[size].share(name))
+            if missing and size != own and not self._over.is_set():
+                self._compile(size, missing)
+
+    def _programs(self, root: Path, layout: Layout) -> Programs:
+        return Programs(self._start.compile_cache, root, self._start.config, layout, Peers(0, 1))
+
+    def _compile(self, num_slices: int, names: tuple[str, ...]) -> None:
+        memory_bytes = free_memory() - self._snapshots.bytes_to_come - RESERVED_BYTES
+        if memory_bytes < NEEDED_BYTES:
+            LOG.warning(
+                "no memory to compile ahead slices=%d free=%d needed=%d; spec.runtime.resources.memory bounds it",
+                num_slices,
+                max(memory_bytes, 0),
+                NEEDED_BYTES,
+            )
+            return
+        request = Request(config=self._start.config, num_slices=num_slices, names=names, memory_bytes=memory_bytes)
+        began = time.monotonic()
+        code, words = self._ask(request)
+        seconds = time.monotonic() - began
+        if code == 0:
+            LOG.info("compiled ahead slices=%d seconds=%.1f", num_slices, seconds)
+        elif not self._over.is_set():
+            LOG.warning("cannot compile ahead slices=%d code=%d words=%s", num_slices, code, words[-NUM_WORDS:])
+
+    def _ask(self, request: Request) -> tuple[int, str]:
+        """Return the exit code of the compiling process, and the last that it said."""
+        environment = {name: value for name, value in os.environ.items() if name != EVENTS_FD_VARIABLE}
+        with subprocess.Popen(
+            self._compiler,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        ) as process:
+            assert process.stdin is not None  # noqa: S101  # asked for above
+            assert process.stdout is not None  # noqa: S101  # asked for above
+            self._process = process
+            if self._over.is_set():
+                process.kill()
+            make_least_urgent(process.pid)
+            with suppress(BrokenPipeError):  # it has ended; its words say why
+                process.stdin.write(request.model_dump_json(by_alias=True).encode() + b"\n")
+                process.stdin.flush()
+                LOG.info("compiling ahead slices=%d names=%s", request.num_slices, ",".join(request.names))
+            lines = process.stdout.read().decode(errors="replace").strip().splitlines()
+        return process.returncode, lines[-1] if lines else ""
+
+
+def list_neighbours(size: int, sizes: Sequence[int]) -> list[int]:
+    """Return the next smaller and the next larger size: slices are lost without notice, and come back with it."""
+    smaller, larger = [one for one in sizes if one < size], [one for one in sizes if one > size]
+    return [*([max(smaller)] if smaller else []), *([min(larger)] if larger else [])]
+
+
+def make_least_urgent(pid: int) -> None:
+    """Give a process only the CPU time that is left over, and let it be the first that the kernel ends for memory."""
+    if sys.platform != "linux":
+        return
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, LEAST_URGENT)
+    with suppress(OSError):
+        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+    with suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text(FIRST_TO_DIE)

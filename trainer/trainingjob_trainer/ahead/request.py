@@ -1,0 +1,25 @@
+"""What is to be compiled ahead: one line of JSON on the compiling process' standard input."""
+
+from trainingjob_api.base import Strict
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.world import Layout, RunConfig
+
+
+class Request(Strict):
+    """Compile programs of a size. `memory_bytes` is the most that the process may take for it."""
+
+    config: RunConfig
+    """As a world of that size would be told."""
+    num_slices: int
+    names: tuple[str, ...]
+    memory_bytes: int
+
+
+def list_programs(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
+    """Return the programs of a world that goes on from a saved step; what makes a state only the first world needs."""
+    names = {
+        "train": True,
+        "evaluate": bool(spec.evaluation),
+        "spread": spec.checkpoint.snapshots is not None and layout.num_hosts > 1,
+    }
+    return tuple(name for name, is_built in names.items() if is_built)
