@@ -113,6 +113,10 @@ class MemoryEstimate:
         return self.params + self.gradients + self.optimizer + self.activations + self.temporaries
 
 
+SNAPSHOTS = 3
+"""What a host has memory for: two snapshots are kept, and one is in writing."""
+
+
 @dataclass(frozen=True)
 class SnapshotPlan:
     """How often the hosts copy the state to their own memory, and what that takes."""
@@ -123,8 +127,8 @@ class SnapshotPlan:
 
     @property
     def memory_bytes(self) -> int:
-        """Return what a host needs: two snapshots are kept, and one is in writing."""
-        return 3 * self.bytes_per_host
+        """Return what a host needs."""
+        return SNAPSHOTS * self.bytes_per_host
 
 
 @dataclass(frozen=True)

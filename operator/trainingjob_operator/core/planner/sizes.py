@@ -37,8 +37,8 @@ class SizePlanner:
         self._shape = shape
         self._ici = resolve(spec.parallelism.ici, shape.num_devices)
         self._mistakes = _check_slice(spec, shape)
-        self._devices: dict[tuple[int, ...], DeviceMemory] = {}
-        """What a device holds, by the DCN degrees that split more than the batch; only where all is divided."""
+        self._devices: dict[tuple[int, ...], DeviceMemory | list[Problem]] = {}
+        """What a device holds, or what the mesh does not divide, by the DCN degrees that split more than the batch."""
 
     def plan(self, num_slices: int) -> SizePlan | list[Problem]:
         """Return the plan at a number of slices, or all that keeps the job from training there."""
@@ -53,9 +53,9 @@ class SizePlanner:
         key = tuple(degree for axis, degree in dcn.items() if axis != "data" or is_spread)
         device = self._devices.get(key)
         if device is None:
-            if problems := _check_splits(spec, mesh):
-                return problems
-            device = self._devices[key] = measure_device(spec, degrees)
+            device = self._devices[key] = _check_splits(spec, mesh) or measure_device(spec, degrees)
+        if isinstance(device, list):
+            return device
         batch = split_batch(spec, degrees, device, shape.memory_bytes)
         if batch is None:
             return [_too_large(spec, shape, num_slices, device.estimate(1, fewest_turns(spec, degrees)))]

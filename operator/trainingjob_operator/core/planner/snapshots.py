@@ -14,6 +14,7 @@ A step takes no less than the roofline says, so it is rather smaller. Where no h
 import math
 from collections.abc import Iterable
 
+from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import merge_rules
 from trainingjob_api.world import Layout
@@ -39,19 +40,27 @@ _MIB = 2**20
 def plan_snapshots(
     spec: TrainingJobSpec, shape: SliceShape, layouts: Iterable[Layout]
 ) -> SnapshotPlan | None:  # None: the job takes none
-    """Return the snapshots of a job, large and rare enough for every size."""
+    """Return the snapshots of a job, large and rare enough for every size; `layouts` are those of its sizes, ascending.
+
+    A step is shortest at the largest size and a snapshot nowhere larger than at the smallest, so these two tell how
+    rare is enough.
+    """
     wanted, sizes = spec.checkpoint.snapshots, list(layouts)
     if wanted is None or not sizes:
         return None
-    interval = wanted.every_steps or max(choose_interval(spec, shape, layout) for layout in sizes)
-    return SnapshotPlan(interval, max(measure_snapshot(spec, layout) for layout in sizes))
+    interval = wanted.every_steps or max(choose_interval(spec, shape, layout) for layout in (sizes[0], sizes[-1]))
+    return SnapshotPlan(interval, measure_largest(spec, sizes))
+
+
+def measure_largest(spec: TrainingJobSpec, layouts: Iterable[Layout]) -> int:
+    """Return the most bytes that one snapshot takes on a host at any of some sizes; 0: there are none."""
+    split = {tuple(_split_degrees(spec, layout).values()): layout for layout in layouts}  # most differ in `data` alone
+    return max((measure_snapshot(spec, layout) for layout in split.values()), default=0)
 
 
 def measure_snapshot(spec: TrainingJobSpec, layout: Layout) -> int:
     """Return the most bytes that one snapshot takes on a host: as many different shards as it has devices."""
-    degrees = combine(layout.ici, layout.dcn)
-    if not spec.parallelism.shard_optimizer_over_data:
-        degrees = {**degrees, "data": 1}
+    degrees = _split_degrees(spec, layout)
     rules, devices = merge_rules(spec.parallelism.rules.written()), layout.devices_per_host
     param_bytes = describe_workload(spec).param_bytes
     total = 0
@@ -76,3 +85,9 @@ def copy_seconds(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> fl
     """Return how long a host copies one snapshot; what its devices send is no limit where their rate is not known."""
     rate = min(shape.rates.host or COPY_RATE, COPY_RATE) * shape.devices_per_host
     return measure_snapshot(spec, layout) / rate
+
+
+def _split_degrees(spec: TrainingJobSpec, layout: Layout) -> dict[Axis, int]:
+    """Return the degrees by which the state is split; `data` splits only what the optimizer keeps, where asked."""
+    degrees = combine(layout.ici, layout.dcn)
+    return degrees if spec.parallelism.shard_optimizer_over_data else {**degrees, "data": 1}

@@ -18,7 +18,7 @@ from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.validation import validate_sizes
 from trainingjob_operator.core.validation.field_units import find_unit
 from trainingjob_operator.core.validation.rule import AnyRule
-from trainingjob_operator.core.validation.validate import RULES, WARNINGS
+from trainingjob_operator.core.validation.validate import RULES, SIZES_RULES, WARNINGS
 
 UNCHANGED = "self == oldSelf"
 """The API server's rule about what may never change."""
@@ -119,7 +119,7 @@ def _describe(path: str, node: dict[str, Any], fields: tuple[str, ...], *, requi
         required=required,
         default=node.get("default"),
         frozen=_frozen(names),
-        rules=(*_sentences(names, (*RULES, *validate_sizes.RULES)), *_cel_messages(names)),
+        rules=(*_sentences(names, (*RULES, *SIZES_RULES)), *_cel_messages(names)),
         warnings=_sentences(names, (*WARNINGS, *validate_sizes.WARNINGS)),
         fields=fields,
     )

@@ -42,10 +42,10 @@ class HardwareRule:
 
 @dataclass(frozen=True)
 class SizesRule:
-    """A check of the outcomes of all sizes. `reads` are the fields that these were made from."""
+    """A check of the outcomes of all sizes. Among `reads` are the fields that these were made from."""
 
     reads: tuple[str, ...]
-    check: Callable[[TrainingJobSpec, Sizes], Iterable[Problem]]
+    check: Callable[[TrainingJobSpec, Sizes, Hardware], Iterable[Problem]]
 
 
 @dataclass(frozen=True)

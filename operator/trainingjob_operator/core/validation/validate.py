@@ -40,9 +40,9 @@ RULES = (
     *validate_experts.RULES,
     *validate_data.RULES,
     *validate_storage.RULES,
-    *validate_snapshots.RULES,
     *validate_running.RULES,
 )
+SIZES_RULES = (*validate_sizes.RULES, *validate_snapshots.RULES)
 WARNINGS = (
     *validate_machine.WARNINGS,
     *validate_rules.WARNINGS,
@@ -75,7 +75,7 @@ def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Chec
             *parsed.problems,
             *check_name(name, parsed, hardware),
             *apply_rules(RULES, parsed, hardware),
-            *(_check_sizes(parsed.spec, sizes) if parsed.spec else ()),
+            *_check_sizes(parsed, sizes, hardware),
         ]
     )
     plan = None
@@ -126,9 +126,10 @@ def _plan_sizes(parsed: Parsed, hardware: Hardware) -> Sizes:
     return suggest_ways_out(plan_sizes(parsed.spec, shape), parsed.spec, shape, hardware)
 
 
-def _check_sizes(spec: TrainingJobSpec, sizes: Sizes) -> Iterator[Problem]:
-    for rule in validate_sizes.RULES:
-        yield from rule.check(spec, sizes)
+def _check_sizes(parsed: Parsed, sizes: Sizes, hardware: Hardware) -> Iterator[Problem]:
+    for rule in SIZES_RULES:
+        if parsed.spec and parsed.is_intact(rule.reads):
+            yield from rule.check(parsed.spec, sizes, hardware)
 
 
 def _warn_of_plan(plan: Plan, sizes: Sizes) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import Sizes
 from trainingjob_operator.core.planner.sizes import TOO_LARGE
@@ -34,13 +35,13 @@ IDLE = 0.25
 MIB = 2**20
 
 
-def check_smallest(_spec: TrainingJobSpec, sizes: Sizes) -> list[Problem]:
+def check_smallest(_spec: TrainingJobSpec, sizes: Sizes, _hardware: Hardware) -> list[Problem]:
     """The job must be able to train at its smallest size: the mesh fills it, divides the model, and leaves memory."""
     smallest = next(iter(sizes.values()), None)
     return smallest if isinstance(smallest, list) else []
 
 
-def check_asked(spec: TrainingJobSpec, sizes: Sizes) -> Iterator[Problem]:
+def check_asked(spec: TrainingJobSpec, sizes: Sizes, _hardware: Hardware) -> Iterator[Problem]:
     """Each size that is written out in `slices.allowed` must be able to train."""
     for place, num_slices in enumerate(spec.slices.allowed or ()):
         outcome = sizes.get(num_slices)

@@ -1,17 +1,18 @@
 """Rules about snapshots: whether the hosts have the memory for them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.running import Resources
 from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.plan import SizePlan, SliceShape, SnapshotPlan
-from trainingjob_operator.core.planner.planning import plan_sizes
-from trainingjob_operator.core.planner.snapshots import plan_snapshots
+from trainingjob_operator.core.planner.plan import SNAPSHOTS, SizePlan, SliceShape
+from trainingjob_operator.core.planner.planning import Sizes, find_slice
+from trainingjob_operator.core.planner.sizes import SizePlanner
+from trainingjob_operator.core.planner.snapshots import measure_largest
 from trainingjob_operator.core.units import size
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
-from trainingjob_operator.core.validation.rule import HardwareRule
+from trainingjob_operator.core.validation.rule import SizesRule
 from trainingjob_operator.core.validation.validate_sizes import READS
 
 USABLE = 0.9
@@ -19,49 +20,49 @@ USABLE = 0.9
 _GIB = 2**30
 
 
-def check_host_memory(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
+def check_host_memory(spec: TrainingJobSpec, sizes: Sizes, hardware: Hardware) -> Iterator[Problem]:
     """Snapshots must fit the memory of a host beside what its container gets."""
-    shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
-    snapshots = _plan(spec, shape) if shape and shape.host_memory_bytes else None
-    if shape is None or snapshots is None:
+    shape = find_slice(spec, hardware)
+    if shape is None or not shape.host_memory_bytes or spec.checkpoint.snapshots is None:
         return
-    usable = int(USABLE * shape.host_memory_bytes)
+    snapshot, usable = _measure(spec, sizes.values()), int(USABLE * shape.host_memory_bytes)
     memory = spec.runtime.resources.memory
-    if snapshots.memory_bytes + parse_bytes(memory) <= usable:
+    if not snapshot or SNAPSHOTS * snapshot + parse_bytes(memory) <= usable:
         return
     message = (
-        f"three snapshots of {size(snapshots.bytes_per_host)} each and spec.runtime.resources.memory, {memory}, are "
-        f"more than the {size(usable)} that a host of {shape.accelerator} {shape.topology} has to use."
+        f"three snapshots of {size(snapshot)} each and spec.runtime.resources.memory, {memory}, are more than the "
+        f"{size(usable)} that a host of {shape.accelerator} {shape.topology} has to use."
     )
-    yield Problem("spec.checkpoint.snapshots", None, message, tuple(_find_ways_out(spec, shape, hardware, snapshots)))
+    yield Problem("spec.checkpoint.snapshots", None, message, tuple(_find_ways_out(spec, shape, hardware, snapshot)))
 
 
-def _plan(spec: TrainingJobSpec, shape: SliceShape) -> SnapshotPlan | None:  # None: there are none, or no size trains
-    if spec.checkpoint.snapshots is None:
-        return None
-    outcomes = plan_sizes(spec, shape).values()
-    return plan_snapshots(spec, shape, (one.layout for one in outcomes if isinstance(one, SizePlan) and one.layout))
+def _measure(spec: TrainingJobSpec, outcomes: Iterable[SizePlan | list[Problem]]) -> int:
+    """Return the bytes of one snapshot of a host at the size where it is largest; 0: no size trains."""
+    return measure_largest(spec, (one.layout for one in outcomes if isinstance(one, SizePlan) and one.layout))
 
 
-def _find_ways_out(
-    spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware, snapshots: SnapshotPlan
-) -> Iterator[str]:
+def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware, snapshot: int) -> Iterator[str]:
     """Yield less memory for the program, the next larger slice whose hosts hold less, and no snapshots."""
-    left = (int(USABLE * shape.host_memory_bytes) - snapshots.memory_bytes) // _GIB * _GIB
+    left = (int(USABLE * shape.host_memory_bytes) - SNAPSHOTS * snapshot) // _GIB * _GIB
     if left >= parse_bytes(Resources().memory):
         yield f"spec.runtime.resources.memory: {format_bytes(left)}"
-    for topology in hardware.larger_topologies(shape):
-        larger = hardware.find_shape(shape.accelerator, topology)
-        planned = _plan(spec, larger) if larger else None
-        need = planned.memory_bytes + parse_bytes(spec.runtime.resources.memory) if planned else 0
-        if larger and 0 < need <= int(USABLE * larger.host_memory_bytes):
-            yield f"spec.slices.topology: {as_text(topology)}"
-            break
+    larger = (hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape))
+    fitting = next((one for one in larger if one and _fits(spec, one)), None)
+    if fitting:
+        yield f"spec.slices.topology: {as_text(fitting.topology)}"
     yield "null (no snapshots)"
 
 
+def _fits(spec: TrainingJobSpec, shape: SliceShape) -> bool:
+    """Return whether the hosts of another slice have the memory, judged by the ends of the sizes."""
+    planner, slices = SizePlanner(spec, shape), spec.slices
+    snapshot = _measure(spec, (planner.plan(number) for number in (slices.fewest, slices.most)))
+    need = SNAPSHOTS * snapshot + parse_bytes(spec.runtime.resources.memory)
+    return snapshot > 0 and need <= int(USABLE * shape.host_memory_bytes)
+
+
 RULES = (
-    HardwareRule(
+    SizesRule(
         (*READS, "checkpoint.snapshots", "checkpoint.save.everySteps", "runtime.resources.memory"), check_host_memory
     ),
 )
