@@ -18,7 +18,7 @@ from trainingjob_api.fields import Location, format_path
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.sample import sample_at
-from trainingjob_api.wording import explain, meant, show
+from trainingjob_api.wording import explain, meant, place_of, show
 
 MAX_DEPTH = 16
 """Levels of objects and lists; the spec itself has 6."""
@@ -125,7 +125,7 @@ def _is_telling(error: Any, errors: list[Any]) -> bool:
 
 def _repair(plain: dict[str, Any], errors: list[Any], problems: tuple[Problem, ...]) -> Parsed:
     """Put sample values in the place of broken ones; they are legal, so that what is left parses."""
-    broken = {tuple(part for part in error["loc"] if part != "[key]") for error in errors}
+    broken = {place_of(error) for error in errors}
     mended = copy.deepcopy(plain)
     for location in sorted(broken, key=len, reverse=True):  # what is inside first: its object may go next
         _replace(mended, location)

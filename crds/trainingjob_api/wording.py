@@ -64,7 +64,7 @@ type _Error = Mapping[str, Any]
 
 def explain(error: _Error) -> Problem:
     """Return the problem that one of pydantic's errors about the spec stands for."""
-    location = _place(error["loc"])
+    location = place_of(error)
     kind = error["type"]
     if kind == "missing":
         return Problem(format_path(location), None, _missing(location))
@@ -73,6 +73,18 @@ def explain(error: _Error) -> Problem:
     say = next((say for kinds, say in _SAYINGS if kind in kinds), _say_type)
     message, nearest = say(error)
     return Problem(format_path(location), error["input"], message, nearest)
+
+
+def place_of(error: _Error) -> Location:
+    """Return the place in the spec that an error is about, which is the key itself for a bad key of a dict."""
+    location: Location = error["loc"]
+    return location[:-1] if _is_of_key(error) else location
+
+
+def _is_of_key(error: _Error) -> bool:
+    """Return whether pydantic's extra `[key]` ends an error's place; a field may have that name, too."""
+    is_marked: bool = error["loc"][-2:] == (error["input"], "[key]")
+    return is_marked and error["type"] != "extra_forbidden"
 
 
 def meant(location: Location) -> Location | None:  # None: no field of that object has a similar name
@@ -89,11 +101,6 @@ def show(value: Any) -> str:
         return value
     text = json.dumps(value if not isinstance(value, str) else value[: MAX_SHOWN + 1], default=str)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
-
-
-def _place(loc: Location) -> Location:
-    """Return the place of an error; pydantic marks a bad key of a dict with an extra `[key]`."""
-    return loc[:-1] if loc and loc[-1] == "[key]" else loc
 
 
 def _missing(location: Location) -> str:
@@ -147,7 +154,7 @@ def _as_meant(error: _Error) -> tuple[str, ...]:
     """Return what a value was probably meant to be: the number that a text spells, the list of one item."""
     value, kind = error["input"], error["type"].split("_")[0]
     if kind == "tuple":
-        return _as_list(value, sample_at(_place(error["loc"])))
+        return _as_list(value, sample_at(place_of(error)))
     if kind == "string" and isinstance(value, bool | int | float):
         return (json.dumps(json.dumps(value)),)
     if not isinstance(value, str) or len(value) > MAX_SHOWN:
@@ -194,7 +201,7 @@ def _say_length(error: _Error) -> tuple[str, tuple[str, ...]]:
 def _say_pattern(error: _Error) -> tuple[str, tuple[str, ...]]:
     pattern, value = error["ctx"]["pattern"], error["input"]
     message = f"{show(value)} is not {PATTERNS[pattern]}."
-    if error["loc"][-1] == "[key]":  # the value of a key is another thing than the key
+    if _is_of_key(error):  # the value of a key is another thing than the key
         return message, ()
     mend = next((mend for words, mend in _MENDS.items() if PATTERNS[pattern].startswith(words)), str)
     mended = mend(value[:MAX_SHOWN])
