@@ -4,6 +4,7 @@ It is slow where the real one is slow and fast where it is fast, in simulated ti
 each write.
 """
 
+import asyncio
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,6 +51,8 @@ class Node:
     name: str
     slice: int
     up: bool = True
+    reachable: bool = True
+    """Whether the cluster hears of it. What runs on it goes on where it does not."""
     down_since: float = 0.0
     ready: bool = True
 
@@ -78,6 +81,7 @@ class FakeCluster:
         return copy.deepcopy(self.objects.get(("TrainingJob", name)))
 
     async def read_children(self, namespace: str, uid: str) -> Children:
+        await asyncio.sleep(0)  # another operator may act meanwhile
         if not self.has_jobset:
             raise MissingKindError("jobsets")
         if self.stale_reads > 0 and self._last_children is not None:
@@ -115,6 +119,7 @@ class FakeCluster:
                 del self.objects[key]
 
     async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
+        await asyncio.sleep(0)
         with self._write("status", job):
             known = self.objects.get(("TrainingJob", job["metadata"]["name"]))
             if known is None or known["metadata"]["resourceVersion"] != job["metadata"]["resourceVersion"]:
@@ -201,18 +206,19 @@ class FakeCluster:
 
     def _run_node(self, node: Node) -> None:
         down_for = self.time.seconds - node.down_since
-        node.ready = node.up or down_for < NOT_READY_SECONDS
+        answers = node.up and node.reachable
+        node.ready = answers or down_for < NOT_READY_SECONDS
         for pod in [pod for pod in self.all("Pod") if pod["spec"].get("nodeName") == node.name]:
             deadline = parse_time(pod["metadata"].get("deletionTimestamp"))
-            if deadline and node.up and self.time.now() >= deadline - timedelta(seconds=GRACE_SECONDS - 2):
+            if deadline and answers and self.time.now() >= deadline - timedelta(seconds=GRACE_SECONDS - 2):
                 del self.objects["Pod", pod["metadata"]["name"]]
-            elif not node.up and down_for > NOT_READY_SECONDS + EVICTION_SECONDS:
+            elif not answers and down_for > NOT_READY_SECONDS + EVICTION_SECONDS:
                 gone = self.time.now() + timedelta(seconds=GRACE_SECONDS)
                 pod["metadata"].setdefault("deletionTimestamp", format_time(gone))
-        if node.up and node.ready and self.pod_of(node.name) is None:
+        if answers and node.ready and self.pod_of(node.name) is None:
             self._bind(node)
         pod = self.pod_of(node.name)
-        if pod is not None and node.up and pod["status"]["phase"] == "Pending" and self.time.seconds >= pod["starts"]:
+        if pod is not None and answers and pod["status"]["phase"] == "Pending" and self.time.seconds >= pod["starts"]:
             host = node.name.removeprefix("node-").replace("-", ".")
             pod["status"] = {
                 "phase": "Running",

@@ -176,11 +176,15 @@ class Simulation:
         self.cluster.tick()
         self._run_agents()
         self._train()
+        await self.report()
+        await self.look()
+        self.check()
+
+    async def report(self) -> None:
+        """Let every host report to the operator, and hear what it says."""
         for agent in list(self.agents.values()):
             await self._report(agent)
             self._exit_if_finished(agent)
-        await self.look()
-        self.check()
 
     async def run(self, seconds: float, until: str = "") -> None:
         """Let time pass, until the job's phase is as wanted."""
@@ -245,6 +249,22 @@ class Simulation:
         """Give a node its power back: kubelet starts its pods' containers anew."""
         self.cluster.nodes[name].up = True
 
+    def partition_node(self, name: str) -> None:
+        """Cut a node off from the cluster and the operator; what runs on it goes on."""
+        node = self.cluster.nodes[name]
+        node.reachable, node.down_since = False, self.time.seconds
+        self.cut_off(name)
+
+    def heal_node(self, name: str) -> None:
+        """Connect a node again; what was deleted on it meanwhile ends."""
+        self.cluster.nodes[name].reachable = True
+        self.cut_off(name, cut_off=False)
+
+    def cut_off(self, name: str, *, cut_off: bool = True) -> None:
+        """Cut the hosts on a node off from the operator, or connect them again."""
+        for agent in self._agents_on(name):
+            agent.cut_off = cut_off
+
     def crash_child(self, name: str, message: str, reason: FailureReason = FailureReason.CRASH) -> bool:
         """Let the child on a node fail; return whether there was one."""
         for agent in self._agents_on(name):
@@ -278,15 +298,16 @@ class Simulation:
 
     def _run_agents(self) -> None:
         pods = {pod["metadata"]["uid"]: pod for pod in self.cluster.all("Pod")}
-        for uid in [uid for uid in self.agents if uid not in pods]:
-            del self.agents[uid]
+        for uid, agent in tuple(self.agents.items()):
+            if uid not in pods and self.cluster.nodes[agent.node].reachable:
+                del self.agents[uid]
         for uid, pod in pods.items():
             node = self.cluster.nodes.get(pod["spec"].get("nodeName", ""))
-            if pod["status"]["phase"] == "Running" and node and node.up and uid not in self.agents:
+            if pod["status"]["phase"] == "Running" and node and node.up and node.reachable and uid not in self.agents:
                 self._start_agent(pod, node)
         for agent in list(self.agents.values()):
-            pod = pods[agent.pod_uid]
-            if pod["metadata"].get("deletionTimestamp"):
+            pod = pods.get(agent.pod_uid)
+            if pod and self.cluster.nodes[agent.node].reachable and pod["metadata"].get("deletionTimestamp"):
                 agent.hear(Terminated(), self.time.seconds)
             agent.hear(Ticked(), self.time.seconds)
             for child in list(agent.children.values()):
@@ -297,8 +318,9 @@ class Simulation:
     def _exit_if_finished(self, agent: Agent) -> None:
         if agent.exit_code is None:
             return
-        pod = next(pod for pod in self.cluster.all("Pod") if pod["metadata"]["uid"] == agent.pod_uid)
-        pod["status"]["phase"] = "Succeeded" if agent.exit_code == 0 else "Failed"
+        for pod in self.cluster.all("Pod"):
+            if pod["metadata"]["uid"] == agent.pod_uid:
+                pod["status"]["phase"] = "Succeeded" if agent.exit_code == 0 else "Failed"
         del self.agents[agent.pod_uid]
 
     def _start_agent(self, pod: Manifest, node: Node) -> None:
@@ -317,8 +339,9 @@ class Simulation:
             child = agent.active()
             if child and child.world:
                 worlds.setdefault(child.world.generation, []).append((agent, child))
-                pod = next(p for p in self.cluster.all("Pod") if p["metadata"]["uid"] == agent.pod_uid)
-                pod["ledger"] = child.world.generation
+                for pod in self.cluster.all("Pod"):
+                    if pod["metadata"]["uid"] == agent.pod_uid:
+                        pod["ledger"] = child.world.generation
         for generation, joined in worlds.items():
             world = joined[0][1].world
             assert world is not None

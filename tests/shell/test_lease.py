@@ -2,10 +2,12 @@
 
 import asyncio
 import copy
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests.builders import NOW
 from trainingjob_operator.shell.lease import DEADLINE_SECONDS, DURATION_SECONDS, RENEW_SECONDS, Lease
 from trainingjob_operator.shell.ports import ClusterUnavailableError, ConflictError
 
@@ -62,8 +64,11 @@ class Operator:
     def __init__(self, name: str, leases: Leases) -> None:
         self.client = Client(leases)
         self.story: list[tuple[float, bool]] = []
-        self.lease = Lease(self.client, "ns", "operator", name, lambda leading: self.story.append((now(), leading)))
+        self.lease = Lease(self.client, "ns", "operator", name, self.tell, lambda: NOW + timedelta(seconds=now()))
         self.task: asyncio.Task[None] | None = None
+
+    def tell(self, leading: bool) -> None:
+        self.story.append((now(), leading))
 
     def kill(self) -> None:
         self.task.cancel()

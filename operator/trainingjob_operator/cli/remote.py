@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from trainingjob_operator.cli.errors import CommandError
@@ -63,12 +63,11 @@ class Remote:
     async def list_pods(self, job: Manifest) -> list[Pod]:
         """Return the job's pods in the order of their slices and hosts, older ones of the same host first."""
         labels = f"{UID_LABEL}={text(job, 'metadata', 'uid')}"
-        now = datetime.now(UTC)
         found = [
             pod
             async for page in self._api.pages(POD, self._namespace, labels=labels)
             for manifest in page.items
-            if (pod := read_pod(manifest, {}, now))
+            if (pod := read_pod(manifest, {}, self._api.clock.now()))
         ]
         return sorted(found, key=lambda pod: (pod.slice, pod.host, pod.created))
 

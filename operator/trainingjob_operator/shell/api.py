@@ -14,6 +14,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
+from trainingjob_operator.shell.clock import ServerClock
 from trainingjob_operator.shell.kinds import POD, Kind
 from trainingjob_operator.shell.ports import (
     ClusterUnavailableError,
@@ -55,6 +56,8 @@ class Api:
         self._seconds_a_request = seconds_a_request
         configuration.connection_pool_maxsize = NUM_CONNECTIONS
         self.configuration = configuration
+        self.clock = ServerClock()
+        """The server's time of day."""
         self._client = ApiClient(configuration)
         self._client.user_agent = FIELD_MANAGER
 
@@ -215,6 +218,7 @@ class Api:
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=self._seconds_a_request)
         answered = await self._client.call_api(verb, url, headers, payload, _request_timeout=timeout)
         response: aiohttp.ClientResponse = answered.response
+        self.clock.hear(response.headers.get("Date", ""))
         return response
 
 

@@ -7,7 +7,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 
@@ -63,7 +62,11 @@ class Operator:
         """Connect the parts; nothing runs yet."""
         self._settings = settings
         own_certificates = settings.certificates is None
-        source = SecretSource(api, settings) if settings.certificates is None else FolderSource(settings.certificates)
+        source = (
+            SecretSource(api, settings, api.clock.now)
+            if settings.certificates is None
+            else FolderSource(settings.certificates)
+        )
         self.tls = Tls(source)
         self.trust = (
             WebhookTrust(api, settings.webhook_configuration, self.tls)
@@ -72,7 +75,7 @@ class Operator:
         )
         self.store = Store(KINDS)
         self.metrics = Metrics(version("trainingjob"))
-        self.metrics.add_jobs(self.store[TRAINING_JOB], datetime.now(UTC))
+        self.metrics.add_jobs(self.store[TRAINING_JOB], api.clock.now())
         self.scheduler = Scheduler(self._reconcile, self.metrics.measure_reconcile)
         self.feed = Feed(api, self.store, settings.namespaces, self.scheduler.wake, self._watch_other_kinds)
         self.watcher = Watcher(
@@ -86,10 +89,10 @@ class Operator:
         for refused in table.refused:
             log.error("an accelerator is left out", name=refused.name, why=refused.why)
         self.metrics.count_refused_accelerators(refused.name for refused in table.refused)
-        cluster = KubernetesCluster(api, self.store, self.feed, partial(datetime.now, UTC))
-        now = partial(datetime.now, UTC)
+        now = api.clock.now
+        cluster = KubernetesCluster(api, self.store, self.feed, now)
         self._reconciler = Reconciler(cluster, self.hub, self._render_settings, now, table.hardware)
-        self.lease = Lease(api, settings.namespace, settings.service, holder_name(), self._lead)
+        self.lease = Lease(api, settings.namespace, settings.service, holder_name(), self._lead, now)
         self.admission = Admission(partial(check_job, hardware=table.hardware), partial(may_use_service_account, api))
         self.authenticator = PodAuthenticator(api, self.store)
 

@@ -57,7 +57,7 @@ class Lease:
         name: str,
         holder: str,
         on_change: Callable[[bool], None],
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime],
     ) -> None:
         """Compete under the name `holder`; `now` is only for people to read."""
         self.is_leading = False

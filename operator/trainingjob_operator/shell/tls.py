@@ -11,7 +11,7 @@ import ssl
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -60,7 +60,7 @@ class Source(Protocol):
 class SecretSource:
     """Certificates of the operator's own, in a Secret."""
 
-    def __init__(self, api: Api, settings: Settings, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, api: Api, settings: Settings, now: Callable[[], datetime]) -> None:
         """Keep them in the Secret that the settings name."""
         self._api = api
         self._namespace, self._name = settings.namespace, settings.ca_secret
