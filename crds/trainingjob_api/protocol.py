@@ -42,6 +42,8 @@ class FailureReason(StrEnum):
     STORAGE = "Storage"  # checkpoints cannot be written or read
     OUT_OF_MEMORY = "OutOfMemory"
     NON_FINITE = "NonFinite"
+    ACCELERATOR = "Accelerator"  # a device computes wrongly, or falls far behind the others
+    NETWORK = "Network"  # numbers change on the way between hosts
     CRASH = "Crash"  # an exception that none of the above explains
     KILLED = "Killed"  # ended by a signal
     PEER = "Peer"  # an error that follows from another host's end; never the cause

@@ -14,6 +14,7 @@ from trainingjob_trainer.evaluate import Evaluator
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.index import Index, prepare
 from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.preflight import check_world
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.recall import Recall
 from trainingjob_trainer.reporter import Reporter
@@ -48,8 +49,10 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
     events.enter(Phase.CONNECTING)
     configure(config.accelerator_platform, layout)
     peers = connect(world, start.process, layout, config.accelerator_platform, events.join)
-    steps = Steps(spec, build_mesh(jax.devices(), layout))
+    mesh = build_mesh(jax.devices(), layout)
     programs = Programs(start.compile_cache, root, config, layout, peers)
+    check_world(mesh, programs, peers, config.accelerator_platform, is_proven=start.proven)
+    steps = Steps(spec, mesh)
 
     events.enter(Phase.RESTORING)
     checkpoints = Checkpoints(root, config, world, peers, indexes.train.identity, events)

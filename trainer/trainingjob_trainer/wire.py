@@ -22,6 +22,8 @@ class Start(Strict):
     """A folder for compiled programs that outlives the child. Empty: keep none."""
     snapshots: str = ""
     """A folder in memory that outlives the child. Empty: there is none."""
+    proven: bool = False
+    """Whether a child of this pod has trained before, so that its devices are known to be fit."""
 
 
 class Command(Strict):

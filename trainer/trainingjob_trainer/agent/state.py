@@ -104,6 +104,11 @@ class State:
         return self.active.generation if self.active else 0
 
     @property
+    def proven(self) -> bool:
+        """Return whether a child of this host has come as far as training."""
+        return Phase.COMPILING in self.phase_seconds
+
+    @property
     def live(self) -> Active | None:  # None: no child is in a world
         """Return the child in a world, if it has not ended."""
         return self.active if self.active and self.active.alive else None

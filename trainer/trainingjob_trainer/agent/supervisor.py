@@ -147,6 +147,7 @@ class Supervisor:
                         process=process,
                         compile_cache=self._environment.compile_cache,
                         snapshots=self._environment.snapshots,
+                        proven=self._state.proven,
                     ),
                 )
             case AskToLeave(child):

@@ -15,7 +15,8 @@ from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.restarts import failures_in_a_row
 from trainingjob_operator.core.units import plural
 
-REPEATABLE = frozenset(FailureReason) - {FailureReason.KILLED, FailureReason.PEER}
+OF_MACHINES = frozenset({FailureReason.ACCELERATOR, FailureReason.NETWORK})
+REPEATABLE = frozenset(FailureReason) - OF_MACHINES - {FailureReason.KILLED, FailureReason.PEER}
 """Failures of the program itself: the same one at the same step twice is proof enough."""
 
 
