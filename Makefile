@@ -69,11 +69,19 @@ journeys: install ## The journeys on a real cluster (E2E_CLUSTER=local|kind|exis
 	$(PYTEST) -q tests/render/chart # left out of the first `make check` of a machine without helm; now it has one
 
 .PHONY: soak
-soak: install ## Long faults on the real cluster: the operator killed, doubled, cut off
+soak: install ## A thousand random faults on jobs of this machine, at most 40 minutes (FAULTS=1000, SEED=1)
+	$(BIN)/python -m e2e.soak --faults $(or $(FAULTS),1000) --seed $(or $(SEED),1)
+
+.PHONY: soak-cut
+soak-cut: install ## A soak of three minutes
+	$(BIN)/python -m e2e.soak --seconds 110
+
+.PHONY: soak-cluster
+soak-cluster: install ## Long faults on the real cluster: the operator killed, doubled, cut off
 	$(PYTEST) -m soak e2e/journeys
 
 .PHONY: test
-test: check slow journeys ## Everything: the fast tests, the slow ones, then the journeys on the real cluster
+test: check slow soak-cut journeys ## Everything: the fast tests, the slow ones, faults, then the journeys on the real cluster
 
 .PHONY: cluster-up
 cluster-up: install ## Bring up the local four-node cluster and build its images

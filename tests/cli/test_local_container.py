@@ -1,5 +1,6 @@
 """A pod's container as a process: what it is told, where its files lie, how its end is told."""
 
+import asyncio
 import json
 import os
 import select
@@ -13,7 +14,13 @@ import pytest
 
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.local.children import ContainerEnd
-from trainingjob_operator.cli.local.container import Container, container_environment, start_container
+from trainingjob_operator.cli.local.container import (
+    TERMINATION_LOG,
+    Container,
+    container_environment,
+    list_processes,
+    start_container,
+)
 from trainingjob_operator.cli.local.paths import move_path, move_paths
 from trainingjob_operator.core.manifests import Manifest
 
@@ -160,3 +167,14 @@ def test_a_container_dies_with_its_runner(tmp_path: Path) -> None:
     ended, _, _ = select.select([pidfd], [], [], 10)
     os.close(pidfd)
     assert ended
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the environment of a process")
+async def test_what_a_container_has_started_ends_with_it_even_where_it_is_stopped(tmp_path: Path) -> None:
+    container = await start(tmp_path, "setsid sleep 60 & kill -STOP $!; exit 3")
+
+    assert (await container.wait()).exit_code == 3
+
+    async with asyncio.timeout(20):  # they are killed; the kernel needs a moment to say so
+        while list_processes(f"{TERMINATION_LOG}={tmp_path}/scratch/termination-log"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

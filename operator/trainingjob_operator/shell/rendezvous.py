@@ -25,9 +25,13 @@ log = Log("rendezvous")
 
 def make_app(hub: Hub, authenticator: Authenticator, is_leading: Callable[[], bool] = lambda: True) -> web.Application:
     """Return the application that serves `POST /v1/report`."""
-    rendezvous = Rendezvous(hub, authenticator, is_leading)
+    return route_reports(Rendezvous(hub, authenticator, is_leading).report)
+
+
+def route_reports(report: Handler) -> web.Application:
+    """Return the application whose `POST /v1/report` goes to a handler."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
-    app.router.add_post(REPORT_PATH, rendezvous.report)
+    app.router.add_post(REPORT_PATH, report)
     return app
 
 

@@ -5,6 +5,7 @@ controller and the kubelet do to `Controllers`. The operator's own code runs unc
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from trainingjob_operator.cli.local.children import NODE, local_node
 from trainingjob_operator.cli.local.controllers import Controllers
@@ -76,10 +77,10 @@ class LocalCluster:
         del job
         self._emit(Happening(warning=warning, reason=reason, message=message))
 
-    def suspend(self) -> None:
-        """Set `spec.suspend`, as `kubectl patch` would."""
+    def edit(self, **sections: Any) -> None:
+        """Replace sections of the spec, as `kubectl patch` would."""
         metadata = {**self.job["metadata"], "generation": self.job["metadata"]["generation"] + 1}
-        self._replace_job({**self.job, "metadata": metadata, "spec": {**self.job["spec"], "suspend": True}})
+        self._replace_job({**self.job, "metadata": metadata, "spec": {**self.job["spec"], **sections}})
 
     def _replace_job(self, job: Manifest) -> Manifest:
         version = str(int(self.job["metadata"]["resourceVersion"]) + 1)

@@ -41,8 +41,11 @@ class Container:
         return self._process.pid
 
     async def wait(self) -> ContainerEnd:
-        """Return how the container ended, once it has."""
+        """Return how the container ended, once it has: with its first process, and then all others at once."""
         code = await self._process.wait()
+        for pid in list_processes(f"{TERMINATION_LOG}={self._termination_log}"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         message = ""
         with contextlib.suppress(OSError):
             message = self._termination_log.read_bytes()[:_MESSAGE_BYTES].decode(errors="replace")
@@ -58,7 +61,7 @@ class Container:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the container at once. Its children die with it: the agent sees to that."""
+        """Kill the container at once."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
@@ -106,6 +109,16 @@ def container_environment(pod: Manifest, mounts: Mounts) -> dict[str, str]:
         if value is not None:
             environment[variable["name"]] = move_path(value, mounts)
     return environment
+
+
+def list_processes(variable: str) -> list[int]:
+    """Return the processes of this machine whose environment has a variable, written as `NAME=value`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
+            if variable.encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return sorted(found)
 
 
 def _resolve(variable: dict[str, Any], pod: Manifest) -> str | None:  # None: its source does not exist here

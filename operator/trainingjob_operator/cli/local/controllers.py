@@ -104,12 +104,19 @@ class Controllers:
         uid = self._tokens.get(token)
         return None if uid is None else self._objects.find(uid)
 
+    def running_pods(self) -> list[Manifest]:
+        """Return the pods whose containers run, by name."""
+        return [pod for pod in self._objects.of_kind("Pod") if pod["metadata"]["uid"] in self._containers]
+
+    def containers_of(self, number: int) -> list[Container]:
+        """Return the containers of a slice that run, by host."""
+        pods = sorted((pod for pod in self.running_pods() if slice_of(pod) == number), key=host_of)
+        return [self._containers[pod["metadata"]["uid"]] for pod in pods]
+
     def kill_slice(self, number: int) -> None:
         """Kill all processes of a slice at once, as a power cut would."""
-        for pod in self._objects.of_kind("Pod"):
-            container = self._containers.get(pod["metadata"]["uid"])
-            if container is not None and slice_of(pod) == number:
-                container.kill()
+        for container in self.containers_of(number):
+            container.kill()
 
     def kill_all(self) -> None:
         """Kill every process."""

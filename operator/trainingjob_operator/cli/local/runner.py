@@ -10,16 +10,13 @@ import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from aiohttp import web
 
-from trainingjob_operator.cli.local.children import host_of, slice_of
-from trainingjob_operator.cli.local.cluster import LocalCluster
-from trainingjob_operator.cli.local.container import Container, start_container
-from trainingjob_operator.cli.local.controllers import Controllers
+from trainingjob_operator.cli.local.local_operator import LocalOperator
+from trainingjob_operator.cli.local.machine import Machine
 from trainingjob_operator.cli.local.narrate import take_snapshot, tell_change, tell_happening
-from trainingjob_operator.cli.local.objects import Objects
 from trainingjob_operator.cli.local.paths import Mounts
 from trainingjob_operator.cli.local.view import View
 from trainingjob_operator.cli.local.workspace import Workspace
@@ -28,17 +25,11 @@ from trainingjob_operator.core.remember import read_status
 from trainingjob_operator.core.running.announce import Happening
 from trainingjob_operator.core.running.situation import Stage
 from trainingjob_operator.render.settings import RenderSettings
-from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.ports import Caller, UnknownCallerError
-from trainingjob_operator.shell.reconcile import Reconciler
-from trainingjob_operator.shell.rendezvous import make_app
-from trainingjob_operator.shell.scheduler import Scheduler
+from trainingjob_operator.shell.rendezvous import route_reports
 
 LOOPBACK = "127.0.0.1"
 IMAGE = "this-machine"
 """Pods name an image; here it is whatever is installed."""
-AWAY_SECONDS = 10.0
-"""Until a host that died comes back: others recover in this time, and would have to share the machine with it."""
 SECONDS_BETWEEN_LOOKS = 0.25
 FAREWELL_SECONDS = 15.0
 """How long agents may take to end after the job did."""
@@ -70,21 +61,14 @@ class Runner:
     ) -> None:
         """Take over a job; nothing runs yet."""
         metadata = job["metadata"]
-        self._volumes = volumes
         self._workspace = workspace
         self._view = view
         self._faults = sorted(faults, key=lambda fault: fault.step, reverse=True)
         self._uid: str = metadata["uid"]
-        self._key: tuple[str, str] = (metadata["namespace"], metadata["name"])
         self._status = read_status(job)
-        self._objects = Objects()
-        self._controllers = Controllers(
-            self._uid, self._objects, self._start_pod, notify=self._wake, away_seconds=AWAY_SECONDS
-        )
-        self._cluster = LocalCluster(job, self._objects, self._controllers, save_job=self._save, emit=self._tell)
-        self._hub = Hub(time.monotonic, lambda namespace, name: self._wake())
-        reconciler = Reconciler(self._cluster, self._hub, self._render_settings, lambda: datetime.now(UTC))
-        self._scheduler = Scheduler(reconciler.reconcile)
+        self._machine = Machine(job, volumes, workspace, notify=self._wake, save_job=self._save, emit=self._tell)
+        key = metadata["namespace"], metadata["name"]
+        self._operator = LocalOperator(key, self._machine.cluster, self._machine, self._render_settings)
         self._url = ""
         self._stop = asyncio.Event()
 
@@ -93,13 +77,12 @@ class Runner:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._interrupt)
-        server = serve(make_app(self._hub, _Tokens(self._controllers, self._cluster)))
-        async with server as self._url, self._controllers.running():
-            self._scheduler.resume()
-            self._wake()
+        server = serve(route_reports(self._operator.rendezvous.report))
+        async with server as self._url, self._machine.controllers.running():
+            self._operator.start()
             await self._watch()
-            await self._scheduler.stop()
-        return self._cluster.job
+            await self._operator.stop()
+        return self._machine.cluster.job
 
     async def _watch(self) -> None:
         """Show how the run goes, until it is over."""
@@ -107,13 +90,13 @@ class Runner:
         ended = None
         while not self._stop.is_set():
             now = time.monotonic()
-            snapshot = take_snapshot(self._status, self._hub.hearing(self._uid))
+            snapshot = take_snapshot(self._status, self._operator.hub.hearing(self._uid))
             self._view.show(snapshot, now - begun)
             while self._faults and snapshot.step >= self._faults[-1].step:
-                self._controllers.kill_slice(self._faults.pop().slice)
+                self._machine.controllers.kill_slice(self._faults.pop().slice)
             if self._is_over():
                 ended = ended or now
-                if not self._controllers.num_containers or now - ended > FAREWELL_SECONDS:
+                if not self._machine.controllers.num_containers or now - ended > FAREWELL_SECONDS:
                     return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), SECONDS_BETWEEN_LOOKS)
@@ -125,7 +108,7 @@ class Runner:
 
     @property
     def _is_asked_to_stop(self) -> bool:
-        return bool(self._cluster.job["spec"].get("suspend"))
+        return bool(self._machine.cluster.job["spec"].get("suspend"))
 
     def _interrupt(self) -> None:
         """Save and stop; at once when asked again, or when there is nothing that could be saved."""
@@ -133,11 +116,11 @@ class Runner:
             self._stop.set()
             return
         self._view.say("saving and stopping; press Ctrl-C again to stop without a save")
-        self._cluster.suspend()
+        self._machine.cluster.edit(suspend=True)
         self._wake()
 
     def _wake(self) -> None:
-        self._scheduler.wake(*self._key)
+        self._operator.wake()
 
     def _save(self, job: Manifest) -> None:
         self._workspace.save_job(job)
@@ -151,15 +134,6 @@ class Runner:
 
     def _say(self, line: str) -> None:
         self._view.say(f"{datetime.now().astimezone():%H:%M:%S}  {line}")
-
-    async def _start_pod(self, pod: Manifest, token: str) -> Container:
-        scratch = self._workspace.pods / pod["metadata"]["name"]
-        scratch.mkdir(mode=0o700)
-        config_maps = {manifest["metadata"]["name"]: manifest for manifest in self._objects.of_kind("ConfigMap")}
-        log = self._workspace.log(slice_of(pod), host_of(pod))
-        return await start_container(
-            pod, token, config_maps=config_maps, volumes=self._volumes, scratch=scratch, log=log
-        )
 
     def _render_settings(self) -> RenderSettings:
         return RenderSettings(trainer_image=IMAGE, rendezvous_url=self._url, ca_pem="")
@@ -177,19 +151,3 @@ async def serve(app: web.Application) -> AsyncIterator[str]:
         yield f"http://{LOOPBACK}:{port}"
     finally:
         await runner.cleanup()
-
-
-class _Tokens:
-    """Implements `ports.Authenticator`: each pod was given a random token when it was started."""
-
-    def __init__(self, controllers: Controllers, cluster: LocalCluster) -> None:
-        self._controllers = controllers
-        self._cluster = cluster
-
-    async def identify(self, token: str) -> Caller:
-        """Return the pod that a token was given to. Raises `UnknownCallerError` where there is none."""
-        pod = self._controllers.find_pod(token)
-        if pod is None:
-            raise UnknownCallerError("no pod of this run was given that token")
-        metadata = self._cluster.job["metadata"]
-        return Caller(pod["metadata"]["uid"], metadata["namespace"], metadata["name"], metadata["uid"])

@@ -1,0 +1,67 @@
+"""A soak: seeded random faults on jobs of this machine, one job after another, and what was found.
+
+`python -m e2e.soak` strikes 1,000 times; `--seconds` ends that after a time, and the job that runs then is trained to
+its end and judged; `--seed` gives the first job's seed. Two soaks of one seed draw the same faults; what these find
+running at their moment differs.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+import tempfile
+import time
+from math import inf
+from pathlib import Path
+
+from rich.console import Console
+
+from e2e.soak.report import show
+from e2e.soak.story import Story, run_undisturbed, tell
+
+FAULTS = 1000
+
+
+async def soak(num_faults: int, seconds: float, seed: int, folder: Path, console: Console) -> list[Story]:
+    """Let jobs live under faults, one after the other, until there were enough faults or the time is over."""
+    cache = folder / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    until = begun + seconds
+    reference = await run_undisturbed(folder / "undisturbed", cache, console)
+    stories: list[Story] = []
+    struck = 0
+    while struck < num_faults and time.monotonic() < until:
+        number = seed + len(stories)
+        story = await tell(number, num_faults - struck, until, folder / f"job-{number}", cache, reference)
+        stories.append(story)
+        struck += story.faults.total()
+        console.print(
+            f"{time.monotonic() - begun:7.1f} s  job {number}: {story.faults.total()} faults, "
+            f"{len(story.attempts)} worlds in {story.seconds:.1f} s; {struck} faults so far"
+        )
+        for problem in story.problems:
+            console.print(f"          {problem}", style="bold red", markup=False)
+    return stories
+
+
+def main() -> int:
+    """Soak, print what was found, return the exit code: 0 where nothing was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=FAULTS, help="how often to strike")
+    parser.add_argument("--seconds", type=float, default=inf, help="strike no more after so many seconds")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first job; the next ones count up")
+    parser.add_argument("--keep", type=Path, help="a folder for the jobs' files and logs; without it they are deleted")
+    options = parser.parse_args()
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as made:
+        folder = options.keep or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        logging.basicConfig(filename=folder / "operators.log", level=logging.INFO)
+        stories = asyncio.run(soak(options.faults, options.seconds, options.seed, folder, console))
+    show(stories, console)
+    return 1 if any(story.problems for story in stories) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""An API server that fails: before it does what it is asked to, or after, when the answer is lost."""
+
+from collections.abc import Callable
+
+from trainingjob_operator.core.manifests import Children, Manifest
+from trainingjob_operator.shell.ports import Cluster
+
+
+class FlakyCluster:
+    """Implements `ports.Cluster` over another one. `strike` is asked around each call, and raises to let it fail."""
+
+    def __init__(self, cluster: Cluster, strike: Callable[[], None]) -> None:
+        """Stand before a cluster."""
+        self._cluster = cluster
+        self._strike = strike
+
+    async def read_job(self, namespace: str, name: str) -> Manifest | None:
+        """Return the job, or fail."""
+        self._strike()
+        return await self._cluster.read_job(namespace, name)
+
+    async def read_children(self, namespace: str, uid: str) -> Children:
+        """Return the children, or fail."""
+        self._strike()
+        return await self._cluster.read_children(namespace, uid)
+
+    async def create(self, manifest: Manifest) -> None:
+        """Create, and fail before or after."""
+        self._strike()
+        await self._cluster.create(manifest)
+        self._strike()
+
+    async def apply(self, manifest: Manifest) -> None:
+        """Apply, and fail before or after."""
+        self._strike()
+        await self._cluster.apply(manifest)
+        self._strike()
+
+    async def delete(self, manifest: Manifest, *, grace_seconds: int | None = None) -> None:
+        """Delete, and fail before or after."""
+        self._strike()
+        await self._cluster.delete(manifest, grace_seconds=grace_seconds)
+        self._strike()
+
+    async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
+        """Write, and fail before or after."""
+        self._strike()
+        written = await self._cluster.write_status(job, status)
+        self._strike()
+        return written
+
+    async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
+        """Record an event, or fail."""
+        self._strike()
+        await self._cluster.emit(job, warning=warning, reason=reason, message=message)

@@ -1,0 +1,49 @@
+"""What a soak found, as tables for people."""
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+from rich.console import Console
+from rich.table import Table
+
+from e2e.soak.story import Story
+from trainingjob_api.status import Attempt
+from trainingjob_operator.core.units import plural
+
+
+def list_recoveries(attempts: Sequence[Attempt]) -> dict[str, list[Attempt]]:
+    """Return the worlds that made a step again, by what had ended the one before them."""
+    found: dict[str, list[Attempt]] = defaultdict(list)
+    for before, after in pairwise(attempts):
+        if before.cause and after.recovery_seconds is not None:
+            found[before.cause.reason].append(after)
+    return dict(found)
+
+
+def show(stories: Sequence[Story], console: Console) -> None:
+    """Print which faults there were, how jobs came back from each kind of end, and what was wrong."""
+    faults = sum((story.faults for story in stories), Counter())
+    table = Table("fault", "times", title=f"{plural(faults.total(), 'fault')} on {plural(len(stories), 'job')}")
+    for name, times in faults.most_common():
+        table.add_row(name, str(times))
+    console.print(table)
+    recoveries: dict[str, list[Attempt]] = defaultdict(list)
+    for story in stories:
+        for reason, attempts in list_recoveries(story.attempts).items():
+            recoveries[reason] += attempts
+    table = Table("world ended by", "times", "back in s: median", "longest", "steps lost: median", "most")
+    for reason, attempts in sorted(recoveries.items(), key=lambda item: -len(item[1])):
+        seconds = [attempt.recovery_seconds or 0.0 for attempt in attempts]
+        lost = [attempt.lost_steps or 0 for attempt in attempts]
+        cells = (statistics.median(seconds), max(seconds), statistics.median(lost), max(lost))
+        table.add_row(reason, str(len(attempts)), *(f"{cell:.3g}" for cell in cells))
+    console.print(table)
+    calms = sorted(seconds for story in stories for seconds in story.calms)
+    if calms:
+        console.print(
+            f"from a burst to the next saved step: median {statistics.median(calms):.1f} s, longest {calms[-1]:.1f} s"
+        )
+    problems = sum(len(story.problems) for story in stories)
+    console.print(plural(problems, "problem"), style="bold red" if problems else "bold green")

@@ -1,0 +1,229 @@
+"""A job on processes of this machine, and all that can be taken away from it while it runs."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+from e2e.history import Line
+from e2e.product import Manifest
+from e2e.soak.api_faults import FlakyCluster
+from e2e.soak.gate import Gate
+from e2e.soak.job import NAME, SHARED
+from e2e.soak.witness import Witness
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_operator.cli.documents import Document
+from trainingjob_operator.cli.local.container import Container
+from trainingjob_operator.cli.local.local_operator import LocalOperator
+from trainingjob_operator.cli.local.localise import localise
+from trainingjob_operator.cli.local.machine import Machine
+from trainingjob_operator.cli.local.objects import new_uid
+from trainingjob_operator.cli.local.resume import new_job
+from trainingjob_operator.cli.local.runner import FAREWELL_SECONDS, IMAGE, serve
+from trainingjob_operator.cli.local.workspace import Workspace
+from trainingjob_operator.cli.validate import require_valid
+from trainingjob_operator.core.remember import read_status
+from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.render.volumes import CACHE_FOLDER
+from trainingjob_operator.shell.ports import ClusterUnavailableError
+from trainingjob_operator.shell.rendezvous import route_reports
+
+POLL_SECONDS = 0.05
+NUM_SLICES = 2
+API_FAILURES = 0.3
+"""Of how many calls the answer is a failure, while the API server fails; a write can fail before and after."""
+
+
+class StuckError(Exception):
+    """What had to come did not come in time. The text says how the job stands."""
+
+
+class Stage:
+    """One job. Operators, processes, files and clocks are within reach of whoever means harm."""
+
+    def __init__(
+        self,
+        spec: Manifest,
+        folder: Path,
+        cache: Path,
+        random: Random,
+        away_seconds: float,
+        note: Callable[[str], None],
+    ) -> None:
+        """Prepare a job below `folder`; nothing runs yet. `note` takes lines for the log of the job's life."""
+        content = {"apiVersion": "trainingjob.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": NAME}}
+        plan, _ = require_valid(Document("the soak's job", {**content, "spec": spec}))
+        self.spec = localise(plan.spec, None)
+        self.random = random
+        self.witness = Witness()
+        self.status = TrainingJobStatus()
+        self.skew = 0.0
+        self.api_fails = False
+        self.damaged: set[int] = set()
+        """Inodes of the folders of saved steps that were damaged."""
+        self.latest = datetime.min.replace(tzinfo=UTC)
+        """The latest time of day that an operator has read."""
+        self.begun = self.ended = 0.0
+        """When the first status was written and when the last one, by the monotonic clock."""
+        self._note = note
+        self._workspace = Workspace(folder)
+        self._cache = cache
+        self._away_seconds = away_seconds
+        self._url = ""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the job while the context lasts, and leave no process behind."""
+        with self._workspace.held():
+            volumes = {CACHE_FOLDER: self._cache, SHARED: self.shared}
+            self.shared.mkdir(parents=True, exist_ok=True)
+            job = new_job(NAME, self.spec, new_uid(), datetime.now(UTC))
+            self.machine = Machine(
+                job,
+                volumes,
+                self._workspace,
+                notify=self.wake,
+                save_job=self._save,
+                emit=lambda one: self._note(f"{one.reason}: {one.message}"),
+                away_seconds=self._away_seconds,
+            )
+            self.gate = Gate(self.machine, self.random, self.witness.hear)
+            async with serve(route_reports(self.gate.report)) as self._url, self.machine.controllers.running():
+                self.start_operator()
+                try:
+                    yield
+                finally:
+                    for operator in tuple(self.gate.operators):
+                        await self.stop_operator(operator)
+
+    @property
+    def shared(self) -> Path:
+        """Return the folder behind the job's volume."""
+        return self._workspace.root / "volumes" / "shared"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return the folder of the saved steps."""
+        return self.shared / NAME
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the verdict on the job is written."""
+        return self.status.completion_time is not None
+
+    def now(self) -> datetime:
+        """Return the time of day as operators see it."""
+        now = datetime.now(UTC) + timedelta(seconds=self.skew)
+        self.latest = max(self.latest, now)
+        return now
+
+    def start_operator(self) -> LocalOperator:
+        """Start an operator that knows nothing but what the API server has."""
+        metadata = self.machine.cluster.job["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        settings = RenderSettings(trainer_image=IMAGE, rendezvous_url=self._url, ca_pem="")
+
+        def strike() -> None:
+            if operator not in self.gate.operators:
+                raise ClusterUnavailableError("this operator is gone")
+            if self.api_fails and self.random.random() < API_FAILURES:
+                raise ClusterUnavailableError("the API server is away")
+
+        api = FlakyCluster(self.machine.cluster, strike)
+        operator = LocalOperator(key, api, self.machine, lambda: settings, self.now)
+        self.gate.operators.append(operator)
+        self.gate.change()
+        operator.start()
+        return operator
+
+    async def stop_operator(self, operator: LocalOperator) -> None:
+        """Let an operator be gone, with all that it knows: what it was about to write is not written."""
+        if operator in self.gate.operators:
+            self.gate.operators.remove(operator)
+            self.gate.change()
+            await operator.stop()
+
+    def containers(self) -> list[tuple[int, Container]]:
+        """Return the containers that run, behind the numbers of their slices."""
+        controllers = self.machine.controllers
+        return [(number, one) for number in range(NUM_SLICES) for one in controllers.containers_of(number)]
+
+    def pods(self) -> list[Manifest]:
+        """Return the pods that run."""
+        return self.machine.controllers.running_pods()
+
+    def wake(self) -> None:
+        """Let all operators look at the job, as an edit does."""
+        for operator in self.gate.operators:
+            operator.wake()
+
+    def lines(self) -> list[Line]:
+        """Return what the trainers wrote of each step, in that order."""
+        path = self.checkpoints / "metrics/metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        return [line for line in map(json.loads, whole) if "loss" in line]
+
+    async def wait_for(self, what: str, is_there: Callable[[], bool], seconds: float) -> None:
+        """Wait until a condition holds, or the job is over.
+
+        Raises:
+            StuckError: neither came in time.
+        """
+        await _poll(what, lambda: is_there() or self.is_over, seconds, self.describe)
+
+    async def say_goodbye(self) -> None:
+        """Let the hosts of a job that is over end by themselves; what does not is killed with the context."""
+        with contextlib.suppress(StuckError):
+            await _poll("", lambda: not self.machine.controllers.num_containers, FAREWELL_SECONDS, str)
+
+    def describe(self) -> str:
+        """Return how the job stands, in words."""
+        status, witness = self.status, self.witness
+        running = next((one.message for one in status.conditions if one.type == "Running"), "")
+        world = status.world.generation if status.world else 0
+        return (
+            f"{status.phase} ({status.display.reason}: {running}), generation {world}, step {witness.highest}, "
+            f"saved {witness.committed}, {self.machine.controllers.num_containers} containers"
+        )
+
+    def _save(self, job: Manifest) -> None:
+        self._workspace.save_job(job)
+        before, self.status = self.status, read_status(job)
+        if before != self.status:
+            self.witness.see(before, self.status)
+        self.begun = self.begun or (time.monotonic() if self.status.start_time else 0.0)
+        if not before.completion_time:
+            self.ended = time.monotonic()
+
+
+async def _poll(what: str, is_there: Callable[[], bool], seconds: float, describe: Callable[[], str]) -> None:
+    for _ in range(round(seconds / POLL_SECONDS)):
+        if is_there():
+            return
+        await asyncio.sleep(POLL_SECONDS)
+    raise StuckError(f"waited {seconds:.0f} s for {what}; {describe()}")
+
+
+def trainers_of(container: Container) -> list[int]:
+    """Return the trainer processes that an agent has started, oldest first: that in a world before its standby."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            fields = path.read_text().rpartition(") ")[2].split()
+            if int(fields[1]) == container.pid and fields[0] != "Z":
+                found.append((int(fields[19]), int(path.parent.name)))
+    return [pid for _, pid in sorted(found)]
+
+
+def send(number: signal.Signals, *pids: int) -> None:
+    """Send a signal to processes that may be gone."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -1,0 +1,138 @@
+"""One job's life under faults: bursts of them, and calms in which it must come further than ever before."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TextIO
+
+from rich.console import Console
+
+from e2e.soak.faults import CLOCK, COUNTED, FREE, Strike, turn_clock
+from e2e.soak.job import STEPS, make_spec
+from e2e.soak.stage import Stage, StuckError
+from e2e.soak.verdict import judge
+from trainingjob_api.status import Attempt
+from trainingjob_operator.core.running.times import parse_time
+
+type Note = Callable[[str], None]
+
+LONGEST_BURST = 7
+SECONDS_BETWEEN = 0.7
+"""Between two faults of a burst on average."""
+CALM_SECONDS = 150.0
+"""Within which a job must have saved a new step, once nothing strikes it any more: the longest budget of a phase, and
+what follows when it is used up."""
+LAST_FAULTS_AT = STEPS - 60
+"""No burst begins from this step on: who is done cannot be struck."""
+
+
+@dataclass
+class Story:
+    """What became of one job."""
+
+    seed: int
+    faults: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    calms: list[float] = field(default_factory=list)
+    """Seconds from the end of each burst to the next saved step."""
+    seconds: float = 0.0
+
+
+async def tell(
+    seed: int, num_faults: int, until: float, folder: Path, cache: Path, reference: Mapping[int, float]
+) -> Story:
+    """Let a job live under at most so many faults, and judge it; its files stay in `folder`.
+
+    No burst begins after `until`, a time of the monotonic clock.
+    """
+    random = Random(seed)  # noqa: S311  # no secret
+    story = Story(seed)
+    with open_log(folder) as log:
+        begun = time.monotonic()
+
+        def note(line: str) -> None:
+            log.write(f"{time.monotonic() - begun:8.2f}  {line}\n")
+
+        is_turned = random.random() < 0.3
+        stage = Stage(make_spec(random), folder, cache, random, random.uniform(0.2, 1.5), note)
+        async with stage.running():
+            try:
+                await _live(stage, story, num_faults, until, is_turned=is_turned, note=note)
+                await stage.wait_for("the end", lambda: False, CALM_SECONDS)
+                await stage.say_goodbye()
+            except StuckError as error:
+                story.problems.append(str(error))
+        wall = stage.ended - stage.begun
+        if is_turned and (start := parse_time(stage.status.start_time)):
+            wall = (stage.latest - start).total_seconds()
+        story.attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
+        story.problems += stage.witness.problems
+        if not story.problems:
+            story.problems += judge(stage.status, stage.lines(), reference, STEPS, wall)
+        for problem in story.problems:
+            note(f"PROBLEM {problem}")
+        story.seconds = time.monotonic() - begun
+    return story
+
+
+def open_log(folder: Path) -> TextIO:
+    """Return the file for what is done to a job and what its operator says."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return (folder / "faults.log").open("w", buffering=1)
+
+
+async def _live(stage: Stage, story: Story, num_faults: int, until: float, *, is_turned: bool, note: Note) -> None:
+    await stage.wait_for("the first saved step", lambda: stage.witness.committed > 0, CALM_SECONDS)
+
+    def goes_on() -> bool:
+        is_enough = story.faults.total() >= num_faults or time.monotonic() >= until
+        return not is_enough and stage.witness.highest < LAST_FAULTS_AT and not stage.is_over
+
+    while goes_on():
+        await _burst(stage, story, draw_burst(stage.random, is_turned=is_turned), note)
+        struck, highest = time.monotonic(), stage.witness.highest
+        note(f"calm: {stage.describe()}")
+        await stage.wait_for(
+            f"a saved step above {highest}", lambda above=highest: stage.witness.committed > above, CALM_SECONDS
+        )
+        story.calms.append(time.monotonic() - struck)
+
+
+async def _burst(stage: Stage, story: Story, burst: list[tuple[str, Strike]], note: Note) -> None:
+    async with asyncio.TaskGroup() as group:
+        for name, strike in burst:
+            await asyncio.sleep(stage.random.expovariate(1 / SECONDS_BETWEEN))
+            if stage.is_over:
+                return
+            note(f"{name} at step {stage.witness.highest}")
+            group.create_task(_strike(stage, story, name, strike))
+
+
+async def _strike(stage: Stage, story: Story, name: str, strike: Strike) -> None:
+    if await strike(stage):
+        story.faults[name] += 1
+
+
+def draw_burst(random: Random, *, is_turned: bool) -> list[tuple[str, Strike]]:
+    """Return the faults of a burst in the order in which they strike; at most one is held against the program."""
+    kinds = dict(FREE) | ({CLOCK: turn_clock} if is_turned else {})
+    burst = random.choices(list(kinds.items()), k=random.randint(1, LONGEST_BURST))
+    if random.random() < 0.6:
+        burst[random.randrange(len(burst))] = random.choice(list(COUNTED.items()))
+    return burst
+
+
+async def run_undisturbed(folder: Path, cache: Path, console: Console) -> dict[int, float]:
+    """Return the losses by step of a job to which nothing happens."""
+    stage = Stage(make_spec(), folder, cache, Random(0), 1.0, lambda line: None)  # noqa: S311
+    async with stage.running():
+        await stage.wait_for("the end of a job that nothing strikes", lambda: False, 4 * CALM_SECONDS)
+        await stage.say_goodbye()
+    losses = {line["step"]: line["loss"] for line in stage.lines()}
+    console.print(f"undisturbed: {len(losses)} steps in {stage.ended - stage.begun:.1f} s, loss {losses[STEPS]:.4f}")
+    return losses

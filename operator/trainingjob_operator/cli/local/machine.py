@@ -1,0 +1,60 @@
+"""This machine in the place of a cluster: one job's objects, their processes, and the port above both."""
+
+from collections.abc import Callable
+
+from trainingjob_operator.cli.local.children import host_of, slice_of
+from trainingjob_operator.cli.local.cluster import LocalCluster
+from trainingjob_operator.cli.local.container import Container, start_container
+from trainingjob_operator.cli.local.controllers import Controllers
+from trainingjob_operator.cli.local.objects import Objects
+from trainingjob_operator.cli.local.paths import Mounts
+from trainingjob_operator.cli.local.workspace import Workspace
+from trainingjob_operator.core.running.announce import Happening
+from trainingjob_operator.shell.ports import Caller, Manifest, UnknownCallerError
+
+AWAY_SECONDS = 10.0
+"""Until a host that died comes back: others recover in this time, and would have to share the machine with it."""
+
+
+class Machine:
+    """What stands for a cluster while a job runs here. It also knows which pod a token was given to."""
+
+    def __init__(
+        self,
+        job: Manifest,
+        volumes: Mounts,
+        workspace: Workspace,
+        *,
+        notify: Callable[[], None],
+        save_job: Callable[[Manifest], None],
+        emit: Callable[[Happening], None],
+        away_seconds: float = AWAY_SECONDS,
+    ) -> None:
+        """Hold one job; nothing runs yet.
+
+        `volumes` has the folder behind each mount path, `workspace` must be held. `notify` is called when a pod came or
+        ended; a host whose container died gets a new pod after `away_seconds`.
+        """
+        self._volumes = volumes
+        self._workspace = workspace
+        self._objects = Objects()
+        uid: str = job["metadata"]["uid"]
+        self.controllers = Controllers(uid, self._objects, self._start_pod, notify=notify, away_seconds=away_seconds)
+        self.cluster = LocalCluster(job, self._objects, self.controllers, save_job=save_job, emit=emit)
+
+    async def identify(self, token: str) -> Caller:
+        """Return the pod that a token was given to. Raises `UnknownCallerError` where there is none."""
+        pod = self.controllers.find_pod(token)
+        if pod is None:
+            raise UnknownCallerError("no pod of this run was given that token")
+        metadata = self.cluster.job["metadata"]
+        return Caller(pod["metadata"]["uid"], metadata["namespace"], metadata["name"], metadata["uid"])
+
+    async def _start_pod(self, pod: Manifest, token: str) -> Container:
+        scratch = self._workspace.pods / pod["metadata"]["name"]
+        scratch.mkdir(mode=0o700)
+        config_maps = {manifest["metadata"]["name"]: manifest for manifest in self._objects.of_kind("ConfigMap")}
+        log = self._workspace.log(slice_of(pod), host_of(pod))
+        return await start_container(
+            pod, token, config_maps=config_maps, volumes=self._volumes, scratch=scratch, log=log
+        )

@@ -1,0 +1,155 @@
+"""What a soak must notice, on lives that were made up to be wrong; and that its bursts are what they should be."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from e2e.soak.faults import CLOCK, COUNTED, FREE
+from e2e.soak.report import list_recoveries
+from e2e.soak.story import LONGEST_BURST, draw_burst
+from e2e.soak.verdict import find_second_worlds, judge
+from e2e.soak.witness import Witness, find_problems
+from tests.builders import make_report
+from trainingjob_api.protocol import Progress
+from trainingjob_api.status import TrainingJobStatus
+
+TIME = "2026-11-21T12:00:00Z"
+
+
+def make_status(**changes: Any) -> TrainingJobStatus:
+    """Return the status of a job that trains in its second world."""
+    status = {
+        "phase": "Running",
+        "world": {"generation": 2, "slices": [0], "coordinator": "h:1", "members": "x", "since": TIME},
+        "attempts": [
+            {"generation": 1, "slices": 2, "started": TIME, "ended": TIME, "cause": {"reason": "Crash"}},
+            {"generation": 2, "slices": 1, "started": TIME, "recoverySeconds": 1.5},
+        ],
+        "lineage": [{"generation": 1, "first": 1, "last": 4}, {"generation": 2, "first": 5}],
+        "goodput": {"seconds": {"training": 10.0}},
+        "restarts": {"total": 1},
+    }
+    return TrainingJobStatus.model_validate(status | changes)
+
+
+WORLD = make_status().model_dump(by_alias=True, exclude_none=True)["world"]
+LIVING = {"generation": 1, "slices": 2, "started": TIME}
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a job that failed": ({"phase": "Failed"}, "the job failed: "),
+    "a world that is forgotten": ({"world": None}, "the world was forgotten"),
+    "a number that falls": ({"world": {**WORLD, "generation": 1}, "attempts": [LIVING]}, "generation 1 came after 2"),
+    "members that change": ({"world": {**WORLD, "members": "y"}}, "generation 2 changed its members"),
+    "two worlds": (
+        {"attempts": [LIVING, {**LIVING, "generation": 2}]},
+        "2 worlds live at once: generations 1, 2",
+    ),
+    "a world without a life": ({"attempts": [{**LIVING, "ended": TIME}]}, "generation 2 has no attempt"),
+    "restarts that are forgotten": ({"restarts": {"total": 0}}, "1 restarts became 0"),
+    "time that is given back": (
+        {"goodput": {"seconds": {"training": 9.0}}},
+        "10.000 seconds of the ledger became 9.000",
+    ),
+    "a step in no world": (
+        {"lineage": [{"generation": 1, "first": 1, "last": 4}, {"generation": 2, "first": 6}]},
+        "generation 2 begins at step 6, and the one before it ends at 4",
+    ),
+    "a step in two worlds": (
+        {"lineage": [{"generation": 1, "first": 1}, {"generation": 2, "first": 1}]},
+        "generation 1 is open, and a later one has begun",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "want"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_status_is_noticed(changes: dict[str, Any], want: str) -> None:
+    assert list(find_problems(make_status(), make_status(**changes))) == [want]
+
+
+def test_a_good_status_is_not() -> None:
+    witness = Witness()
+    witness.see(TrainingJobStatus(), make_status())
+    witness.see(make_status(), make_status(attempts=[]))
+
+    assert witness.problems == []
+    assert sorted(witness.attempts) == [1, 2]
+
+
+def test_the_witness_knows_how_far_hosts_have_come() -> None:
+    witness = Witness()
+    witness.hear(make_report(generation=2, restored=3, progress=Progress(step=9), committed=6))
+    witness.hear(make_report(generation=3, restored=6, progress=Progress(step=6)))
+
+    assert (witness.highest, witness.committed, witness.generation) == (9, 6, 2)
+
+
+def lines(*steps: tuple[int, int], **changes: Any) -> list[dict[str, Any]]:
+    """Return metrics lines of generations and steps, of two rows a step."""
+    return [
+        {"generation": g, "step": s, "loss": 2.0 / s, "first_slot": 2 * s - 2, "last_slot": 2 * s - 1} | changes
+        for g, s in steps
+    ]
+
+
+REFERENCE = {step: 2.0 / step for step in range(1, 7)}
+WHOLE = lines((1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (2, 5), (2, 6))
+DONE = make_status(phase="Succeeded")
+RESULTS: dict[str, tuple[TrainingJobStatus, list[dict[str, Any]], float, list[str]]] = {
+    "as if nothing had happened": (DONE, WHOLE, 10.01, []),
+    "not done": (make_status(), WHOLE, 10.0, ["the job is Running"]),
+    "a step is missing": (
+        DONE,
+        [line for line in WHOLE if line["step"] != 3],
+        10.0,
+        ["1 steps are not in the committed history, the first of them [3]"],
+    ),
+    "a step was trained twice": (
+        DONE,
+        [*WHOLE, WHOLE[2]],
+        10.0,
+        [f"step 3 was trained twice in the committed history: {WHOLE[2]}"],
+    ),
+    "another loss": (
+        DONE,
+        [*WHOLE[:-1], *lines((2, 6), loss=0.5)],
+        10.0,
+        ["the loss of step 6 differs by 0.17 from that of an undisturbed job"],
+    ),
+    "other rows": (
+        DONE,
+        [*WHOLE[:-1], *lines((2, 6), first_slot=7)],
+        10.0,
+        ["step 6 begins with slot 7 instead of 10"],
+    ),
+    "time that is not accounted for": (DONE, WHOLE, 12.0, ["the ledger has 10.00 seconds of 12.00"]),
+}
+
+
+@pytest.mark.parametrize(("status", "written", "wall", "want"), RESULTS.values(), ids=RESULTS.keys())
+def test_a_result_is_judged(
+    status: TrainingJobStatus, written: list[dict[str, Any]], wall: float, want: list[str]
+) -> None:
+    assert list(judge(status, written, REFERENCE, 6, wall)) == want
+
+
+def test_a_world_that_trains_on_beside_a_later_one_is_noticed() -> None:
+    assert list(find_second_worlds(lines((1, 1), (2, 1), (1, 2), (2, 2)))) == []
+    assert list(find_second_worlds(lines((1, 1), (2, 1), (1, 2), (1, 3)))) == [
+        "generation 1 made 2 steps after a later one had begun"
+    ]
+
+
+def test_bursts_hold_at_most_one_fault_that_is_held_against_the_program() -> None:
+    random = Random(3)  # noqa: S311
+    bursts = [[name for name, _ in draw_burst(random, is_turned=number % 2 == 0)] for number in range(400)]
+
+    assert {len(burst) for burst in bursts} == set(range(1, LONGEST_BURST + 1))
+    assert all(sum(name in COUNTED for name in burst) <= 1 for burst in bursts)
+    assert {name for burst in bursts for name in burst} == {*FREE, *COUNTED, CLOCK}
+    assert not any(CLOCK in burst for burst in bursts[1::2])
+
+
+def test_recoveries_are_told_by_what_had_ended_the_world_before() -> None:
+    found = list_recoveries(make_status().attempts)
+
+    assert {reason: [one.generation for one in attempts] for reason, attempts in found.items()} == {"Crash": [2]}
