@@ -8,6 +8,7 @@ from trainingjob_api.base import BY_NAME, Strict
 from trainingjob_api.data import Data, Evaluation, Tokenizer
 from trainingjob_api.learning import Memory, Model, Optimizer, Precision, Schedule, Training
 from trainingjob_api.machine import Parallelism, Slices
+from trainingjob_api.protection import Protection
 from trainingjob_api.running import Checkpoint, Elastic, Metrics, Runtime, Scheduling
 
 GROUP = "trainingjob.dev"
@@ -32,6 +33,9 @@ class TrainingJobSpec(Strict):
     memory: Memory = Field(default=Memory(), description="What to keep and what to compute again.")
     checkpoint: Checkpoint = Field(description="Where and when to save, and what to keep.")
     elastic: Elastic = Field(default=Elastic(), description="What happens when slices go and come.")
+    protection: Protection = Field(
+        default=Protection(), description="What follows when a step would spoil the parameters."
+    )
     evaluation: tuple[Evaluation, ...] = Field(
         default=(), max_length=8, description="Held-out texts to measure the loss on.", json_schema_extra=BY_NAME
     )

@@ -42,6 +42,7 @@ class FailureReason(StrEnum):
     STORAGE = "Storage"  # checkpoints cannot be written or read
     OUT_OF_MEMORY = "OutOfMemory"
     NON_FINITE = "NonFinite"
+    LOSS_SPIKE = "LossSpike"
     ACCELERATOR = "Accelerator"  # a device computes wrongly, or falls far behind the others
     NETWORK = "Network"  # numbers change on the way between hosts
     CRASH = "Crash"  # an exception that none of the above explains
@@ -115,6 +116,7 @@ class Progress(Open):
     dropped: float | None = Field(
         default=None, description="Share of the routers' choices that found no place. Unset: there are no routers."
     )
+    skipped: Count = Field(default=0, description="Steps of the whole training whose update was not made.")
     snapshot: Count | None = Field(
         default=None, description="Newest step that is whole in this host's memory. Unset: this world has none there."
     )

@@ -81,6 +81,7 @@ SAMPLE: dict[str, Any] = {
         "silenceAfter": "5s",
         "hangAfter": "30s",
     },
+    "protection": {"nonFinite": "stop", "spikes": {"action": "stop", "sigma": 6.0, "window": 128}},
     "evaluation": [
         {
             "name": "held-out",

@@ -94,6 +94,9 @@ class ProgressStatus(Open):
     step_seconds: float | None = Field(default=None, description="How long an optimizer step takes lately.")
     eta_seconds: int | None = Field(default=None, description="Estimated seconds to the last step.")
     evaluations: dict[str, float] = Field(default={}, max_length=8, description="Newest held-out loss by name.")
+    skipped: int = Field(
+        default=0, description="Steps whose update was not made: their loss was not finite, or a spike."
+    )
     snapshot: int | None = Field(
         default=None, description="Newest step that is whole in the memory of every host. Unset: there is none."
     )

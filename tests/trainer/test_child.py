@@ -281,6 +281,21 @@ def test_losses_that_stay_infinite_fail_the_world_at_the_same_step(
     assert trainer.failure.step is not None
 
 
+@pytest.mark.slow
+def test_a_job_that_is_to_stop_fails_for_good_at_the_first_loss_that_is_not_finite(
+    crew: Crew, root: Path, text: Path, programs: Path
+) -> None:
+    changes = {"optimizer": {"learningRate": 10.0, "clipNorm": 0, "weightDecay": 10}, "protection__nonFinite": "stop"}
+    config = make(root, text, training__steps=MANY, **changes)
+
+    (trainer,) = crew.start(config, make_world(1, 1))
+
+    assert trainer.wait_for_end() == 1
+    assert trainer.failure is not None
+    assert (trainer.failure.reason, trainer.failure.fatal) == (FailureReason.NON_FINITE, True)
+    assert trainer.failure.step == max(event.progress.step for event in trainer.events if event.progress)
+
+
 def fail(crew: Crew, config: RunConfig) -> Trainer:
     (trainer,) = crew.start(config, make_world(1, 1))
     assert trainer.wait_for_end() == 1

@@ -108,7 +108,7 @@ class Shelf:
         search = RestorePoint(
             self.folder, make_world(5, 1, lineage), peers or Peers(0, 1), self.events, memory, takeover=takeover
         )
-        found = search.find(DATA, STATE)
+        found = search.find(DATA, (STATE,))
         if isinstance(found, Recalled):
             return found.key
         return int(found.name) if found else None

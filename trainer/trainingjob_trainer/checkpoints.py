@@ -9,6 +9,7 @@ import hashlib
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
@@ -30,6 +31,7 @@ from trainingjob_trainer.integrity import (
 )
 from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint, delete_step, list_saved
 from trainingjob_trainer.snapshot_files import Key
+from trainingjob_trainer.spikes import begin_like
 from trainingjob_trainer.step import State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
@@ -75,7 +77,7 @@ class Checkpoints:
         takeover = self._checkpoint.takeover
         search = RestorePoint(self._folder, self._world, self._peers, self._events, memory, takeover=takeover)
         try:
-            found = search.find(self._data, hash_shapes(state))
+            found = search.find(self._data, tuple(hash_shapes(form) for form in _forms(state)))
         except OSError as error:
             raise storage_error(error, f"reading {self._folder}", str(self._root)) from error
         if found is None:
@@ -84,9 +86,8 @@ class Checkpoints:
             self.recalled = found.key
             self._newest = found.key[1]
             return found.state
-        restored: State = self._orbax.restore(found, args=ocp.args.StandardRestore(state))
         self._restored = self._newest = int(found.name)
-        return restored
+        return self._load(found, state)
 
     @property
     def tier(self) -> Tier:
@@ -119,7 +120,7 @@ class Checkpoints:
         self.wait()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._orbax.save(self._folder / str(step), args=ocp.args.StandardSave(state))
+            self._orbax.save(self._folder / str(step), args=ocp.args.StandardSave(_written(state)))
         except OSError as error:
             raise storage_error(error, f"saving step {step}", str(self._root)) from error
         self._newest = step
@@ -143,6 +144,15 @@ class Checkpoints:
         """Raise what went wrong in the background."""
         if self._error:
             raise self._error
+
+    def _load(self, folder: Path, state: State) -> State:
+        """Return a saved state. Where it was saved before spikes were looked for, nothing was seen yet."""
+        saved = read_integrity(folder)
+        form = next(form for form in _forms(state) if saved is None or hash_shapes(form) == saved.state)
+        restored = State(**self._orbax.restore(folder, args=ocp.args.StandardRestore(_written(form))))
+        if state.window is None or restored.window is not None:
+            return restored
+        return restored._replace(window=begin_like(state.window))
 
     def _finish(self, step: int, state: str) -> None:
         try:
@@ -181,6 +191,16 @@ class Checkpoints:
         committed = [one.step for one in list_saved(self._folder) if one.integrity and one.step <= step]
         for old in choose_deletions(committed, self._checkpoint.keep, self._restored):
             delete_step(self._folder / str(old))
+
+
+def _forms(state: State) -> list[State]:
+    """Return the forms in which a state may have been saved, its own first."""
+    return [state] if state.window is None else [state, state._replace(window=None)]
+
+
+def _written(state: State) -> dict[str, Any]:
+    """Return a state as it is saved: what it does not have leaves no trace."""
+    return {name: value for name, value in state._asdict().items() if value is not None}
 
 
 def hash_shapes(state: State) -> str:

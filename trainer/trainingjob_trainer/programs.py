@@ -127,11 +127,12 @@ def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
         spec.schedule,
         spec.precision,
         spec.memory,
+        spec.protection.spikes,
     )
     return {
         "source": _hash_source(),
         "libraries": {name: _version(name) for name in LIBRARIES},
-        "spec": [section.model_dump() for section in sections],
+        "spec": [section.model_dump() if section else None for section in sections],
         "layout": layout.model_dump(),
         "platform": config.accelerator_platform,
         "machine": _describe_cpu() if config.accelerator_platform == "cpu" else platform.machine(),

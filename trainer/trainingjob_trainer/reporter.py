@@ -12,10 +12,11 @@ from typing import Any, Self
 
 import jax
 
-from trainingjob_api.protocol import FailureReason, Phase, Progress
+from trainingjob_api.protocol import Phase, Progress
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.failures import TrainingError, storage_error
+from trainingjob_trainer.failures import storage_error
 from trainingjob_trainer.metrics import MetricsWriter
+from trainingjob_trainer.protection import check_step
 from trainingjob_trainer.rows import slots_of_step
 from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.step import Measures
@@ -24,8 +25,6 @@ from trainingjob_trainer.wire import Event, Start
 LOG = logging.getLogger(__name__)
 FEW_STEPS, MANY_STEPS = 5, 32
 """How many steps tell how long one takes, and how many are looked back on."""
-MOST_NON_FINITE = 3
-"""Steps in a row without a finite loss or gradient after which training will not recover by itself."""
 
 
 class Reporter:
@@ -44,6 +43,7 @@ class Reporter:
         self._tokens = training.global_batch_size * training.sequence_length
         self._last = training.steps
         self._batch_size = training.global_batch_size
+        self._protection = start.config.spec.protection
         self._root = root
         self._newest: Progress | None = None
         self._evaluations: dict[str, float] = {}
@@ -80,7 +80,7 @@ class Reporter:
         """Wait for a step's measures and tell them; return whether any process was asked to leave.
 
         Raises:
-            TrainingError: losses have not been finite for several steps.
+            TrainingError: the step was so bad that training must not go on.
         """
         begun = time.monotonic()
         loss = float(measures.loss)  # waits for the device, and there for all other hosts
@@ -100,21 +100,14 @@ class Reporter:
             evaluations=self._evaluations,
             load_balance=_read(measures.load_balance),
             dropped=_read(measures.dropped),
+            skipped=int(measures.skipped),
             **self._describe_snapshot(),
         )
         self._newest = progress
         self._events.send(Event(progress=progress))
         if self._writer:
             self._write(self._writer, progress)
-        if (in_a_row := int(measures.non_finite)) >= MOST_NON_FINITE:
-            raise TrainingError(
-                FailureReason.NON_FINITE,
-                f"loss or gradients were not finite for {in_a_row} steps in a row, up to step {step}; none of them "
-                "changed the parameters. Lower spec.optimizer.learningRate, lengthen spec.schedule.warmupSteps, or set "
-                "spec.precision.compute to `float32`.",
-                path="spec.optimizer.learningRate",
-                fatal=False,
-            )
+        check_step(step, measures, self._protection)
         return int(measures.leave) > 0
 
     def report_evaluations(self, step: int, losses: dict[str, float]) -> None:

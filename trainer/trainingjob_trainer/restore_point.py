@@ -8,7 +8,7 @@ scratch in silence.
 """
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -92,10 +92,10 @@ class RestorePoint:
         self._takeover = takeover
         self._damaged: list[Damage] = []
 
-    def find(self, data: str, state: str) -> Path | Recalled | None:  # None: start from scratch
+    def find(self, data: str, states: Collection[str]) -> Path | Recalled | None:  # None: start from scratch
         """Return the newest whole step, its folder or its state, and clear away what no history needs.
 
-        `data` is the identity of the job's index, `state` the hash of its state's shapes.
+        `data` is the identity of the job's index, `states` the hashes of the shapes that its state may have had.
 
         Raises:
             TrainingError: every step is damaged, or the step is of other data or of another model.
@@ -103,7 +103,7 @@ class RestorePoint:
         attempt = 0
         while True:
             snapshot = self._memory.newest if self._memory else None
-            choice = self._choose(data, state, snapshot) if self._peers.process == 0 else ""
+            choice = self._choose(data, states, snapshot) if self._peers.process == 0 else ""
             choice = self._peers.exchange(f"restore/{attempt}", choice, VERIFY_SECONDS)[0]
             if not choice:
                 return None
@@ -129,7 +129,7 @@ class RestorePoint:
                 self._set_aside(int(choice), folder, damage)
             attempt += 1
 
-    def _choose(self, data: str, state: str, snapshot: Key | None) -> str:
+    def _choose(self, data: str, states: Collection[str], snapshot: Key | None) -> str:
         """Return the name of the best step left, or `FROM_MEMORY`; empty: there is none, and none is missing."""
         saved = list_saved(self._lineage)
         for one in saved:
@@ -146,11 +146,12 @@ class RestorePoint:
                     path="spec.data.train",
                     value=data[:12],
                 )
-            if best.integrity.state != state:
+            if best.integrity.state not in states:
                 raise TrainingError(
                     FailureReason.CONFIG,
-                    f"step {best.step} holds the state of another model. The sections model and precision must be "
-                    "those that it was trained with, or the job needs another checkpoint folder.",
+                    f"step {best.step} holds the state of another model. The sections model and precision, and "
+                    "protection.spikes where there was one, must be those that it was trained with, or the job needs "
+                    "another checkpoint folder.",
                     path="spec.model",
                 )
             if snapshot is None or snapshot < self._rate(best.integrity):

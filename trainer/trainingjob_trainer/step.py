@@ -24,6 +24,7 @@ from trainingjob_trainer.model import Params, Stream, split_model
 from trainingjob_trainer.optimizer import learning_rate, make_optimizer
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.sharding import constrain, shard_like, spread_like
+from trainingjob_trainer.spikes import Window, begin, follow, is_spike
 
 
 class State(NamedTuple):
@@ -37,6 +38,8 @@ class State(NamedTuple):
     """Steps in a row, up to now, whose update was skipped because loss or gradients were not finite."""
     skipped: jax.Array
     """Skipped updates in all."""
+    window: Window | None = None
+    """What tells a spike. None: the spec looks for none."""
 
 
 class Batch(NamedTuple):
@@ -60,6 +63,8 @@ class Measures(NamedTuple):
     """Load-balancing loss a layer: 1 where experts get equally many tokens. None: there are no experts."""
     dropped: jax.Array | None = None
     """Share of the routers' choices that found no place. None: there are no experts."""
+    spikes: jax.Array | None = None
+    """Spikes in a row, up to this step; 0: it is none. None: the spec looks for none."""
 
 
 class Sums(NamedTuple):
@@ -111,8 +116,9 @@ class Steps:
     def compile_train(self, programs: Programs, shape: BatchShape) -> TrainStep:
         """Return `train` compiled for batches of a shape. It consumes the state that it is given."""
         everywhere: Any = self._everywhere
-        told = [name for name in Measures._fields if self._spec.model.experts or name not in Measures._field_defaults]
-        measures = Measures(**dict.fromkeys(told, everywhere))
+        untold = {"load_balance", "dropped"} if not self._spec.model.experts else set()
+        untold |= {"spikes"} if not self._spec.protection.spikes else set()
+        measures = Measures(**{name: everywhere for name in Measures._fields if name not in untold})
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
         flags = jax.ShapeDtypeStruct((self._mesh.size,), jnp.int32, sharding=self._flags)
         compiled: TrainStep = programs.build(
@@ -146,7 +152,9 @@ class Steps:
         """Return the state before the first step; to be compiled with the shardings of `state`."""
         params = self._model.init(self._spec.training.seed)
         zero = jnp.zeros((), jnp.int32)
-        return State(zero, params, self._optimizer.init(as_float32(params)), zero, zero)
+        spikes = self._spec.protection.spikes
+        window = begin(spikes.window) if spikes else None
+        return State(zero, params, self._optimizer.init(as_float32(params)), zero, zero, window)
 
     def train(self, state: State, batch: Batch, leave: jax.Array) -> tuple[State, Measures]:
         """Train one step. `leave` [devices] is 1 where a process was asked to leave."""
@@ -157,6 +165,7 @@ class Steps:
         grads = jax.lax.with_sharding_constraint(jax.tree.map(lambda grad: grad / sums.weight, grads), self._moments)
         grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        taken, window = self._judge(state.window, jnp.stack([loss, grad_norm]), finite)
         step = state.step + 1
         rate = learning_rate(step, spec.optimizer, spec.schedule, spec.training.steps)
         params32 = as_float32(state.params)
@@ -165,13 +174,15 @@ class Steps:
             lambda old, new, update: (new - rate * update).astype(old.dtype), state.params, params32, updates
         )
         params, opt = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), (params, opt), (state.params, state.opt)
+            lambda new, old: jnp.where(taken, new, old), (params, opt), (state.params, state.opt)
         )
         non_finite = jnp.where(finite, 0, state.non_finite + 1)
-        skipped = state.skipped + jnp.where(finite, 0, 1)
+        skipped = state.skipped + jnp.where(taken, 0, 1)
         routing = jax.tree.map(lambda total: total / sums.weight / spec.model.num_layers, sums.routing)
         measures = Measures(loss, grad_norm, rate, non_finite, skipped, jnp.sum(leave), *(routing or ()))
-        return State(step, params, opt, non_finite, skipped), measures
+        if window:
+            measures = measures._replace(spikes=window.in_a_row)
+        return State(step, params, opt, non_finite, skipped, window), measures
 
     def evaluate(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return the sum of a batch's losses and its weight in predictions."""
@@ -188,6 +199,17 @@ class Steps:
 
         sums: tuple[jax.Array, jax.Array] = self._over_data(sum_locally)(params, batch)
         return sums
+
+    def _judge(
+        self, window: Window | None, measured_M: jax.Array, finite: jax.Array
+    ) -> tuple[jax.Array, Window | None]:
+        """Return whether a step's update is made, and the window after the step."""
+        spikes = self._spec.protection.spikes
+        if window is None or spikes is None:
+            return finite, None
+        spike = finite & is_spike(window, measured_M, spikes.sigma)
+        taken = finite & ~spike
+        return taken, follow(window, measured_M, spike, taken)
 
     def _sum_gradients(self, params: Params, batch: Batch) -> tuple[Sums, Params]:
         """Return what the rows add up to, and the gradient of the trained loss' sum in float32."""
@@ -300,7 +322,7 @@ class Steps:
         state: State = jax.tree.map(
             lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
             shapes,
-            State(everywhere, params, opt, everywhere, everywhere),
+            State(everywhere, params, opt, everywhere, everywhere, jax.tree.map(lambda _: everywhere, shapes.window)),
         )
         return state
 

@@ -59,6 +59,8 @@ def describe_progress(progress: ProgressStatus) -> str:
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4g}")
     parts += [f"{name} {loss:.4g}" for name, loss in sorted(progress.evaluations.items())]
+    if progress.skipped:
+        parts.append(f"{plural(progress.skipped, 'update')} skipped")
     if progress.tokens_per_second:
         parts.append(f"{short(progress.tokens_per_second)} tokens/s")
     if progress.eta_seconds:

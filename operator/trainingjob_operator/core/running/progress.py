@@ -32,6 +32,7 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         tokens_per_second=newest.tokens_per_second,
         step_seconds=newest.step_seconds,
         eta_seconds=round(max(total - newest.step, 0) * newest.step_seconds) if newest.step_seconds else None,
+        skipped=newest.skipped,
         evaluations=newest.evaluations or (seen.status.progress.evaluations if seen.status.progress else {}),
         **_find_snapshot(seen),
     )

@@ -33,6 +33,8 @@ UNITS: dict[str, str] = {
     "checkpoint.keep.last": "checkpoints",
     "checkpoint.snapshots.everySteps": "optimizer steps",
     "checkpoint.keep.everySteps": "optimizer steps",
+    "protection.spikes.sigma": "standard deviations",
+    "protection.spikes.window": "optimizer steps",
     "elastic.maxRestarts": "failures",
     "elastic.maxRestartsWithoutCommit": "failures",
     "evaluation.everySteps": "optimizer steps",

@@ -25,6 +25,7 @@ from trainingjob_operator.core.validation import (
     validate_experts,
     validate_learning,
     validate_machine,
+    validate_protection,
     validate_rules,
     validate_running,
     validate_sizes,
@@ -51,6 +52,7 @@ WARNINGS = (
     *validate_data.WARNINGS,
     *validate_storage.WARNINGS,
     *validate_running.WARNINGS,
+    *validate_protection.WARNINGS,
 )
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 

@@ -1,0 +1,43 @@
+"""The section of the spec that protects training from steps that would spoil it."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+
+BadStep = Literal["skip", "stop"]
+"""What follows a step whose update must not be made."""
+
+
+class Spikes(Strict):
+    """When a loss is a spike, and what follows."""
+
+    action: BadStep = Field(
+        default="skip",
+        description="What follows a spike. `skip`: its update is not made and training goes on; where ten steps in a "
+        "row are spikes, the world fails. `stop`: the job fails.",
+    )
+    sigma: Annotated[float, Field(gt=0, le=1000)] = Field(
+        default=6.0,
+        description="A step is a spike when its loss, or the norm of its gradients before clipping, is this many "
+        "standard deviations above the mean of the steps before it.",
+    )
+    window: Annotated[int, Field(ge=2, le=100_000)] = Field(
+        default=128,
+        description="How many steps that are compared with: the newest whose update was made. Nothing is a spike "
+        "before there are half as many.",
+    )
+
+
+class Protection(Strict):
+    """What follows when a step would spoil the parameters. The update of such a step is made in no case."""
+
+    non_finite: BadStep = Field(
+        default="skip",
+        description="What follows when the loss or the gradients of a step are not finite. `skip`: its update is not "
+        "made and training goes on; after three such steps in a row the world fails. `stop`: the job fails.",
+    )
+    spikes: Spikes | None = Field(
+        default=None, description="Look for spikes of the loss and of the gradients. Unset: nothing is a spike."
+    )

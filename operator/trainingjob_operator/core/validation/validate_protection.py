@@ -1,0 +1,18 @@
+"""Rules about what protects training."""
+
+from collections.abc import Iterator
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem
+from trainingjob_operator.core.validation.rule import Rule
+
+
+def warn_of_long_window(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A step is compared with others once there are half as many as the window has."""
+    spikes, steps = spec.protection.spikes, spec.training.steps
+    if spikes and spikes.window >= 2 * steps:
+        message = f"{spikes.window} is too long for spec.training.steps, {steps}: no step is ever found to be a spike."
+        yield Problem("spec.protection.spikes.window", spikes.window, message, (str(max(steps // 2, 2)),))
+
+
+WARNINGS = (Rule(("protection.spikes", "training.steps"), warn_of_long_window),)
