@@ -94,7 +94,8 @@ def train(
 ) -> Phase:
     """Train from the newest step on; return DONE, or LEFT where any process of the world was asked to leave.
 
-    Measures of a step are read after the next one is dispatched, so that the device never waits for the host. All
+    Measures of a step are read after the next one is dispatched, so that the device never waits for the host; where it
+    waits anyway, before: what is known of a step is told before the step is kept, for its world may end with it. All
     processes read the same measures at the same step: they save, leave and fail together.
     """
     last = steps.last
@@ -111,24 +112,23 @@ def train(
             leaving = reporter.report(step - 1, pending)
         pending = measures
         checkpoints.check()
-        if snapshots.is_due(step):
-            snapshots.take(step, state)
-        save = leaving or step == last or checkpoints.is_due(step)
-        if save or evaluator.is_due(step):
+        save = step == last or checkpoints.is_due(step)
+        if leaving or save or snapshots.is_due(step) or evaluator.is_due(step):
             leaving = reporter.report(step, pending) or leaving
             pending = None
-            if evaluator.is_due(step):
-                reporter.resume(Phase.EVALUATING)
-                reporter.begin(f"the evaluation after step {step}")
-                reporter.report_evaluations(step, evaluator.measure(step, state.params))
-            if save or leaving:
-                reporter.resume(Phase.SAVING)
-                checkpoints.save(step, state)
-            if leaving and not snapshots.is_due(step):
-                snapshots.take(step, state)  # what the next world goes on from without reading storage
-            reporter.resume(Phase.TRAINING)
+        if leaving or snapshots.is_due(step):  # who leaves lets the next world go on without reading storage
+            snapshots.take(step, state)
+        if evaluator.is_due(step):
+            reporter.resume(Phase.EVALUATING)
+            reporter.begin(f"the evaluation after step {step}")
+            reporter.report_evaluations(step, evaluator.measure(step, state.params))
+        if leaving or save:
+            reporter.resume(Phase.SAVING)
+            checkpoints.save(step, state)
         if leaving:
             break
+        if pending is None:
+            reporter.resume(Phase.TRAINING)
     reporter.resume(Phase.SAVING)
     snapshots.wait()
     checkpoints.wait()

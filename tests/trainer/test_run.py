@@ -1,0 +1,114 @@
+"""The loop: in which order a step is told, kept, evaluated and saved."""
+
+from threading import Event as Flag
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainingjob_api.protocol import Phase
+from trainingjob_trainer.run import train
+
+
+class Notes:
+    """All parts of a loop at once, which only take down what is asked of them.
+
+    Each `every` says after how many steps something is due; 0: never. `leave_at`: the step whose measures say that a
+    process was asked to leave.
+    """
+
+    def __init__(self, last: int, *, save: int = 0, snapshot: int = 0, evaluate: int = 0, leave_at: int = 0) -> None:
+        self.said: list[str] = []
+        self.newest = 0
+        self.is_durable = True
+        self.leave_at = leave_at
+        self.steps: Any = SimpleNamespace(last=last, seed=0, flags=lambda raised: raised)
+        self.checkpoints = self._part("save", save)
+        self.checkpoints.save = self._save
+        self.snapshots = self._part("snapshot", snapshot)
+        self.evaluator = self._part("evaluate", evaluate)
+        self.evaluator.measure = lambda step, params: {}
+        self.reporter: Any = SimpleNamespace(
+            resume=lambda phase: None,
+            begin=lambda name: None,
+            report=self._report,
+            report_evaluations=lambda step, losses: self.said.append(f"evaluate {step}"),
+        )
+
+    def train(self) -> list[str]:
+        """Train to the end and return what happened; `step 3` is its dispatch."""
+        batches: Any = SimpleNamespace(train=lambda index, step, seed: step)
+        state: Any = SimpleNamespace(params=None)
+        index: Any = None
+        phase = train(
+            state,
+            self._step,
+            self.steps,
+            batches,
+            index,
+            self.evaluator,
+            self.checkpoints,
+            self.snapshots,
+            self.reporter,
+            Flag(),
+        )
+        return [*self.said, phase]
+
+    def _part(self, name: str, every: int) -> Any:
+        def take(step: int, state: object) -> None:
+            self.said.append(f"{name} {step}")
+
+        return SimpleNamespace(
+            newest=0,
+            is_durable=True,
+            is_due=lambda step: bool(every) and step % every == 0,
+            take=take,
+            check=lambda: None,
+            wait=lambda: None,
+        )
+
+    def _step(self, state: Any, batch: Any, flags: Any) -> Any:
+        self.said.append(f"step {batch}")
+        return state, batch
+
+    def _report(self, step: int, measures: Any) -> bool:
+        assert measures == step
+        self.said.append(f"report {step}")
+        return step == self.leave_at
+
+    def _save(self, step: int, state: object) -> None:
+        self.said.append(f"save {step}")
+        self.checkpoints.newest = step
+
+
+ORDERS: dict[str, tuple[Notes, str]] = {
+    "the device never waits for the host": (
+        Notes(3),
+        "step 1, step 2, report 1, step 3, report 2, report 3, save 3, done",
+    ),
+    "a step is told before it is kept in memory": (
+        Notes(3, snapshot=2),
+        "step 1, step 2, report 1, report 2, snapshot 2, step 3, report 3, save 3, done",
+    ),
+    "a step is told, kept, evaluated and saved": (
+        Notes(2, snapshot=1, evaluate=2, save=1),
+        "step 1, report 1, snapshot 1, save 1, step 2, report 2, snapshot 2, evaluate 2, save 2, done",
+    ),
+    "who is asked to leave saves the next step and keeps it": (
+        Notes(9, leave_at=1),
+        "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
+    ),
+    "who is asked at a step that is told at once saves that one": (
+        Notes(9, evaluate=2, leave_at=2),
+        "step 1, step 2, report 1, report 2, snapshot 2, evaluate 2, save 2, left",
+    ),
+    "who is asked at the last step is done": (
+        Notes(2, leave_at=2),
+        "step 1, step 2, report 1, report 2, snapshot 2, save 2, done",
+    ),
+}
+
+
+@pytest.mark.parametrize(("notes", "want"), ORDERS.values(), ids=ORDERS.keys())
+def test_the_order_of_a_step(notes: Notes, want: str) -> None:
+    assert notes.train() == [*want.split(", ")[:-1], Phase(want.rpartition(", ")[2])]
