@@ -1,8 +1,8 @@
 """The status of a TrainingJob: what the operator tells people, and what it must remember.
 
-`world`, `lineage`, `restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`, `startTime`, `completionTime`
-and the conditions Succeeded and Failed are memory: the operator reads them back. All the rest is for people; nothing
-decides by it.
+`world`, `lineage`, `checkpoint`, `restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`, `startTime`,
+`completionTime` and the conditions Succeeded and Failed are memory: the operator reads them back. All the rest is for
+people; nothing decides by it.
 """
 
 from typing import Annotated, Literal

@@ -149,6 +149,10 @@ class World(Open):
     lineage: tuple[Span, ...] = Field(
         default=(), description="Earlier generations whose checkpoints count, oldest first."
     )
+    committed: Count = Field(
+        default=0,
+        description="Newest step that is known to have been saved before. 0: none, so it may begin at step 1.",
+    )
     layout: Layout | None = Field(default=None, description="How its program lies over its devices.")
     remat: Remat | None = Field(default=None, description="What its program computes again.")
     snapshots: Annotated[int, Field(ge=1)] | None = Field(

@@ -104,10 +104,10 @@ class Shelf:
         takeover: bool = False,
         peers: Peers | None = None,
         memory: Memory | None = None,
+        committed: int = 0,
     ) -> int | Key | None:
-        search = RestorePoint(
-            self.folder, make_world(5, 1, lineage), peers or Peers(0, 1), self.events, memory, takeover=takeover
-        )
+        world = make_world(5, 1, lineage).model_copy(update={"committed": committed})
+        search = RestorePoint(self.folder, world, peers or Peers(0, 1), self.events, memory, takeover=takeover)
         found = search.find(DATA, (STATE,))
         if isinstance(found, Recalled):
             return found.key
@@ -202,6 +202,20 @@ def test_training_never_starts_from_scratch_because_of_damage(shelf: Shelf) -> N
 def test_training_never_starts_from_scratch_when_its_checkpoints_are_gone(shelf: Shelf) -> None:
     with pytest.raises(TrainingError, match="though step 20 was restored before"):
         shelf.find(HISTORY)
+
+
+def test_training_never_starts_from_scratch_when_what_was_saved_is_gone_before_it_was_ever_restored(
+    shelf: Shelf,
+) -> None:
+    words = r"though step 20 was saved before\. Bring the folder back from a copy, or start a new job from scratch"
+    with pytest.raises(TrainingError, match=words) as caught:
+        shelf.find(OPEN, committed=20)
+
+    assert (caught.value.reason, caught.value.path) == (FailureReason.STORAGE, "spec.checkpoint.uri")
+
+
+def test_a_snapshot_saves_a_job_whose_checkpoints_are_gone(shelf: Shelf) -> None:
+    assert shelf.find(OPEN, committed=20, memory=Snapshots((1, 25))) == (1, 25)
 
 
 def test_other_data_refuses_to_resume(shelf: Shelf) -> None:

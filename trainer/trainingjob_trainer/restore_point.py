@@ -158,19 +158,26 @@ class RestorePoint:
                 return best.folder.name
         if snapshot is not None:
             return FROM_MEMORY
-        restored_before = max((span.first - 1 for span in self._world.lineage if span.tier == "durable"), default=0)
-        if self._damaged or restored_before:
-            damage = "; ".join(f"step {one.step}: {one.message}" for one in self._damaged)
-            raise TrainingError(
-                FailureReason.STORAGE,
-                f"no saved step in {self._lineage} is whole, so there is nothing to go on from"
-                + (f" ({damage})." if damage else f", though step {restored_before} was restored before.")
-                + " Bring the folder back from a copy, or start a new job from scratch in another folder.",
-                path="spec.checkpoint.uri",
-                value=self._lineage.parent,
-            )
+        self._refuse_scratch()
         self._clear_after(0)
         return ""
+
+    def _refuse_scratch(self) -> None:
+        """Raise where a step was once saved: then something is missing, and to begin anew would hide it."""
+        restored = max((span.first - 1 for span in self._world.lineage if span.tier == "durable"), default=0)
+        known = max(restored, self._world.committed)
+        if not (self._damaged or known):
+            return
+        damage = "; ".join(f"step {one.step}: {one.message}" for one in self._damaged)
+        missing = f", though step {known} was {'restored' if known == restored else 'saved'} before."
+        raise TrainingError(
+            FailureReason.STORAGE,
+            f"no saved step in {self._lineage} is whole, so there is nothing to go on from"
+            + (f" ({damage})." if damage else missing)
+            + " Bring the folder back from a copy, or start a new job from scratch in another folder.",
+            path="spec.checkpoint.uri",
+            value=self._lineage.parent,
+        )
 
     def _rate(self, saved: Integrity) -> Key:
         """Return by which a step is newer than a snapshot; another job's is older than all of our own."""

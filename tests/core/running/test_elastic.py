@@ -60,6 +60,20 @@ def test_growth_says_which_slice_is_back() -> None:
     assert claim(shrunk().hear_slice(0, phase=Phase.LEFT)).why == "slice 1 is back"
 
 
+def test_a_world_knows_what_was_saved_before_it() -> None:
+    """So it never starts from scratch when the folder is empty, whoever tells its hosts of it."""
+    fresh = Scene().place(0, 1).hear_slice(0, 1, phase=Phase.IDLE, still=1000.0)
+    assert claim(fresh).world.committed == 0
+
+    crashed = fail(trained().train(step=25, committed=20), 0, 0)
+    formed = claim(crashed).world
+    crashed.step()
+
+    known = crashed.see().world
+    assert known
+    assert (formed.committed, known.committed) == (20, 20)
+
+
 def test_several_slices_come_back_at_once() -> None:
     scene = Scene(plan=make_plan(1, 4)).form(0).place(1, 2, 3).hear_slice(1, 2, 3)
 

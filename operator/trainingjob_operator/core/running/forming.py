@@ -10,6 +10,7 @@ from trainingjob_api.world import Member, World
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running import lineage
 from trainingjob_operator.core.running.observe import Observed, Slice
+from trainingjob_operator.core.running.progress import find_committed
 
 
 def choose_slices(plan: Plan, healthy: Sequence[Slice], keep: Sequence[int] = ()) -> tuple[Slice, ...]:
@@ -43,6 +44,7 @@ def form_world(plan: Plan, seen: Observed, slices: Sequence[Slice]) -> World:
         coordinator=f"[{leader.address}]:{report.port}" if ":" in leader.address else f"{leader.address}:{report.port}",
         members=members,
         lineage=lineage.before(seen.lineage, generation),
+        committed=find_committed(seen),
         layout=plan.layout(len(slices)),
         remat=plan.spec.memory.remat,
         snapshots=plan.snapshots.every_steps if plan.snapshots else None,

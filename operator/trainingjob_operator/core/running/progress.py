@@ -59,10 +59,15 @@ def _percent(step: int, total: int) -> float:
 
 def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  # None: nothing is saved yet
     """Return the newest durable step: what this world committed, or what it went on from."""
-    committed = [seat.report.committed for seat in seen.seats if seat.report and seat.report.committed is not None]
-    restored = find_restored(seen.seats) if find_tier(seen.seats) == "durable" else None
-    newest = max(committed, default=restored)
-    old = seen.status.checkpoint
+    newest, old = find_committed(seen), seen.status.checkpoint
     if not newest or (old is not None and old.step == newest):
         return old
     return CheckpointStatus(step=newest, time=format_time(now))
+
+
+def find_committed(seen: Observed) -> int:
+    """Return the newest step that is known to be on storage; 0: none."""
+    committed = [seat.report.committed for seat in seen.seats if seat.report and seat.report.committed is not None]
+    restored = find_restored(seen.seats) if find_tier(seen.seats) == "durable" else None
+    newest = max(committed, default=restored)
+    return newest or (seen.status.checkpoint.step if seen.status.checkpoint else 0)
