@@ -52,9 +52,10 @@ def with_live(spec: TrainingJobSpec, live: Live) -> TrainingJobSpec:
 
 def list_changes(before: Live, after: Live) -> list[str]:
     """Return what differs, in words: `training.steps is 500, was 300`."""
-    values = [
+    values: list[tuple[str, int | str | None, int | str | None]] = [
         ("training.steps", before.steps, after.steps),
         ("checkpoint.save.everySteps", before.save.every_steps, after.save.every_steps),
+        ("checkpoint.save.every", before.save.every, after.save.every),
         ("checkpoint.keep.last", before.keep.last, after.keep.last),
         ("checkpoint.keep.everySteps", before.keep.every_steps, after.keep.every_steps),
         *(
@@ -65,5 +66,5 @@ def list_changes(before: Live, after: Live) -> list[str]:
     return [f"spec.{path} is {_show(new)}, was {_show(old)}" for path, old, new in values if old != new]
 
 
-def _show(value: int | None) -> str:
-    return "unset" if value is None else f"{value:,}"
+def _show(value: int | str | None) -> str:
+    return "unset" if value is None else f"{value:,}" if isinstance(value, int) else value

@@ -16,6 +16,7 @@ from trainingjob_api.world import Count, Tier, World
 REPORT_PATH = "/v1/report"
 TOKEN_AUDIENCE = "rendezvous.trainingjob.dev"  # noqa: S105  # the audience's name, not a token
 LOG_EXCERPT_BYTES = 2048
+MAX_MESSAGE = 1024
 
 
 class Phase(StrEnum):
@@ -59,7 +60,7 @@ class Failure(Open):
 
     reason: FailureReason
     fatal: bool = False
-    message: Annotated[str, Field(max_length=1024)]
+    message: Annotated[str, Field(max_length=MAX_MESSAGE)]
     path: str = ""
     value: str = ""
     step: Count | None = None
@@ -132,6 +133,13 @@ class Damage(Open):
     message: str
 
 
+class FailedSave(Open):
+    """A step that could not be saved; training goes on, and the next save tries again."""
+
+    step: Count
+    message: Annotated[str, Field(max_length=MAX_MESSAGE)]
+
+
 class HostReport(Open):
     """The state of one host, complete each time: a lost report loses nothing.
 
@@ -155,6 +163,9 @@ class HostReport(Open):
     restored: Count | None = None
     tier: Tier = "durable"
     committed: Count | None = None
+    failed_save: FailedSave | None = Field(
+        default=None, description="The newest save, where it failed. Unset: it did not, or there was none."
+    )
     damaged: tuple[Damage, ...] = ()
     failure: Failure | None = None
     phase_seconds: dict[Phase, float] = Field(

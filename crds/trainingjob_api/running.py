@@ -26,6 +26,11 @@ class Save(Strict):
     every_steps: Annotated[int, Field(ge=1, le=100_000_000)] = Field(
         default=500, description="Steps between two saves. The last step and every planned change save too."
     )
+    every: Duration | None = Field(
+        default=None,
+        description="Longest time without a save beside that, however long steps take. A save that takes longer is "
+        "followed by the next one at once. Unset: steps alone decide.",
+    )
 
 
 class Keep(Strict):
@@ -55,6 +60,11 @@ class Checkpoint(Strict):
     )
     save: Save = Field(default=Save(), description="When a checkpoint is written.")
     keep: Keep = Field(default=Keep(), description="Which checkpoints stay when newer ones are written.")
+    fail_after: Duration = Field(
+        default="1h",
+        description="How long saves may fail, one after the other, before the job does. Until then it trains on, tries "
+        "again, and the condition Degraded says so.",
+    )
     snapshots: Snapshots | None = Field(
         default=None,
         description="Snapshots in the memory of the hosts, which a smaller world goes on from. Unset: none are taken.",

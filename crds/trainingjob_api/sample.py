@@ -66,8 +66,9 @@ SAMPLE: dict[str, Any] = {
     "memory": {"remat": "none", "scan": True},
     "checkpoint": {
         "uri": "/shared/run",
-        "save": {"everySteps": 100},
+        "save": {"everySteps": 100, "every": "15m"},
         "keep": {"last": 3, "everySteps": 1000},
+        "failAfter": "1h",
         "snapshots": {"everySteps": 10},
         "takeover": False,
     },

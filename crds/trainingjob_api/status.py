@@ -1,8 +1,8 @@
 """The status of a TrainingJob: what the operator tells people, and what it must remember.
 
-`world`, `lineage`, `checkpoint`, `restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`, `startTime`,
-`completionTime` and the conditions Succeeded and Failed are memory: the operator reads them back. All the rest is for
-people; nothing decides by it.
+`world`, `lineage`, `checkpoint`, `failingSaves`, `restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`,
+`startTime`, `completionTime` and the conditions Succeeded and Failed are memory: the operator reads them back. All the
+rest is for people; nothing decides by it.
 """
 
 from typing import Annotated, Literal
@@ -113,6 +113,14 @@ class CheckpointStatus(Open):
     tier: Literal["durable"] = Field(
         default="durable", description="Which storage holds it: `durable` outlives pods and nodes."
     )
+
+
+class FailingSaves(Open):
+    """Saves that fail, one after the other, while the job trains on."""
+
+    since: Time = Field(description="When the first of them was heard of.")
+    step: int = Field(description="The newest step that could not be saved.")
+    message: Text = Field(default="", description="Why it could not, and on which host.")
 
 
 class Waiting(Open):
@@ -253,6 +261,9 @@ class TrainingJobStatus(Open):
         default=None, description="How far training has come, and how fast it goes."
     )
     checkpoint: CheckpointStatus | None = Field(default=None, description="The newest durable checkpoint.")
+    failing_saves: FailingSaves | None = Field(
+        default=None, description="The saves that fail now. Unset: the newest one did not."
+    )
     restarts: Restarts = Field(default=Restarts(), description="How often training began again unasked.")
     waiting: Waiting | None = Field(
         default=None, description="What `elastic.policy: wait` waits for. Unset: nothing was lost."

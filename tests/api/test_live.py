@@ -24,6 +24,10 @@ CHANGES: dict[str, tuple[TrainingJobSpec, list[str]]] = {
     "nothing": (spec(), []),
     "steps": (spec(steps=2000), ["spec.training.steps is 2,000, was 100"]),
     "saves": (spec(save={"everySteps": 7}), ["spec.checkpoint.save.everySteps is 7, was 500"]),
+    "saves by time": (
+        spec(save={"everySteps": 500, "every": "10m"}),
+        ["spec.checkpoint.save.every is 10m, was unset"],
+    ),
     "what is kept": (
         spec(keep={"last": 9, "everySteps": 50}),
         ["spec.checkpoint.keep.last is 9, was 3", "spec.checkpoint.keep.everySteps is 50, was unset"],

@@ -185,8 +185,10 @@ def rules_of(path: tuple[str, ...]) -> list[Any]:
 
 MUTABLE = {
     "spec.activeDeadlineSeconds",
+    "spec.checkpoint.failAfter",
     "spec.checkpoint.keep.everySteps",
     "spec.checkpoint.keep.last",
+    "spec.checkpoint.save.every",
     "spec.checkpoint.save.everySteps",
     "spec.elastic.badNodes",
     "spec.elastic.growCooldown",

@@ -1,6 +1,7 @@
 """Saving and restoring over meshes, keeping and deleting."""
 
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tests.patience import ENDLESS_SECONDS
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.running import Keep
 from trainingjob_api.world import Span
-from trainingjob_trainer.checkpoints import Checkpoints, choose_deletions
+from trainingjob_trainer.checkpoints import INSIST_SECONDS, RETRY_SECONDS, Checkpoints, choose_deletions
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.step import State
+from trainingjob_trainer.integrity import Integrity, write_integrity
+from trainingjob_trainer.step import Asked, State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 
@@ -118,29 +121,187 @@ def test_a_state_of_another_shape_is_a_config_failure(opened: Opened) -> None:
     assert (caught.value.reason, caught.value.path) == (FailureReason.CONFIG, "spec.model")
 
 
-def test_a_save_that_fails_in_the_background_stops_training(
+def fail_once(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
+    """Let records meet these errors, one after the other, before they can be written."""
+    left = list(codes)
+
+    def write(folder: Path, record: Integrity) -> None:
+        if left:
+            raise OSError(left.pop(0), "")
+        write_integrity(folder, record)
+
+    monkeypatch.setattr("trainingjob_trainer.commit.write_integrity", write)
+
+
+def failed(tmp_path: Path) -> list[tuple[int, str]]:
+    lines = (tmp_path / "events").read_text().splitlines()
+    told = [event.failed_save for event in map(Event.model_validate_json, lines) if event.failed_save]
+    return [(one.step, one.message) for one in told]
+
+
+def test_a_save_that_fails_is_told_and_stops_nothing(
     opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("trainingjob_trainer.checkpoints.write_integrity", full)
+    fail_once(monkeypatch, errno.ENOSPC)
     checkpoints = opened()
-    checkpoints.save(2, make_state((1, 1)))
 
-    with pytest.raises(TrainingError, match="saving step 2 failed: No space left on device") as caught:
+    checkpoints.save(2, make_state((1, 1)))
+    checkpoints.wait()
+    assert (checkpoints.is_failing, checkpoints.newest) == (True, 0)
+    assert failed(tmp_path) == [(2, "host 0 of slice 0: No space left on device")]
+    assert list((tmp_path / "lineage-0").iterdir()) == [], "what fills the disk is gone"
+
+    checkpoints.save(4, make_state((1, 1)))
+    checkpoints.wait()
+    assert (checkpoints.is_failing, checkpoints.newest) == (False, 4)
+    assert committed(tmp_path) == [4]
+
+
+def test_a_folder_that_takes_nothing_stops_nothing(opened: Opened, tmp_path: Path) -> None:
+    checkpoints = opened()
+    (tmp_path / "lineage-0").touch()
+
+    checkpoints.save(2, make_state((1, 1)))
+    checkpoints.wait()
+
+    assert checkpoints.is_failing
+    assert failed(tmp_path) == [(2, "host 0 of slice 0: File exists")]
+
+
+def test_the_last_step_is_tried_until_it_is_saved(
+    opened: Opened, tmp_path: Path, clock: "Clock", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_once(monkeypatch, errno.ENOSPC, errno.EIO, errno.ESTALE)
+    checkpoints = opened()
+    state = make_state((1, 1), step=6)
+    checkpoints.save(6, state)
+
+    checkpoints.insist(6, state)
+
+    assert (checkpoints.newest, committed(tmp_path)) == (6, [6])
+    assert [message.partition(": ")[2] for _, message in failed(tmp_path)] == [
+        "No space left on device",
+        "Input/output error",
+        "Stale file handle",
+    ]
+    assert clock.slept == [INSIST_SECONDS] * 3
+
+
+def test_a_save_that_failed_is_soon_asked_for_again(
+    opened: Opened, clock: "Clock", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_once(monkeypatch, errno.ENOSPC)
+    checkpoints = opened(checkpoint__save__every="10m")
+    checkpoints.save(2, make_state((1, 1)))
+    checkpoints.wait()
+
+    clock.now += RETRY_SECONDS - 1
+    assert checkpoints.ask() is Asked.NOTHING
+    clock.now += 1
+    assert checkpoints.ask() is Asked.SAVE
+
+    checkpoints.save(3, make_state((1, 1)))
+    checkpoints.wait()
+    clock.now += RETRY_SECONDS
+    assert checkpoints.ask() is Asked.NOTHING
+
+
+def test_an_old_step_that_cannot_be_deleted_stops_nothing(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Path) -> None:
+        raise OSError(errno.EIO, "")
+
+    monkeypatch.setattr("trainingjob_trainer.checkpoints.delete_step", refuse)
+    checkpoints = opened(checkpoint__keep__last=1)
+    for step in (1, 2):
+        checkpoints.save(step, make_state((1, 1), step))
         checkpoints.wait()
 
-    assert (caught.value.reason, caught.value.fatal) == (FailureReason.STORAGE, False)
-    assert committed(tmp_path) == []
+    assert (checkpoints.is_failing, committed(tmp_path)) == (False, [1, 2])
 
 
-def test_a_step_that_is_there_already_is_not_passed_over(opened: Opened) -> None:
+def test_a_step_that_is_there_already_is_not_passed_over(opened: Opened, tmp_path: Path) -> None:
     checkpoints = opened()
-    checkpoints.save(2, make_state((1, 1)))
-
-    with pytest.raises(ValueError, match="already exists"):
+    for _ in range(2):
         checkpoints.save(2, make_state((1, 1)))
+        checkpoints.wait()
+
+    assert failed(tmp_path) == [(2, "host 0 of slice 0: step 2 is there already")]
+    assert opened(2).restore(describe(make_state((1, 1)))) is not None
+
+
+class Clock:
+    """Seconds that pass only where a test lets them."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("trainingjob_trainer.checkpoints.time", clock)
+    return clock
+
+
+def test_a_save_is_asked_for_once_when_it_is_time(opened: Opened, clock: Clock) -> None:
+    checkpoints = opened(checkpoint__save__every="1m")
+    clock.now += 59.0
+    assert checkpoints.ask() is Asked.NOTHING
+
+    clock.now += 1.0
+    assert [checkpoints.ask() for _ in range(3)] == [Asked.SAVE, Asked.NOTHING, Asked.NOTHING]
+    checkpoints.save(7, make_state((1, 1)))
+    checkpoints.wait()
+
+    clock.now += 59.0
+    assert checkpoints.ask() is Asked.NOTHING
+    clock.now += 1.0
+    assert checkpoints.ask() is Asked.SAVE
+
+
+def test_no_save_is_asked_for_while_one_is_being_written(
+    opened: Opened, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = threading.Event()
+
+    def write_late(folder: Path, record: Integrity) -> None:
+        assert written.wait(ENDLESS_SECONDS)
+        write_integrity(folder, record)
+
+    monkeypatch.setattr("trainingjob_trainer.commit.write_integrity", write_late)
+    checkpoints = opened(checkpoint__save__every="1m")
+    checkpoints.save(7, make_state((1, 1)))
+    clock.now += 600.0
+    assert checkpoints.ask() is Asked.NOTHING
+
+    written.set()
+    checkpoints.wait()
+
+    assert checkpoints.ask() is Asked.SAVE
+
+
+def test_one_process_asks_for_all(tmp_path: Path, events: Events, clock: Clock) -> None:
+    config = make_config(make_spec(tmp_path, tmp_path, checkpoint__save__every="1m"))
+    opened = [Checkpoints(tmp_path, config, make_world(1, 2), Peers(one, 1), "index", events) for one in (0, 1)]
+    clock.now += 60.0
+
+    assert [checkpoints.ask() for checkpoints in opened] == [Asked.SAVE, Asked.NOTHING]
+
+
+def test_where_steps_alone_decide_nobody_asks(opened: Opened, clock: Clock) -> None:
+    checkpoints = opened()
+    clock.now += 1e6
+
+    assert checkpoints.ask() is Asked.NOTHING
 
 
 KEEPS: dict[str, tuple[list[int], Keep, int, list[int]]] = {

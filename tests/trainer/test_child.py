@@ -1,6 +1,7 @@
 """Real trainer processes in real worlds, spoken to as an agent does."""
 
 import json
+import resource
 import shutil
 import signal
 import time
@@ -16,6 +17,7 @@ from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.world import RunConfig, Span
 from trainingjob_trainer.agent.stacks import find_stacks
 from trainingjob_trainer.events import ORPHANED
+from trainingjob_trainer.integrity import read_integrity
 from trainingjob_trainer.wire import Command
 
 WHOLE_LIFE = [Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING, Phase.TRAINING]
@@ -220,6 +222,42 @@ def test_a_world_leaves_together_when_one_process_is_asked(crew: Crew, root: Pat
         assert trainer.wait_for_end() == 0, trainer.tell_logs()
         assert trainer.phases[-1] is Phase.LEFT
     assert trainers[0].committed == trainers[1].committed == [max(trainers[0].losses)]
+
+
+@pytest.mark.slow
+def test_processes_save_by_time_at_the_same_steps(crew: Crew, root: Path, text: Path, programs: Path) -> None:
+    saves = {"checkpoint__save__everySteps": MANY, "checkpoint__save__every": "1s"}
+    trainers = crew.start(make(root, text, training__steps=MANY, **saves), make_world(1, 2), programs)
+
+    for trainer in trainers:
+        for _ in range(2):
+            trainer.wait(lambda event: event.committed is not None)
+
+    assert trainers[0].committed[:2] == trainers[1].committed[:2]
+
+
+@pytest.mark.slow
+def test_a_store_that_one_host_cannot_write_stops_nothing_and_is_used_again_when_it_can(
+    crew: Crew, root: Path, text: Path, programs: Path
+) -> None:
+    config = make(root, text, training__steps=MANY, checkpoint__keep__last=1000)
+    trainers = crew.start(config, make_world(1, 2), programs)
+    for trainer in trainers:
+        trainer.wait(lambda event: event.committed is not None)
+
+    _, most = resource.prlimit(trainers[1].process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(trainers[1].process.pid, resource.RLIMIT_FSIZE, (0, most))
+    failures = [event.failed_save for trainer in trainers if (event := trainer.wait(lambda event: event.failed_save))]
+    for trainer, failure in zip(trainers, failures, strict=True):
+        assert failure
+        assert failure.message.startswith("host 0 of slice 1: ")
+        trainer.wait_for_step(failure.step + 5)
+    resource.prlimit(trainers[1].process.pid, resource.RLIMIT_FSIZE, (most, most))
+    for trainer in trainers:
+        trainer.wait(lambda event: event.committed is not None)
+
+    assert trainers[0].committed[-1] in trainers[1].committed
+    assert read_integrity(root / "lineage-0" / str(trainers[0].committed[-1]))
 
 
 @pytest.mark.slow

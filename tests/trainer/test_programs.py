@@ -16,6 +16,7 @@ from tests.trainer.tiny import make_config, make_layout, make_spec
 from tests.trainer.training import Run
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_trainer.programs import FOLDER, Programs, describe_surroundings
+from trainingjob_trainer.step import Asked
 from trainingjob_trainer.world import Peers
 
 
@@ -192,7 +193,7 @@ def test_a_train_step_is_loaded_and_trains(
 
     run.steps.compile_train(programs, run.batches.shape)
     step = run.steps.compile_train(programs, run.batches.shape)
-    _, measures = step(run.state, run.batch(1), run.steps.flags(False))
+    _, measures = step(run.state, run.batch(1), run.steps.flags(Asked.NOTHING))
 
     assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
     assert float(measures.loss) > 1

@@ -2,8 +2,11 @@
 
 import errno
 import json
+import threading
+from io import FileIO
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,12 +15,15 @@ import pytest
 from jax.errors import JaxRuntimeError
 from tensorboardX.proto import event_pb2
 
+from tests.patience import ENDLESS_SECONDS
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.learning import Optimizer, Schedule
 from trainingjob_api.protocol import FailureReason, Phase, Progress
 from trainingjob_api.running import Metrics
+from trainingjob_trainer.board import Board
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, explain, storage_error
+from trainingjob_trainer.files import append_whole
 from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.optimizer import learning_rate
 from trainingjob_trainer.reporter import FEW_STEPS, MANY_STEPS, Reporter
@@ -86,7 +92,7 @@ def test_events_are_lines_and_a_phase_is_told_once(tmp_path: Path) -> None:
 
 def test_held_out_losses_of_the_last_step_are_told(tmp_path: Path) -> None:
     start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=1)
-    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "leave": 0}
+    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
     measures = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
     with (
         (tmp_path / "events").open("wb", buffering=0) as file,
@@ -103,7 +109,7 @@ def test_held_out_losses_of_the_last_step_are_told(tmp_path: Path) -> None:
 
 def test_what_a_process_enters_is_told_before_and_what_steps_take_after_a_few(tmp_path: Path) -> None:
     start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=1)
-    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "leave": 0}
+    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
     measures = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
     with (
         (tmp_path / "events").open("wb", buffering=0) as file,
@@ -122,7 +128,7 @@ def test_what_a_process_enters_is_told_before_and_what_steps_take_after_a_few(tm
 
 def test_snapshots_are_told_once_there_are_some(tmp_path: Path) -> None:
     start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=0)
-    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "leave": 0}
+    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
     measures = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
     described = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), leaf.dtype, sharding=leaf.sharding), [measures.loss])
     snapshots: Any = Snapshots("", 5, start.world, "index", described)  # type: ignore[arg-type]
@@ -163,7 +169,7 @@ def test_how_long_steps_were_waited_for_is_told_once_there_are_many(
     clock = Clock()
     monkeypatch.setattr("trainingjob_trainer.reporter.time", clock)
     start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=1)
-    values = {"grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "leave": 0}
+    values = {"grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
     measures: Any = Measures(clock, **{name: jnp.asarray(value) for name, value in values.items()})
     with (
         (tmp_path / "events").open("wb", buffering=0) as file,
@@ -182,7 +188,7 @@ def test_how_long_steps_were_waited_for_is_told_once_there_are_many(
 
 def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:
     start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=0)
-    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "leave": 0}
+    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
     dense = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
     with (
         (tmp_path / "events").open("wb", buffering=0) as file,
@@ -256,6 +262,55 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     (path,) = (tmp_path / "metrics/tensorboard").iterdir()
     seen = {value.tag: (event.step, value.simple_value) for event in read_events(path) for value in event.summary.value}
     assert seen["train/loss"] == (4, 2.0)
+
+
+def test_a_full_disk_stops_neither_lines_nor_plots_nor_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        Path("/dev/full").open("ab", buffering=0) as full,
+        MetricsWriter(tmp_path, Metrics(every_steps=1), generation=1, restored=0) as writer,
+    ):
+        board = writer._board
+        assert board
+        lines, plots = writer._lines, board._file
+        wait_until_written(board)
+        writer._lines = board._file = full
+        for step in range(1, 40):  # more than a queue of the library holds
+            writer.write_step(progress(step), range(4), last=False)
+        wait_until_written(board)
+        writer._lines, board._file = lines, plots
+        writer.write_step(progress(40), range(4), last=False)
+
+    (path,) = (tmp_path / "metrics/tensorboard").iterdir()
+    assert {event.step for event in read_events(path) if event.summary.value} == {40}
+    assert [line["step"] for line in read_lines(tmp_path)] == [40]
+    assert sorted(record.message.partition(",")[0] for record in caplog.records) == [
+        "metrics cannot be written",
+        "plots cannot be written",
+    ]
+
+
+def wait_until_written(board: Board) -> None:
+    """Wait until the thread has taken all that was told so far."""
+    written = threading.Event()
+
+    last: Any = SimpleNamespace(SerializeToString=lambda: written.set() or b"")
+    board._events.put(last)
+    assert written.wait(ENDLESS_SECONDS)
+
+
+def test_a_record_that_a_full_disk_took_half_of_is_cut(tmp_path: Path) -> None:
+    class Half(FileIO):
+        def write(self, record: Any) -> int:
+            return super().write(record[: len(record) // 2])
+
+    with FileIO(tmp_path / "lines", "ab") as file, Half(tmp_path / "lines", "ab") as full:
+        append_whole(file, b"whole\n")
+        with pytest.raises(OSError, match="No space left on device"):
+            append_whole(full, b"half of it\n")
+
+    assert (tmp_path / "lines").read_bytes() == b"whole\n"
 
 
 def read_events(path: Path) -> list[event_pb2.Event]:

@@ -8,23 +8,34 @@ import pytest
 
 from trainingjob_api.protocol import Phase
 from trainingjob_trainer.run import train
+from trainingjob_trainer.step import Asked
 
 
 class Notes:
     """All parts of a loop at once, which only take down what is asked of them.
 
-    Each `every` says after how many steps something is due; 0: never. `leave_at`: the step whose measures say that a
-    process was asked to leave.
+    The numbers say after how many steps something is due; 0: never. `asked`: what processes ask for, by the step that
+    they ask with. `failing`: the steps that cannot be saved.
     """
 
-    def __init__(self, last: int, *, save: int = 0, snapshot: int = 0, evaluate: int = 0, leave_at: int = 0) -> None:
+    def __init__(
+        self,
+        last: int,
+        *,
+        save: int = 0,
+        snapshot: int = 0,
+        evaluate: int = 0,
+        asked: dict[int, Asked] | None = None,
+        failing: tuple[int, ...] = (),
+    ) -> None:
         self.said: list[str] = []
-        self.newest = 0
-        self.is_durable = True
-        self.leave_at = leave_at
-        self.steps: Any = SimpleNamespace(last=last, seed=0, flags=lambda raised: raised)
+        self.asked = asked or {}
+        self.failing = failing
+        self.steps: Any = SimpleNamespace(last=last, seed=0, flags=lambda asked: asked)
         self.checkpoints = self._part("save", save)
         self.checkpoints.save = self._save
+        self.checkpoints.ask = lambda: Asked.NOTHING
+        self.checkpoints.insist = self._insist
         self.snapshots = self._part("snapshot", snapshot)
         self.evaluator = self._part("evaluate", evaluate)
         self.evaluator.measure = lambda step, params: {}
@@ -61,6 +72,7 @@ class Notes:
         return SimpleNamespace(
             newest=0,
             is_durable=True,
+            is_failing=False,
             is_due=lambda step: bool(every) and step % every == 0,
             take=take,
             check=lambda: None,
@@ -71,16 +83,24 @@ class Notes:
         self.said.append(f"step {batch}")
         return state, batch
 
-    def _report(self, step: int, measures: Any) -> bool:
+    def _report(self, step: int, measures: Any) -> Asked:
         assert measures == step
         self.said.append(f"report {step}")
-        return step == self.leave_at
+        return self.asked.get(step, Asked.NOTHING)
 
     def _save(self, step: int, state: object) -> None:
         self.said.append(f"save {step}")
-        self.checkpoints.newest = step
+        self.checkpoints.is_failing = step in self.failing
+        if step not in self.failing:
+            self.checkpoints.newest = step
+
+    def _insist(self, step: int, state: object) -> None:
+        if self.checkpoints.is_failing:
+            self.said.append(f"insist {step}")
+            self.checkpoints.newest = step
 
 
+TRIED_AT_2 = "step 1, step 2, report 1, report 2, snapshot 2, save 2"
 ORDERS: dict[str, tuple[Notes, str]] = {
     "the device never waits for the host": (
         Notes(3),
@@ -95,15 +115,39 @@ ORDERS: dict[str, tuple[Notes, str]] = {
         "step 1, report 1, snapshot 1, save 1, step 2, report 2, snapshot 2, evaluate 2, save 2, done",
     ),
     "who is asked to leave saves the next step and keeps it": (
-        Notes(9, leave_at=1),
+        Notes(9, asked={1: Asked.LEAVE}),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
     ),
     "who is asked at a step that is told at once saves that one": (
-        Notes(9, evaluate=2, leave_at=2),
+        Notes(9, evaluate=2, asked={2: Asked.LEAVE}),
         "step 1, step 2, report 1, report 2, snapshot 2, evaluate 2, save 2, left",
     ),
+    "a save is asked for": (
+        Notes(4, asked={2: Asked.SAVE}),
+        "step 1, step 2, report 1, step 3, report 2, report 3, save 3, step 4, report 4, save 4, done",
+    ),
+    "a save is asked for while one is due": (
+        Notes(4, save=2, asked={2: Asked.SAVE}),
+        "step 1, step 2, report 1, report 2, save 2, step 3, step 4, report 3, report 4, save 4, done",
+    ),
+    "training goes on where a save fails": (
+        Notes(3, save=1, failing=(1,)),
+        "step 1, report 1, save 1, step 2, report 2, save 2, step 3, report 3, save 3, done",
+    ),
+    "the last step is tried until it is saved": (
+        Notes(2, failing=(2,)),
+        "step 1, step 2, report 1, report 2, save 2, insist 2, done",
+    ),
+    "who is asked to leave and cannot save trains on, and leaves with the next save that does not fail": (
+        Notes(9, save=4, asked=dict.fromkeys(range(1, 10), Asked.LEAVE), failing=(2,)),
+        f"{TRIED_AT_2}, step 3, step 4, report 3, report 4, snapshot 4, save 4, left",
+    ),
+    "a save that is asked for is such a one": (
+        Notes(9, asked={1: Asked.LEAVE, 2: Asked.LEAVE, 3: Asked.LEAVE | Asked.SAVE}, failing=(2,)),
+        f"{TRIED_AT_2}, step 3, step 4, report 3, report 4, snapshot 4, save 4, left",
+    ),
     "who is asked at the last step is done": (
-        Notes(2, leave_at=2),
+        Notes(2, asked={2: Asked.LEAVE}),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, done",
     ),
 }

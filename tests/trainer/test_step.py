@@ -16,7 +16,7 @@ from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, num
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.model import split_model
-from trainingjob_trainer.step import Batch
+from trainingjob_trainer.step import Asked, Batch
 
 
 @cache
@@ -192,7 +192,7 @@ def test_a_device_holds_the_activations_of_its_own_rows_alone(axis: str) -> None
 
 
 def temporary_bytes(run: Run) -> int:
-    step = run.step.lower(run.state, run.batch(1), run.steps.flags(False)).compile()
+    step = run.step.lower(run.state, run.batch(1), run.steps.flags(Asked.NOTHING)).compile()
     return int(step.memory_analysis().temp_size_in_bytes)
 
 
@@ -201,7 +201,7 @@ def test_gradients_cross_the_data_axis_once_a_step() -> None:
         num_slices=2, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=2), rows_per_shard=1, accumulation=2
     )
     run = Run(spec_with(), layout)
-    program = run.step.lower(run.state, run.batch(1), run.steps.flags(False)).compile().as_text()
+    program = run.step.lower(run.state, run.batch(1), run.steps.flags(Asked.NOTHING)).compile().as_text()
 
     inside_loops, outside = [], []
     for computation in re.split(r"\n(?=\S)", program):
@@ -256,14 +256,14 @@ def test_training_recovers_after_a_skipped_step() -> None:
     assert np.isfinite(float(measures.loss))
 
 
-def test_a_leave_flag_on_any_device_reaches_all() -> None:
+def test_what_any_process_asks_for_reaches_all() -> None:
     run = Run(spec_with(), LAYOUTS["data 8"])
-    flags = jax.device_put(np.array([0, 0, 0, 1, 0, 0, 0, 0], np.int32), run.steps.flags(False).sharding)
+    flags = jax.device_put(np.array([0, 0, 0, 1, 0, 0, 2, 3], np.int32), run.steps.flags(Asked.NOTHING).sharding)
 
     _, measures = run.step(run.state, run.batch(1), flags)
 
-    assert int(measures.leave) == 1
-    assert measures.leave.sharding.is_fully_replicated
+    assert Asked(int(measures.asked)) == Asked.LEAVE | Asked.SAVE
+    assert measures.asked.sharding.is_fully_replicated
 
 
 def test_padding_may_hold_anything() -> None:

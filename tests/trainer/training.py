@@ -17,7 +17,7 @@ from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.index import Index
 from trainingjob_trainer.mesh import build_mesh
-from trainingjob_trainer.step import Batch, Measures, State, Steps
+from trainingjob_trainer.step import Asked, Batch, Measures, State, Steps
 from trainingjob_trainer.world import Peers
 
 NUM_STEPS = 6
@@ -54,7 +54,7 @@ class Run:
     def train(self, num_steps: int = NUM_STEPS) -> Iterator[Measures]:
         first = int(self.state.step) + 1
         for number in range(first, first + num_steps):
-            self.state, measures = self.step(self.state, self.batch(number), self.steps.flags(False))
+            self.state, measures = self.step(self.state, self.batch(number), self.steps.flags(Asked.NOTHING))
             yield measures
 
 

@@ -3,42 +3,43 @@
 Orbax writes in the background and moves the finished folder into place; then all hosts hash its files, process 0 writes
 `integrity.json`, and only then the step is announced. Which steps exist, which may be restored and which are deleted is
 decided here: Orbax's own bookkeeping knows neither generations nor damage.
+
+A step that cannot be saved stops nothing: it is told, training goes on, and the next save tries again.
 """
 
 import hashlib
 import json
+import logging
 import threading
+import time
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
-from trainingjob_api.protocol import FailureReason
+from trainingjob_api.base import seconds
+from trainingjob_api.protocol import MAX_MESSAGE, FailedSave
 from trainingjob_api.running import Keep
 from trainingjob_api.world import RunConfig, Tier, World
+from trainingjob_trainer.commit import Committer, SaveFailedError
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.failures import TrainingError, storage_error
-from trainingjob_trainer.integrity import (
-    Integrity,
-    dump_fingerprints,
-    hash_files,
-    list_files,
-    merge_fingerprints,
-    read_integrity,
-    share,
-    write_integrity,
-)
+from trainingjob_trainer.failures import storage_error
+from trainingjob_trainer.integrity import Integrity, read_integrity
 from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint, delete_step, list_saved
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.spikes import begin_like
-from trainingjob_trainer.step import State
+from trainingjob_trainer.step import Asked, State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 
+LOG = logging.getLogger(__name__)
 LINEAGE = "lineage-0"
-COMMIT_SECONDS = 1800
-SAVE_SECONDS = 1200
+RETRY_SECONDS = 60.0
+"""How long after a save that failed the next one is due, if none is before."""
+INSIST_SECONDS = 10.0
+"""The same where nothing is left to train."""
 
 
 class Checkpoints:
@@ -54,19 +55,16 @@ class Checkpoints:
         self._events = events
         self._restored = 0
         self._newest = 0
+        self._begun = time.monotonic()
+        self._has_asked = False
         self.recalled: Key | None = None
         """The snapshot that was restored. None: none was, but a saved step, or nothing."""
         self._commit: threading.Thread | None = None
+        self._outcome: FailedSave | int | None = None  # None: there is none since the last look
         self._error: Exception | None = None
-        # Naming the processes makes Orbax meet at the coordination service's barriers instead of in collectives.
-        processes = ocp.options.MultiprocessingOptions(
-            primary_host=0, active_processes=set(range(peers.num_processes)), barrier_sync_key_prefix="trainingjob"
-        )
-        self._orbax = ocp.AsyncCheckpointer(
-            ocp.StandardCheckpointHandler(multiprocessing_options=processes),
-            async_options=ocp.options.AsyncOptions(timeout_secs=SAVE_SECONDS),
-            multiprocessing_options=processes,
-        )
+        self._committer = Committer(peers, _name(world, peers.process))
+        self.is_failing = False
+        """Whether the newest save that was waited for has failed: the same on all processes at the same step."""
 
     def restore(self, state: State, memory: Memory | None = None) -> State | None:  # None: start from scratch
         """Return the newest whole state of the job's history, saved or in memory, laid out as `state` describes.
@@ -111,34 +109,60 @@ class Checkpoints:
         """Return whether the spec asks for a save after a step."""
         return step % self._checkpoint.save.every_steps == 0
 
+    def ask(self) -> Asked:
+        """Return, once for each, that it is time for a save: one process asks, for their clocks differ."""
+        if self._peers.process != 0 or self._has_asked or (self._commit and self._commit.is_alive()):
+            return Asked.NOTHING
+        has_failed = self.is_failing if self._outcome is None else isinstance(self._outcome, FailedSave)
+        every = self._checkpoint.save.every
+        pause = min(RETRY_SECONDS if has_failed else inf, seconds(every) if every else inf)
+        if time.monotonic() - self._begun < pause:
+            return Asked.NOTHING
+        self._has_asked = True
+        return Asked.SAVE
+
     def save(self, step: int, state: State) -> None:
         """Copy the state and write it in the background. Waits for the save before it.
 
         Raises:
-            TrainingError: this or the save before it failed.
+            JaxRuntimeError: another process is gone.
         """
         self.wait()
+        self._begun, self._has_asked = time.monotonic(), False
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._orbax.save(self._folder / str(step), args=ocp.args.StandardSave(_written(state)))
-        except OSError as error:
-            raise storage_error(error, f"saving step {step}", str(self._root)) from error
-        self._newest = step
+            self._committer.begin(self._folder / str(step), _written(state))
+        except SaveFailedError as error:
+            self._tell_failure(step, str(error))
+            return
         self._commit = threading.Thread(
             target=self._finish, args=(step, hash_shapes(state)), name=f"commit-{step}", daemon=True
         )
         self._commit.start()
 
     def wait(self) -> None:
-        """Wait until all that was saved is committed.
+        """Wait until the newest save is committed, or has failed.
 
         Raises:
-            TrainingError: it could not be.
+            JaxRuntimeError: another process is gone.
         """
         if self._commit:
             self._commit.join()
             self._commit = None
         self.check()
+        match self._outcome:
+            case FailedSave():
+                self.is_failing = True
+            case int(step):
+                self._newest, self.is_failing = step, False
+        self._outcome = None
+
+    def insist(self, step: int, state: State) -> None:
+        """Wait until a step is saved, and try again until it is: there is nothing else left to do."""
+        self.wait()
+        while self.is_failing:
+            time.sleep(INSIST_SECONDS)
+            self.save(step, state)
+            self.wait()
 
     def check(self) -> None:
         """Raise what went wrong in the background."""
@@ -149,48 +173,50 @@ class Checkpoints:
         """Return a saved state. Where it was saved before spikes were looked for, nothing was seen yet."""
         saved = read_integrity(folder)
         form = next(form for form in _forms(state) if saved is None or hash_shapes(form) == saved.state)
-        restored = State(**self._orbax.restore(folder, args=ocp.args.StandardRestore(_written(form))))
+        restored = State(**self._committer.orbax.restore(folder, args=ocp.args.StandardRestore(_written(form))))
         if state.window is None or restored.window is not None:
             return restored
         return restored._replace(window=begin_like(state.window))
 
     def _finish(self, step: int, state: str) -> None:
+        record = Integrity(
+            job_uid=self._world.job_uid,
+            generation=self._world.generation,
+            step=step,
+            data=self._data,
+            state=state,
+            files={},
+        )
         try:
-            self._orbax.wait_until_finished()
-            self._prove(step, state)
+            self._committer.finish(self._folder / str(step), record)
+        except SaveFailedError as error:
+            self._tell_failure(step, str(error))
+        except Exception as error:  # noqa: BLE001  # the training thread raises it
+            self._error = error
+        else:
+            self._outcome = step
             self._events.send(Event(committed=step))
             if self._peers.process == 0:
                 self._delete_old(step)
-        except OSError as error:
-            self._error = storage_error(error, f"saving step {step}", str(self._root))
-        except Exception as error:  # noqa: BLE001  # the training thread raises it
-            self._error = error
 
-    def _prove(self, step: int, state: str) -> None:
-        """Hash the saved files, each host its share, and write the record."""
-        folder, peers = self._folder / str(step), self._peers
-        listed = json.dumps(list_files(folder)) if peers.process == 0 else ""
-        names: list[str] = json.loads(peers.exchange(f"saved/{step}", listed, COMMIT_SECONDS)[0])
-        mine = hash_files(folder, share(names, peers.process, peers.num_processes))
-        shares = peers.exchange(f"hashed/{step}", dump_fingerprints(mine), COMMIT_SECONDS)
-        if peers.process == 0:
-            if not names:
-                raise TrainingError(FailureReason.STORAGE, f"Orbax saved no files of step {step} in {folder}.")
-            record = Integrity(
-                job_uid=self._world.job_uid,
-                generation=self._world.generation,
-                step=step,
-                data=self._data,
-                state=state,
-                files=merge_fingerprints(shares),
-            )
-            write_integrity(folder, record)
-        peers.wait(f"committed/{step}", COMMIT_SECONDS)
+    def _tell_failure(self, step: int, message: str) -> None:
+        LOG.warning("a step could not be saved, training goes on step=%d error=%s", step, message)
+        self._outcome = FailedSave(step=step, message=message[:MAX_MESSAGE])
+        self._events.send(Event(failed_save=self._outcome))
 
     def _delete_old(self, step: int) -> None:
-        committed = [one.step for one in list_saved(self._folder) if one.integrity and one.step <= step]
-        for old in choose_deletions(committed, self._checkpoint.keep, self._restored):
-            delete_step(self._folder / str(old))
+        try:
+            committed = [one.step for one in list_saved(self._folder) if one.integrity and one.step <= step]
+            for old in choose_deletions(committed, self._checkpoint.keep, self._restored):
+                delete_step(self._folder / str(old))
+        except OSError as error:  # it is tried again after the next save
+            LOG.warning("an old step cannot be deleted error=%s", error)
+
+
+def _name(world: World, process: int) -> str:
+    """Return a host as people know it."""
+    member = next((member for member in world.members if member.process == process), None)
+    return f"host {member.host} of slice {member.slice}" if member else f"process {process}"
 
 
 def _forms(state: State) -> list[State]:

@@ -10,9 +10,8 @@ import traceback
 
 from jax.errors import JaxRuntimeError
 
-from trainingjob_api.protocol import LOG_EXCERPT_BYTES, Failure, FailureReason
+from trainingjob_api.protocol import LOG_EXCERPT_BYTES, MAX_MESSAGE, Failure, FailureReason
 
-MAX_MESSAGE = 1024
 HOPELESS_ERRNOS = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP}
 )

@@ -1,6 +1,9 @@
 """Files that appear whole or not at all, on a file system that several hosts share."""
 
+import contextlib
+import errno
 import os
+from io import FileIO
 from pathlib import Path
 
 
@@ -19,4 +22,20 @@ def write_whole(path: Path, content: bytes) -> None:
         fresh.replace(path)
     except OSError:
         fresh.unlink(missing_ok=True)
+        raise
+
+
+def append_whole(file: FileIO, record: bytes) -> None:
+    """Append a record to an open file, all of it or none of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    end = os.fstat(file.fileno()).st_size
+    try:
+        if file.write(record) != len(record):  # what was left of the disk
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(end)
         raise

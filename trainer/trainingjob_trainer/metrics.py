@@ -1,9 +1,11 @@
 """What the trainer writes down about its steps: JSON lines, and TensorBoard event files where wanted.
 
 Only process 0 writes. A step that was trained again after a loss has a line of each generation; the highest counts.
+What a full or failing store does not take is left out, and training goes on.
 """
 
 import json
+import logging
 import os
 import time
 from math import isfinite
@@ -11,11 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tensorboardX import SummaryWriter
-
 from trainingjob_api.protocol import Progress
 from trainingjob_api.running import Metrics
+from trainingjob_trainer.board import Board
+from trainingjob_trainer.files import append_whole
 
+LOG = logging.getLogger(__name__)
 LONGEST_LINE = 1 << 16
 NOT_OF_ALL = ("load_balance", "dropped", "snapshot", "snapshot_seconds")
 """Measures that a model without experts does not have, or a job without snapshots."""
@@ -35,12 +38,9 @@ class MetricsWriter:
         folder.mkdir(exist_ok=True)
         path = folder / "metrics.jsonl"
         _cut_torn_line(path)
-        self._lines = path.open("a", buffering=1)
-        self._board = (
-            SummaryWriter(str(folder / "tensorboard"), purge_step=restored + 1, flush_secs=10)
-            if metrics.tensorboard
-            else None
-        )
+        self._lines = path.open("ab", buffering=0)
+        self._is_failing = False
+        self._board = Board(folder / "tensorboard", restored + 1) if metrics.tensorboard else None
 
     def __enter__(self) -> Self:
         return self
@@ -73,11 +73,21 @@ class MetricsWriter:
         }
         # The time is for people and plots; nothing decides by it.
         line = {"time": round(time.time(), 3), "generation": self._generation, "step": step, **finite}
-        self._lines.write(json.dumps(line) + "\n")
+        self._append(json.dumps(line).encode() + b"\n")
         if self._board:
             for name, value in finite.items():
                 if isinstance(value, float):
-                    self._board.add_scalar(f"{group}/{name}", value, step)
+                    self._board.add(f"{group}/{name}", value, step)
+
+    def _append(self, line: bytes) -> None:
+        try:
+            append_whole(self._lines, line)
+        except OSError as error:
+            if not self._is_failing:
+                LOG.warning("metrics cannot be written, training goes on without error=%s", error)
+            self._is_failing = True
+        else:
+            self._is_failing = False
 
 
 def _cut_torn_line(path: Path) -> None:

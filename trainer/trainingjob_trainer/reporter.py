@@ -19,7 +19,7 @@ from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.protection import check_step
 from trainingjob_trainer.rows import slots_of_step
 from trainingjob_trainer.snapshots import Snapshots
-from trainingjob_trainer.step import Measures
+from trainingjob_trainer.step import Asked, Measures
 from trainingjob_trainer.wire import Event, Start
 
 LOG = logging.getLogger(__name__)
@@ -44,7 +44,6 @@ class Reporter:
         self._last = training.steps
         self._batch_size = training.global_batch_size
         self._protection = start.config.spec.protection
-        self._root = root
         self._newest: Progress | None = None
         self._evaluations: dict[str, float] = {}
         self._since = time.monotonic()
@@ -76,8 +75,8 @@ class Reporter:
         """Say that this process is about to enter what needs all processes."""
         self._events.join(name)
 
-    def report(self, step: int, measures: Measures) -> bool:
-        """Wait for a step's measures and tell them; return whether any process was asked to leave.
+    def report(self, step: int, measures: Measures) -> Asked:
+        """Wait for a step's measures and tell them; return what any process asked for with it.
 
         Raises:
             TrainingError: the step was so bad that training must not go on.
@@ -108,7 +107,7 @@ class Reporter:
         if self._writer:
             self._write(self._writer, progress)
         check_step(step, measures, self._protection)
-        return int(measures.leave) > 0
+        return Asked(int(measures.asked))
 
     def report_evaluations(self, step: int, losses: dict[str, float]) -> None:
         """Tell held-out losses, with the newest step's measures: after the last step there will be no others."""
@@ -126,12 +125,9 @@ class Reporter:
         return {"snapshot": self._snapshots.newest, "snapshot_seconds": self._snapshots.seconds}
 
     def _write(self, writer: MetricsWriter, progress: Progress) -> None:
-        try:
-            slots = slots_of_step(progress.step, self._batch_size)
-            used = range(int(slots[0]), int(slots[-1]) + 1)
-            writer.write_step(progress, used, last=progress.step == self._last)
-        except OSError as error:
-            raise storage_error(error, f"writing {self._root / 'metrics'}", str(self._root)) from error
+        slots = slots_of_step(progress.step, self._batch_size)
+        used = range(int(slots[0]), int(slots[-1]) + 1)
+        writer.write_step(progress, used, last=progress.step == self._last)
 
 
 def _read(measure: jax.Array | None) -> float | None:  # None: there is no such measure, or it is not finite

@@ -19,7 +19,7 @@ from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.recall import Recall
 from trainingjob_trainer.reporter import Reporter
 from trainingjob_trainer.snapshots import Snapshots
-from trainingjob_trainer.step import Measures, State, Steps, TrainStep
+from trainingjob_trainer.step import Asked, Measures, State, Steps, TrainStep
 from trainingjob_trainer.wire import Event, Start
 from trainingjob_trainer.world import configure, connect
 
@@ -96,26 +96,28 @@ def train(
 
     Measures of a step are read after the next one is dispatched, so that the device never waits for the host; where it
     waits anyway, before: what is known of a step is told before the step is kept, for its world may end with it. All
-    processes read the same measures at the same step: they save, leave and fail together.
+    processes read the same measures at the same step: they save, leave and fail together. While saves fail a world that
+    is asked to leave trains on, and leaves with the next save that does not.
     """
     last = steps.last
     pending: Measures | None = None
-    leaving = False
     if checkpoints.newest >= last and not checkpoints.is_durable:  # an edit brought the end forward
         checkpoints.save(checkpoints.newest, state)
     reporter.resume(Phase.TRAINING)
     for step in range(checkpoints.newest + 1, last + 1):
         batch = batches.train(index, step, steps.seed)
         reporter.begin(f"step {step}")
-        state, measures = train_step(state, batch, steps.flags(leave.is_set()))
-        if pending:
-            leaving = reporter.report(step - 1, pending)
+        asks = Asked.LEAVE if leave.is_set() else Asked.NOTHING
+        state, measures = train_step(state, batch, steps.flags(asks | checkpoints.ask()))
+        asked = reporter.report(step - 1, pending) if pending else Asked.NOTHING
         pending = measures
         checkpoints.check()
-        save = step == last or checkpoints.is_due(step)
-        if leaving or save or snapshots.is_due(step) or evaluator.is_due(step):
-            leaving = reporter.report(step, pending) or leaving
+        save = step == last or checkpoints.is_due(step) or Asked.SAVE in asked
+        if asked or save or snapshots.is_due(step) or evaluator.is_due(step):
+            asked |= reporter.report(step, pending)
             pending = None
+        save |= Asked.SAVE in asked
+        leaving = Asked.LEAVE in asked and (save or not checkpoints.is_failing)
         if leaving or snapshots.is_due(step):  # who leaves lets the next world go on without reading storage
             snapshots.take(step, state)
         if evaluator.is_due(step):
@@ -126,10 +128,12 @@ def train(
             reporter.resume(Phase.SAVING)
             checkpoints.save(step, state)
         if leaving:
-            break
+            checkpoints.wait()
+            if not checkpoints.is_failing:
+                break
         if pending is None:
             reporter.resume(Phase.TRAINING)
     reporter.resume(Phase.SAVING)
     snapshots.wait()
-    checkpoints.wait()
+    checkpoints.insist(max(checkpoints.newest, last), state)
     return Phase.DONE if checkpoints.newest >= last else Phase.LEFT

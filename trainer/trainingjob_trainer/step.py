@@ -1,4 +1,4 @@
-"""The train step: one pure, donated function from (state, batch, leave flags) to (state, measures).
+"""The train step: one pure, donated function from (state, batch, flags) to (state, measures).
 
 Its result does not depend on the mesh or on the number of microsteps. Loss sums, weights and gradients accumulate in
 float32 and are divided once by the global weight. The axis `data` is manual, so that gradients are reduced over it, and
@@ -8,6 +8,7 @@ Shapes: A microsteps, M microbatches, R rows, L length, S stages, V vocabulary, 
 """
 
 from collections.abc import Callable
+from enum import IntFlag
 from typing import Any, NamedTuple
 
 import jax
@@ -49,6 +50,16 @@ class Batch(NamedTuple):
     weights: jax.Array  # float32 [A, M, R]
 
 
+class Asked(IntFlag):
+    """What a process asks of all of them: each says it with its step, and all hear it with the step's measures."""
+
+    NOTHING = 0
+    LEAVE = 1
+    """Save at this step boundary, and leave the world."""
+    SAVE = 2
+    """Save at this step boundary: it is time."""
+
+
 class Measures(NamedTuple):
     """What a step says about itself; scalars, the same on every process."""
 
@@ -57,8 +68,8 @@ class Measures(NamedTuple):
     learning_rate: jax.Array
     non_finite: jax.Array
     skipped: jax.Array
-    leave: jax.Array
-    """Devices of processes that were asked to leave."""
+    asked: jax.Array
+    """What any process asked for with this step, as `Asked`."""
     load_balance: jax.Array | None = None
     """Load-balancing loss a layer: 1 where experts get equally many tokens. None: there are no experts."""
     dropped: jax.Array | None = None
@@ -142,10 +153,10 @@ class Steps:
         )
         return compiled
 
-    def flags(self, raised: bool) -> jax.Array:  # noqa: FBT001  # it is the value
-        """Return this process's part of the leave flags: one a device."""
+    def flags(self, asked: Asked) -> jax.Array:
+        """Return what this process asks for, once a device."""
         return jax.make_array_from_callback(
-            (self._mesh.size,), self._flags, lambda place: np.full(1, int(raised), np.int32)
+            (self._mesh.size,), self._flags, lambda place: np.full(1, int(asked), np.int32)
         )
 
     def init(self) -> State:
@@ -156,8 +167,8 @@ class Steps:
         window = begin(spikes.window) if spikes else None
         return State(zero, params, self._optimizer.init(as_float32(params)), zero, zero, window)
 
-    def train(self, state: State, batch: Batch, leave: jax.Array) -> tuple[State, Measures]:
-        """Train one step. `leave` [devices] is 1 where a process was asked to leave."""
+    def train(self, state: State, batch: Batch, flags: jax.Array) -> tuple[State, Measures]:
+        """Train one step. `flags` [devices] is what the process of each device asks for."""
         spec = self._spec
         sums, grads = self._sum_gradients(state.params, batch)
         loss = sums.loss / sums.weight
@@ -179,7 +190,8 @@ class Steps:
         non_finite = jnp.where(finite, 0, state.non_finite + 1)
         skipped = state.skipped + jnp.where(taken, 0, 1)
         routing = jax.tree.map(lambda total: total / sums.weight / spec.model.num_layers, sums.routing)
-        measures = Measures(loss, grad_norm, rate, non_finite, skipped, jnp.sum(leave), *(routing or ()))
+        asked = sum(jnp.max(flags & int(one)) for one in Asked)
+        measures = Measures(loss, grad_norm, rate, non_finite, skipped, jnp.asarray(asked), *(routing or ()))
         if window:
             measures = measures._replace(spikes=window.in_a_row)
         return State(step, params, opt, non_finite, skipped, window), measures

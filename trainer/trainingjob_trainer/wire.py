@@ -6,7 +6,7 @@ the variable `EVENTS_FD_VARIABLE` names; its standard output and error are its l
 """
 
 from trainingjob_api.base import Strict
-from trainingjob_api.protocol import Damage, Failure, Phase, Progress
+from trainingjob_api.protocol import Damage, FailedSave, Failure, Phase, Progress
 from trainingjob_api.world import RunConfig, Tier, World
 
 EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"
@@ -37,8 +37,8 @@ class Event(Strict):
 
     `ready` comes once, before `Start`. `entered` names what the child is about to enter as all other processes do: a
     step, an evaluation, a meeting. `restored` is the step that training goes on from (0: from scratch), `tier` what
-    held it, `committed` a step whose files are saved and hashed. After `phase` LEFT or DONE, or after `failure`, the
-    child ends by itself.
+    held it, `committed` a step whose files are saved and hashed, `failed_save` one that could not be saved. After
+    `phase` LEFT or DONE, or after `failure`, the child ends by itself.
     """
 
     ready: bool = False
@@ -48,5 +48,6 @@ class Event(Strict):
     restored: int | None = None
     tier: Tier = "durable"
     committed: int | None = None
+    failed_save: FailedSave | None = None
     damaged: Damage | None = None
     failure: Failure | None = None

@@ -37,6 +37,10 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
         kept.append(f"snapshot {status.progress.snapshot:,}")
     if kept:
         lines.append(" · ".join(kept))
+    if status.failing_saves:
+        step, why = status.failing_saves.step, status.failing_saves.message
+        age = span(seconds_between(status.failing_saves.since, now))
+        lines.append(f"saves have failed for {age}, the last one of step {step:,}: {why}")
     if status.straggler:
         lines.append(describe_straggler(status.straggler))
     return [*lines, *describe_attempts(status.attempts), *describe_goodput(status.goodput)]

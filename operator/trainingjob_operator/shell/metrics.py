@@ -104,6 +104,7 @@ class JobCollector(Collector):
         )
         yield _slices(jobs)
         yield _last_commits(jobs)
+        yield _failing_saves(jobs)
         yield _badput(jobs)
         yield self._count_restarts(jobs)
 
@@ -185,6 +186,16 @@ def _last_commits(jobs: Iterable[Manifest]) -> Metric:
     for job in jobs:
         if (time := parse_time(text(job, "status", "checkpoint", "time"))) is not None:
             family.add_metric(_names(job), time.timestamp())
+    return family
+
+
+def _failing_saves(jobs: Iterable[Manifest]) -> Metric:
+    family = GaugeMetricFamily(
+        "trainingjob_checkpoint_failing", "1 while a job trains and cannot save.", labels=JOB_LABELS
+    )
+    for job in jobs:
+        if dig(job, "status", "world"):
+            family.add_metric(_names(job), float(bool(dig(job, "status", "failingSaves"))))
     return family
 
 

@@ -6,9 +6,16 @@ import pytest
 
 from tests.builders import spec_manifest
 from tests.corpus.cases import load_example
+from trainingjob_api.job import TrainingJobSpec
 from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import predict_sizes
-from trainingjob_operator.core.planner.snapshots import COPY_RATE, ENOUGH, SHARE, UNTIMED_STEPS
+from trainingjob_operator.core.planner.snapshots import (
+    COPY_RATE,
+    ENOUGH,
+    SHARE,
+    UNTIMED_STEPS,
+    steps_between_saves,
+)
 from trainingjob_operator.core.validation.validate import check_job
 
 MIB = 2**20
@@ -62,6 +69,22 @@ def test_there_are_two_between_checkpoints_where_that_is_within_the_share() -> N
     assert planned.snapshots
     assert planned.spec.checkpoint.save.every_steps == 250
     assert planned.snapshots.every_steps == 125
+
+
+INTERVALS = {
+    "by steps alone": ({"everySteps": 500}, 2.0, 500),
+    "by time, that comes first": ({"everySteps": 500, "every": "1m"}, 2.0, 30),
+    "by steps, that come first": ({"everySteps": 20, "every": "1m"}, 2.0, 20),
+    "a step takes longer": ({"everySteps": 20, "every": "1m"}, 90.0, 1),
+}
+
+
+@pytest.mark.parametrize(("save", "step", "want"), INTERVALS.values(), ids=INTERVALS.keys())
+def test_steps_between_saves(save: dict[str, Any], step: float, want: int) -> None:
+    spec = spec_manifest()
+    spec["checkpoint"]["save"] = save
+
+    assert steps_between_saves(TrainingJobSpec.model_validate(spec), step) == want
 
 
 WHOLE = 12

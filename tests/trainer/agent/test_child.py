@@ -145,9 +145,9 @@ async def test_a_child_tells_where_its_threads_stand_and_goes_on(fake_trainer, r
     for found in (first, second):
         assert (found.child, found.state) == (1, ProcessState.SLEEPING)
         assert found.cores < 0.1
-        assert re.fullmatch(
-            r'Current thread 0x\w+ \(most .*\):\n  File ".*fake_trainer.py", line \d+ in .*', found.stacks
-        )
+        header, *_, outermost = found.stacks.splitlines()
+        assert re.fullmatch(r"Current thread 0x\w+ \(most .*\):", header)
+        assert re.fullmatch(r'  File ".*fake_trainer.py", line \d+ in .*', outermost)
     assert end.code == 0
 
 

@@ -20,7 +20,7 @@ from tests.trainer.agent.scripts import (
     ready,
     train,
 )
-from trainingjob_api.protocol import Damage, Evidence, Failure, FailureReason, Phase, ProcessState, Progress
+from trainingjob_api.protocol import Damage, Evidence, FailedSave, Failure, FailureReason, Phase, ProcessState, Progress
 from trainingjob_trainer.agent.host import begin
 from trainingjob_trainer.agent.report import Place, describe, is_news
 from trainingjob_trainer.agent.state import (
@@ -55,6 +55,7 @@ def exited(code: int) -> Failure:
     return Failure(reason=FailureReason.CRASH, message=message, exit_code=code)
 
 
+FULL = FailedSave(step=4, message="No space left on device")
 PROGRESS = Progress(step=7, loss=2.5)
 
 LOOK = Examined(1, ProcessState.SLEEPING, 0.123, "Thread 0x1")
@@ -82,6 +83,19 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             "committed": 6,
             "damaged": (Damage(step=5, message="bad hash"),),
         },
+    ),
+    "a step that could not be saved, until one could": (
+        [
+            *TRAINING,
+            (9, Spoke(1, Event(committed=2)), []),
+            (9, Spoke(1, Event(failed_save=FULL)), []),
+            (9, Spoke(1, Event(progress=PROGRESS)), []),
+        ],
+        {"committed": 2, "failed_save": FULL},
+    ),
+    "a step that was saved after one that could not be": (
+        [*TRAINING, (9, Spoke(1, Event(failed_save=FULL)), []), (9, Spoke(1, Event(committed=6)), [])],
+        {"committed": 6, "failed_save": None},
     ),
     "what was found out about the child": (
         [*TRAINING, (9, joined(1, "step 1"), []), (9, joined(1, "step 2"), []), *LOOKED_AT],

@@ -37,6 +37,7 @@ def describe(host: Host, place: Place, state: State, port: int) -> HostReport:
         restored=active.restored if active else None,
         tier=active.tier if active else "durable",
         committed=active.committed if active else None,
+        failed_save=active.failed_save if active else None,
         damaged=active.damaged if active else (),
         failure=active.failure if active else None,
         phase_seconds={phase: round(longest, 1) for phase, longest in state.phase_seconds.items()},

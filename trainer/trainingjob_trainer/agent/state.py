@@ -11,6 +11,7 @@ from trainingjob_api.protocol import (
     Answer,
     Damage,
     Evidence,
+    FailedSave,
     Failure,
     Phase,
     ProcessState,
@@ -68,6 +69,8 @@ class Active:
     restored: int | None = None
     tier: Tier = "durable"
     committed: int | None = None
+    failed_save: FailedSave | None = None
+    """The newest save, where it failed."""
     damaged: tuple[Damage, ...] = ()
     failure: Failure | None = None
     done_at: float | None = None  # None: not all steps are trained

@@ -14,7 +14,7 @@ A step takes no less than the roofline says, so it is rather smaller. Where no h
 import math
 from collections.abc import Iterable
 
-from trainingjob_api.base import Axis
+from trainingjob_api.base import Axis, seconds
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import merge_rules
 from trainingjob_api.world import Layout
@@ -78,7 +78,15 @@ def choose_interval(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) ->
         return UNTIMED_STEPS
     steps = copy_seconds(spec, shape, layout) / step.seconds
     fewest, enough = (max(math.ceil(steps / share), 1) for share in (SHARE, ENOUGH))
-    return max(fewest, min(enough, spec.checkpoint.save.every_steps // 2))
+    return max(fewest, min(enough, steps_between_saves(spec, step.seconds) // 2))
+
+
+def steps_between_saves(spec: TrainingJobSpec, step_seconds: float) -> int:
+    """Return how many steps lie between two checkpoints where a step takes so long."""
+    save = spec.checkpoint.save
+    return (
+        save.every_steps if save.every is None else min(save.every_steps, int(seconds(save.every) // step_seconds) or 1)
+    )
 
 
 def copy_seconds(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> float:

@@ -20,6 +20,7 @@ from trainingjob_operator.core.running.decisions import (
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.saves import describe_failing
 from trainingjob_operator.core.running.stragglers import describe
 
 
@@ -91,7 +92,7 @@ def list_happenings(
             happenings.append(Happening(Reason.COMPLETED, "all steps are trained and saved"))
         case Fail(reason, message):
             happenings.append(Happening(reason, message, warning=True))
-    return (*happenings, *_stragglers(seen, written), *_damages(seen))
+    return (*happenings, *_stragglers(seen, written), *_failing_saves(plan, seen, written), *_damages(seen))
 
 
 def _is_leaving(seen: Observed) -> bool:
@@ -104,6 +105,14 @@ def _stragglers(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
     if now is None or (before is not None and before.since == now.since):
         return []
     return [Happening(Reason.SLOW_HOST, describe(now), warning=True)]
+
+
+def _failing_saves(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[Happening]:
+    """Return that saves fail, in the step in which that became known."""
+    failing = written.failing_saves
+    if failing is None or seen.status.failing_saves is not None:
+        return []
+    return [Happening(Reason.CHECKPOINT_FAILING, describe_failing(plan, seen, failing), warning=True)]
 
 
 def _damages(seen: Observed) -> list[Happening]:

@@ -10,7 +10,7 @@ from typing import assert_never
 from trainingjob_api.base import seconds
 from trainingjob_api.live import list_changes, live_of
 from trainingjob_api.protocol import Phase
-from trainingjob_api.status import Cause
+from trainingjob_api.status import Cause, FailingSaves
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running import goodput
 from trainingjob_operator.core.running.bad_nodes import count_faults, leave_out
@@ -42,9 +42,10 @@ from trainingjob_operator.core.running.health import (
 from trainingjob_operator.core.running.observe import Observed, Slice
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.restarts import count_restarts, hold_back
+from trainingjob_operator.core.running.saves import describe_end, follow_failing, is_too_long, waits_to_save
 from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.running.standing import place_all
-from trainingjob_operator.core.running.times import parse_time
+from trainingjob_operator.core.running.times import parse_time, seconds_between
 from trainingjob_operator.core.running.verdict import find_broken_standby, find_verdict
 from trainingjob_operator.core.running.waiting import begin_waiting, hold_for_repair
 from trainingjob_operator.core.units import plural, span
@@ -88,7 +89,7 @@ def _respond(plan: Plan, seen: Observed, health: Health | None, now: datetime) -
         case Hangs(message):
             return Examine(Reason.EXAMINING, message)
         case GoesOn(doubt):
-            return _keep_on(plan, seen, doubt)
+            return _keep_on(plan, seen, doubt, now)
         case _:
             assert_never(health)
 
@@ -101,7 +102,9 @@ def _examine(plan: Plan, seen: Observed) -> Health | None:  # None: there is no 
     window = _window(plan)
     placed = place_all(seen.seats, seen.hearing, window)
     health = judge(placed, window)
-    if isinstance(health, GoesOn) and not plan.spec.suspend:  # who is to save and go has a patience of its own
+    if (
+        isinstance(health, GoesOn) and not plan.spec.suspend and not waits_to_save(seen)
+    ):  # who is to save and go has a patience of its own
         return find_hang(plan, seen, placed) or health
     return health
 
@@ -155,10 +158,13 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
     return Claim(form_world(plan, seen, chosen), end.cause.message, end)
 
 
-def _keep_on(plan: Plan, seen: Observed, doubt: str) -> Decision:
+def _keep_on(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:
     """Let the world train, or have it leave for a good reason."""
+    failing = follow_failing(seen, now)
+    if failing and is_too_long(plan, failing, now):
+        return Fail(Reason.CHECKPOINT_FAILING, describe_end(seen, failing, now))
     if plan.spec.suspend:
-        return _suspend(seen)
+        return _suspend(seen, failing, now)
     if doubt:
         return Wait(Reason.HOST_UNCERTAIN, doubt)
     if any(seat.news is None for seat in seen.seats):
@@ -169,6 +175,8 @@ def _keep_on(plan: Plan, seen: Observed, doubt: str) -> Decision:
         return Leave(Reason.DRAINING, f"the pod of {words} is being deleted")
     if not all(seat.report and seat.report.phase in AT_WORK for seat in seen.seats):
         return Wait(Reason.JOINING, "hosts are joining the world")
+    if failing:  # to leave would be to lose what cannot be saved
+        return Wait(Reason.TRAINING)
     if edit := _find_edit(plan, seen):
         return Leave(Reason.EDITED, edit)
     if returned := _find_returned(plan, seen):
@@ -176,11 +184,13 @@ def _keep_on(plan: Plan, seen: Observed, doubt: str) -> Decision:
     return Wait(Reason.TRAINING)
 
 
-def _suspend(seen: Observed) -> Decision:
+def _suspend(seen: Observed, failing: FailingSaves | None, now: datetime) -> Decision:
     stillest = min((seat.news.still for seat in seen.seats if seat.news), default=seen.hearing.listening)
-    if stillest < SAVE_SECONDS:
+    failed = seconds_between(failing.since, now) if failing else 0.0
+    if max(stillest, failed) < SAVE_SECONDS:
         return Leave(Reason.SUSPENDING, "saving, then giving all pods back")
-    words = f"suspended without a save: no host has made progress for {span(stillest)}"
+    why = f"saves fail for {span(failed)}" if failing else f"no host has made progress for {span(stillest)}"
+    words = f"suspended without a save: {why}"
     end = End(Cause(reason=Reason.SUSPENDED, message=words), planned=True)
     return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
 

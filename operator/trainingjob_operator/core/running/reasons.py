@@ -53,6 +53,7 @@ class Reason(StrEnum):
     MEMBERS_CHANGED = "MembersChanged"
     RESIZED = "Resized"
     CHECKPOINT_DAMAGED = "CheckpointDamaged"
+    CHECKPOINT_FAILING = "CheckpointFailing"
     # The end of a job, for now or for good
     SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"

@@ -3,7 +3,8 @@
 Conditions, phase, columns and goodput all read this one value, so that they never contradict each other.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 
 from trainingjob_api.base import seconds
@@ -25,6 +26,7 @@ from trainingjob_operator.core.running.goodput import OF_PHASE, Bucket
 from trainingjob_operator.core.running.observe import JobSet, Observed, Slice
 from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.saves import describe_failing, follow_failing
 from trainingjob_operator.core.running.words import describe, find_trouble
 from trainingjob_operator.core.units import plural
 
@@ -60,6 +62,8 @@ class Situation:
     """Why slices that the job could use are not in the world, in words. Empty: all of them are."""
     is_training: bool = False
     """Whether the world makes steps, as far as known."""
+    unsaved: str = ""
+    """Why no step can be saved, in words. Empty: nothing is known to be in the way."""
 
 
 _BUCKETS = {
@@ -71,8 +75,22 @@ _BUCKETS = {
 """Where the seconds of a world go while it does not train."""
 
 
-def describe_situation(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None) -> Situation:
+def describe_situation(
+    plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None, now: datetime
+) -> Situation:
     """Return the situation; `refusal` is what the API server answered to the creation of children, if it refused."""
+    situation = _describe(plan, seen, decision, refusal)
+    failing = follow_failing(seen, now)
+    if failing is None or situation.world is not seen.world or not situation.bucket:
+        return situation
+    words = describe_failing(plan, seen, failing)
+    if situation.stage not in (Stage.RUNNING, Stage.DEGRADED):
+        return replace(situation, unsaved=words)
+    message = "; ".join([situation.message, words] if situation.stage is Stage.DEGRADED else [words])
+    return replace(situation, stage=Stage.DEGRADED, reason=Reason.CHECKPOINT_FAILING, message=message, unsaved=words)
+
+
+def _describe(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None) -> Situation:
     match decision:
         case Succeed():
             return Situation(Stage.SUCCEEDED, Reason.COMPLETED, "all steps are trained and saved", "", seen.world)

@@ -22,6 +22,7 @@ from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.progress import find_checkpoint, find_progress
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.restarts import count_restarts
+from trainingjob_operator.core.running.saves import follow_failing
 from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.running.situation import Situation, Stage, describe_situation
 from trainingjob_operator.core.running.stragglers import follow_straggler
@@ -47,7 +48,7 @@ def next_status(
     old = seen.status
     if seen.is_over or (isinstance(decision, Wait) and decision.reason == Reason.LISTENING):
         return old  # there is nothing new to tell
-    situation = describe_situation(plan, seen, decision, refusal)
+    situation = describe_situation(plan, seen, decision, refusal, now)
     end = end_of(decision)
     attempts = lives.follow(old.attempts, seen.world, seen.seats, now)
     spent = _spend(old, end, now)
@@ -75,6 +76,7 @@ def next_status(
             "restarts": count_restarts(seen, end, now) if situation.bucket else old.restarts,
             "nodes": count_faults(seen, end, now),
             "waiting": begin_waiting(plan, seen, end, now) if end else go_on_waiting(plan, seen, now),
+            "failing_saves": follow_failing(seen, now),
             "straggler": follow_straggler(seen.seats, old.straggler, now),
             "attempts": attempts,
             "start_time": old.start_time or (None if is_waiting_to_start else format_time(now)),

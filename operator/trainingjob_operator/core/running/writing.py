@@ -49,6 +49,7 @@ def _slow(status: TrainingJobStatus) -> object:
                 attempt.model_copy(update={"last_step": None, "seconds": {}}) for attempt in status.attempts
             ),
             "straggler": status.straggler and status.straggler.model_copy(update={"ratio": 0.0}),
+            "failing_saves": status.failing_saves and status.failing_saves.since,
             "goodput": None,
             "running_seconds": None,
             "display": (status.display.slices, status.display.mesh, status.display.reason),

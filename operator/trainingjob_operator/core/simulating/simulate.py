@@ -12,6 +12,7 @@ from functools import cached_property
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.snapshots import steps_between_saves
 from trainingjob_operator.core.planner.survival import slices_to_spare
 from trainingjob_operator.core.running.decide import decide
 from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Fail, Leave, Succeed, Wait
@@ -180,7 +181,7 @@ class Life:
             saved=self.saved,
             snapshots=spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None,
             last=spec.training.steps,
-            every=spec.checkpoint.save.every_steps,
+            every=steps_between_saves(spec, self.pace.steps[len(world.slices)]),
             # The operator may not have noticed yet that one of them is gone.
             broken=self.now if any(self.places[number].lost is not None for number in world.slices) else None,
         )

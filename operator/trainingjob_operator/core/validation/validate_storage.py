@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME
+from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME, seconds
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.names import free_name
@@ -68,6 +68,14 @@ def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.runtime.compileCache.path", path, message, nearest)
 
 
+def check_save_interval(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Between two saves passes some time."""
+    every = spec.checkpoint.save.every
+    if every is not None and seconds(every) == 0:
+        message = f"{every} is no time: every step would wait for the save before it."
+        yield Problem("spec.checkpoint.save.every", every, message, ("10m",))
+
+
 def warn_of_idle_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Programs that are not kept need no folder."""
     cache = spec.runtime.compile_cache
@@ -81,7 +89,7 @@ def warn_of_idle_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
 def warn_of_rare_saves(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A job that never saves on its way loses everything with its first failure."""
     every, steps = spec.checkpoint.save.every_steps, spec.training.steps
-    if every > steps:
+    if every > steps and spec.checkpoint.save.every is None:
         message = f"{every} is above spec.training.steps, {steps}: a failure before the end starts from scratch."
         yield Problem("spec.checkpoint.save.everySteps", every, message, (str(max(steps // 10, 1)),))
 
@@ -123,10 +131,11 @@ RULES = (
     Rule(("checkpoint.uri", MOUNTS), check_checkpoint_uri),
     Rule((MOUNTS,), check_volumes),
     Rule(("runtime.compileCache.path", MOUNTS), check_compile_cache),
+    Rule(("checkpoint.save.every",), check_save_interval),
 )
 WARNINGS = (
     Rule(("runtime.compileCache",), warn_of_idle_cache_path),
-    Rule(("checkpoint.save.everySteps", "training.steps"), warn_of_rare_saves),
+    Rule(("checkpoint.save.everySteps", "checkpoint.save.every", "training.steps"), warn_of_rare_saves),
     Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_unsaved_keeps),
     Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_rare_keeps),
 )

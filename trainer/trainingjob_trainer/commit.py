@@ -1,0 +1,165 @@
+"""One save: the state copied, written in the background, moved into place, hashed and proven, by all processes.
+
+After each stage every process says what went wrong on its host, if anything did, and all act on the same answers. So a
+store that fails one host fails the save and nothing else: nobody waits for a host that has given up, nobody takes for
+saved what another one could not write, and all know of it before the next save begins.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orbax.checkpoint as ocp
+from jax.errors import JaxRuntimeError
+
+from trainingjob_trainer.integrity import (
+    FILE,
+    Integrity,
+    dump_fingerprints,
+    hash_files,
+    list_files,
+    merge_fingerprints,
+    read_integrity,
+    share,
+    write_integrity,
+)
+from trainingjob_trainer.world import Peers
+
+COMMIT_SECONDS = 1800
+SAVE_SECONDS = 1200
+UNFINISHED = ".orbax-checkpoint-tmp"
+"""In the name of a folder that Orbax has not moved into place."""
+MAX_PROBLEM = 512
+
+
+class SaveFailedError(Exception):
+    """A step could not be saved on some host, in words. All processes know it, and training can go on."""
+
+
+class Committer:
+    """Writes steps with Orbax, one at a time, as one process of a world. `name` is this host's, for people."""
+
+    def __init__(self, peers: Peers, name: str) -> None:
+        self._peers = peers
+        self._name = name
+        self._number = 0
+        self._votes = 0
+        self._problem = ""
+        self._lost: JaxRuntimeError | None = None
+        # Naming the processes makes Orbax meet at the coordination service's barriers instead of in collectives.
+        processes = ocp.options.MultiprocessingOptions(
+            primary_host=0, active_processes=set(range(peers.num_processes)), barrier_sync_key_prefix="trainingjob"
+        )
+        self.orbax = ocp.AsyncCheckpointer(
+            ocp.StandardCheckpointHandler(multiprocessing_options=processes),
+            async_options=ocp.options.AsyncOptions(timeout_secs=SAVE_SECONDS, barrier_sync_fn=self._meet),
+            multiprocessing_options=processes,
+        )
+
+    def begin(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """Copy the arrays of a state and begin to write it into a folder; `finish` says what became of it.
+
+        Raises:
+            SaveFailedError: nothing can be written there.
+        """
+        self._number += 1
+        self._votes = 0
+        self._vote(self._prepare(folder) if self._peers.process == 0 else "")
+        self._problem = ""
+        try:
+            self.orbax.save(folder, args=ocp.args.StandardSave(state))
+        except Exception as error:  # noqa: BLE001  # whatever it is, the others write meanwhile and hear of it then
+            self._problem = describe(error)
+
+    def finish(self, folder: Path, record: Integrity) -> None:
+        """Wait until a state is written, hash its files, each host its share, and write the record with the hashes.
+
+        Raises:
+            SaveFailedError: it could not be, and what there is of it is deleted.
+            JaxRuntimeError: another process is gone.
+        """
+        try:
+            self._prove(folder, record)
+        except SaveFailedError:
+            if self._peers.process == 0:
+                discard(folder)
+            raise
+
+    def _prove(self, folder: Path, record: Integrity) -> None:
+        peers = self._peers
+        if self._problem:
+            self._vote(self._problem)
+        try:
+            self.orbax.wait_until_finished()
+            listed = list_files(folder) if peers.process == 0 else []
+            if peers.process == 0 and not listed:
+                raise FileNotFoundError(f"nothing was written to {folder}")
+            names: list[str] = json.loads(self._vote(said=json.dumps(listed))[0])
+            mine = hash_files(folder, share(names, peers.process, peers.num_processes))
+            shares = self._vote(said=dump_fingerprints(mine))
+            if peers.process == 0:
+                write_integrity(folder, record.model_copy(update={"files": merge_fingerprints(shares)}))
+        except SaveFailedError:
+            raise
+        except Exception as error:  # Orbax tells a full disk as a ValueError
+            if self._lost:
+                raise self._lost from error
+            self._vote(describe(error))
+        self._vote()
+
+    def _prepare(self, folder: Path) -> str:
+        """Make way for a step and prove that something can be written there; return what is wrong, empty: nothing."""
+        probe = folder.with_name(f".probe.{os.uname().nodename}.{os.getpid()}")
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if read_integrity(folder) is not None:
+                return f"step {folder.name} is there already"
+            discard(folder)
+            probe.write_bytes(b"x")
+            probe.unlink()
+        except (OSError, ValueError) as error:
+            return describe(error)
+        return ""
+
+    def _meet(self, *, key: str, timeout_ms: int) -> None:
+        """Meet the others where Orbax does: when all is written, and when it is in place."""
+        del key, timeout_ms
+        self._vote()
+
+    def _vote(self, problem: str = "", said: str = "") -> list[str]:
+        """Return what each process says after a stage, in process order.
+
+        Raises:
+            SaveFailedError: one of them says what is wrong.
+            JaxRuntimeError: one of them says nothing any more.
+        """
+        name = f"save/{self._number}/{self._votes}"
+        self._votes += 1
+        problem = f"{self._name}: {problem}" if problem else ""
+        try:
+            answers = self._peers.exchange(name, json.dumps([problem, said]), COMMIT_SECONDS)
+        except JaxRuntimeError as error:
+            self._lost = error
+            raise
+        votes: list[tuple[str, str]] = [json.loads(answer) for answer in answers]
+        if failed := next((failed for failed, _ in votes if failed), ""):
+            raise SaveFailedError(failed)
+        return [words for _, words in votes]
+
+
+def discard(folder: Path) -> None:
+    """Delete what a save that failed has left: it may be what fills the disk. A step with a record stays."""
+    unfinished = folder.with_name(folder.name + UNFINISHED)
+    for left in (unfinished,) if (folder / FILE).exists() else (unfinished, folder):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def describe(error: Exception) -> str:
+    """Return what went wrong, in the operating system's words where it has any."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words if len(words) <= MAX_PROBLEM else f"{words[: MAX_PROBLEM - 1]}…"
