@@ -85,6 +85,15 @@ def test_with_slices_missing_too_both_are_told() -> None:
     assert "training on 1 of 2 slices" in condition(scene, "Running")[2]
 
 
+def test_a_world_on_its_way_out_tells_it_too() -> None:
+    scene = failing().delete_pod(1, 0)
+
+    scene.step()
+
+    assert scene.status.phase == "Resizing"
+    assert condition(scene, "Degraded") == ("True", "CheckpointFailing", WORDS)
+
+
 def test_the_next_world_begins_with_a_clean_sheet() -> None:
     scene = failing()
     scene.step()

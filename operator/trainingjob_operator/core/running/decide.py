@@ -13,7 +13,7 @@ from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Cause, FailingSaves
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running import goodput
-from trainingjob_operator.core.running.bad_nodes import count_faults, leave_out
+from trainingjob_operator.core.running.bad_nodes import Faults, count_faults, leave_out
 from trainingjob_operator.core.running.decisions import (
     Claim,
     Decision,
@@ -39,6 +39,7 @@ from trainingjob_operator.core.running.health import (
     Leaves,
     judge,
 )
+from trainingjob_operator.core.running.notices import find_going, stay_clear
 from trainingjob_operator.core.running.observe import Observed, Slice
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.restarts import count_restarts, hold_back
@@ -124,7 +125,7 @@ def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
     if seen.status.world is None and (broken := find_broken_standby(plan, seen)):
         return broken
     ready = [one for one in seen.slices if one.is_ready(_window(plan)) and one.has_standbys]
-    chosen = choose_slices(plan, leave_out(plan, seen, ready, seen.status.nodes))
+    chosen = choose_slices(plan, _leave_out(plan, seen, ready, seen.status.nodes))
     if not chosen:
         return Wait(*_too_few(plan, ready))
     hold = hold_back(seen, seen.status.restarts, now)
@@ -145,7 +146,7 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
     `end` is None where the world left as it was asked to.
     """
     ready = [one for one in seen.slices if one.is_ready(_window(plan))]
-    sound = leave_out(plan, seen, ready, count_faults(seen, end, now))
+    sound = _leave_out(plan, seen, ready, count_faults(seen, end, now))
     chosen = choose_slices(plan, sound, keep=_current(seen))
     end = end or End(_cause_of_change(plan, seen, chosen), planned=True)
     if plan.spec.suspend:
@@ -175,13 +176,20 @@ def _keep_on(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:
         return Leave(Reason.DRAINING, f"the pod of {words} is being deleted")
     if not all(seat.report and seat.report.phase in AT_WORK for seat in seen.seats):
         return Wait(Reason.JOINING, "hosts are joining the world")
-    if failing:  # to leave would be to lose what cannot be saved
-        return Wait(Reason.TRAINING)
+    wish = None if failing else _find_wish(plan, seen)  # to leave would be to lose what cannot be saved
+    return wish or Wait(Reason.TRAINING)
+
+
+def _find_wish(plan: Plan, seen: Observed) -> Leave | None:  # None: the world should stay as it is
+    """Return what a world should leave for that is well, and may stay."""
+    ready = [one for one in seen.slices if one.is_ready(_window(plan))]
+    if going := find_going(seen, _leave_out(plan, seen, ready, seen.status.nodes)):
+        return Leave(Reason.DRAINING, going)
     if edit := _find_edit(plan, seen):
         return Leave(Reason.EDITED, edit)
     if returned := _find_returned(plan, seen):
         return Leave(Reason.GROWING, f"{_name(returned)} back")
-    return Wait(Reason.TRAINING)
+    return None
 
 
 def _suspend(seen: Observed, failing: FailingSaves | None, now: datetime) -> Decision:
@@ -214,11 +222,16 @@ def _find_returned(plan: Plan, seen: Observed) -> list[int]:
         return []
     current = set(_current(seen))
     able = [one for one in seen.slices if one.is_ready(_window(plan)) and one.has_standbys]
-    sound = leave_out(plan, seen, able, seen.status.nodes)
+    sound = _leave_out(plan, seen, able, seen.status.nodes)
     # What trains now stays in the reckoning: without it, nothing would be larger than this world.
     able = [one for one in able if one in sound or one.number in current]
     chosen = {one.number for one in choose_slices(plan, able, keep=tuple(current))}
     return sorted(chosen - current) if chosen > current else []
+
+
+def _leave_out(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
+    """Return the slices to form a world of: without those on bad nodes, then without those that are about to go."""
+    return stay_clear(plan, leave_out(plan, seen, ready, faults))
 
 
 def _cause_of_change(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cause:

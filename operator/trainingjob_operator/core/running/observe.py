@@ -83,6 +83,12 @@ class Slice:
         return frozenset(host.pod.node for host in self.hosts if host.pod and host.pod.node)
 
     @property
+    def notices(self) -> tuple[str, ...]:
+        """Return what announces that nodes of it will go, in words."""
+        pods = (host.pod for host in self.hosts if host.pod)
+        return tuple(f"node {pod.node} has {pod.notice}" for pod in pods if pod.notice)
+
+    @property
     def is_coming(self) -> bool:
         """Return whether it is placed and nothing is known to hold it up."""
         return self.is_placed and all(

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from trainingjob_operator.core.manifests import Manifest, condition, dig, items, number, owner_uid, text
 from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
+from trainingjob_operator.core.running.nodes import find_notice, is_ready
 from trainingjob_operator.core.running.times import parse_time
 
 JOB_INDEX_LABEL = "jobset.sigs.k8s.io/job-index"
@@ -61,6 +62,8 @@ class Pod:
     """Its container runs."""
     exit: Exit | None
     trouble: Trouble | None
+    notice: str = ""
+    """What announces that its node will go. Empty: nothing does."""
 
     @property
     def is_alive(self) -> bool:
@@ -110,12 +113,8 @@ def read_pod(manifest: Manifest, nodes: Mapping[str, Manifest], now: datetime) -
         running=phase == "Running" and not _has_stopped(container),
         exit=_read_exit(container),
         trouble=_read_trouble(manifest, container),
+        notice=find_notice(nodes.get(node)),
     )
-
-
-def is_ready(node: Manifest | None) -> bool:
-    """Return whether a node answers; one that is gone does not."""
-    return node is not None and condition(node, "Ready").get("status") == "True"
 
 
 def _has_stopped(container: Manifest) -> bool:

@@ -42,6 +42,7 @@ class Reason(StrEnum):
     FINISHING = "Finishing"
     DRAINING = "Draining"
     # The end of a world
+    NODE_GOING = "NodeGoing"
     NODE_LOST = "NodeLost"
     POD_DELETED = "PodDeleted"
     POD_FAILED = "PodFailed"

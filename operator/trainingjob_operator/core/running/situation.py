@@ -27,7 +27,7 @@ from trainingjob_operator.core.running.observe import JobSet, Observed, Slice
 from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.saves import describe_failing, follow_failing
-from trainingjob_operator.core.running.words import describe, find_trouble
+from trainingjob_operator.core.running.words import describe, find_absence, find_trouble
 from trainingjob_operator.core.units import plural
 
 
@@ -157,7 +157,7 @@ def _find_missing(plan: Plan, seen: Observed, world: World) -> str:
         return ""
     window = float(seconds(plan.spec.elastic.silence_after))
     absent = [one for one in seen.slices if one.number not in world.slices]
-    troubles = [(one, find_trouble(one, window)) for one in absent]
+    troubles = [(one, find_absence(one, window)) for one in absent]
     words = [describe(one, trouble) for one, trouble in troubles if trouble]
     return "; ".join(words[:4]) or "the other slices are ready and join after `spec.elastic.growCooldown`"
 

@@ -16,6 +16,12 @@ def find_trouble(one: Slice, window: float) -> Trouble | None:  # None: it is re
     return next(iter([*telling, *troubles]), None)
 
 
+def find_absence(one: Slice, window: float) -> Trouble | None:  # None: it could be in a world
+    """Return why a slice is in no world, though others are: what keeps it, or what will soon take it away."""
+    going = Trouble(Reason.NODE_GOING, f"it is about to go: {one.notices[0]}") if one.notices else None
+    return find_trouble(one, window) or going
+
+
 def describe(one: Slice, trouble: Trouble) -> str:
     """Return the sentence about a slice."""
     return f"slice {one.number}: {trouble.message or trouble.reason}"
