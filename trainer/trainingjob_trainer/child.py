@@ -1,4 +1,4 @@
-"""The trainer process: a standby that has imported everything, then one world, then the end.
+"""The trainer process: a standby that has imported everything and traced the model, then one world, then the end.
 
 Nothing here touches a device before a world is known: on most platforms one process owns them. The end is always
 `os._exit`: an exception that reaches the interpreter's exit would shut the JAX world down and abort every process in
@@ -11,13 +11,17 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType
 from typing import BinaryIO, NoReturn
 
+from trainingjob_api.world import RunConfig
 from trainingjob_trainer.events import ORPHANED, Events
 from trainingjob_trainer.failures import explain
+from trainingjob_trainer.model import split_model
 from trainingjob_trainer.run import run
-from trainingjob_trainer.wire import Command, Event, Start
+from trainingjob_trainer.wire import CONFIG_VARIABLE, Command, Event, Start
 
 LOG = logging.getLogger(__name__)
 FAILED = 1
@@ -39,6 +43,7 @@ def main() -> NoReturn:
         leave.set()
 
     signal.signal(signal.SIGTERM, ask_to_leave)
+    rehearse(os.environ)
     events.send(Event(ready=True))
     line = sys.stdin.buffer.readline()
     if not line:
@@ -52,6 +57,18 @@ def main() -> NoReturn:
         events.send(Event(failure=explain(error, step=events.step)))
         _end(FAILED)
     _end(0)
+
+
+def rehearse(environment: Mapping[str, str]) -> None:
+    """Do in advance what a world of the pod's config will need and no device is needed for: trace its model."""
+    path = environment.get(CONFIG_VARIABLE)
+    if not path:
+        return
+    try:
+        spec = RunConfig.model_validate_json(Path(path).read_bytes()).spec
+        split_model(spec.model, spec.precision, spec.memory)
+    except Exception:  # it will come again in the world, which can tell of it
+        LOG.exception("cannot trace the model in advance")
 
 
 def _obey(commands: BinaryIO, leave: threading.Event) -> None:

@@ -8,6 +8,7 @@ a key head, K head width, F MLP width, V vocabulary.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -32,8 +33,13 @@ class Stream(NamedTuple):
     """What the layers' routers said of each row so far. None: no layer has experts."""
 
 
+@lru_cache(maxsize=1)
 def split_model(model: Model, precision: Precision, memory: Memory) -> "SplitModel":
-    """Return the model as functions over a tree of parameters."""
+    """Return the model as functions over a tree of parameters.
+
+    To trace its shapes takes longer than all else in a restart that loads its programs, and no device: a standby does
+    it in advance, and the world finds it done.
+    """
     return SplitModel(model, precision, memory)
 
 

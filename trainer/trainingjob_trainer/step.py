@@ -161,7 +161,10 @@ class Steps:
 
     def init(self) -> State:
         """Return the state before the first step; to be compiled with the shardings of `state`."""
-        params = self._model.init(self._spec.training.seed)
+        return self._begin(self._model.init(self._spec.training.seed))
+
+    def _begin(self, params: Params) -> State:
+        """Return the state before the first step with these parameters."""
         zero = jnp.zeros((), jnp.int32)
         spikes = self._spec.protection.spikes
         window = begin(spikes.window) if spikes else None
@@ -321,7 +324,7 @@ class Steps:
         return shard(self._model.axes, self._model.shapes, self._mesh, self._rules)
 
     def _describe_state(self) -> State:
-        shapes = jax.eval_shape(self.init)
+        shapes = jax.eval_shape(self._begin, self._model.shapes)
         everywhere: Any = NamedSharding(self._mesh, PartitionSpec())
         params = shard_like(self._model.axes, shapes.params, self._mesh, self._rules)
         opt = optax.tree_utils.tree_map_params(

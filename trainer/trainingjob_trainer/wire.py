@@ -1,8 +1,9 @@
 """What an agent and its trainer child say to each other: JSON lines over pipes.
 
-The child is started as a standby: it imports everything, touches no accelerator, writes a `ready` event and waits for
-one `Start` line on standard input. Later lines are `Command`s. The child writes `Event`s on the file descriptor that
-the variable `EVENTS_FD_VARIABLE` names; its standard output and error are its log and stay apart from them.
+The child is started as a standby: it imports everything, traces the model, touches no accelerator, writes a `ready`
+event and waits for one `Start` line on standard input. Later lines are `Command`s. The child writes `Event`s on the
+file descriptor that the variable `EVENTS_FD_VARIABLE` names; its standard output and error are its log and stay apart
+from them.
 """
 
 from trainingjob_api.base import Strict
@@ -10,6 +11,8 @@ from trainingjob_api.protocol import Damage, FailedSave, Failure, Phase, Progres
 from trainingjob_api.world import RunConfig, Tier, World
 
 EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"
+CONFIG_VARIABLE = "TRAININGJOB_CONFIG"
+"""Names the file of the RunConfig that the pod was made with. The world's own, in `Start`, wins over it."""
 
 
 class Start(Strict):

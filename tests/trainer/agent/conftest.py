@@ -132,6 +132,7 @@ match part:
             os._exit(0)
         os.waitpid(parent, 0)
 tell(phase="training", restored=0, entered="step 1")
+tell(progress={"step": 1})
 if part == "compute":
     while True:
         pass

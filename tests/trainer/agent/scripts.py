@@ -1,6 +1,6 @@
 """Scripts of news for an agent's rules: what comes, when, and what is to be done about it."""
 
-from trainingjob_api.protocol import Answer, Directive, Phase
+from trainingjob_api.protocol import Answer, Directive, Phase, Progress
 from trainingjob_api.world import Member, World
 from trainingjob_trainer.agent.host import begin, react
 from trainingjob_trainer.agent.state import (
@@ -61,6 +61,10 @@ def phase(child: int, name: Phase) -> Spoke:
     return Spoke(child, Event(phase=name))
 
 
+def stepped(child: int, step: int) -> Spoke:
+    return Spoke(child, Event(progress=Progress(step=step)))
+
+
 def joined(child: int, name: str) -> Spoke:
     return Spoke(child, Event(entered=name))
 
@@ -81,4 +85,9 @@ def play(script: Script, state: State | None = None) -> State:
 
 STANDBY: Script = [(0, Ticked(), [SpawnStandby(1)]), (3, ready(1), [])]
 STARTED: Script = [*STANDBY, (4, train(ONE), [StartChild(1, ONE, 1)])]
-TRAINING: Script = [*STARTED, (5, phase(1, Phase.TRAINING), [SpawnStandby(2)]), (8, ready(2), [])]
+TRAINING: Script = [
+    *STARTED,
+    (5, phase(1, Phase.TRAINING), []),
+    (6, stepped(1, 1), [SpawnStandby(2)]),
+    (8, ready(2), []),
+]

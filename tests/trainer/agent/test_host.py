@@ -19,6 +19,7 @@ from tests.trainer.agent.scripts import (
     phase,
     play,
     ready,
+    stepped,
     told,
     train,
     world,
@@ -48,13 +49,19 @@ SCRIPTS: dict[str, Script] = {
         (1, train(ONE), []),
         (3, ready(1), [StartChild(1, ONE, 1)]),
     ],
-    "the next standby does not slow down the start of a child": [
+    "the next standby does not slow down the way to the first step": [
         *STARTED,
         (5, phase(1, Phase.PREPARING), []),
         (6, phase(1, Phase.CONNECTING), []),
         (7, phase(1, Phase.RESTORING), []),
         (8, phase(1, Phase.COMPILING), []),
-        (9, phase(1, Phase.TRAINING), [SpawnStandby(2)]),
+        (9, phase(1, Phase.TRAINING), []),
+        (10, stepped(1, 1), [SpawnStandby(2)]),
+    ],
+    "a child that never makes a step is followed by a standby": [
+        *STARTED,
+        (5, phase(1, Phase.TRAINING), []),
+        (6, killed(1), [SpawnStandby(2)]),
     ],
     "a world is joined once, however often it is said": [*TRAINING, (9, train(ONE), []), (10, train(ONE), [])],
     "a higher generation kills at once and waits for the reaping": [

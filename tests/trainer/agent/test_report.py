@@ -18,6 +18,7 @@ from tests.trainer.agent.scripts import (
     phase,
     play,
     ready,
+    stepped,
     train,
 )
 from trainingjob_api.protocol import Damage, Evidence, FailedSave, Failure, FailureReason, Phase, ProcessState, Progress
@@ -120,7 +121,8 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         [
             *STARTED,
             (5, phase(1, Phase.CONNECTING), []),
-            (7.25, phase(1, Phase.TRAINING), [SpawnStandby(2)]),
+            (7.25, phase(1, Phase.TRAINING), []),
+            (7.25, stepped(1, 1), [SpawnStandby(2)]),
             (9, phase(1, Phase.SAVING), []),
             (12, phase(1, Phase.TRAINING), []),
             (14, phase(1, Phase.SAVING), []),
@@ -138,7 +140,8 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
     "how long the phases took of a child before this one": (
         [
             *STARTED,
-            (9, phase(1, Phase.TRAINING), [SpawnStandby(2)]),
+            (9, phase(1, Phase.TRAINING), []),
+            (9, stepped(1, 1), [SpawnStandby(2)]),
             (10, ready(2), []),
             (99, train(TWO), [KillChild(1)]),
             (99, killed(1), [StartChild(2, TWO, 1)]),
@@ -212,7 +215,8 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
     "standbys that die beside a training child do not harm it": (
         [
             *STARTED,
-            (5, phase(1, Phase.TRAINING), [SpawnStandby(2)]),
+            (5, phase(1, Phase.TRAINING), []),
+            (5, stepped(1, 1), [SpawnStandby(2)]),
             (6, Ended(2, code=1), []),
             (7, Ticked(), [SpawnStandby(3)]),
             (8, Ended(3, code=1), []),
@@ -224,7 +228,8 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
     "standbys that die after the child do not hide why it died": (
         [
             *STARTED,
-            (5, phase(1, Phase.TRAINING), [SpawnStandby(2)]),
+            (5, phase(1, Phase.TRAINING), []),
+            (5, stepped(1, 1), [SpawnStandby(2)]),
             (6, Ended(1, code=3), []),
             (6, Ended(2, code=1), []),
             (7, Ticked(), [SpawnStandby(3)]),
@@ -235,14 +240,15 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         {
             "generation": 1,
             "phase": "failed",
-            "failure": exited(3),
+            "failure": exited(3).model_copy(update={"step": 1}),
             "broken": exited(1),
         },
     ),
     "a world is not given up while the child before it is still being reaped": (
         [
             *STARTED,
-            (5, phase(1, Phase.TRAINING), [SpawnStandby(2)]),
+            (5, phase(1, Phase.TRAINING), []),
+            (5, stepped(1, 1), [SpawnStandby(2)]),
             (6, Ended(2, code=1), []),
             (7, Ticked(), [SpawnStandby(3)]),
             (8, Ended(3, code=1), []),

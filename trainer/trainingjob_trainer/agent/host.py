@@ -6,7 +6,8 @@ about. So a lost, late or repeated answer can only delay a step, never add or sk
 - Only worlds of this job count, and an answer about a generation lower than one heard of before is ignored.
 - A child lives in one generation. Any other target ends it at once; nothing waits for a collective to time out.
 - A world goes to the standby when the child before it is reaped: on most platforms one process owns the devices.
-- There is one standby at a time, and it imports while no child compiles.
+- There is one standby at a time, and it imports once the child has made a step: the way to that one is what the others
+  wait for, and on few cores both would take twice as long.
 """
 
 from dataclasses import replace
@@ -43,7 +44,7 @@ STANDBY_TRIES = 3
 """Standbys that may die in a row before the host reports itself as failed."""
 BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 STARTING_UP = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING})
-"""Phases of a child that a standby's imports would slow down."""
+"""Phases of a child before it trains."""
 LEFT_WELL = (Phase.LEFT, Phase.DONE)
 """Phases that a child keeps, however it ends after them."""
 OUTCOME_CHARACTERS = 2048
@@ -255,7 +256,9 @@ def _wants_standby(state: State) -> bool:
         return False
     if not state.active or (state.target and state.target.generation > state.active.generation):
         return True
-    return state.active.phase is not Phase.DONE and state.active.phase not in STARTING_UP
+    phase = state.active.phase
+    is_on_its_way = phase in STARTING_UP or (phase is Phase.TRAINING and state.active.progress is None)
+    return phase is not Phase.DONE and not is_on_its_way
 
 
 def _finish_alone_at(host: Host, state: State) -> float | None:  # None: there is more to do, or to save

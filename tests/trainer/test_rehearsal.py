@@ -1,0 +1,61 @@
+"""What a standby does in advance: all of a restart that needs no device, and nothing that needs one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from tests.trainer.tiny import make_config, make_layout, make_spec
+from tests.trainer.training import spec_with
+from trainingjob_trainer.child import rehearse
+from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.model import split_model
+from trainingjob_trainer.step import Steps
+from trainingjob_trainer.wire import CONFIG_VARIABLE
+
+STANDBY = """
+import os
+from jax._src import xla_bridge
+from trainingjob_trainer.child import rehearse
+from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.model import split_model
+from trainingjob_trainer.step import Steps
+
+rehearse(os.environ)
+assert split_model.cache_info().currsize == 1
+assert not xla_bridge.backends_are_initialized()
+"""
+
+
+def write_config(folder: Path) -> str:
+    path = folder / "run.json"
+    path.write_text(make_config(make_spec(folder, folder)).model_dump_json(by_alias=True))
+    return str(path)
+
+
+def test_a_standby_traces_the_model_and_touches_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONFIG_VARIABLE, write_config(tmp_path))
+
+    subprocess.run([sys.executable, "-c", STANDBY], check=True)
+
+
+def test_a_world_of_the_same_model_does_not_trace_it_again(tmp_path: Path) -> None:
+    split_model.cache_clear()
+    rehearse({CONFIG_VARIABLE: write_config(tmp_path)})
+    mesh = build_mesh(jax.devices()[:2], make_layout())
+    Steps(spec_with(training__steps=7, schedule__type="constant"), mesh)
+    Steps(spec_with(precision__compute="bfloat16"), mesh)
+
+    info = split_model.cache_info()
+    assert (info.hits, info.misses) == (1, 2)
+
+
+@pytest.mark.parametrize("content", [None, "{}", "no JSON"], ids=["no file", "another release's", "broken"])
+def test_a_config_that_cannot_be_used_waits_for_the_world_to_tell(tmp_path: Path, content: str | None) -> None:
+    if content:
+        (tmp_path / "run.json").write_text(content)
+
+    rehearse({CONFIG_VARIABLE: str(tmp_path / "run.json")})
+    rehearse({})
