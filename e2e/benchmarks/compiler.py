@@ -1,7 +1,7 @@
 """The estimates against real compilers: memory, FLOPs and traffic of small jobs on TPU topologies and CPU devices.
 
 Needs no device, but libtpu; a row takes a minute or more. `--record` keeps what the compilers said where the tests look
-for it; with `--meshes` the rows are all meshes of the jobs by which `strategy: auto` is judged.
+for it; with `--meshes` the rows are the meshes of the jobs by which `strategy: auto` is judged.
 """
 
 import json
@@ -57,25 +57,36 @@ def compare(name: str, spec: TrainingJobSpec, step: CompiledStep) -> Iterator[Fi
             yield Figure(what, predicted.get(key, 0) / 1e6, "MB", found / 1e6)
 
 
-def record_meshes(console: Console) -> None:
-    """Compile every mesh of the jobs by which the planner's choice is judged, and keep the answers."""
-    found: dict[str, dict[str, object]] = {}
-    for name, jobs in list_jobs().items():
-        found[name] = {}
-        for mesh, spec in jobs.items():
-            step = compile_row(f"{name}, {mesh}", spec)
-            console.print(f"{name}, {mesh}: compiled in {step.seconds:.0f} s")
-            found[name][mesh] = step.model_dump(mode="json", by_alias=True)
-    MESHES.write_text(json.dumps(found, indent=1) + "\n")
+def record_meshes(console: Console, wanted: list[str]) -> None:
+    """Compile the meshes of the jobs by which the planner's choice is judged, and keep each answer as it comes.
+
+    Those are compiled whose names contain one of the words, and those that are not on record.
+    """
+    jobs = list_jobs()
+    found = json.loads(MESHES.read_text()) if MESHES.exists() else {}
+    for name, meshes in jobs.items():
+        for mesh, spec in meshes.items():
+            row = f"{name}, {mesh}"
+            if mesh in found.get(name, {}) and not any(word in row for word in wanted):
+                continue
+            step = compile_row(row, spec)
+            console.print(f"{row}: compiled in {step.seconds:.0f} s")
+            found.setdefault(name, {})[mesh] = step.model_dump(mode="json", by_alias=True)
+            kept = {
+                name: {mesh: found[name][mesh] for mesh in meshes if mesh in found[name]}
+                for name, meshes in jobs.items()
+                if name in found
+            }
+            MESHES.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def main(*arguments: str) -> None:
     """Compile the rows whose names contain one of the arguments, or all; keep the answers on request."""
-    wanted = [word for word in arguments if word != "--record"]
+    wanted = [word for word in arguments if not word.startswith("--")]
     steps = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     console = Console()
     if "--meshes" in arguments:
-        record_meshes(console)
+        record_meshes(console, wanted)
         return
     figures: list[Figure] = []
     for name, spec in ROWS.items():
