@@ -46,6 +46,7 @@ class Scene:
     listening: float = 1000.0
     announced: float = 1000.0
     burned: int = 0
+    annotations: dict[str, str] = field(default_factory=dict)
     now: datetime = NOW
 
     def place(self, *slices: int) -> "Scene":
@@ -83,7 +84,9 @@ class Scene:
             warnings=tuple(self.warnings),
         )
         hearing = Hearing(self.news, self.listening, self.announced, self.burned)
-        return observe(self.plan, job_manifest(self.plan), self.status, children, hearing, self.now)
+        job = job_manifest(self.plan)
+        job["metadata"]["annotations"] = self.annotations
+        return observe(self.plan, job, self.status, children, hearing, self.now)
 
     def decide(self) -> Decision:
         """Return what is decided."""
@@ -165,6 +168,13 @@ def trained(**changes: object) -> Scene:
 
 def fail(scene: Scene, slice_number: int, host: int, still: float = 0.1, **more: object) -> Scene:
     return scene.hear(slice_number, host, phase=Phase.FAILED, failure=failure(**more), still=still)  # type: ignore[arg-type]
+
+
+def delete_all(scene: Scene, slice_number: int) -> Scene:
+    """Let the pods of a slice be gone, where they are not yet."""
+    for place in [place for place in scene.pods if place[0] == slice_number]:
+        del scene.pods[place]
+    return scene
 
 
 def drop_pod(scene: Scene, slice_number: int, host: int) -> Scene:

@@ -8,8 +8,11 @@ import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from tests.agents import Agent, Child
 from tests.builders import NAME, NAMESPACE, UID, spec_manifest
 from tests.fake_cluster import GRACE_SECONDS, FakeCluster, Node, Time
+from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
+from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.protocol import Answer, Failure, FailureReason, Phase, ProcessState, Progress
 from trainingjob_api.status import TrainingJobStatus
@@ -23,26 +26,9 @@ from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, Manifest
 from trainingjob_operator.shell.reconcile import Reconciler
-from trainingjob_trainer.agent.host import begin, react
+from trainingjob_trainer.agent.host import begin
 from trainingjob_trainer.agent.report import Place, describe
-from trainingjob_trainer.agent.state import (
-    Answered,
-    AskToLeave,
-    Ended,
-    ExamineChild,
-    Examined,
-    Finish,
-    Host,
-    KillChild,
-    News,
-    SpawnStandby,
-    Spoke,
-    StartChild,
-    State,
-    Stop,
-    Terminated,
-    Ticked,
-)
+from trainingjob_trainer.agent.state import Answered, Ended, Host, Spoke, Terminated, Ticked
 from trainingjob_trainer.history import belongs
 from trainingjob_trainer.integrity import Integrity
 from trainingjob_trainer.wire import Event
@@ -55,61 +41,6 @@ COMMIT_EVERY = 4
 
 class OperatorKilledError(BaseException):
     """The operator's process ends here."""
-
-
-@dataclass
-class Child:
-    """A trainer process."""
-
-    number: int
-    born: float
-    world: World | None = None
-    process: int = 0
-    started: float = 0.0
-    leave: bool = False
-    state: ProcessState = ProcessState.SLEEPING
-    phase: Phase | None = None
-
-
-@dataclass
-class Agent:
-    """Process 1 of a pod, by its real rules, and its children."""
-
-    pod_uid: str
-    node: str
-    place: Place
-    host: Host
-    state: State
-    children: dict[int, Child] = field(default_factory=dict)
-    cut_off: bool = False
-    exit_code: int | None = None
-
-    def hear(self, news: News, now: float) -> None:
-        """React to news and do what the rules say."""
-        step = react(self.host, self.state, news, now)
-        self.state = step.state
-        for action in step.actions:
-            match action:
-                case SpawnStandby(child):
-                    self.children[child] = Child(child, now)
-                case StartChild(child, world, process):
-                    started = self.children[child]
-                    started.world, started.process, started.started = world, process, now
-                case AskToLeave(child):
-                    self.children[child].leave = True
-                case ExamineChild(child):
-                    self.hear(Examined(child, self.children[child].state, 0.0), now)
-                case KillChild(child):
-                    self.children.pop(child, None)
-                    self.hear(Ended(child, signal="SIGKILL"), now)
-                case Finish():
-                    self.exit_code = 0
-                case Stop():
-                    self.exit_code = 143
-
-    def active(self) -> Child | None:  # None: no child is in a world
-        """Return the child that is in a world and lives."""
-        return next((child for child in self.children.values() if child.world), None)
 
 
 @dataclass
@@ -331,7 +262,8 @@ class Simulation:
             pod["metadata"]["name"], number, int(labels[HOST_LABEL]), pod["status"]["podIP"], str(self.time.seconds)
         )
         remembered = pod.get("ledger", 0)
-        self.agents[uid] = Agent(uid, node.name, place, Host(UID, uid, "1Gi"), begin(remembered, self.time.seconds))
+        host = Host(UID, uid, "1Gi", drills=True)
+        self.agents[uid] = Agent(uid, node.name, place, host, begin(remembered, self.time.seconds))
 
     def _train(self) -> None:
         worlds: dict[int, list[tuple[Agent, Child]]] = {}
@@ -390,7 +322,9 @@ class Simulation:
             agent.hear(Spoke(child.number, event), self.time.seconds)
 
     async def _report(self, agent: Agent) -> None:
-        if agent.cut_off or not self.operator_up:
+        if agent.cut_off or not self.operator_up or self.time.seconds < agent.silent_until:
+            return
+        if self.hub.seconds_away(UID):
             return
         report = describe(agent.host, agent.place, agent.state, 5000)
         caller = Caller(agent.pod_uid, NAMESPACE, NAME, UID)
@@ -409,6 +343,14 @@ class Simulation:
         """Change the job's spec, as `kubectl apply` does."""
         self.job["spec"] = {**copy.deepcopy(self.job["spec"]), **sections}
         self.job["metadata"]["generation"] += 1
+        self.cluster.touch(self.job)
+        self.due = self.time.seconds
+
+    def drill(self, kind: DrillKind, number: str = "one", **more: int) -> None:
+        """Ask for a drill, as the command does."""
+        asked = format_time(self.time.now())
+        request = DrillRequest(id=number, job_uid=UID, kind=kind, asked=asked, **more)
+        self.job["metadata"]["annotations"] = {DRILL_ANNOTATION: request.model_dump_json(by_alias=True)}
         self.cluster.touch(self.job)
         self.due = self.time.seconds
 

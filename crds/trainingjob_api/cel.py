@@ -129,6 +129,7 @@ SPEC_RULES: Rules = {
     ("checkpoint", "snapshots"): (_PODS,),
     ("checkpoint", "takeover"): (_STORAGE,),
     ("elastic", "silenceAfter"): (_PODS,),
+    ("elastic", "drills"): (_PODS,),
     ("protection",): (_COURSE,),
     ("evaluation",): (_SAME_TEXTS,),
     **_fixed_but(("name", "everySteps"), ("evaluation", "[]"), Evaluation, _COURSE),

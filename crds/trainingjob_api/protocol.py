@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import Open
+from trainingjob_api.drill import Drill
 from trainingjob_api.world import Count, Tier, World
 
 REPORT_PATH = "/v1/report"
@@ -172,6 +173,10 @@ class HostReport(Open):
         default={}, description="The longest that children of this host took for each phase that they came through."
     )
     evidence: Evidence | None = Field(default=None, description="What was found out about the child, as asked.")
+    drilled: str = Field(default="", description="The newest drill that this host was asked for and obeyed.")
+    unmade: Annotated[str, Field(max_length=1024)] = Field(
+        default="", description="Why it could not make that drill. Empty: it has made it."
+    )
 
 
 class Directive(StrEnum):
@@ -192,6 +197,7 @@ class Answer(Open):
     examine: bool = Field(
         default=False, description="The world makes no progress: find out where this host's child stands, and report."
     )
+    drill: Drill | None = Field(default=None, description="A fault that this host is to make, once.")
     report_again_seconds: float = Field(default=1.0, description="Report again this soon when nothing happens.")
 
 

@@ -120,6 +120,10 @@ class Elastic(Strict):
         "median step where that is longer. The host that the others wait for is named, and all start again from the "
         "newest checkpoint. Unset: 30s, or twice `silenceAfter` where that is longer.",
     )
+    drills: Literal["refused", "allowed"] = Field(
+        default="refused",
+        description="Whether `kubectl trainingjob drill` may make this job suffer faults, to measure how it recovers.",
+    )
 
 
 class Metrics(Strict):

@@ -81,6 +81,7 @@ SAMPLE: dict[str, Any] = {
         "growCooldown": "1m",
         "silenceAfter": "5s",
         "hangAfter": "30s",
+        "drills": "allowed",
     },
     "protection": {"nonFinite": "stop", "spikes": {"action": "stop", "sigma": 6.0, "window": 128}},
     "evaluation": [

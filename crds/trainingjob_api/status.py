@@ -1,8 +1,8 @@
 """The status of a TrainingJob: what the operator tells people, and what it must remember.
 
 `world`, `lineage`, `checkpoint`, `failingSaves`, `restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`,
-`startTime`, `completionTime` and the conditions Succeeded and Failed are memory: the operator reads them back. All the
-rest is for people; nothing decides by it.
+`drills`, `startTime`, `completionTime` and the conditions Succeeded and Failed are memory: the operator reads them
+back. All the rest is for people; nothing decides by it.
 """
 
 from typing import Annotated, Literal
@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import BY_NAME, Open
+from trainingjob_api.drill import DrillId, DrillSeconds
+from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
 from trainingjob_api.live import Live
 from trainingjob_api.world import Span, Tier
 
@@ -218,6 +220,37 @@ class Straggler(Open):
     since: Time = Field(description="When it was first found slow.")
 
 
+class DrillStatus(Open):
+    """A fault that was asked for: it is made at most once, and only after it stands here."""
+
+    id: DrillId = Field(description="The request's own number.")
+    kind: DrillKind = Field(description="What was asked for.")
+    state: Literal["ordered", "injected", "recovered", "withstood", "refused", "over"] = Field(
+        description="`ordered`: hosts are told. `injected`: it is done. `recovered`: the next world trains. "
+        "`withstood`: the same world goes on. `refused`: it was not done. `over`: nothing more will come of it."
+    )
+    asked: Time = Field(description="When it was asked for.")
+    injected: Time | None = Field(default=None, description="When it was known to be done.")
+    generation: int | None = Field(default=None, description="The world that it struck.")
+    slice: int | None = Field(default=None, description="Index of the slice that it struck.")
+    host: int | None = Field(default=None, description="Index of the host in it. Unset: all of them.")
+    seconds: DrillSeconds = Field(default=DRILL_SECONDS, description="How long it lasts, if it passes.")
+    message: Text = Field(default="", description="What became of it, in words.")
+    cause: Annotated[str, Field(max_length=64)] = Field(
+        default="", description="As what the end of the world was seen."
+    )
+    recovery_seconds: float | None = Field(
+        default=None, description="From the end of the world that it struck to the first new step of the next."
+    )
+    phases: dict[str, float] = Field(
+        default={},
+        max_length=16,
+        description="Of these seconds, and of those before the end was noticed, where they went.",
+    )
+    lost_steps: int | None = Field(default=None, description="Steps that had to be done again.")
+    tier: Tier | None = Field(default=None, description="What the next world went on from.")
+
+
 class Display(Open):
     """Single values for the columns of `kubectl get`."""
 
@@ -276,6 +309,9 @@ class TrainingJobStatus(Open):
     )
     goodput: Goodput = Field(default=Goodput(), description="How much of the time trained, and where the rest went.")
     attempts: tuple[Attempt, ...] = Field(default=(), max_length=20, description="The last 20 worlds, oldest first.")
+    drills: tuple[DrillStatus, ...] = Field(
+        default=(), max_length=10, description="The last 10 faults that were asked for, oldest first."
+    )
     display: Display = Field(default=Display(), description="Single values for the columns of `kubectl get`.")
     start_time: Time | None = Field(default=None, description="When the pods were first asked for.")
     running_seconds: float = Field(default=0.0, description="Seconds not suspended, against the deadline.")

@@ -6,9 +6,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.builders import NAME, NAMESPACE, UID, make_report
+from trainingjob_api.drill import Drill
+from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Directive, Evidence, HostReport, Phase, ProcessState, Progress
 from trainingjob_api.world import Member, World
 from trainingjob_operator.core.running.announce import Bulletin
+from trainingjob_operator.core.running.drills import Order
 from trainingjob_operator.core.running.hearing import Hearing
 from trainingjob_operator.shell.hub import AWAY_SECONDS, FORGET_SECONDS, Hub
 from trainingjob_operator.shell.ports import Caller
@@ -266,4 +269,40 @@ def test_a_job_that_is_gone_is_forgotten(desk: Desk) -> None:
     desk.receive(make_report())
     desk.hub.publish(UID, Bulletin(Directive.WAIT))
     desk.hub.clear()
+    assert not desk.hub.has_spoken(UID)
+
+
+async def test_a_drill_is_told_to_those_whom_it_strikes_and_once_each(desk: Desk) -> None:
+    for host in (0, 1):
+        desk.receive(make_report(0, host))
+    order = Order(Drill(id="one", kind=DrillKind.HANG), frozenset({"pod-0-1"}))
+    desk.hub.publish(UID, train(1, "pod-0-0", "pod-0-1"))
+    for host in ("pod-0-0", "pod-0-1"):
+        await desk.hub.answer(caller(host), "a", 10)
+    desk.hub.publish(UID, replace(train(1, "pod-0-0", "pod-0-1"), order=order))
+
+    spared, struck = [await desk.hub.answer(caller(host), "a", 0.01) for host in ("pod-0-0", "pod-0-1")]
+
+    assert spared
+    assert spared.drill is None
+    assert struck
+    assert struck.drill == order.drill
+
+
+async def test_an_operator_that_is_away_for_a_job_hears_nobody_and_knows_nothing_later(desk: Desk) -> None:
+    desk.receive(make_report())
+    desk.hub.publish(UID, train(1, "pod-0-0"))
+    desk.hub.burn(UID, 7)
+    await desk.hub.answer(caller("pod-0-0"), "a", 0)
+    waiting = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 3600))
+    await asyncio.sleep(0)
+
+    desk.hub.leave(UID, 30.0)
+
+    assert await waiting is None
+    assert desk.hub.seconds_away(UID) == 30.0
+    assert desk.hub.seconds_away("another job") == 0.0
+    desk.now += 30.0
+    assert desk.hub.seconds_away(UID) == 0.0
+    assert (desk.hear().news, desk.hear().burned) == ({}, 7)
     assert not desk.hub.has_spoken(UID)

@@ -126,3 +126,10 @@ async def test_while_nobody_can_tell_who_calls_agents_are_asked_to_come_back(ser
 
     assert await service.post(make_report()) == (503, {"error": "cannot tell now who calls: no route to host"})
     assert service.hub.hearing(UID).listening == 1.0, "that time is no silence of a host"
+
+
+async def test_while_a_drill_keeps_the_operator_away_it_hears_nothing(service: Service) -> None:
+    service.hub.leave(UID, 1000.0)
+
+    assert await service.post(make_report()) == (503, {"error": "a drill: this operator is away for the job"})
+    assert not service.hub.hearing(UID).news

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
 from trainingjob_operator.cli.program import Kubeconfig, KubeContext, Name, Namespace, app
 
 
@@ -118,3 +119,32 @@ def resume(name: Name, namespace: Namespace = None, context: KubeContext = None,
     from trainingjob_operator.cli.remote import Target
 
     set_suspend(Target(name, namespace, context, kubeconfig), suspend=False)
+
+
+@app.command()
+def drill(
+    name: Name,
+    kind: Annotated[DrillKind, typer.Argument(help="What is done to it.")],
+    slice_number: Annotated[
+        int | None, typer.Option("--slice", min=0, help="To which slice. Default: the last of the world.")
+    ] = None,
+    host: Annotated[int | None, typer.Option(min=0, help="To which host of it. Default: the last.")] = None,
+    seconds: Annotated[int, typer.Option(min=1, max=3600, help="How long what passes lasts.")] = DRILL_SECONDS,
+    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long to wait for what it costs.")] = 600,
+    namespace: Namespace = None,
+    context: KubeContext = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Let a job suffer a fault, and measure how it comes back.
+
+    The job must allow it with `elastic: {drills: allowed}`. The fault is real, made once, and held against neither the
+    program nor a node. What it cost is printed beside the drills before it.
+
+    Exit codes: 0 the job trains again, 1 the drill is refused or nothing came of it, 2 that took longer than --timeout.
+    """
+    from trainingjob_operator.cli.drill import Wanted
+    from trainingjob_operator.cli.drill import drill as drill_job
+    from trainingjob_operator.cli.remote import Target
+
+    target = Target(name, namespace, context, kubeconfig)
+    raise typer.Exit(drill_job(target, Wanted(kind, slice_number, host, seconds), timeout))

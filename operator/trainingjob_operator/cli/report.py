@@ -6,8 +6,10 @@ Pure. `status` prints it of a job in a cluster, `run` at the end of a local one.
 from collections.abc import Sequence
 from datetime import datetime
 
-from trainingjob_api.status import Attempt, Condition, Goodput, ProgressStatus, TrainingJobStatus
+from trainingjob_api.status import Attempt, Condition, DrillStatus, Goodput, ProgressStatus, TrainingJobStatus
+from trainingjob_api.world import Tier
 from trainingjob_operator.cli.tables import align
+from trainingjob_operator.core.running.drills import STATES
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.stragglers import describe as describe_straggler
 from trainingjob_operator.core.running.times import parse_time, seconds_between
@@ -43,7 +45,8 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
         lines.append(f"saves have failed for {age}, the last one of step {step:,}: {why}")
     if status.straggler:
         lines.append(describe_straggler(status.straggler))
-    return [*lines, *describe_attempts(status.attempts), *describe_goodput(status.goodput)]
+    drills = describe_drills(status.drills)
+    return [*lines, *describe_attempts(status.attempts), *drills, *describe_goodput(status.goodput)]
 
 
 def find_reason(status: TrainingJobStatus) -> str:
@@ -81,6 +84,13 @@ def describe_attempts(attempts: Sequence[Attempt]) -> list[str]:
     return ["attempts", *(f"  {line}" for line in align(rows, right=(3,)))]
 
 
+def describe_drills(drills: Sequence[DrillStatus]) -> list[str]:
+    """Return a table of drills, oldest first: what was done to whom, what came of it, where the time went."""
+    if not drills:
+        return []
+    return ["drills", *(f"  {line}" for line in align([_drill_row(one) for one in drills]))]
+
+
 def describe_goodput(goodput: Goodput) -> list[str]:
     """Return where the time went, largest first, on one line; no line where none has passed."""
     if not goodput.seconds:
@@ -114,14 +124,31 @@ def _attempt_row(attempt: Attempt, follower: Attempt | None) -> tuple[str, ...]:
     )
 
 
+def _drill_row(one: DrillStatus) -> tuple[str, ...]:
+    when = parse_time(one.injected or one.asked)
+    came_of_it = one.cause or ": ".join(filter(None, (STATES[one.state], one.message)))
+    where = "" if one.slice is None else f"slice {one.slice}"
+    return (
+        f"{when.astimezone():%Y-%m-%d %H:%M:%S}" if when else "",
+        one.kind,
+        where if one.host is None else f"{where} host {one.host}",
+        came_of_it,
+        _describe_cost(one.recovery_seconds, one.tier, one.lost_steps),
+        " · ".join(f"{_words(name)} {span(seconds)}" for name, seconds in one.phases.items()),
+    )
+
+
 def describe_recovery(attempt: Attempt) -> str:
     """Return how quickly a world went on after the one before it, and what that cost."""
+    return _describe_cost(attempt.recovery_seconds, attempt.tier, attempt.lost_steps)
+
+
+def _describe_cost(seconds: float | None, tier: Tier | None, lost_steps: int | None) -> str:
     parts = []
-    if attempt.recovery_seconds is not None:
-        where = " from memory" if attempt.tier == "ram" else ""
-        parts.append(f"back in {span(attempt.recovery_seconds)}{where}")
-    if attempt.lost_steps is not None:
-        parts.append(f"{plural(attempt.lost_steps, 'step')} lost")
+    if seconds is not None:
+        parts.append(f"back in {span(seconds)}{' from memory' if tier == 'ram' else ''}")
+    if lost_steps is not None:
+        parts.append(f"{plural(lost_steps, 'step')} lost")
     return ", ".join(parts)
 
 

@@ -23,8 +23,8 @@ REPORT_AGAIN_SECONDS = 0.05
 """An answer is held back while there is no news, so hosts may ask again at once."""
 
 
-type Told = tuple[str, Directive, int, bool]
-"""Of an answer what makes it news: to which agent process, the directive, the generation, whether to examine."""
+type Told = tuple[str, Directive, int, bool, str]
+"""Of an answer what makes it news: to which agent process, directive, generation, whether to examine, which drill."""
 
 
 @dataclass
@@ -47,6 +47,7 @@ class _Line:
     bulletin: Bulletin | None = None
     announced: float = 0.0
     burned: int = 0
+    away_until: float = -inf
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -144,6 +145,19 @@ class Hub:
         line = self._lines.setdefault(job_uid, _Line())
         line.burned = max(line.burned, generation)
 
+    def leave(self, job_uid: str, seconds: float) -> None:
+        """Be away for a job, as if this operator had ended: nobody is heard, and what was known of it is lost."""
+        former = self._lines.pop(job_uid, _Line())
+        self._lines[job_uid] = _Line(burned=former.burned, away_until=self._clock() + seconds)
+        former.bulletin = None
+        former.voices.clear()  # who waits for an answer gets none
+        former.news.set()
+
+    def seconds_away(self, job_uid: str) -> float:
+        """Return for how much longer this operator is away for a job; 0: it is there."""
+        line = self._lines.get(job_uid)
+        return max(line.away_until - self._clock(), 0.0) if line else 0.0
+
     def forget(self, job_uid: str) -> None:
         """Drop a job that is gone."""
         self._lines.pop(job_uid, None)
@@ -168,7 +182,11 @@ def _answer(bulletin: Bulletin, pod_uid: str) -> Answer:
     if bulletin.world is None or bulletin.world.find_member(pod_uid) is None:
         return Answer(directive=Directive.WAIT, report_again_seconds=again)
     return Answer(
-        directive=bulletin.directive, world=bulletin.world, examine=bulletin.examine, report_again_seconds=again
+        directive=bulletin.directive,
+        world=bulletin.world,
+        examine=bulletin.examine,
+        drill=bulletin.order.drill if bulletin.order and pod_uid in bulletin.order.pods else None,
+        report_again_seconds=again,
     )
 
 
@@ -199,4 +217,5 @@ def _state(report: HostReport) -> tuple[object, ...]:
 
 
 def _key(instance: str, answer: Answer) -> Told:
-    return instance, answer.directive, answer.world.generation if answer.world else 0, answer.examine
+    generation, drill = answer.world.generation if answer.world else 0, answer.drill.id if answer.drill else ""
+    return instance, answer.directive, generation, answer.examine, drill

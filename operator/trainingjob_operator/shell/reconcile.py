@@ -36,6 +36,7 @@ from trainingjob_operator.core.running.chores import (
 )
 from trainingjob_operator.core.running.decide import decide
 from trainingjob_operator.core.running.decisions import Claim, Decision, Expire, Wait
+from trainingjob_operator.core.running.drills import find_pause, list_strikes
 from trainingjob_operator.core.running.hang import seconds_left
 from trainingjob_operator.core.running.observe import Observed, observe
 from trainingjob_operator.core.running.pods import Trouble, read_pod
@@ -120,6 +121,8 @@ class Reconciler:
             return None
         if dig(job, "metadata", "deletionTimestamp"):
             return IDLE_SECONDS  # its children go with it
+        if away := self._hub.seconds_away(uid):
+            return away
         status = self._recall(uid, job)
         checked = self._check(uid, job)
         if checked.plan is None:
@@ -155,9 +158,14 @@ class Reconciler:
                 self._hub.burn(uid, decision.world.generation)
             raise
         self._hub.publish(uid, make_bulletin(seen, decision, fresh))
-        await self._clear(chores)
+        strikes = list_strikes(seen, fresh)
+        await self._clear((*chores, *strikes))
         await self._tell(job, list_happenings(plan, seen, decision, fresh, refusal))
-        return _next_look(plan, seen, decision, fresh, now)
+        if pause := find_pause(seen, fresh):
+            self._hub.leave(uid, pause)
+            self._memories.pop(uid, None)
+            return pause
+        return FORMING_SECONDS if strikes else _next_look(plan, seen, decision, fresh, now)
 
     async def _hold(self, job: Manifest, status: TrainingJobStatus, checked: Checked) -> float:
         """Say what is wrong with a spec. What runs from an earlier spec is left alone, and its hosts hear so."""

@@ -136,6 +136,19 @@ async def test_after_a_good_answer_patience_starts_anew() -> None:
     assert line.began[5] - line.began[4] <= 1.01
 
 
+async def test_who_falls_silent_reports_once_more_and_then_says_nothing_for_a_while() -> None:
+    line = Line(1.0, 1.0, 1.0, 1.0)
+
+    async def fall_silent(reporter: Reporter) -> None:
+        await asyncio.sleep(0.5)
+        reporter.fall_silent(20)
+        reporter.hurry()
+
+    await report_for(23, line, fall_silent)
+
+    assert line.began == [0, 0.5, 21.5, 22.5]
+
+
 FAREWELLS: dict[str, float | RendezvousError] = {
     "heard": 0.1,
     "unheard": RendezvousError("nobody listens"),

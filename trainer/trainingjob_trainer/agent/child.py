@@ -80,6 +80,11 @@ class Child:
         """Return its process id, which is its group's too."""
         return self._process.pid
 
+    @property
+    def lives(self) -> bool:
+        """Return whether it was not reaped yet."""
+        return self._process.returncode is None
+
     async def follow(self) -> None:
         """Pass on what the child writes until it has ended and was reaped. Whoever cancels this ends it."""
         loop = asyncio.get_running_loop()
@@ -131,11 +136,17 @@ class Child:
         self._overheard = None
         return Examined(self._number, state, cores, stacks)
 
+    def freeze(self) -> None:
+        """Stop it where it is, until it is thawed or ended."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """End it and all that it started, at once."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
 
     def close(self) -> None:
         """End it and give back all that it took, also where nobody has followed it yet."""
@@ -143,6 +154,11 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout, self._events):
             if pipe is not None:
                 pipe.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
 
     async def _overhear(self, until: float) -> str:
         """Return the stacks in its log: once something has come and no more does, or it is too late for that."""

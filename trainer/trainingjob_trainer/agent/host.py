@@ -35,6 +35,8 @@ from trainingjob_trainer.agent.state import (
     State,
     Step,
     Stop,
+    Strike,
+    Struck,
     Terminated,
     Ticked,
 )
@@ -89,6 +91,8 @@ def _absorb(host: Host, state: State, news: News, now: float) -> State:
             return _bury(host, state, news, now)
         case Examined():
             return _note(state, news)
+        case Struck(drill, why):
+            return replace(state, drilled=drill, unmade=why)
         case Terminated():
             return state if state.stop_by is not None else replace(state, stop_by=now + host.grace)
         case Ticked():
@@ -103,6 +107,7 @@ def _obey(host: Host, state: State, answer: Answer) -> State:
         if world.job_uid != host.job_uid or world.generation < state.newest:
             return state
         state = replace(state, newest=world.generation)
+    state = replace(state, drill=answer.drill)
     match answer.directive:
         case Directive.FINISH:
             return replace(state, outcome=answer.outcome[:OUTCOME_CHARACTERS])
@@ -214,7 +219,7 @@ def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | No
         return state, Finish(_termination(host, state, state.outcome))
     if (finish_at := _finish_alone_at(host, state)) is not None and now >= finish_at:
         return state, Finish(_termination(host, state, ""))
-    if state.live and not state.live.killed and (due := _find_due_for_child(state, state.live, now)):
+    if state.live and not state.live.killed and (due := _find_due_for_child(host, state, state.live, now)):
         return due
     if state.stop_by is not None:
         if state.standby:
@@ -228,8 +233,10 @@ def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | No
     return None
 
 
-def _find_due_for_child(state: State, live: Active, now: float) -> tuple[State, Action] | None:  # None: let it train
-    """Return the end of the child in a world, the request to leave, or a look at it, whichever is due."""
+def _find_due_for_child(
+    host: Host, state: State, live: Active, now: float
+) -> tuple[State, Action] | None:  # None: let it train
+    """Return the end of the child in a world, the request to leave, a look at it or a drill, whichever is due."""
     in_place = state.target is not None and state.target.generation == live.generation
     if not in_place or (state.stop_by is not None and now >= state.stop_by):
         phase = live.phase if live.phase in LEFT_WELL else Phase.IDLE
@@ -238,6 +245,8 @@ def _find_due_for_child(state: State, live: Active, now: float) -> tuple[State, 
         return replace(state, active=replace(live, asked_to_leave=True)), AskToLeave(live.child)
     if state.examine and not live.examined:
         return replace(state, active=replace(live, examined=True)), ExamineChild(live.child)
+    if state.drill and state.drill.id != state.begun and host.drills and live.phase is Phase.TRAINING:
+        return replace(state, begun=state.drill.id), Strike(live.child, state.drill)
     return None
 
 

@@ -42,6 +42,8 @@ def describe(host: Host, place: Place, state: State, port: int) -> HostReport:
         failure=active.failure if active else None,
         phase_seconds={phase: round(longest, 1) for phase, longest in state.phase_seconds.items()},
         evidence=active.evidence if active else None,
+        drilled=state.drilled,
+        unmade=state.unmade,
     )
 
 

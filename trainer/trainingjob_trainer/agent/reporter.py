@@ -37,6 +37,11 @@ class Reporter:
         self._hear = hear
         self._news = asyncio.Event()
         self._failures = 0
+        self._silence = 0.0
+
+    def fall_silent(self, seconds: float) -> None:
+        """Say nothing for a while, once one more report is through."""
+        self._silence = seconds
 
     def hurry(self) -> None:
         """Report anew at once: there is something that the report under way does not say."""
@@ -48,7 +53,11 @@ class Reporter:
         while True:
             began = loop.time()
             self._news.clear()
+            silence = self._silence
             pause = await self._exchange()
+            if silence and pause:  # it was not dropped for a fresh one
+                self._silence = 0.0
+                await asyncio.sleep(silence)
             await asyncio.sleep(began + SPACING_SECONDS - loop.time())
             await self._wait_for_news(began + pause - loop.time())
 

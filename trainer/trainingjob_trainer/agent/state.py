@@ -7,6 +7,7 @@ the time is seconds on the agent's own monotonic clock and comes from outside.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trainingjob_api.drill import Drill
 from trainingjob_api.protocol import (
     Answer,
     Damage,
@@ -28,7 +29,7 @@ class Host:
 
     `memory` is the container's limit as the spec writes it. `finish_after` is how long a host that has trained all
     steps waits for an operator that cannot be reached, `grace` how long a child may take to save and leave when the
-    pod is deleted; both in seconds.
+    pod is deleted; both in seconds. `drills`: the job may be made to suffer faults that its owner asks for.
     """
 
     job_uid: str
@@ -36,6 +37,7 @@ class Host:
     memory: str
     finish_after: float = 300.0
     grace: float = 25.0
+    drills: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,18 @@ class State:
     `target` is the world that this host is to be in (None: in none). `newest` is the highest generation that an answer
     spoke of: answers about lower ones come from an operator that is behind. `standby_failures` counts the standbys
     that died in a row, `broken` says why once they are too many. `outcome` is set when the job is over, `stop_by` when
-    the pod is being deleted. `phase_seconds` is the longest that any child took for each phase that it came through.
+    the pod is being deleted. `drill` is the fault that is asked for, `begun` the newest that was begun: none is begun
+    twice. `drilled` is the newest that was made, or not: `unmade` says why. `phase_seconds` is the longest that any
+    child took for each phase that it came through.
     """
 
     target: World | None = None
     leaving: bool = False
     examine: bool = False
+    drill: Drill | None = None
+    begun: str = ""
+    drilled: str = ""
+    unmade: str = ""
     phase_seconds: Mapping[Phase, float] = field(default_factory=dict)
     newest: int = 0
     active: Active | None = None
@@ -159,6 +167,14 @@ class Examined:
 
 
 @dataclass(frozen=True)
+class Struck:
+    """A drill was made; or not, and then `why` says why."""
+
+    drill: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Terminated:
     """The pod is being deleted."""
 
@@ -168,7 +184,7 @@ class Ticked:
     """Nothing but time passed."""
 
 
-type News = Answered | Spoke | Ended | Examined | Terminated | Ticked
+type News = Answered | Spoke | Ended | Examined | Struck | Terminated | Ticked
 
 
 @dataclass(frozen=True)
@@ -202,6 +218,14 @@ class ExamineChild:
 
 
 @dataclass(frozen=True)
+class Strike:
+    """Make the fault that a drill asks for."""
+
+    child: int
+    drill: Drill
+
+
+@dataclass(frozen=True)
 class KillChild:
     """End a child, and all that it started, at once."""
 
@@ -220,7 +244,7 @@ class Stop:
     """The pod goes: exit, but not with 0, which would complete this host's index for good."""
 
 
-type Action = SpawnStandby | StartChild | AskToLeave | ExamineChild | KillChild | Finish | Stop
+type Action = SpawnStandby | StartChild | AskToLeave | ExamineChild | Strike | KillChild | Finish | Stop
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from trainingjob_api.protocol import Answer, Failure, FailureReason, HostReport
 from trainingjob_trainer.agent.child import Child
+from trainingjob_trainer.agent.drills import strike
 from trainingjob_trainer.agent.environment import Environment
 from trainingjob_trainer.agent.host import begin, next_tick, react
 from trainingjob_trainer.agent.ledger import Ledger
@@ -38,6 +39,7 @@ from trainingjob_trainer.agent.state import (
     SpawnStandby,
     StartChild,
     Stop,
+    Strike,
     Terminated,
     Ticked,
 )
@@ -58,12 +60,14 @@ class Supervisor:
         config = environment.config
         self._environment = environment
         self._command = command
+        self._checkpoints = Path(config.spec.checkpoint.uri)
         self._host = Host(
             job_uid=config.job.uid,
             pod_uid=environment.pod_uid,
             memory=config.spec.runtime.resources.memory,
             finish_after=environment.finish_after_seconds,
             grace=environment.grace_seconds,
+            drills=config.spec.elastic.drills == "allowed",
         )
         self._place = Place(
             pod=environment.pod,
@@ -113,7 +117,7 @@ class Supervisor:
             step = react(self._host, self._state, news, self._loop.time())
             self._state = step.state
             for action in step.actions:
-                code = self._perform(action)
+                code = self._perform(action, reporter)
                 if code is not None:
                     return code
             report = self._describe()
@@ -134,7 +138,7 @@ class Supervisor:
             self._reap()
         return news
 
-    def _perform(self, action: Action) -> int | None:  # None: go on; else the exit code
+    def _perform(self, action: Action, reporter: Reporter) -> int | None:  # None: go on; else the exit code
         match action:
             case SpawnStandby(child):
                 self._spawn(child)
@@ -156,6 +160,11 @@ class Supervisor:
             case ExamineChild(child):
                 LOG.info("looking at a trainer that makes no progress child=%d", child)
                 self._tasks.create_task(self._examine(child, self._children[child]))
+            case Strike(child, drill):
+                LOG.warning("a drill kind=%s id=%s child=%d", drill.kind, drill.id, child)
+                self._tasks.create_task(
+                    strike(drill, self._children[child], reporter, self._checkpoints, self._news.put_nowait)
+                )
             case KillChild(child):
                 LOG.info("ending a trainer child=%d", child)
                 self._children[child].kill()
@@ -203,8 +212,8 @@ class Supervisor:
         if found is None:
             return
         self._news.put_nowait(found)
-        config, place = self._environment.config, self._place
-        path = Path(config.spec.checkpoint.uri) / "stacks" / f"{generation}-{place.slice}-{place.host}.txt"
+        place = self._place
+        path = self._checkpoints / "stacks" / f"{generation}-{place.slice}-{place.host}.txt"
         words = f"host {place.host} of slice {place.slice}, child {number}: {found.state}, {found.cores:.2f} cores\n\n"
         # In a thread of its own that nobody waits for: the storage may be what hangs.
         threading.Thread(target=write_stacks, args=(path, words + found.stacks + "\n"), daemon=True).start()

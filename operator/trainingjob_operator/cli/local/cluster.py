@@ -82,6 +82,11 @@ class LocalCluster:
         metadata = {**self.job["metadata"], "generation": self.job["metadata"]["generation"] + 1}
         self._replace_job({**self.job, "metadata": metadata, "spec": {**self.job["spec"], **sections}})
 
+    def annotate(self, **annotations: str) -> None:
+        """Set annotations of the job, as `kubectl annotate` would."""
+        known = self.job["metadata"].get("annotations", {})
+        self._replace_job({**self.job, "metadata": {**self.job["metadata"], "annotations": known | annotations}})
+
     def _replace_job(self, job: Manifest) -> Manifest:
         version = str(int(self.job["metadata"]["resourceVersion"]) + 1)
         replaced = {**job, "metadata": {**job["metadata"], "resourceVersion": version}}

@@ -17,6 +17,7 @@ from trainingjob_operator.core.running.decisions import (
     Succeed,
     end_of,
 )
+from trainingjob_operator.core.running.drills import Order, describe_drill, make_order
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.reasons import Reason
@@ -32,6 +33,8 @@ class Bulletin:
     world: World | None = None
     outcome: str = ""
     examine: bool = False
+    order: Order | None = None
+    """A drill that some of them are to make."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ def make_bulletin(seen: Observed, decision: Decision, written: TrainingJobStatus
     if seen.world is None or isinstance(decision, EndWorld):
         return Bulletin(Directive.WAIT)
     directive = Directive.LEAVE if isinstance(decision, Leave) else Directive.TRAIN
-    return Bulletin(directive, seen.world, examine=isinstance(decision, Examine))
+    order = make_order(written, seen.world)
+    return Bulletin(directive, seen.world, examine=isinstance(decision, Examine), order=order)
 
 
 def describe_outcome(status: TrainingJobStatus) -> str:
@@ -92,11 +96,22 @@ def list_happenings(
             happenings.append(Happening(Reason.COMPLETED, "all steps are trained and saved"))
         case Fail(reason, message):
             happenings.append(Happening(reason, message, warning=True))
-    return (*happenings, *_stragglers(seen, written), *_failing_saves(plan, seen, written), *_damages(seen))
+    happenings += [*_drills(seen, written), *_stragglers(seen, written)]
+    return (*happenings, *_failing_saves(plan, seen, written), *_damages(seen))
 
 
 def _is_leaving(seen: Observed) -> bool:
     return seen.status.phase in ("Resizing", "Suspending")
+
+
+def _drills(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
+    """Return what became of drills in this step."""
+    before = {one.id: one.state for one in seen.status.drills}
+    return [
+        Happening(Reason.DRILL, describe_drill(one), warning=one.state == "injected")
+        for one in written.drills
+        if one.state != before.get(one.id)
+    ]
 
 
 def _stragglers(seen: Observed, written: TrainingJobStatus) -> list[Happening]:

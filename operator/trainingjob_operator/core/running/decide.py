@@ -25,6 +25,7 @@ from trainingjob_operator.core.running.decisions import (
     Succeed,
     Wait,
 )
+from trainingjob_operator.core.running.drills import excuse
 from trainingjob_operator.core.running.forming import choose_slices, form_world
 from trainingjob_operator.core.running.hang import find_hang
 from trainingjob_operator.core.running.health import (
@@ -64,7 +65,7 @@ def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
     """Choose the one next step; earlier rules win."""
     if seen.is_over:
         return _after_the_end(plan, seen, now)
-    health = _examine(plan, seen)
+    health = excuse(seen.status, _examine(plan, seen))
     deadline = plan.spec.active_deadline_seconds
     is_late = deadline is not None and goodput.running_seconds(goodput.account(seen.status, now)) > deadline
     if is_late and not isinstance(health, IsDone):

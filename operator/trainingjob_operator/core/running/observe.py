@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from pydantic import ValidationError
+
+from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.protocol import Failure
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
@@ -152,6 +155,8 @@ class Observed:
     """The world's members, in the order of their process ids."""
     lineage: Lineage
     hearing: Hearing
+    drill: DrillRequest | None = None
+    """What the job's owner asks for. None: nothing, now or any more."""
 
     @property
     def is_over(self) -> bool:
@@ -199,6 +204,7 @@ def observe(
         jobsets=jobsets,
         jobs=tuple(child for manifest in children.jobs if (child := _read_job(manifest))),
         slices=_read_slices(plan, name, uid, pods, jobsets, children, hearing),
+        drill=_read_request(job, uid),
     )
 
 
@@ -213,6 +219,7 @@ def lay_together(
     jobsets: tuple[JobSet, ...],
     jobs: tuple[ChildJob, ...],
     slices: tuple[Slice, ...],
+    drill: DrillRequest | None = None,
 ) -> Observed:
     """Return what is known of a job from what was read of its children: its world, who sits in it, and its lineage."""
     world = seats.rebuild_world(status, job.uid, pods)
@@ -239,7 +246,17 @@ def lay_together(
         seats=taken,
         lineage=spans,
         hearing=hearing,
+        drill=drill,
     )
+
+
+def _read_request(job: Manifest, uid: str) -> DrillRequest | None:  # None: none is asked for of this very job
+    written = text(job, "metadata", "annotations", DRILL_ANNOTATION)
+    try:
+        request = DrillRequest.model_validate_json(written, extra="ignore") if written else None
+    except ValidationError:
+        return None
+    return request if request and request.job_uid == uid else None
 
 
 def _read_slices(

@@ -55,6 +55,7 @@ class Reason(StrEnum):
     RESIZED = "Resized"
     CHECKPOINT_DAMAGED = "CheckpointDamaged"
     CHECKPOINT_FAILING = "CheckpointFailing"
+    DRILL = "Drill"
     # The end of a job, for now or for good
     SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"

@@ -15,6 +15,7 @@ from trainingjob_operator.core.running.bad_nodes import count_faults
 from trainingjob_operator.core.running.conditions import KNOWN, Conditions, Wanted, describe_conditions, set_conditions
 from trainingjob_operator.core.running.decisions import Claim, Decision, Wait, end_of
 from trainingjob_operator.core.running.display import describe_plan, describe_sizes, display
+from trainingjob_operator.core.running.drills import follow_drills
 from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.running.health import End
 from trainingjob_operator.core.running.observe import Observed
@@ -79,6 +80,7 @@ def next_status(
             "failing_saves": follow_failing(seen, now),
             "straggler": follow_straggler(seen.seats, old.straggler, now),
             "attempts": attempts,
+            "drills": follow_drills(plan, seen, decision, attempts, now),
             "start_time": old.start_time or (None if is_waiting_to_start else format_time(now)),
             "goodput": spent.model_copy(update={"current": situation.bucket}),
             "running_seconds": round(goodput.running_seconds(spent), 3),

@@ -1,0 +1,110 @@
+"""`drill`: let a job suffer a fault on purpose, and print what it cost beside the drills before it."""
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import typer
+
+from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
+from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
+from trainingjob_operator.cli.errors import NO_ANSWER, NO_SUCCESS, CommandError
+from trainingjob_operator.cli.remote import Remote, Target, open_remote
+from trainingjob_operator.cli.report import describe_drills
+from trainingjob_operator.core.manifests import Manifest, dig, text
+from trainingjob_operator.core.remember import read_status
+from trainingjob_operator.core.running.drills import describe_drill
+from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.units import plural
+
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asks for. None: as the operator chooses, the last slice of the world and its last host."""
+
+    kind: DrillKind
+    slice: int | None = None
+    host: int | None = None
+    seconds: int = DRILL_SECONDS
+
+
+def drill(target: Target, wanted: Wanted, timeout: float) -> int:
+    """Ask for a drill, follow it to its end or for so many seconds, and return the exit code.
+
+    Raises:
+        CommandError: there is no such job, it may not be drilled, or it does not train now.
+    """
+    return asyncio.run(_drill(target, wanted, timeout))
+
+
+def make_request(job: Manifest, wanted: Wanted, number: str, now: datetime) -> DrillRequest:
+    """Return the request for a drill of a job.
+
+    Raises:
+        CommandError: the job may not be drilled, or does not train now.
+    """
+    name = text(job, "metadata", "name")
+    if dig(job, "spec", "elastic", "drills") != "allowed":
+        raise CommandError(
+            f"{name} may not be drilled. A job says so from the start: `elastic: {{drills: allowed}}` in its spec; it "
+            "cannot be changed later."
+        )
+    status = read_status(job)
+    if status.phase not in ("Running", "Degraded"):
+        raise CommandError(f"{name} is {status.phase or 'new'}: a drill strikes a job that trains.")
+    return DrillRequest(
+        id=number,
+        job_uid=text(job, "metadata", "uid"),
+        kind=wanted.kind,
+        slice=wanted.slice,
+        host=wanted.host,
+        seconds=wanted.seconds,
+        asked=format_time(now),
+    )
+
+
+def list_operations(job: Manifest, request: DrillRequest) -> list[Manifest]:
+    """Return the JSON patch that asks for a drill."""
+    value = request.model_dump_json(by_alias=True, exclude_none=True)
+    key = DRILL_ANNOTATION.replace("/", "~1")
+    if isinstance(dig(job, "metadata", "annotations"), dict):
+        return [{"op": "add", "path": f"/metadata/annotations/{key}", "value": value}]
+    return [{"op": "add", "path": "/metadata/annotations", "value": {DRILL_ANNOTATION: value}}]
+
+
+async def _drill(target: Target, wanted: Wanted, seconds: float) -> int:
+    async with open_remote(target) as remote:
+        job = await remote.read_job()
+        request = make_request(job, wanted, secrets.token_hex(4), datetime.now(UTC))
+        await remote.edit(list_operations(job, request))
+        try:
+            async with asyncio.timeout(seconds):
+                return await _follow(remote, request.id)
+        except TimeoutError:
+            words = (
+                f"nothing has come of it within {plural(round(seconds), 'second')}: see `kubectl trainingjob status`"
+            )
+            typer.echo(f"Error: {words} {target.name}.", err=True)
+            return NO_ANSWER
+
+
+async def _follow(remote: Remote, number: str) -> int:
+    told = ""
+    while True:
+        status = read_status(await remote.read_job())
+        one = next((one for one in status.drills if one.id == number), None)
+        if one and one.state != told:
+            typer.echo(f"{datetime.now():%H:%M:%S}  {describe_drill(one)}")  # noqa: DTZ005  # the user's own clock
+            told = one.state
+        if one and one.state in ("recovered", "withstood"):
+            for line in describe_drills(status.drills):
+                typer.echo(line)
+            return 0
+        if one and one.state in ("refused", "over"):
+            return NO_SUCCESS
+        if status.completion_time is not None:
+            raise CommandError(f"the job is {status.phase} now, and no world of it made a step after the drill.")
+        await asyncio.sleep(SECONDS_BETWEEN_LOOKS)

@@ -1,0 +1,371 @@
+"""Drills: which is made when, that none is made twice, what it cost, and that nobody is blamed for it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builders import UID, failure, make_plan
+from tests.scenes import Scene, claim, delete_all, fail, trained
+from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
+from trainingjob_api.drill_kinds import DrillKind
+from trainingjob_api.protocol import Phase, Progress
+from trainingjob_api.status import Cause, DrillStatus
+from trainingjob_operator.core.running.announce import make_bulletin
+from trainingjob_operator.core.running.decisions import Claim, EndWorld
+from trainingjob_operator.core.running.drills import MOST, find_pause, list_strikes, make_order
+from trainingjob_operator.core.running.times import format_time
+
+
+def drillable(**elastic: Any) -> Scene:
+    return trained(plan=make_plan(elastic={"drills": "allowed", **elastic}))
+
+
+def ask(scene: Scene, kind: str, number: str = "one", **more: Any) -> Scene:
+    """Ask for a drill, now unless said otherwise."""
+    written = {"id": number, "job_uid": UID, "kind": kind, "asked": format_time(scene.now), **more}
+    scene.annotations = {DRILL_ANNOTATION: DrillRequest(**written).model_dump_json(by_alias=True)}
+    return scene
+
+
+def newest(scene: Scene) -> DrillStatus:
+    return scene.status.drills[-1]
+
+
+def look(scene: Scene, seconds: float = 0.0) -> DrillStatus:
+    """Let the operator look; return what it says of the newest drill."""
+    scene.step(seconds)
+    return newest(scene)
+
+
+BEGINNINGS: dict[str, tuple[Callable[[], Scene], tuple[str, int | None, int | None, str]]] = {
+    "a host hangs: the last of the last slice": (lambda: ask(drillable(), "hang"), ("ordered", 1, 1, "")),
+    "another host": (lambda: ask(drillable(), "slow", slice=0, host=0), ("ordered", 0, 0, "")),
+    "a slice is killed by the operator itself": (
+        lambda: ask(drillable(), "kill-slice", host=0),
+        ("injected", 1, None, ""),
+    ),
+    "so is a host": (lambda: ask(drillable(), "kill-host"), ("injected", 1, 1, "")),
+    "the operator itself is nowhere": (lambda: ask(drillable(), "operator-down"), ("injected", None, None, "")),
+    "it is not allowed": (
+        lambda: ask(trained(), "hang"),
+        ("refused", None, None, "`spec.elastic.drills` is not `allowed`"),
+    ),
+    "no such slice": (
+        lambda: ask(drillable(), "hang", slice=7),
+        ("refused", None, None, "slice 7 is not in the world: it has 0, 1"),
+    ),
+    "no such host": (
+        lambda: ask(drillable(), "hang", host=2),
+        ("refused", None, None, "a slice has 2 hosts, from 0 on"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("scene", "want"), BEGINNINGS.values(), ids=BEGINNINGS.keys())
+def test_a_drill_begins(scene: Callable[[], Scene], want: tuple[str, int | None, int | None, str]) -> None:
+    one = look(scene())
+
+    assert (one.state, one.slice, one.host, one.message) == want
+    assert (one.id, one.generation) == ("one", None if one.state == "refused" else 1)
+
+
+NOT_MEANT = {
+    "another job's": DrillRequest(id="one", job_uid="other", kind=DrillKind.HANG, asked="now").model_dump_json(
+        by_alias=True
+    ),
+    "no request": "hang",
+    "of a kind that is not known here": '{"id": "one", "jobUid": "x", "kind": "flood", "asked": "now"}',
+}
+
+
+@pytest.mark.parametrize("written", NOT_MEANT.values(), ids=NOT_MEANT.keys())
+def test_what_does_not_mean_this_job_is_passed_over(written: str) -> None:
+    scene = drillable()
+    scene.annotations = {DRILL_ANNOTATION: written}
+
+    scene.step()
+
+    assert scene.status.drills == ()
+
+
+def test_a_drill_waits_for_a_world_that_trains_well_but_not_for_long() -> None:
+    scene = ask(drillable().hear(0, 0, phase=Phase.CONNECTING), "hang")
+    scene.step(60)
+    assert scene.status.drills == ()
+
+    assert look(scene, 61).state == "refused"
+
+
+@pytest.mark.parametrize("asked", ["2026-11-21T11:57:00Z", "2026-11-21T12:30:00Z", "now"])
+def test_a_request_of_another_time_is_not_meant_any_more(asked: str) -> None:
+    one = look(ask(drillable(), "kill-slice", asked=asked))
+
+    assert (one.state, one.message) == (
+        "refused",
+        f"the job did not train well within 2 minutes of {asked}, when it was asked for",
+    )
+
+
+def test_only_one_drill_goes_on_at_a_time() -> None:
+    scene = ask(drillable(), "hang")
+    scene.step()
+
+    assert look(ask(scene, "slow", "two")).message == "another drill is not over yet"
+
+
+def test_a_host_is_told_until_it_has_obeyed_and_never_in_another_world() -> None:
+    scene = ask(drillable(), "hang")
+    scene.step()
+    seen = scene.see()
+    assert seen.world
+    order = make_order(scene.status, seen.world)
+    assert order
+    assert (order.drill.id, order.drill.kind, order.pods) == ("one", DrillKind.HANG, {"pod-1-1"})
+    assert make_bulletin(seen, scene.decide(), scene.status).order == order
+
+    scene.hear(1, 1, drilled="one")
+    assert look(scene).state == "injected"
+    assert make_order(scene.status, seen.world) is None
+
+
+def test_an_order_ends_with_its_world() -> None:
+    scene = ask(drillable(), "hang")
+    scene.step()
+    fail(scene, 0, 0)
+    scene.step()
+
+    one = look(scene)
+
+    assert (one.state, one.message) == ("over", "its world ended before the host obeyed")
+
+
+def test_a_host_that_cannot_make_it_says_why() -> None:
+    scene = ask(drillable(), "corrupt-checkpoint")
+    scene.step()
+    scene.hear(1, 1, drilled="one", unmade="nothing is saved")
+
+    one = look(scene)
+
+    assert (one.state, one.message) == ("refused", "nothing is saved")
+
+
+def test_what_was_written_and_not_made_is_told_and_never_made() -> None:
+    scene = ask(drillable(), "kill-host")
+    before = scene.see()
+    scene.step()
+    assert list_strikes(before, scene.status)  # and the operator ends here
+    assert look(scene, 119).state == "injected"
+
+    one = look(scene, 1)
+
+    assert (one.state, one.message) == ("over", "the operator ended before it had made it, and it is not made later")
+    assert list_strikes(scene.see(), scene.status) == ()
+
+
+def test_a_host_that_does_not_obey_is_not_waited_for() -> None:
+    scene = ask(drillable(), "hang")
+    scene.step()
+
+    assert look(scene, 241).message == "the host did not obey"
+
+
+STRIKES: dict[str, tuple[str, list[tuple[str, bool]], float]] = {
+    "a slice": ("kill-slice", [("pod-1-0", True), ("pod-1-1", True)], 0.0),
+    "a host": ("kill-host", [("pod-1-1", True)], 0.0),
+    "a slice, which may save": ("preempt", [("pod-1-0", False), ("pod-1-1", False)], 0.0),
+    "nobody": ("operator-down", [], 30.0),
+    "a host by its agent": ("hang", [], 0.0),
+}
+
+
+@pytest.mark.parametrize(("kind", "struck", "pause"), STRIKES.values(), ids=STRIKES.keys())
+def test_the_operator_strikes_when_it_is_written_and_only_then(
+    kind: str, struck: list[tuple[str, bool]], pause: float
+) -> None:
+    scene = ask(drillable(), kind)
+    before = scene.see()
+    assert list_strikes(before, before.status) == ()
+    scene.step()
+
+    assert [(one.pod.uid, one.force) for one in list_strikes(before, scene.status)] == struck
+    assert find_pause(before, scene.status) == pause
+    assert list_strikes(scene.see(), scene.status) == ()
+    assert find_pause(scene.see(), scene.status) == 0.0
+
+
+def test_what_a_drill_cost_is_measured_when_the_next_world_trains() -> None:
+    scene = ask(drillable(), "hang")
+    scene.step()
+    scene.hear(1, 1, drilled="one")
+    scene.step(2)
+    fail(scene.hear_slice(0, 1, still=3.0), 1, 1, still=3.0)
+    decision = scene.step(4)
+    assert isinstance(decision, Claim)
+    scene.train(step=8, restored=8, tier="ram", phase=Phase.RESTORING, failure=None)
+    assert look(scene, 1).state == "injected"
+    scene.train(step=9, restored=8, tier="ram", failure=None)
+
+    one = look(scene, 1)
+
+    assert (one.state, one.cause, one.message) == ("recovered", "Crash", "ValueError: bad")
+    assert (one.recovery_seconds, one.lost_steps, one.tier) == (5.0, 2, "ram")
+    assert one.phases["detecting"] == 3.0
+    assert scene.status.restarts.counted == 0
+    assert scene.status.restarts.total == 1
+
+
+def test_worlds_that_die_on_the_way_back_are_part_of_the_cost() -> None:
+    scene = ask(drillable(), "hang")
+    scene.step()
+    scene.hear(1, 1, drilled="one")
+    scene.step(2)
+    fail(scene, 1, 1)
+    scene.step(4)
+    scene.train(step=8, restored=8, phase=Phase.RESTORING, failure=None)
+    fail(scene, 0, 0, message="another")
+    scene.step(5)
+    scene.train(step=7, restored=6, failure=None)
+
+    one = look(scene, 1)
+
+    assert (one.state, one.cause, one.recovery_seconds, one.lost_steps) == ("recovered", "Crash", 6.1, 4)
+    assert [attempt.recovery_seconds for attempt in scene.status.attempts] == [None, None, 1.1]
+
+
+def test_a_job_that_is_suspended_on_the_way_back_is_not_measured() -> None:
+    scene = ask(drillable(), "hang")
+    scene.step()
+    scene.hear(1, 1, drilled="one")
+    scene.step()
+    fail(scene, 1, 1)
+    scene.step()
+    attempts = scene.status.attempts
+    suspended = attempts[0].model_copy(update={"cause": Cause(reason="Suspended")})
+    scene.status = scene.status.model_copy(update={"attempts": (suspended, *attempts[1:])})
+    scene.train(step=9, restored=8, failure=None)
+
+    one = look(scene)
+
+    assert (one.state, one.message) == ("over", "the job was suspended before it was back")
+
+
+def test_an_end_that_was_asked_for_never_fails_the_job() -> None:
+    scene = ask(drillable(maxRestarts=0), "hang")
+    scene.step()
+    scene.hear(1, 1, drilled="one")
+    scene.step()
+
+    fail(scene, 1, 1, fatal=True)
+
+    end = claim(scene).end
+    assert end
+    assert (end.counted, end.fatal, end.alone) == (False, False, False)
+
+
+def test_an_end_after_the_drill_counts_as_ever() -> None:
+    scene = ask(drillable(), "partition")
+    scene.step()
+    scene.hear(1, 1, drilled="one")
+    scene.step()
+    assert look(scene, 40).state == "withstood"
+
+    fail(scene, 1, 1)
+
+    end = claim(scene).end
+    assert end
+    assert end.counted
+
+
+def test_a_host_that_was_slowed_down_is_named_or_not() -> None:
+    scene = ask(drillable(), "slow")
+    scene.step()
+    scene.hear(1, 1, drilled="one")
+    scene.step()
+    for number, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        waits = 0.01 if (number, host) == (1, 1) else 0.4
+        told = Progress(step=60, step_seconds=0.5, typical_seconds=0.5, wait_seconds=waits)
+        scene.hear(number, host, progress=told)
+    scene.step(12)
+
+    one = look(scene, 30)
+
+    assert (one.state, one.message) == ("withstood", "the host was named as slow after 42 s")
+
+
+def test_a_drill_of_which_nothing_comes_is_over() -> None:
+    scene = ask(drillable(), "hang")
+    scene.step()
+    scene.hear(1, 1, drilled="one")
+    scene.step()
+
+    assert look(scene, 1801).state == "over"
+
+
+def test_a_drill_is_over_where_its_world_was_forgotten() -> None:
+    scene = ask(drillable(), "hang")
+    scene.step()
+    scene.hear(1, 1, drilled="one")
+    scene.step()
+    scene.status = scene.status.model_copy(update={"world": None, "attempts": ()})
+
+    assert look(scene).message == "the job made no step after it"
+
+
+def test_the_last_drills_are_kept() -> None:
+    scene = drillable()
+    for number in range(MOST + 2):
+        look(ask(scene, "hang", f"drill-{number}", slice=9))
+
+    assert [one.id for one in scene.status.drills] == [f"drill-{number}" for number in range(2, MOST + 2)]
+
+
+def test_people_hear_of_each_turn_of_a_drill() -> None:
+    scene = ask(drillable(), "hang")
+    assert [(one.reason, one.message) for one in scene.happenings()] == [
+        ("Drill", "drill hang of host 1 of slice 1: the host is asked for it")
+    ]
+    scene.step()
+    assert scene.happenings() == ()
+    scene.hear(1, 1, drilled="one")
+    assert [one.warning for one in scene.happenings()] == [True]
+
+
+EVENTS = ("look", "obey", "crash", "train", "lose", "ask again", "ask anew", "wait")
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(DrillKind), st.lists(st.sampled_from(EVENTS), max_size=12))
+def test_no_drill_is_ever_made_twice(kind: DrillKind, events: list[str]) -> None:
+    """Count the deeds of each request: pods deleted, pauses, and hosts told in a world, over whatever happens."""
+    scene = ask(drillable(), kind)
+    deeds: dict[str, set[object]] = {}
+    number = "one"
+    for turn, event in enumerate(("look", *events)):
+        number = f"drill-{turn}" if event == "ask anew" else number
+        happen(scene, event, kind, number, turn)
+        before = scene.see()
+        decision = scene.step(100.0 if event == "wait" else 1.0)
+        if list_strikes(before, scene.status) or find_pause(before, scene.status):
+            deeds.setdefault(newest(scene).id, set()).add(turn)
+        world = decision.world if isinstance(decision, Claim) else before.world
+        if world and not isinstance(decision, EndWorld) and (order := make_order(scene.status, world)):
+            deeds.setdefault(order.drill.id, set()).add(f"generation {world.generation}")
+    assert all(len(made) == 1 for made in deeds.values()), deeds
+
+
+def happen(scene: Scene, event: str, kind: DrillKind, number: str, turn: int) -> None:
+    """Let something happen to a job that is drilled."""
+    match event:
+        case "obey" if (1, 1) in scene.pods:
+            scene.hear(1, 1, drilled=number)
+        case "crash":
+            scene.hear(0, 0, phase=Phase.FAILED, failure=failure(message=f"error {turn}"), still=1.0)
+        case "train" if (1, 1) in scene.pods and scene.see().world:
+            scene.train(step=30, restored=10, failure=None)
+        case "lose":
+            delete_all(scene, 1)
+        case "ask again" | "ask anew":
+            ask(scene, kind, number)

@@ -1,0 +1,78 @@
+"""Drills of a real job on processes of this machine: agents make the faults, the operator measures the cost."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from e2e.soak.job import make_spec
+from e2e.soak.stage import Stage
+from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
+from trainingjob_api.drill_kinds import DrillKind
+from trainingjob_api.status import DrillStatus
+from trainingjob_operator.core.running.times import format_time
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_SECONDS = 120.0
+SAVE_EVERY = 100
+ENDS = {
+    DrillKind.HANG: "HungHost",
+    DrillKind.CORRUPT_CHECKPOINT: "Killed",
+    DrillKind.KILL_SLICE: "PodDeleted",
+    DrillKind.PREEMPT: "Resized",
+}
+
+
+def make_job() -> dict[str, Any]:
+    spec = make_spec()
+    return spec | {
+        "training": {**spec["training"], "steps": 10_000_000},
+        "checkpoint": {**spec["checkpoint"], "save": {"everySteps": SAVE_EVERY}},
+        "elastic": {**spec["elastic"], "drills": "allowed"},
+    }
+
+
+async def drill(stage: Stage, kind: DrillKind, number: int) -> DrillStatus:
+    """Ask for a drill once the job trains on both slices, and return what became of it."""
+    await stage.wait_for("a world of both slices", lambda: stage.status.display.slices == "2/2", PATIENCE_SECONDS)
+    metadata = stage.machine.cluster.job["metadata"]
+    request = DrillRequest(
+        id=f"drill-{number}", job_uid=metadata["uid"], kind=kind, seconds=3, asked=format_time(stage.now())
+    )
+    stage.machine.cluster.annotate(**{DRILL_ANNOTATION: request.model_dump_json(by_alias=True)})
+    stage.wake()
+    await stage.wait_for(
+        f"the end of drill {kind}",
+        lambda: len(stage.status.drills) > number and stage.status.drills[number].state not in ("ordered", "injected"),
+        PATIENCE_SECONDS,
+    )
+    return stage.status.drills[number]
+
+
+async def test_each_drill_is_made_for_real_and_measured(tmp_path: Path) -> None:
+    damaged: list[str] = []
+    stage = Stage(
+        make_job(),
+        tmp_path / "job",
+        tmp_path / "cache",
+        Random(1),  # noqa: S311
+        1.0,
+        lambda line: damaged.append(line) if line.startswith("CheckpointDamaged") else None,
+    )
+    (tmp_path / "cache").mkdir()
+    async with stage.running():
+        await stage.wait_for("two saved steps", lambda: stage.witness.committed > SAVE_EVERY, PATIENCE_SECONDS)
+
+        found = [await drill(stage, kind, number) for number, kind in enumerate(ENDS)]
+        withstood = await drill(stage, DrillKind.PARTITION, len(ENDS))
+
+    assert {one.kind: one.cause for one in found} == ENDS
+    assert all(one.state == "recovered" and one.recovery_seconds for one in found)
+    assert found[0].slice == 1
+    assert "its process is stopped" in found[0].message
+    assert len(damaged) == 1
+    assert withstood.state == "withstood"
+    assert stage.status.restarts.counted == 0
+    assert stage.witness.problems == []

@@ -1,0 +1,103 @@
+"""Drills over whole lives in a small cluster: the fault is made, once, and what it cost is written down."""
+
+import pytest
+
+from tests.simulation import OperatorKilledError, Simulation
+from trainingjob_api.drill_kinds import DrillKind
+from trainingjob_api.status import DrillStatus
+from trainingjob_operator.shell.ports import ClusterUnavailableError
+
+ALLOWED = {"elastic": {"drills": "allowed", "growCooldown": "5s"}}
+
+
+async def drilled(kind: DrillKind, **more: int) -> Simulation:
+    """Return a job that trains, and of which a drill is asked."""
+    sim = Simulation(spec=ALLOWED, total=400)
+    await sim.run_until_step(10)
+    sim.drill(kind, **more)
+    return sim
+
+
+async def follow(sim: Simulation, seconds: float = 120.0) -> DrillStatus:
+    """Let time pass until the drill is over, and return it."""
+    end = sim.time.seconds + seconds
+    while not sim.status.drills or sim.status.drills[-1].state in ("ordered", "injected"):
+        assert sim.time.seconds < end, sim.status.drills
+        await sim.tick()
+    return sim.status.drills[-1]
+
+
+ENDS: dict[DrillKind, tuple[str, int | None]] = {
+    DrillKind.KILL_SLICE: ("PodDeleted", 1),
+    DrillKind.KILL_HOST: ("PodDeleted", 1),
+    DrillKind.PREEMPT: ("Resized", 1),
+    DrillKind.HANG: ("HungHost", 2),
+    DrillKind.CORRUPT_CHECKPOINT: ("Killed", 2),
+}
+
+
+@pytest.mark.parametrize(("kind", "cause", "slices"), [(kind, *end) for kind, end in ENDS.items()], ids=list(ENDS))
+async def test_a_drill_that_ends_the_world_is_measured(kind: DrillKind, cause: str, slices: int) -> None:
+    sim = await drilled(kind)
+
+    one = await follow(sim)
+
+    assert (one.state, one.cause, one.slice, one.generation) == ("recovered", cause, 1, 1)
+    assert one.recovery_seconds
+    assert (one.lost_steps == 0) == (kind is DrillKind.PREEMPT)
+    assert sim.status.attempts[1].slices == slices
+    assert sim.status.restarts.counted == 0
+    assert [reason for _, reason, _ in sim.cluster.events].count("Drill") in (2, 3)
+
+
+@pytest.mark.parametrize("kind", [DrillKind.PARTITION, DrillKind.OPERATOR_DOWN])
+async def test_a_drill_that_a_world_withstands_costs_it_nothing(kind: DrillKind) -> None:
+    sim = await drilled(kind, seconds=20)
+    before = sim.newest_step
+
+    one = await follow(sim)
+
+    assert (one.state, one.generation) == ("withstood", 1)
+    assert len(sim.status.attempts) == 1
+    assert sim.newest_step > before + 15
+
+
+async def test_an_operator_that_is_away_hears_nothing_and_writes_nothing() -> None:
+    sim = await drilled(DrillKind.OPERATOR_DOWN, seconds=20)
+    await sim.tick()
+    written = len(sim.cluster.statuses)
+
+    await sim.run(18)
+
+    assert len(sim.cluster.statuses) == written
+    assert not sim.hub.hearing(sim.job["metadata"]["uid"]).news
+
+
+@pytest.mark.parametrize("kind", DrillKind)
+@pytest.mark.parametrize("moment", ["before", "after", "lost answer"])
+async def test_no_drill_is_made_twice_whenever_the_operator_dies(kind: DrillKind, moment: str) -> None:
+    sim = await drilled(kind, seconds=5)
+    pods = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
+    struck = iter([True])
+
+    def die(write: str) -> None:
+        if write == "status TrainingJob" and next(struck, False):
+            raise ClusterUnavailableError("gone") if moment == "lost answer" else OperatorKilledError
+
+    if moment == "before":
+        sim.cluster.before = die
+    else:
+        sim.cluster.after = die
+    await sim.run(3)
+    if not sim.operator_up:
+        sim.restart_operator()
+    await sim.run(60)
+    sim.restart_operator()
+    await sim.run(60)
+
+    assert len(sim.status.drills) == 1
+    made = [drill for agent in sim.agents.values() for drill in agent.drills]
+    assert len(made) <= 1
+    lost = pods - {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
+    assert len(lost) <= (2 if kind in (DrillKind.KILL_SLICE, DrillKind.PREEMPT) else 1)
+    assert sim.status.phase == "Running"
