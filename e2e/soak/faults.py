@@ -5,6 +5,7 @@ A fault that finds nothing to strike (no process, no second checkpoint) says tha
 
 import asyncio
 import resource
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
@@ -158,9 +159,11 @@ async def damage_checkpoint(stage: Stage) -> bool:
 async def fail_storage(stage: Stage) -> bool:
     """Let the trainers' writes fail, as on a full disk."""
     pids = [pid for _, container in stage.containers() for pid in trainers_of(container)]
+    begun = time.time()
     _limit_files(pids, 1)
     await asyncio.sleep(stage.random.uniform(0.2, 1.5))
     _limit_files(pids, resource.RLIM_INFINITY)
+    stage.outages.append((begun, time.time()))
     return bool(pids)
 
 

@@ -16,6 +16,7 @@ from e2e.product import Manifest
 from e2e.soak.api_faults import FlakyCluster
 from e2e.soak.gate import Gate
 from e2e.soak.job import NAME, SHARED
+from e2e.soak.verdict import Outage
 from e2e.soak.witness import Witness
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.documents import Document
@@ -67,6 +68,8 @@ class Stage:
         self.api_fails = False
         self.damaged: set[int] = set()
         """Inodes of the folders of saved steps that were damaged."""
+        self.outages: list[Outage] = []
+        """When no trainer could write."""
         self.latest = datetime.min.replace(tzinfo=UTC)
         """The latest time of day that an operator has read."""
         self.begun = self.ended = 0.0

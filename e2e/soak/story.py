@@ -73,7 +73,7 @@ async def tell(
         story.attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
         story.problems += stage.witness.problems
         if not story.problems:
-            story.problems += judge(stage.status, stage.lines(), reference, STEPS, wall)
+            story.problems += judge(stage.status, stage.lines(), reference, STEPS, wall, stage.outages)
         for problem in story.problems:
             note(f"PROBLEM {problem}")
         story.seconds = time.monotonic() - begun

@@ -1,9 +1,13 @@
 """What must hold of a job's result when it is over: as if nothing had ever happened to it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 
 from e2e.history import Line, committed_curve
 from trainingjob_api.status import TrainingJobStatus
+
+type Outage = tuple[float, float]
+"""From when to when, by the clock of the lines, nothing could be written."""
 
 CURVES_APART = 1e-3
 LEDGER_APART = 0.005
@@ -17,11 +21,12 @@ def judge(
     reference: Mapping[int, float],
     num_steps: int,
     wall_seconds: float,
+    outages: Sequence[Outage] = (),
 ) -> Iterator[str]:
     """Yield what is wrong with a job that is over.
 
     `lines` are what its trainers wrote of their steps, in that order; `reference` has the losses of a job to which
-    nothing happened.
+    nothing happened. In `outages` nothing could be written: steps of such a time may lack their lines.
     """
     if status.phase != "Succeeded":
         yield f"the job is {status.phase}"
@@ -32,27 +37,40 @@ def judge(
     except ValueError as error:
         yield str(error)
         return
-    yield from _compare(curve, reference, num_steps)
+    yield from _compare(curve, reference, num_steps, outages)
     yield from find_second_worlds(lines)
     spent = sum(status.goodput.seconds.values())
     if abs(spent - wall_seconds) > max(LEDGER_APART * wall_seconds, CLOCK_SECONDS):
         yield f"the ledger has {spent:.2f} seconds of {wall_seconds:.2f}"
 
 
-def _compare(curve: Mapping[int, Line], reference: Mapping[int, float], num_steps: int) -> Iterator[str]:
-    missing = [step for step in range(1, num_steps + 1) if step not in curve]
-    if missing or len(curve) != num_steps:
+def _compare(
+    curve: Mapping[int, Line], reference: Mapping[int, float], num_steps: int, outages: Sequence[Outage]
+) -> Iterator[str]:
+    missing = [step for step in _list_missing(curve, num_steps) if not _may_lack(curve, step, outages)]
+    if missing or not curve or max(curve) > num_steps:
         yield f"{len(missing)} steps are not in the committed history, the first of them {missing[:5]}"
         return
-    slot = 0
-    for step in range(1, num_steps + 1):
-        if curve[step]["first_slot"] != slot:
-            yield f"step {step} begins with slot {curve[step]['first_slot']} instead of {slot}"
-        slot = curve[step]["last_slot"] + 1
+    rows = curve[min(curve)]["last_slot"] - curve[min(curve)]["first_slot"] + 1
+    for step, line in sorted(curve.items()):
+        slot = (step - 1) * rows
+        if (line["first_slot"], line["last_slot"]) != (slot, slot + rows - 1):
+            yield f"step {step} has slots {line['first_slot']} to {line['last_slot']}, and its first one is {slot}"
     apart = {step: abs(curve[step]["loss"] - reference[step]) for step in curve}
     worst = max(apart, key=lambda step: apart[step])
     if apart[worst] > CURVES_APART:
         yield f"the loss of step {worst} differs by {apart[worst]:.2g} from that of an undisturbed job"
+
+
+def _list_missing(curve: Mapping[int, Line], num_steps: int) -> list[int]:
+    return [step for step in range(1, num_steps + 1) if step not in curve]
+
+
+def _may_lack(curve: Mapping[int, Line], step: int, outages: Sequence[Outage]) -> bool:
+    """Return whether a step without a line was made while nothing could be written."""
+    before = max((line["time"] for number, line in curve.items() if number < step), default=-inf)
+    after = min((line["time"] for number, line in curve.items() if number > step), default=inf)
+    return any(begun <= after and ended >= before for begun, ended in outages)
 
 
 def find_second_worlds(lines: Sequence[Line]) -> Iterator[str]:

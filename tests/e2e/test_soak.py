@@ -86,7 +86,15 @@ def test_the_witness_knows_how_far_hosts_have_come() -> None:
 def lines(*steps: tuple[int, int], **changes: Any) -> list[dict[str, Any]]:
     """Return metrics lines of generations and steps, of two rows a step."""
     return [
-        {"generation": g, "step": s, "loss": 2.0 / s, "first_slot": 2 * s - 2, "last_slot": 2 * s - 1} | changes
+        {
+            "generation": g,
+            "step": s,
+            "time": 100.0 + s,
+            "loss": 2.0 / s,
+            "first_slot": 2 * s - 2,
+            "last_slot": 2 * s - 1,
+        }
+        | changes
         for g, s in steps
     ]
 
@@ -119,7 +127,13 @@ RESULTS: dict[str, tuple[TrainingJobStatus, list[dict[str, Any]], float, list[st
         DONE,
         [*WHOLE[:-1], *lines((2, 6), first_slot=7)],
         10.0,
-        ["step 6 begins with slot 7 instead of 10"],
+        ["step 6 has slots 7 to 11, and its first one is 10"],
+    ),
+    "more rows": (
+        DONE,
+        [*WHOLE[:-1], *lines((2, 6), last_slot=12)],
+        10.0,
+        ["step 6 has slots 10 to 12, and its first one is 10"],
     ),
     "time that is not accounted for": (DONE, WHOLE, 12.0, ["the ledger has 10.00 seconds of 12.00"]),
 }
@@ -130,6 +144,28 @@ def test_a_result_is_judged(
     status: TrainingJobStatus, written: list[dict[str, Any]], wall: float, want: list[str]
 ) -> None:
     assert list(judge(status, written, REFERENCE, 6, wall)) == want
+
+
+OUTAGES: dict[str, tuple[tuple[float, float], bool]] = {
+    "between its neighbours": ((102.5, 103.0), True),
+    "over before the step before it": ((90.0, 101.9), False),
+    "begun after the step after it": ((104.1, 110.0), False),
+}
+
+
+@pytest.mark.parametrize(("outage", "may_lack"), OUTAGES.values(), ids=OUTAGES.keys())
+def test_a_step_may_lack_its_line_only_where_nothing_could_be_written(
+    outage: tuple[float, float], may_lack: bool
+) -> None:
+    written = [line for line in WHOLE if line["step"] != 3]
+
+    assert (list(judge(DONE, written, REFERENCE, 6, 10.0, [outage])) == []) == may_lack
+
+
+def test_a_job_that_wrote_nothing_is_noticed() -> None:
+    assert list(judge(DONE, [], REFERENCE, 6, 10.0)) == [
+        "6 steps are not in the committed history, the first of them [1, 2, 3, 4, 5]"
+    ]
 
 
 def test_a_world_that_trains_on_beside_a_later_one_is_noticed() -> None:
