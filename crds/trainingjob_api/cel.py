@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 from trainingjob_api.base import Strict
 from trainingjob_api.data import Evaluation
 from trainingjob_api.learning import Training
+from trainingjob_api.protection import Protection
 
 type CelRule = dict[str, Any]
 type Rules = dict[tuple[str, ...], tuple[CelRule, ...]]
@@ -130,7 +131,7 @@ SPEC_RULES: Rules = {
     ("checkpoint", "takeover"): (_STORAGE,),
     ("elastic", "silenceAfter"): (_PODS,),
     ("elastic", "drills"): (_PODS,),
-    ("protection",): (_COURSE,),
+    **_fixed_but(("maxRollbacks",), ("protection",), Protection, _COURSE),
     ("evaluation",): (_SAME_TEXTS,),
     **_fixed_but(("name", "everySteps"), ("evaluation", "[]"), Evaluation, _COURSE),
     ("metrics",): (_PODS,),

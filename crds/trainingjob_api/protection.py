@@ -6,7 +6,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 
-BadStep = Literal["skip", "stop"]
+BadStep = Literal["skip", "rollback", "stop"]
 """What follows a step whose update must not be made."""
 
 
@@ -16,7 +16,8 @@ class Spikes(Strict):
     action: BadStep = Field(
         default="skip",
         description="What follows a spike. `skip`: its update is not made and training goes on; where ten steps in a "
-        "row are spikes, the world fails. `stop`: the job fails.",
+        "row are spikes, the world fails. `rollback`: training goes back to the newest checkpoint, and on from there "
+        "without the samples since. `stop`: the job fails.",
     )
     sigma: Annotated[float, Field(gt=0, le=1000)] = Field(
         default=6.0,
@@ -36,8 +37,12 @@ class Protection(Strict):
     non_finite: BadStep = Field(
         default="skip",
         description="What follows when the loss or the gradients of a step are not finite. `skip`: its update is not "
-        "made and training goes on; after three such steps in a row the world fails. `stop`: the job fails.",
+        "made and training goes on; after three such steps in a row the world fails. `rollback`: training goes back to "
+        "the newest checkpoint, and on from there without the samples since. `stop`: the job fails.",
     )
     spikes: Spikes | None = Field(
         default=None, description="Look for spikes of the loss and of the gradients. Unset: nothing is a spike."
+    )
+    max_rollbacks: Annotated[int, Field(ge=1, le=50)] = Field(
+        default=3, description="How often training goes back before the job fails instead."
     )

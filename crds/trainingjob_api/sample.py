@@ -83,7 +83,7 @@ SAMPLE: dict[str, Any] = {
         "hangAfter": "30s",
         "drills": "allowed",
     },
-    "protection": {"nonFinite": "stop", "spikes": {"action": "stop", "sigma": 6.0, "window": 128}},
+    "protection": {"nonFinite": "stop", "spikes": {"action": "stop", "sigma": 6.0, "window": 128}, "maxRollbacks": 3},
     "evaluation": [
         {
             "name": "held-out",

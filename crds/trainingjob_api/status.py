@@ -1,8 +1,8 @@
 """The status of a TrainingJob: what the operator tells people, and what it must remember.
 
-`world`, `lineage`, `checkpoint`, `failingSaves`, `restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`,
-`drills`, `startTime`, `completionTime` and the conditions Succeeded and Failed are memory: the operator reads them
-back. All the rest is for people; nothing decides by it.
+`world`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `restarts`, `waiting`, `nodes`, `straggler`, `attempts`,
+`goodput`, `drills`, `startTime`, `completionTime` and the conditions Succeeded and Failed are memory: the operator
+reads them back. All the rest is for people; nothing decides by it.
 """
 
 from typing import Annotated, Literal
@@ -13,7 +13,7 @@ from trainingjob_api.base import BY_NAME, Open
 from trainingjob_api.drill import DrillId, DrillSeconds
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
 from trainingjob_api.live import Live
-from trainingjob_api.world import Span, Tier
+from trainingjob_api.world import Rollback, Span, Tier
 
 Text = Annotated[str, Field(max_length=1024)]
 Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
@@ -123,6 +123,14 @@ class FailingSaves(Open):
     since: Time = Field(description="When the first of them was heard of.")
     step: int = Field(description="The newest step that could not be saved.")
     message: Text = Field(default="", description="Why it could not, and on which host.")
+
+
+class RollbackStatus(Rollback):
+    """A rollback, and why."""
+
+    time: Time = Field(description="When training went back.")
+    reason: Annotated[str, Field(max_length=64)] = Field(description="What was bad, in one CamelCase word.")
+    message: Annotated[str, Field(max_length=256)] = Field(default="", description="What was bad, in words for people.")
 
 
 class Waiting(Open):
@@ -289,6 +297,9 @@ class TrainingJobStatus(Open):
     world: WorldStatus | None = Field(default=None, description="The committed world. Unset: none was formed yet.")
     lineage: tuple[Span, ...] = Field(
         default=(), max_length=128, description="Which generation trained which steps of the committed history."
+    )
+    rollbacks: tuple[RollbackStatus, ...] = Field(
+        default=(), max_length=50, description="How often training went back for a bad step, oldest first."
     )
     progress: ProgressStatus | None = Field(
         default=None, description="How far training has come, and how fast it goes."

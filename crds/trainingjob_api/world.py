@@ -134,12 +134,31 @@ class Span(Open):
     )
 
 
+class Rollback(Open):
+    """Training went back for a bad step: it goes on in a lineage of its own, without the samples that led there.
+
+    The first rollback opens lineage 1, whose checkpoints lie in `lineage-1`, and so on.
+    """
+
+    lineage: Annotated[int, Field(ge=1)] = Field(
+        description="Number of the history that it opened: `lineage-1` holds its checkpoints."
+    )
+    generation: Count = Field(
+        description="The world that came to the bad step. Of it, and of those before, only steps up to `parent` count."
+    )
+    step: Count = Field(description="Where training came to, before it went back: the bad one.")
+    parent: Count = Field(
+        description="The saved step that training goes on from; 0: from the start. The samples of the steps after it, "
+        "up to the bad one, are left out from then on."
+    )
+
+
 class World(Open):
     """The hosts that train together, what they were formed for, and which saved steps they may build on.
 
     `layout`, `remat`, `snapshots` and `live` hold for all its hosts, whatever their pods were made with: the program is
     one and the same on all of them, also where an operator of another version chose differently. Unset: as in the
-    RunConfig.
+    RunConfig. (A trainer that knows of no `rollbacks` knows no spec that asks for them, and refuses its RunConfig.)
     """
 
     generation: Annotated[int, Field(ge=1)]
@@ -152,6 +171,9 @@ class World(Open):
     committed: Count = Field(
         default=0,
         description="Newest step that is known to have been saved before. 0: none, so it may begin at step 1.",
+    )
+    rollbacks: tuple[Rollback, ...] = Field(
+        default=(), description="All that came before it, oldest first. The last one opened the world's lineage."
     )
     layout: Layout | None = Field(default=None, description="How its program lies over its devices.")
     remat: Remat | None = Field(default=None, description="What its program computes again.")

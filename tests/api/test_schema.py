@@ -199,6 +199,7 @@ MUTABLE = {
     "spec.elastic.shrinkAfter",
     "spec.evaluation[].everySteps",
     "spec.evaluation[].name",  # a name makes it another text, and the texts are compared by name
+    "spec.protection.maxRollbacks",
     "spec.slices.allowed",
     "spec.slices.allowed[]",
     "spec.slices.count",

@@ -4,6 +4,7 @@ import pytest
 
 from tests.builders import NAME, UID
 from tests.simulation import OperatorKilledError, Simulation
+from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status import Restarts
 from trainingjob_operator.core.names import base_jobset, slice_jobset
 from trainingjob_operator.shell.ports import ClusterUnavailableError
@@ -93,6 +94,35 @@ async def test_a_crash_is_counted_once_and_training_goes_on() -> None:
     assert sim.status.attempts[1].lost_steps == 2
     assert sim.status.goodput.seconds["lostSteps"] == 2.0
     assert [(span.first, span.last) for span in sim.status.lineage] == [(1, 8), (9, None)]
+
+
+async def test_training_goes_back_for_a_bad_step_and_on_in_a_lineage_of_its_own() -> None:
+    sim = Simulation(spec={"protection": {"nonFinite": "rollback"}})
+    await sim.run_until_step(11)
+
+    sim.crash_child("node-1-0", "loss or gradients were not finite", FailureReason.NON_FINITE)
+    await sim.run(120, until="Succeeded")
+
+    status = sim.status
+    assert status.phase == "Succeeded"
+    assert status.restarts == Restarts()
+    assert [(one.lineage, one.generation, one.step, one.parent) for one in status.rollbacks] == [(1, 1, 11, 8)]
+    assert [(a.first_step, a.last_step) for a in status.attempts] == [(0, 11), (8, 20)]
+    assert [(span.first, span.last) for span in status.lineage] == [(1, 8), (9, None)]
+
+
+async def test_an_operator_that_is_killed_before_a_rollback_is_announced_repeats_it() -> None:
+    sim = Simulation(spec={"protection": {"nonFinite": "rollback"}})
+    await sim.run_until_step(11)
+
+    sim.crash_child("node-1-0", "loss or gradients were not finite", FailureReason.NON_FINITE)
+    while not sim.status.rollbacks:
+        await sim.tick()
+    sim.restart_operator()
+    await sim.run(120, until="Succeeded")
+
+    assert [(one.step, one.parent) for one in sim.status.rollbacks] == [(11, 8)]
+    assert [(a.first_step, a.last_step) for a in sim.status.attempts] == [(0, 11), (8, 20)]
 
 
 async def test_a_hang_is_seen_in_time_and_the_host_named_that_keeps_the_others() -> None:

@@ -10,12 +10,13 @@ import pytest
 from tests.trainer.meeting import together
 from tests.trainer.tiny import UID, make_world
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.world import Span
+from trainingjob_api.world import Rollback, Span
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.history import belongs
 from trainingjob_trainer.integrity import Integrity, hash_files, list_files, write_integrity
 from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint
+from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.step import State
 from trainingjob_trainer.world import Peers
@@ -80,20 +81,38 @@ class Shelf:
     """A lineage's folder with made-up steps, and what is said about it."""
 
     def __init__(self, root: Path) -> None:
+        self.root = root
         self.folder = root / "lineage-0"
         self.folder.mkdir()
         self.log = root / "events"
         self._events = self.log.open("wb", buffering=0)
         self.events = Events(self._events.fileno())
 
-    def save(self, step: int, generation: int = 1, *, uid: str = UID, data: str = DATA, commit: bool = True) -> Path:
-        folder = self.folder / str(step)
+    def save(
+        self,
+        step: int,
+        generation: int = 1,
+        *,
+        uid: str = UID,
+        data: str = DATA,
+        commit: bool = True,
+        lineage: int = 0,
+    ) -> Path:
+        folder = self.root / f"lineage-{lineage}" / str(step)
         (folder / "array").mkdir(parents=True)
         (folder / "array/0").write_bytes(bytes([step]) * 100)
         (folder / "metadata").write_text("{}")
         if commit:
             files = hash_files(folder, list_files(folder))
-            integrity = Integrity(job_uid=uid, generation=generation, step=step, data=data, state=STATE, files=files)
+            integrity = Integrity(
+                job_uid=uid,
+                generation=generation,
+                step=step,
+                data=data,
+                state=STATE,
+                lineage=lineage,
+                files=files,
+            )
             write_integrity(folder, integrity)
         return folder
 
@@ -105,9 +124,10 @@ class Shelf:
         peers: Peers | None = None,
         memory: Memory | None = None,
         committed: int = 0,
+        rollbacks: tuple[Rollback, ...] = (),
     ) -> int | Key | None:
-        world = make_world(5, 1, lineage).model_copy(update={"committed": committed})
-        search = RestorePoint(self.folder, world, peers or Peers(0, 1), self.events, memory, takeover=takeover)
+        world = make_world(5, 1, lineage, rollbacks=rollbacks).model_copy(update={"committed": committed})
+        search = RestorePoint(self.root, world, peers or Peers(0, 1), self.events, memory, takeover=takeover)
         found = search.find(DATA, (STATE,))
         if isinstance(found, Recalled):
             return found.key
@@ -244,6 +264,9 @@ class Snapshots:
     @property
     def newest(self) -> Key | None:
         return self.keys[-1] if self.keys else None
+
+    def skipped(self, key: Key) -> Skipped:
+        return ()
 
     def load(self, key: Key) -> State | None:
         if key in self.damaged:

@@ -1,9 +1,13 @@
 """The sample order: each row once an epoch, in an order that only the seed decides."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from trainingjob_trainer.rows import permute, rows_of_slots, slots_of_step
+from trainingjob_trainer.rows import Skipped, permute, rows_of_slots, skip, slots_of_step
 
 SIZES = (1, 2, 3, 4, 5, 16, 17, 100, 257, 4096, 65537)
 
@@ -60,3 +64,40 @@ def test_a_slot_far_out_is_found_alone() -> None:
     slot = np.array([10**15 + 7])
 
     assert rows_of_slots(slot, 12_345, seed=9) == rows_of_slots(np.arange(slot[0] - 5, slot[0] + 1), 12_345, 9)[-1]
+
+
+@st.composite
+def gaps(draw: st.DrawFn) -> Skipped:
+    """Return ranges that are apart, anywhere."""
+    edges = draw(st.lists(st.integers(0, 300), unique=True, max_size=12).map(sorted))
+    return tuple(zip(edges[::2], edges[1::2], strict=False))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(gaps(), st.integers(1, 25))
+def test_each_slot_that_is_not_left_out_is_used_once_and_in_order(skipped: Skipped, batch: int) -> None:
+    num_steps = 400 // batch
+    slots = np.concatenate([slots_of_step(step, batch, skipped) for step in range(1, num_steps + 1)]).tolist()
+
+    left_out = {slot for first, end in skipped for slot in range(first, end)}
+    assert slots == [slot for slot in range(slots[-1] + 1) if slot not in left_out]
+    assert len(slots) == num_steps * batch
+
+
+rollbacks = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 10)), max_size=6)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(gaps(), rollbacks, st.integers(1, 8))
+def test_a_rollback_leaves_out_the_samples_since_its_parent_and_nothing_before_changes(
+    skipped: Skipped, story: list[tuple[int, int]], batch: int
+) -> None:
+    for parent, length in story:
+        before, skipped = skipped, skip(skipped, parent, parent + length, batch)
+
+        kept = [slots_of_step(step, batch, skipped).tolist() for step in range(1, parent + 1)]
+        assert kept == [slots_of_step(step, batch, before).tolist() for step in range(1, parent + 1)]
+        next_ones = [slots_of_step(parent + step, batch, skipped).tolist() for step in range(1, 6)]
+        assert next_ones == [slots_of_step(parent + length + step, batch, before).tolist() for step in range(1, 6)]
+        assert all(first < end for first, end in skipped)
+        assert all(one[1] < other[0] for one, other in pairwise(skipped))

@@ -17,7 +17,7 @@ from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
 from tests.trainer.training import spec_with
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
-from trainingjob_api.world import Layout, Span, World
+from trainingjob_api.world import Layout, Rollback, Span, World
 from trainingjob_operator.core.planner.snapshots import measure_snapshot
 from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.programs import Programs
@@ -252,6 +252,22 @@ def cut(path: Path, place: int) -> None:
 
 def remove(path: Path, _: int) -> None:
     path.unlink()
+
+
+def test_a_rollback_holds_for_what_is_in_memory_too(opened: Opened) -> None:
+    rollbacks, skipped = (Rollback(lineage=1, generation=1, step=8, parent=5),), ((20, 32),)
+    take(opened(WORLD), 5, 10)
+    second = opened(make_world(2, 1, (FIRST,), rollbacks=rollbacks))
+    assert recall(second).newest == (1, 5)
+    second.begin((1, 5), skipped)
+    second.take(10, make_state(describe(), 3))
+    second.wait()
+    history = (Span(generation=1, first=1, last=5), Span(generation=2, first=6))
+
+    found = recall(opened(make_world(3, 1, history, rollbacks=rollbacks)))
+
+    assert (found.newest, found.skipped((2, 10)), found.skipped((1, 5))) == ((2, 10), skipped, ())
+    assert recall(opened(make_world(3, 1, history))).newest == (1, 5)
 
 
 DAMAGES: dict[str, tuple[str, Callable[[Path, int], None], int]] = {

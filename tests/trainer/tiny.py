@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trainingjob_api.machine import AxisDegrees
-from trainingjob_api.world import JobIdentity, Layout, Member, RunConfig, Span, World
+from trainingjob_api.world import JobIdentity, Layout, Member, Rollback, RunConfig, Span, World
 
 UID = "0d4cf5e1-7d0e-4a51-9c0b-6f5ff0e5c3aa"
 
@@ -81,11 +81,24 @@ def free_port() -> int:
         return port
 
 
-def make_world(generation: int, num_hosts: int, lineage: tuple[Span, ...] = (), uid: str = UID) -> World:
+def make_world(
+    generation: int,
+    num_hosts: int,
+    lineage: tuple[Span, ...] = (),
+    uid: str = UID,
+    rollbacks: tuple[Rollback, ...] = (),
+) -> World:
     """Return a world of slices of one host each."""
     members = tuple(
         Member(process=host, slice=host, host=0, pod=f"pod-{host}", pod_uid=f"uid-{host}", address="127.0.0.1")
         for host in range(num_hosts)
     )
     coordinator = f"127.0.0.1:{free_port()}"
-    return World(generation=generation, job_uid=uid, coordinator=coordinator, members=members, lineage=lineage)
+    return World(
+        generation=generation,
+        job_uid=uid,
+        coordinator=coordinator,
+        members=members,
+        lineage=lineage,
+        rollbacks=rollbacks,
+    )

@@ -9,22 +9,23 @@ from jax.sharding import NamedSharding
 
 from trainingjob_api.world import Layout
 from trainingjob_trainer.index import Index
-from trainingjob_trainer.rows import rows_of_slots, slots_of_step
+from trainingjob_trainer.rows import Skipped, rows_of_slots, slots_of_step
 from trainingjob_trainer.step import Batch
 
 
 class Batches:
-    """Makes batches of one global size over one layout."""
+    """Makes batches of one global size over one layout. `skipped` are the samples that are left out."""
 
-    def __init__(self, layout: Layout, sharding: NamedSharding, global_batch_size: int) -> None:
+    def __init__(self, layout: Layout, sharding: NamedSharding, global_batch_size: int, skipped: Skipped = ()) -> None:
         self.shape = (layout.accumulation, layout.microbatches, layout.rows_per_microbatch)
         """Microsteps, microbatches of each, and rows of these."""
         self._sharding = sharding
         self._size = global_batch_size
+        self._skipped = skipped
 
     def train(self, index: Index, step: int, seed: int) -> Batch:
         """Return the batch of a step, counted from 1."""
-        rows = rows_of_slots(slots_of_step(step, self._size), index.num_rows, seed)
+        rows = rows_of_slots(slots_of_step(step, self._size, self._skipped), index.num_rows, seed)
         return self._lay_out(index, rows)
 
     def held_out(self, index: Index, number: int) -> Batch:

@@ -1,4 +1,4 @@
-"""Saving and restoring the state below `<uri>/lineage-0/<step>`.
+"""Saving and restoring the state below `<uri>/lineage-<n>/<step>`: each rollback opens a lineage of its own.
 
 Orbax writes in the background and moves the finished folder into place; then all hosts hash its files, process 0 writes
 `integrity.json`, and only then the step is announced. Which steps exist, which may be restored and which are deleted is
@@ -26,8 +26,17 @@ from trainingjob_api.world import RunConfig, Tier, World
 from trainingjob_trainer.commit import Committer, SaveFailedError
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import storage_error
+from trainingjob_trainer.history import find_skipped
 from trainingjob_trainer.integrity import Integrity, read_integrity
-from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint, delete_step, list_saved
+from trainingjob_trainer.restore_point import (
+    Memory,
+    Recalled,
+    RestorePoint,
+    delete_step,
+    lineage_folder,
+    list_saved,
+)
+from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.spikes import begin_like
 from trainingjob_trainer.step import Asked, State
@@ -35,7 +44,6 @@ from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
-LINEAGE = "lineage-0"
 RETRY_SECONDS = 60.0
 """How long after a save that failed the next one is due, if none is before."""
 INSIST_SECONDS = 10.0
@@ -47,7 +55,8 @@ class Checkpoints:
 
     def __init__(self, root: Path, config: RunConfig, world: World, peers: Peers, data: str, events: Events) -> None:
         self._root = root
-        self._folder = root / LINEAGE
+        self._folder = lineage_folder(root, len(world.rollbacks))
+        self._batch_size = config.spec.training.global_batch_size
         self._checkpoint = config.spec.checkpoint
         self._world = world
         self._peers = peers
@@ -57,6 +66,8 @@ class Checkpoints:
         self._newest = 0
         self._begun = time.monotonic()
         self._has_asked = False
+        self.skipped: Skipped = ()
+        """The samples that this world leaves out."""
         self.recalled: Key | None = None
         """The snapshot that was restored. None: none was, but a saved step, or nothing."""
         self._commit: threading.Thread | None = None
@@ -73,19 +84,25 @@ class Checkpoints:
             TrainingError: there are checkpoints, and none can be used.
         """
         takeover = self._checkpoint.takeover
-        search = RestorePoint(self._folder, self._world, self._peers, self._events, memory, takeover=takeover)
+        search = RestorePoint(self._root, self._world, self._peers, self._events, memory, takeover=takeover)
         try:
             found = search.find(self._data, tuple(hash_shapes(form) for form in _forms(state)))
         except OSError as error:
-            raise storage_error(error, f"reading {self._folder}", str(self._root)) from error
+            raise storage_error(error, f"reading {self._root}", str(self._root)) from error
         if found is None:
+            self.skipped = find_skipped(self._world, self._batch_size)
             return None
         if isinstance(found, Recalled):
             self.recalled = found.key
             self._newest = found.key[1]
+            self.skipped = find_skipped(self._world, self._batch_size, found.key[0], found.skipped)
             return found.state
-        self._restored = self._newest = int(found.name)
-        return self._load(found, state)
+        saved = read_integrity(found)
+        assert saved is not None  # noqa: S101  # it was chosen and verified by it
+        since = saved.generation if saved.job_uid == self._world.job_uid else 0
+        self.skipped = find_skipped(self._world, self._batch_size, since, saved.skipped)
+        self._restored = self._newest = saved.step
+        return self._load(found, saved, state)
 
     @property
     def tier(self) -> Tier:
@@ -97,8 +114,8 @@ class Checkpoints:
         """Return whether what was restored is a saved step too."""
         if self.recalled is None:
             return True
-        saved = read_integrity(self._folder / str(self._newest))
-        return saved is not None and (saved.generation, saved.step) == self.recalled
+        saved = (one.integrity for one in list_saved(self._root) if one.step == self._newest)
+        return any(one is not None and (one.generation, one.step) == self.recalled for one in saved)
 
     @property
     def newest(self) -> int:
@@ -169,10 +186,9 @@ class Checkpoints:
         if self._error:
             raise self._error
 
-    def _load(self, folder: Path, state: State) -> State:
+    def _load(self, folder: Path, saved: Integrity, state: State) -> State:
         """Return a saved state. Where it was saved before spikes were looked for, nothing was seen yet."""
-        saved = read_integrity(folder)
-        form = next(form for form in _forms(state) if saved is None or hash_shapes(form) == saved.state)
+        form = next(form for form in _forms(state) if hash_shapes(form) == saved.state)
         restored = State(**self._committer.orbax.restore(folder, args=ocp.args.StandardRestore(_written(form))))
         if state.window is None or restored.window is not None:
             return restored
@@ -185,6 +201,8 @@ class Checkpoints:
             step=step,
             data=self._data,
             state=state,
+            lineage=len(self._world.rollbacks),
+            skipped=self.skipped,
             files={},
         )
         try:
@@ -206,9 +224,13 @@ class Checkpoints:
 
     def _delete_old(self, step: int) -> None:
         try:
-            committed = [one.step for one in list_saved(self._folder) if one.integrity and one.step <= step]
-            for old in choose_deletions(committed, self._checkpoint.keep, self._restored):
-                delete_step(self._folder / str(old))
+            saved = [(one.folder, one.integrity) for one in list_saved(self._root) if one.integrity]
+            own = [record.generation for _, record in saved if record.job_uid == self._world.job_uid]
+            if max(own, default=0) > self._world.generation:
+                return  # a later world builds on what is here, and this one is cut off
+            committed = {record.step: folder for folder, record in saved if record.step <= step}
+            for old in choose_deletions(list(committed), self._checkpoint.keep, self._restored):
+                delete_step(committed[old])
         except OSError as error:  # it is tried again after the next save
             LOG.warning("an old step cannot be deleted error=%s", error)
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.snapshot_files import Key
 
 
@@ -17,16 +18,27 @@ class Holding:
 
     num_needed: int
     shards: Mapping[Key, frozenset[int]] = field(default_factory=dict)
+    skipped: Mapping[Key, Skipped] = field(default_factory=dict)
+    """The samples that a snapshot came about without, where there were any."""
 
     def dump(self) -> str:
         """Return it as text for the other processes."""
-        return json.dumps([self.num_needed, [[*key, sorted(held)] for key, held in self.shards.items()]])
+        kept = [[*key, sorted(held), self.skipped.get(key, ())] for key, held in self.shards.items()]
+        return json.dumps([self.num_needed, kept])
 
 
 def parse_holding(text: str) -> Holding:
-    """Return what another process dumped."""
+    """Return what a process dumped."""
     num_needed, snapshots = json.loads(text)
-    return Holding(num_needed, {(generation, step): frozenset(held) for generation, step, held in snapshots})
+    return Holding(
+        num_needed,
+        {(generation, step): frozenset(held) for generation, step, held, _ in snapshots},
+        {
+            (generation, step): tuple((first, end) for first, end in skipped)
+            for generation, step, _, skipped in snapshots
+            if skipped
+        },
+    )
 
 
 def choose_snapshot(

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from trainingjob_api.base import Strict
 from trainingjob_trainer.files import write_whole
+from trainingjob_trainer.rows import Skipped
 
 FILE = "integrity.json"
 
@@ -28,7 +29,7 @@ class Fingerprint(Strict):
 class Integrity(Strict):
     """What `integrity.json` says: who saved which step, hashes of the data's rows and of the state's shapes, the files.
 
-    File names are relative to the step's folder.
+    File names are relative to the step's folder. `skipped` are the samples that were left out.
     """
 
     job_uid: str
@@ -36,6 +37,8 @@ class Integrity(Strict):
     step: int
     data: str
     state: str
+    lineage: int = 0
+    skipped: Skipped = ()
     files: dict[str, Fingerprint]
 
 
@@ -55,7 +58,7 @@ def read_integrity(folder: Path) -> Integrity | None:  # None: the step was neve
 
 def write_integrity(folder: Path, integrity: Integrity) -> None:
     """Write the record; from now on the step is committed."""
-    write_whole(folder / FILE, integrity.model_dump_json(indent=1).encode())
+    write_whole(folder / FILE, integrity.model_dump_json(indent=1, exclude_defaults=True).encode())
 
 
 def list_files(folder: Path) -> list[str]:

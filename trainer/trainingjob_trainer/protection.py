@@ -14,15 +14,19 @@ MOST_SPIKES = 10
 """Spikes in a row after which they are none: the loss is another one now."""
 
 
+class BadStepError(TrainingError):
+    """A step after which training must not go on: all processes of the world come to it together."""
+
+
 def check_step(step: int, measures: Measures, protection: Protection) -> None:
     """Let training go on after a step.
 
     Raises:
-        TrainingError: the spec says that it must not, or it would not recover.
+        BadStepError: the spec says that it must not, or it would not recover.
     """
     in_a_row = int(measures.non_finite)
     if in_a_row >= _limit(protection.non_finite, MOST_NON_FINITE):
-        raise TrainingError(
+        raise BadStepError(
             FailureReason.NON_FINITE,
             f"loss or gradients were not finite {_tell(in_a_row, step)} Lower spec.optimizer.learningRate, lengthen "
             "spec.schedule.warmupSteps, or set spec.precision.compute to `float32`.",
@@ -33,7 +37,7 @@ def check_step(step: int, measures: Measures, protection: Protection) -> None:
         return
     in_a_row = int(measures.spikes)
     if in_a_row >= _limit(protection.spikes.action, MOST_SPIKES):
-        raise TrainingError(
+        raise BadStepError(
             FailureReason.LOSS_SPIKE,
             f"the loss ({float(measures.loss):.4g}) or the norm of the gradients ({float(measures.grad_norm):.4g}) was "
             f"more than {protection.spikes.sigma:g} standard deviations above those of the steps before "

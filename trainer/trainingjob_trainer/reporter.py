@@ -17,7 +17,7 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import storage_error
 from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.protection import check_step
-from trainingjob_trainer.rows import slots_of_step
+from trainingjob_trainer.rows import Skipped, slots_of_step
 from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.step import Asked, Measures
 from trainingjob_trainer.wire import Event, Start
@@ -35,7 +35,14 @@ class Reporter:
     """
 
     def __init__(
-        self, start: Start, events: Events, root: Path, *, restored: int, snapshots: Snapshots | None = None
+        self,
+        start: Start,
+        events: Events,
+        root: Path,
+        *,
+        restored: int,
+        snapshots: Snapshots | None = None,
+        skipped: Skipped = (),
     ) -> None:
         training = start.config.spec.training
         self._events = events
@@ -43,6 +50,7 @@ class Reporter:
         self._tokens = training.global_batch_size * training.sequence_length
         self._last = training.steps
         self._batch_size = training.global_batch_size
+        self._skipped = skipped
         self._protection = start.config.spec.protection
         self._newest: Progress | None = None
         self._evaluations: dict[str, float] = {}
@@ -125,7 +133,7 @@ class Reporter:
         return {"snapshot": self._snapshots.newest, "snapshot_seconds": self._snapshots.seconds}
 
     def _write(self, writer: MetricsWriter, progress: Progress) -> None:
-        slots = slots_of_step(progress.step, self._batch_size)
+        slots = slots_of_step(progress.step, self._batch_size, self._skipped)
         used = range(int(slots[0]), int(slots[-1]) + 1)
         writer.write_step(progress, used, last=progress.step == self._last)
 

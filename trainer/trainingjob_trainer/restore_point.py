@@ -17,14 +17,16 @@ from trainingjob_api.protocol import Damage, FailureReason
 from trainingjob_api.world import World
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.history import belongs
+from trainingjob_trainer.history import belongs, is_of_known_lineage
 from trainingjob_trainer.integrity import Integrity, find_damage, read_integrity, share
+from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.step import State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 
 VERIFY_SECONDS = 1800
+LINEAGE = "lineage-"
 FROM_MEMORY = "memory"
 """What is said in place of a step's name where the snapshot is newer."""
 
@@ -36,14 +38,16 @@ class Memory(Protocol):
     def newest(self) -> Key | None: ...  # noqa: D102  # None: no snapshot is whole
 
     def load(self, key: Key) -> State | None: ...  # noqa: D102  # None: it is damaged, and never offered again
+    def skipped(self, key: Key) -> Skipped: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
 class Recalled:
-    """A state that was found in the hosts' memory."""
+    """A state that was found in the hosts' memory, and the samples that it came about without."""
 
     key: Key
     state: State
+    skipped: Skipped = ()
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,21 @@ class Saved:
     damage: str = ""
 
 
-def list_saved(lineage: Path) -> list[Saved]:
-    """Return the steps in a lineage's folder, oldest first, finished or not."""
+def lineage_folder(root: Path, number: int) -> Path:
+    """Return where the steps of a lineage are saved."""
+    return root / f"{LINEAGE}{number}"
+
+
+def list_lineages(root: Path) -> list[Path]:
+    """Return the folders of all lineages that anything was saved in, oldest first."""
+    folders = (folder for folder in root.glob(f"{LINEAGE}*") if folder.name.removeprefix(LINEAGE).isdigit())
+    return sorted(folders, key=lambda folder: int(folder.name.removeprefix(LINEAGE)))
+
+
+def list_saved(root: Path) -> list[Saved]:
+    """Return the saved steps of all lineages, oldest first, finished or not."""
     saved = []
-    for folder in lineage.iterdir() if lineage.exists() else ():
+    for folder in (one for lineage in list_lineages(root) for one in lineage.iterdir()):
         if folder.name.isdigit():
             try:
                 saved.append(Saved(int(folder.name), folder, read_integrity(folder)))
@@ -79,12 +94,12 @@ def rank(saved: Iterable[Saved], world: World, *, takeover: bool) -> list[Saved]
 
 
 class RestorePoint:
-    """The search for the step to restore, made by all processes of a world together."""
+    """The search for the step to restore below `root`, made by all processes of a world together."""
 
     def __init__(
-        self, lineage: Path, world: World, peers: Peers, events: Events, memory: Memory | None = None, *, takeover: bool
+        self, root: Path, world: World, peers: Peers, events: Events, memory: Memory | None = None, *, takeover: bool
     ) -> None:
-        self._lineage = lineage
+        self._root = root
         self._memory = memory
         self._world = world
         self._peers = peers
@@ -114,29 +129,38 @@ class RestorePoint:
                     if self._peers.process == 0:
                         self._clear_after(snapshot[1])
                     self._peers.wait(f"recalled/{attempt}", VERIFY_SECONDS)
-                    return Recalled(snapshot, loaded)
+                    return Recalled(snapshot, loaded, self._memory.skipped(snapshot))
                 attempt += 1
                 continue
-            folder = self._lineage / choice
+            folder = self._root / choice
             texts = self._peers.exchange(f"verify/{attempt}", self._verify(folder), VERIFY_SECONDS)
             damage = next(filter(None, texts), "")
             if not damage:
                 if self._peers.process == 0:
-                    self._clear_after(int(choice))
+                    self._clear_after(int(folder.name))
                 self._peers.wait(f"verified/{attempt}", VERIFY_SECONDS)
                 return folder
             if self._peers.process == 0:
-                self._set_aside(int(choice), folder, damage)
+                self._set_aside(int(folder.name), folder, damage)
             attempt += 1
 
     def _choose(self, data: str, states: Collection[str], snapshot: Key | None) -> str:
-        """Return the name of the best step left, or `FROM_MEMORY`; empty: there is none, and none is missing."""
-        saved = list_saved(self._lineage)
+        """Return the best step's folder below the root, or `FROM_MEMORY`; empty: there is none, and none is missing."""
+        saved = list_saved(self._root)
         for one in saved:
             if one.damage:
                 self._set_aside(one.step, one.folder, one.damage)
         best = next(iter(rank(saved, self._world, takeover=self._takeover)), None)
         if best and best.integrity:
+            if not is_of_known_lineage(best.integrity, self._world):
+                raise TrainingError(
+                    FailureReason.STORAGE,
+                    f"step {best.step} is of lineage {best.integrity.lineage}, of which this world does not know: "
+                    "status.rollbacks of the job was lost, and with it which samples are left out. Give the folder to "
+                    "a new job with `checkpoint.takeover: true`: it goes on from there, without them.",
+                    path="spec.checkpoint.uri",
+                    value=self._root,
+                )
             if best.integrity.data != data:
                 raise TrainingError(
                     FailureReason.DATA,
@@ -155,7 +179,7 @@ class RestorePoint:
                     path="spec.model",
                 )
             if snapshot is None or snapshot < self._rate(best.integrity):
-                return best.folder.name
+                return best.folder.relative_to(self._root).as_posix()
         if snapshot is not None:
             return FROM_MEMORY
         self._refuse_scratch()
@@ -165,18 +189,19 @@ class RestorePoint:
     def _refuse_scratch(self) -> None:
         """Raise where a step was once saved: then something is missing, and to begin anew would hide it."""
         restored = max((span.first - 1 for span in self._world.lineage if span.tier == "durable"), default=0)
-        known = max(restored, self._world.committed)
+        parents = [rollback.parent for rollback in self._world.rollbacks[-1:]]
+        known = max(restored, self._world.committed, *parents)
         if not (self._damaged or known):
             return
         damage = "; ".join(f"step {one.step}: {one.message}" for one in self._damaged)
         missing = f", though step {known} was {'restored' if known == restored else 'saved'} before."
         raise TrainingError(
             FailureReason.STORAGE,
-            f"no saved step in {self._lineage} is whole, so there is nothing to go on from"
+            f"no saved step in {self._root} is whole, so there is nothing to go on from"
             + (f" ({damage})." if damage else missing)
             + " Bring the folder back from a copy, or start a new job from scratch in another folder.",
             path="spec.checkpoint.uri",
-            value=self._lineage.parent,
+            value=self._root,
         )
 
     def _rate(self, saved: Integrity) -> Key:
@@ -204,7 +229,7 @@ class RestorePoint:
 
     def _clear_after(self, step: int) -> None:
         """Delete later steps, which no history holds, and unfinished saves: training is about to write them anew."""
-        for folder in self._lineage.iterdir() if self._lineage.exists() else ():
+        for folder in (one for lineage in list_lineages(self._root) for one in lineage.iterdir()):
             if ".orbax-checkpoint-tmp" in folder.name or (folder.name.isdigit() and int(folder.name) > step):
                 delete_step(folder)
 

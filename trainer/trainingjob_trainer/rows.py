@@ -1,22 +1,41 @@
 """Which row of the text each slot of the sample order holds: a pure function, in constant time at any step.
 
-Slots are numbered from 0 over the whole life of the job; step s (from 1) takes the slots (s - 1) x G to s x G. An epoch
-is a permutation of all rows, keyed by the seed and the epoch's number. So no position needs to be saved, and no number
-of hosts changes the order.
+Slots are numbered from 0 over the whole life of the job; each step takes the next G of those that are not left out. An
+epoch is a permutation of all rows, keyed by the seed and the epoch's number. So no position needs to be saved, and no
+number of hosts changes the order. What a rollback leaves out is part of the history that a checkpoint carries.
 """
 
 import hashlib
 
 import numpy as np
 
+type Skipped = tuple[tuple[int, int], ...]
+"""Slots that are left out: from the first of each pair to before the second, ascending and apart."""
+
 NUM_ROUNDS = 6
 """Of the Feistel network: four make a pseudorandom permutation of good round functions, two more are margin."""
 
 
-def slots_of_step(step: int, global_batch_size: int) -> np.ndarray:
-    """Return the slots of a step [G], int64."""
-    first = (step - 1) * global_batch_size
-    return np.arange(first, first + global_batch_size, dtype=np.int64)
+def slots_of_step(step: int, global_batch_size: int, skipped: Skipped = ()) -> np.ndarray:
+    """Return the slots of a step [G], counted from 1, int64."""
+    start, left = (step - 1) * global_batch_size, global_batch_size
+    runs = []
+    for first, end in skipped:
+        count = min(max(first - start, 0), left)
+        runs.append(np.arange(start, start + count, dtype=np.int64))
+        start += count + end - first
+        left -= count
+    return np.concatenate([*runs, np.arange(start, start + left, dtype=np.int64)])
+
+
+def skip(skipped: Skipped, parent: int, step: int, global_batch_size: int) -> Skipped:
+    """Return what is left out when the steps after `parent`, up to `step`, are: what they left out stays so."""
+    first = int(slots_of_step(parent + 1, global_batch_size, skipped)[0])
+    end = int(slots_of_step(step, global_batch_size, skipped)[-1]) + 1
+    apart = [gap for gap in skipped if gap[1] < first or gap[0] > end]
+    touching = [gap for gap in skipped if gap not in apart]
+    whole = min([first, *(gap[0] for gap in touching)]), max([end, *(gap[1] for gap in touching)])
+    return tuple(sorted([*apart, whole]))
 
 
 def rows_of_slots(slots: np.ndarray, num_rows: int, seed: int) -> np.ndarray:

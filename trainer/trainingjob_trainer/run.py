@@ -16,6 +16,7 @@ from trainingjob_trainer.index import Index, prepare
 from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.preflight import check_world
 from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.recall import Recall
 from trainingjob_trainer.reporter import Reporter
 from trainingjob_trainer.snapshots import Snapshots
@@ -62,20 +63,26 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
 
     events.enter(Phase.COMPILING)
     state = state or steps.compile_init(programs)()
-    batches = Batches(layout, steps.rows, spec.training.global_batch_size)
+    batches = Batches(layout, steps.rows, spec.training.global_batch_size, checkpoints.skipped)
     train_step = steps.compile_train(programs, batches.shape)
     evaluator = Evaluator(spec, indexes.evaluations, steps, programs, batches)
     peers.wait("ready", READY_SECONDS)  # a first collective whose peers are 30 s late is an error
 
     events.send(Event(restored=checkpoints.newest, tier=checkpoints.tier))
-    snapshots.begin(checkpoints.recalled)
+    snapshots.begin(checkpoints.recalled, checkpoints.skipped)
+    restored, skipped = checkpoints.newest, checkpoints.skipped
     with (
-        Reporter(start, events, root, restored=checkpoints.newest, snapshots=snapshots) as reporter,
-        Neighbours(start, events, snapshots, restored=checkpoints.newest),
+        Reporter(start, events, root, restored=restored, snapshots=snapshots, skipped=skipped) as reporter,
+        Neighbours(start, events, snapshots, restored=restored),
     ):
-        phase = train(
-            state, train_step, steps, batches, indexes.train, evaluator, checkpoints, snapshots, reporter, leave
-        )
+        try:
+            phase = train(
+                state, train_step, steps, batches, indexes.train, evaluator, checkpoints, snapshots, reporter, leave
+            )
+        except BadStepError:
+            reporter.resume(Phase.SAVING)
+            checkpoints.wait()  # the next world goes on from what was saved before: all hosts tell of that first
+            raise
     events.enter(phase)
     peers.part(LEAVE_SECONDS)
 

@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from trainingjob_api.base import Strict
+from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.shards import Shard
 
 NUM_SLOTS = 3
@@ -46,6 +47,8 @@ class Header(Strict):
     step: int
     data: str
     state: str
+    lineage: int = 0
+    skipped: Skipped = ()
     pieces: dict[str, Piece]
 
     @property
@@ -107,7 +110,7 @@ class Slot:
 
     def write_header(self, header: Header) -> None:
         """Say what is in the file; from now on it is a snapshot."""
-        body = header.model_dump_json().encode()
+        body = header.model_dump_json(exclude_defaults=True).encode()
         fresh = self._header.with_suffix(".new")
         fresh.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         fresh.replace(self._header)

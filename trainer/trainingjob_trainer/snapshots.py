@@ -19,7 +19,8 @@ import numpy as np
 
 from trainingjob_api.world import World
 from trainingjob_trainer.checkpoints import hash_shapes
-from trainingjob_trainer.history import belongs
+from trainingjob_trainer.history import belongs, is_of_known_lineage
+from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.shards import Shard, Shards
 from trainingjob_trainer.snapshot_files import NUM_SLOTS, Header, Key, Piece, Slot, place
 from trainingjob_trainer.step import State
@@ -51,6 +52,7 @@ class Snapshots:
         self._writer = ThreadPoolExecutor(1, "snapshot-write")
         self._room: Future[Room | None] | None = None
         self._restored: Key | None = None
+        self._skipped: Skipped = ()
         self._is_short = False
         self._blocked: list[float] = []
         self.newest = 0
@@ -71,13 +73,18 @@ class Snapshots:
                 header
                 and (header.data, header.state) == (self._data, self._state)
                 and belongs(header, self._world, takeover=False)
+                and is_of_known_lineage(header, self._world)
             ):
                 kept[header.key] = slot, header
         return kept
 
-    def begin(self, restored: Key | None) -> None:
-        """Make room for the first snapshot, in the background; the one that was restored stays."""
+    def begin(self, restored: Key | None, skipped: Skipped = ()) -> None:
+        """Make room for the first snapshot, in the background; the one that was restored stays.
+
+        `skipped` are the samples that the world leaves out.
+        """
         self._restored = restored
+        self._skipped = skipped
         if self._every:
             self._room = self._writer.submit(self._make_room)
 
@@ -131,6 +138,8 @@ class Snapshots:
             step=step,
             data=self._data,
             state=self._state,
+            lineage=len(self._world.rollbacks),
+            skipped=self._skipped,
             pieces=pieces,
         )
         try:

@@ -11,6 +11,7 @@ from trainingjob_api.world import Tier
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.core.running.drills import STATES
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.rollbacks import describe_rollback
 from trainingjob_operator.core.running.stragglers import describe as describe_straggler
 from trainingjob_operator.core.running.times import parse_time, seconds_between
 from trainingjob_operator.core.units import percent, plural, short, span
@@ -45,6 +46,7 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
         lines.append(f"saves have failed for {age}, the last one of step {step:,}: {why}")
     if status.straggler:
         lines.append(describe_straggler(status.straggler))
+    lines += [describe_rollback(one) for one in status.rollbacks[-1:]]
     drills = describe_drills(status.drills)
     return [*lines, *describe_attempts(status.attempts), *drills, *describe_goodput(status.goodput)]
 

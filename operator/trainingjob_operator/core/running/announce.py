@@ -21,6 +21,7 @@ from trainingjob_operator.core.running.drills import Order, describe_drill, make
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.rollbacks import describe_rollback
 from trainingjob_operator.core.running.saves import describe_failing
 from trainingjob_operator.core.running.stragglers import describe
 
@@ -80,6 +81,10 @@ def list_happenings(
         Happening(Reason.BAD_NODE, describe_bad_node(plan, seen, one), warning=True)
         for one in written.nodes
         if one.faults >= ENOUGH and one.faults > known.get(one.node, 0)
+    ]
+    happenings += [
+        Happening(Reason.ROLLED_BACK, describe_rollback(one), warning=True)
+        for one in written.rollbacks[len(seen.status.rollbacks) :]
     ]
     match decision:
         case Claim(world, why):

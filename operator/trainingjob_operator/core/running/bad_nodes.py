@@ -36,6 +36,7 @@ NOT_BY_A_NODE = frozenset(
         FailureReason.STORAGE,
         FailureReason.OUT_OF_MEMORY,
         FailureReason.NON_FINITE,
+        FailureReason.LOSS_SPIKE,
         FailureReason.NETWORK,
         Reason.POD_DELETED,
     }

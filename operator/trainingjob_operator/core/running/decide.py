@@ -44,6 +44,7 @@ from trainingjob_operator.core.running.notices import find_going, stay_clear
 from trainingjob_operator.core.running.observe import Observed, Slice
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.restarts import count_restarts, hold_back
+from trainingjob_operator.core.running.rollbacks import follow_rollbacks, pardon
 from trainingjob_operator.core.running.saves import describe_end, follow_failing, is_too_long, waits_to_save
 from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.running.standing import place_all
@@ -81,6 +82,7 @@ def _respond(plan: Plan, seen: Observed, health: Health | None, now: datetime) -
         case IsDone():
             return Succeed()
         case Broke(end):
+            end = pardon(plan, end)
             return find_verdict(plan, seen, end) or _form_next(plan, seen, end, now)
         case HasLeft():
             return _form_next(plan, seen, None, now)
@@ -138,7 +140,7 @@ def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
     if len(chosen) < largest and waited < (COMING_SECONDS if is_more_coming else SETTLE_SECONDS):
         words = f"{len(chosen)} of {plural(largest, 'slice')} can start; waiting a little for more"
         return Wait(Reason.SETTLING, words)
-    return Claim(form_world(plan, seen, chosen), f"{plural(len(chosen), 'slice')} ready")
+    return Claim(form_world(plan, seen, chosen, seen.status.rollbacks), f"{plural(len(chosen), 'slice')} ready")
 
 
 def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> Decision:
@@ -157,7 +159,8 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
     hold = hold_back(seen, count_restarts(seen, end, now), now)
     if hold := hold or hold_for_repair(plan, begin_waiting(plan, seen, end, now), len(chosen), now):
         return EndWorld(end, hold.reason, hold.message)
-    return Claim(form_world(plan, seen, chosen), end.cause.message, end)
+    rollbacks = follow_rollbacks(plan, seen, end, now)
+    return Claim(form_world(plan, seen, chosen, rollbacks), end.cause.message, end)
 
 
 def _keep_on(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:

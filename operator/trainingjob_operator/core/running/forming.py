@@ -6,7 +6,7 @@ Slices of the world before are kept where they can be, so that what they hold in
 from collections.abc import Sequence
 
 from trainingjob_api.live import live_of
-from trainingjob_api.world import Member, World
+from trainingjob_api.world import Member, Rollback, World
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running import lineage
 from trainingjob_operator.core.running.observe import Observed, Slice
@@ -20,7 +20,7 @@ def choose_slices(plan: Plan, healthy: Sequence[Slice], keep: Sequence[int] = ()
     return tuple(sorted(preferred[: size or 0], key=lambda one: one.number))
 
 
-def form_world(plan: Plan, seen: Observed, slices: Sequence[Slice]) -> World:
+def form_world(plan: Plan, seen: Observed, slices: Sequence[Slice], rollbacks: Sequence[Rollback]) -> World:
     """Return the next world over slices whose hosts have all reported."""
     hosts = [host for one in slices for host in one.hosts]
     seated = [(host, host.pod, host.news.report) for host in hosts if host.pod and host.news]
@@ -44,6 +44,7 @@ def form_world(plan: Plan, seen: Observed, slices: Sequence[Slice]) -> World:
         coordinator=f"[{leader.address}]:{report.port}" if ":" in leader.address else f"{leader.address}:{report.port}",
         members=members,
         lineage=lineage.before(seen.lineage, generation),
+        rollbacks=tuple(rollbacks),
         committed=find_committed(seen),
         layout=plan.layout(len(slices)),
         remat=plan.spec.memory.remat,

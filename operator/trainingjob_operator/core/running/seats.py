@@ -71,6 +71,7 @@ def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) 
         coordinator=written.coordinator,
         members=tuple(members),
         lineage=lineage.before(status.lineage, written.generation),
+        rollbacks=tuple(one for one in status.rollbacks if one.generation < written.generation),
         committed=status.checkpoint.step if status.checkpoint else 0,
         live=written.live,
     )

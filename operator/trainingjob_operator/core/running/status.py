@@ -23,6 +23,7 @@ from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.progress import find_checkpoint, find_progress
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.restarts import count_restarts
+from trainingjob_operator.core.running.rollbacks import follow_rollbacks
 from trainingjob_operator.core.running.saves import follow_failing
 from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.running.situation import Situation, Stage, describe_situation
@@ -71,6 +72,7 @@ def next_status(
             "plan": describe_plan(plan),
             "world": _world(decision.world, decision.why, now) if isinstance(decision, Claim) else old.world,
             "lineage": seen.lineage,
+            "rollbacks": follow_rollbacks(plan, seen, end, now),
             "progress": find_progress(plan, seen),
             "checkpoint": find_checkpoint(seen, now),
             # The last end of a failed job is followed by no restart.

@@ -13,6 +13,7 @@ from trainingjob_operator.core.running.health import End, describe_failure
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.restarts import failures_in_a_row
+from trainingjob_operator.core.running.rollbacks import find_exhaustion, goes_back
 from trainingjob_operator.core.units import plural
 
 OF_MACHINES = frozenset({FailureReason.ACCELERATOR, FailureReason.NETWORK})
@@ -25,6 +26,8 @@ def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: 
     cause = end.cause
     if end.fatal:
         return Fail(cause.reason, f"{where(cause)}: {cause.message}", end)
+    if goes_back(plan, cause):
+        return find_exhaustion(plan, seen, end)
     if not end.counted:
         return None
     if twin := _find_twin(seen, cause):

@@ -35,6 +35,7 @@ UNITS: dict[str, str] = {
     "checkpoint.keep.everySteps": "optimizer steps",
     "protection.spikes.sigma": "standard deviations",
     "protection.spikes.window": "optimizer steps",
+    "protection.maxRollbacks": "rollbacks",
     "elastic.maxRestarts": "failures",
     "elastic.maxRestartsWithoutCommit": "failures",
     "evaluation.everySteps": "optimizer steps",

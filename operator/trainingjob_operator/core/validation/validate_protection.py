@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
+from trainingjob_api.protection import Protection
 from trainingjob_operator.core.validation.rule import Rule
 
 
@@ -15,4 +16,16 @@ def warn_of_long_window(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.protection.spikes.window", spikes.window, message, (str(max(steps // 2, 2)),))
 
 
-WARNINGS = (Rule(("protection.spikes", "training.steps"), warn_of_long_window),)
+def warn_of_idle_rollbacks(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Only a job that goes back for bad steps can do so too often."""
+    protection, default = spec.protection, Protection().max_rollbacks
+    actions = (protection.non_finite, protection.spikes and protection.spikes.action)
+    if "rollback" not in actions and protection.max_rollbacks != default:
+        message = f"{protection.max_rollbacks} has no effect: nothing in spec.protection is to `rollback`."
+        yield Problem("spec.protection.maxRollbacks", protection.max_rollbacks, message, (str(default),))
+
+
+WARNINGS = (
+    Rule(("protection.spikes", "training.steps"), warn_of_long_window),
+    Rule(("protection.nonFinite", "protection.spikes", "protection.maxRollbacks"), warn_of_idle_rollbacks),
+)

@@ -1,0 +1,230 @@
+"""Going back: training after it is that of a job which never saw the samples that are left out."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.crew import Crew
+from tests.trainer.test_checkpoints import describe, make_state
+from tests.trainer.test_child import FIRST, MANY, make
+from tests.trainer.tiny import make_config, make_spec, make_world
+from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, spec_with
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import Rollback, Span
+from trainingjob_trainer.batches import Batches
+from trainingjob_trainer.checkpoints import Checkpoints
+from trainingjob_trainer.events import Events
+from trainingjob_trainer.history import find_skipped
+from trainingjob_trainer.integrity import read_integrity
+from trainingjob_trainer.rows import Skipped
+from trainingjob_trainer.snapshot_files import Key
+from trainingjob_trainer.step import State
+from trainingjob_trainer.world import Peers
+
+PARENT, BAD = 2, 4
+"""Of a rollback: the step that training went back to, and the bad one."""
+EVERY = 2
+"""Steps between two saves."""
+BACK = (Rollback(lineage=1, generation=1, step=BAD, parent=PARENT),)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "shared/checkpoints"
+
+
+def leave_out(run: Run, skipped: tuple[tuple[int, int], ...]) -> Run:
+    run.batches = Batches(ONE, run.steps.rows, BATCH, skipped)
+    return run
+
+
+def test_training_after_a_rollback_is_that_of_a_run_without_the_samples_from_the_start(tmp_path: Path) -> None:
+    config = make_config(make_spec(tmp_path, tmp_path, training__globalBatchSize=BATCH))
+    run = Run(spec_with(), ONE)
+    with (tmp_path / "events").open("wb", buffering=0) as file:
+        first, second = (
+            Checkpoints(tmp_path, config, world, Peers(0, 1), "index", Events(file.fileno()))
+            for world in (make_world(1, 1), make_world(2, 1, (FIRST,), rollbacks=BACK))
+        )
+        for _ in run.train(BAD):
+            if int(run.state.step) in (PARENT, PARENT + 1):
+                first.save(int(run.state.step), run.state)
+                first.wait()
+        restored = second.restore(run.steps.state)
+        assert restored is not None
+        run.state = restored
+        losses = [float(measures.loss) for measures in leave_out(run, second.skipped).train(NUM_STEPS - PARENT)]
+        second.save(NUM_STEPS, run.state)
+        second.wait()
+
+    want = leave_out(Run(spec_with(), ONE), ((PARENT * BATCH, BAD * BATCH),))
+    assert losses == [float(measures.loss) for measures in want.train()][PARENT:]
+    assert all((flat(run.state)[path] == leaf).all() for path, leaf in flat(want.state).items())
+    assert sorted(path.name for path in (tmp_path / "lineage-0").iterdir()) == [str(PARENT)]
+    saved = read_integrity(tmp_path / f"lineage-1/{NUM_STEPS}")
+    assert saved is not None
+    assert (saved.lineage, saved.skipped) == (1, ((PARENT * BATCH, BAD * BATCH),))
+
+
+AGAIN = (*BACK, Rollback(lineage=2, generation=3, step=5, parent=PARENT))
+OWN = ((16, 32),)
+
+
+@pytest.mark.parametrize(
+    ("rollbacks", "since", "skipped", "want"),
+    {
+        "from scratch": (BACK, 0, (), OWN),
+        "a step of before the rollback": (BACK, 1, (), OWN),
+        "a step of after it": (BACK, 2, OWN, OWN),
+        "a step between two": (AGAIN, 2, OWN, ((16, 56),)),
+        "a step before both": (AGAIN, 1, (), ((16, 56),)),
+        "a step after both": (AGAIN, 4, ((16, 56),), ((16, 56),)),
+        "what another job left out": ((), 0, ((0, 8),), ((0, 8),)),
+        "what another job left out, and a rollback of one's own": (BACK, 0, ((0, 8),), ((0, 8), (24, 40))),
+    }.values(),
+)
+def test_what_is_left_out(
+    rollbacks: tuple[Rollback, ...],
+    since: int,
+    skipped: tuple[tuple[int, int], ...],
+    want: tuple[tuple[int, int], ...],
+) -> None:
+    assert find_skipped(make_world(5, 1, rollbacks=rollbacks), BATCH, since, skipped) == want
+
+
+class Remembered:
+    """A snapshot of a world before the rollback, or after it."""
+
+    def __init__(self, state: State, key: Key, skipped: Skipped) -> None:
+        self.newest, self._state, self._skipped = key, state, skipped
+
+    def load(self, key: Key) -> State:
+        return self._state
+
+    def skipped(self, key: Key) -> Skipped:
+        return self._skipped
+
+
+@pytest.mark.parametrize(("key", "skipped"), [((1, PARENT), ()), ((2, PARENT + 1), OWN)])
+def test_what_goes_on_from_memory_leaves_out_the_same(tmp_path: Path, key: Key, skipped: Skipped) -> None:
+    config = make_config(make_spec(tmp_path, tmp_path, training__globalBatchSize=BATCH))
+    state = make_state((1, 1))
+    with (tmp_path / "events").open("wb", buffering=0) as file:
+        world = make_world(3, 1, (FIRST,), rollbacks=BACK)
+        checkpoints = Checkpoints(tmp_path, config, world, Peers(0, 1), "index", Events(file.fileno()))
+        assert checkpoints.restore(describe(state), Remembered(state, key, skipped)) is state
+
+    assert (checkpoints.newest, checkpoints.skipped) == (key[1], OWN)
+
+
+def test_another_job_goes_on_without_the_samples_that_the_first_one_left_out(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path, tmp_path, training__globalBatchSize=BATCH, checkpoint__takeover=True)
+    state = make_state((1, 1))
+    with (tmp_path / "events").open("wb", buffering=0) as file:
+        first, second, third = (
+            Checkpoints(tmp_path, make_config(spec, uid=world.job_uid), world, Peers(0, 1), "i", Events(file.fileno()))
+            for world in (
+                make_world(2, 1, (Span(generation=1, first=1),), uid="other", rollbacks=BACK),
+                make_world(1, 1),
+                make_world(2, 1, (Span(generation=1, first=8),)),
+            )
+        )
+        first.skipped = OWN
+        first.save(7, state)
+        first.wait()
+        assert second.restore(describe(state)) is not None
+        second.save(9, state)
+        second.wait()
+        assert third.restore(describe(state)) is not None
+
+    assert [one.skipped for one in (second, third)] == [OWN, OWN]
+    assert third.newest == 9
+    assert sorted(path.name for path in (tmp_path / "lineage-0").iterdir()) == ["9"]
+
+
+def test_old_steps_of_all_lineages_are_deleted_and_the_parent_stays(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path, tmp_path, checkpoint__keep__last=1)
+    state = make_state((1, 1))
+    with (tmp_path / "events").open("wb", buffering=0) as file:
+        first, second = (
+            Checkpoints(tmp_path, make_config(spec), world, Peers(0, 1), "index", Events(file.fileno()))
+            for world in (make_world(1, 1), make_world(2, 1, (FIRST,), rollbacks=BACK))
+        )
+        first.save(PARENT, state)
+        first.wait()
+        second.restore(describe(state))
+        for step in (4, 6):
+            second.save(step, state)
+            second.wait()
+
+    folders = {path.parent.name: path.name for path in tmp_path.glob("lineage-*/*")}
+    assert folders == {"lineage-0": str(PARENT), "lineage-1": "6"}
+
+
+def test_a_world_that_is_cut_off_deletes_nothing_that_a_later_one_builds_on(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path, tmp_path, checkpoint__keep__last=1)
+    state = make_state((1, 1))
+    with (tmp_path / "events").open("wb", buffering=0) as file:
+        first, second = (
+            Checkpoints(tmp_path, make_config(spec), world, Peers(0, 1), "index", Events(file.fileno()))
+            for world in (make_world(1, 1), make_world(2, 1, (FIRST,), rollbacks=BACK))
+        )
+        first.save(PARENT, state)
+        first.wait()
+        second.restore(describe(state))
+        second.save(4, state)
+        second.wait()
+        first.save(6, state)
+        first.wait()
+
+    kept = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("lineage-*/*"))
+    assert kept == [f"lineage-0/{PARENT}", "lineage-0/6", "lineage-1/4"]
+
+
+@pytest.mark.slow
+def test_a_world_goes_back_and_on_in_a_lineage_of_its_own(crew: Crew, root: Path, text: Path, programs: Path) -> None:
+    config = make(root, text, training__steps=MANY)
+    (first,) = crew.start(config, make_world(1, 1), programs)
+    crew.prepare(1)
+    first.wait(lambda event: event.committed == 6)
+    first.kill()
+
+    rollbacks = (Rollback(lineage=1, generation=1, step=7, parent=4),)
+    (second,) = crew.start(config, make_world(2, 1, (FIRST,), rollbacks=rollbacks), programs)
+    second.wait(lambda event: event.committed == 8)
+    second.kill()
+
+    assert second.restored == 4
+    assert (root / "lineage-0/4").exists()
+    assert not (root / "lineage-0/6").exists()
+    assert (root / "lineage-1/8/integrity.json").exists()
+    before, after = read_slots(root, 1), read_slots(root, 2)
+    assert before[7] == range(24, 28)
+    assert [after[step] for step in (5, 6)] == [range(28, 32), range(32, 36)]
+
+
+def read_slots(root: Path, generation: int) -> dict[int, range]:
+    lines = map(json.loads, (root / "metrics/metrics.jsonl").read_text().splitlines())
+    return {
+        line["step"]: range(line["first_slot"], line["last_slot"] + 1)
+        for line in lines
+        if line["generation"] == generation and "loss" in line
+    }
+
+
+@pytest.mark.slow
+def test_a_job_that_is_to_go_back_ends_its_world_at_the_first_bad_step(crew: Crew, root: Path, text: Path) -> None:
+    changes = {
+        "optimizer": {"learningRate": 10.0, "clipNorm": 0, "weightDecay": 10},
+        "protection__nonFinite": "rollback",
+    }
+
+    (trainer,) = crew.start(make(root, text, training__steps=MANY, **changes), make_world(1, 1))
+
+    assert trainer.wait_for_end() == 1
+    assert trainer.failure is not None
+    assert (trainer.failure.reason, trainer.failure.fatal) == (FailureReason.NON_FINITE, False)
+    assert trainer.failure.step == max(event.progress.step for event in trainer.events if event.progress)
+    assert trainer.failure.step > EVERY
+    assert trainer.committed == list(range(EVERY, trainer.failure.step, EVERY))
