@@ -106,6 +106,7 @@ _DATA = _fixed("the order of the data that was trained on depends on it.", _BEGI
 _STORAGE = _fixed(
     "the job owns its folder.", "Create another job: with `checkpoint.takeover: true` it owns a folder of old."
 )
+_ORIGIN = _fixed("the job has begun with what it says.", _BEGIN)
 _PODS = _fixed("the pods were made with it.", _GO_ON)
 _SAME_TEXTS = {
     "rule": "self.map(one, one.name) == oldSelf.map(one, one.name)",
@@ -125,9 +126,13 @@ SPEC_RULES: Rules = {
     ("schedule",): (_COURSE,),
     ("precision",): (_MODEL,),
     ("memory",): (_WORLD,),
-    ("checkpoint",): (_at(".snapshots", "has(self.snapshots) == has(oldSelf.snapshots)", _PODS["message"]),),
+    ("checkpoint",): (
+        _at(".snapshots", "has(self.snapshots) == has(oldSelf.snapshots)", _PODS["message"]),
+        _at(".initializeFrom", "has(self.initializeFrom) == has(oldSelf.initializeFrom)", _ORIGIN["message"]),
+    ),
     ("checkpoint", "uri"): (_STORAGE,),
     ("checkpoint", "snapshots"): (_PODS,),
+    ("checkpoint", "initializeFrom"): (_ORIGIN,),
     ("checkpoint", "takeover"): (_STORAGE,),
     ("elastic", "silenceAfter"): (_PODS,),
     ("elastic", "drills"): (_PODS,),

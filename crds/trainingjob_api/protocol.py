@@ -163,6 +163,9 @@ class HostReport(Open):
     progress: Progress | None = None
     restored: Count | None = None
     tier: Tier = "durable"
+    inherited: Annotated[str, Field(max_length=MAX_MESSAGE)] = Field(
+        default="", description="Whose parameters it began with, in words, where it began from scratch with another's."
+    )
     committed: Count | None = None
     failed_save: FailedSave | None = Field(
         default=None, description="The newest save, where it failed. Unset: it did not, or there was none."

@@ -52,6 +52,17 @@ class Snapshots(Strict):
     )
 
 
+class InitializeFrom(Strict):
+    """The parameters that another job saved, for a job that has nothing of its own yet."""
+
+    uri: AbsolutePath = Field(
+        description="The folder that was `checkpoint.uri` of the job that saved them. It is only read."
+    )
+    step: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        default=None, description="The saved step to take. Unset: the newest one that proves whole."
+    )
+
+
 class Checkpoint(Strict):
     """Where the state of training lives. All hosts must see the same files there."""
 
@@ -68,6 +79,11 @@ class Checkpoint(Strict):
     snapshots: Snapshots | None = Field(
         default=None,
         description="Snapshots in the memory of the hosts, which a smaller world goes on from. Unset: none are taken.",
+    )
+    initialize_from: InitializeFrom | None = Field(
+        default=None,
+        description="Begin with the parameters of another job; the optimizer, the data and the steps begin anew. Once "
+        "this job has saved a step, that one counts. Unset: begin with random ones.",
     )
     takeover: bool = Field(
         default=False,

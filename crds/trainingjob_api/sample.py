@@ -70,6 +70,7 @@ SAMPLE: dict[str, Any] = {
         "keep": {"last": 3, "everySteps": 1000},
         "failAfter": "1h",
         "snapshots": {"everySteps": 10},
+        "initializeFrom": {"uri": "/shared/base", "step": 5000},
         "takeover": False,
     },
     "elastic": {

@@ -133,7 +133,7 @@ class RestorePoint:
                 attempt += 1
                 continue
             folder = self._root / choice
-            texts = self._peers.exchange(f"verify/{attempt}", self._verify(folder), VERIFY_SECONDS)
+            texts = self._peers.exchange(f"verify/{attempt}", verify(folder, self._peers), VERIFY_SECONDS)
             damage = next(filter(None, texts), "")
             if not damage:
                 if self._peers.process == 0:
@@ -208,17 +208,6 @@ class RestorePoint:
         """Return by which a step is newer than a snapshot; another job's is older than all of our own."""
         return (saved.generation if saved.job_uid == self._world.job_uid else 0), saved.step
 
-    def _verify(self, folder: Path) -> str:
-        """Return what is wrong with this process's share of a step's files; empty: nothing."""
-        try:
-            integrity = read_integrity(folder)
-        except ValueError as error:
-            return str(error)
-        if integrity is None:
-            return "integrity.json is not there on every host: is the folder on storage that all hosts share?"
-        names = share(sorted(integrity.files), self._peers.process, self._peers.num_processes)
-        return find_damage(folder, {name: integrity.files[name] for name in names})
-
     def _set_aside(self, step: int, folder: Path, message: str) -> None:
         damage = Damage(step=step, message=message)
         self._damaged.append(damage)
@@ -232,6 +221,18 @@ class RestorePoint:
         for folder in (one for lineage in list_lineages(self._root) for one in lineage.iterdir()):
             if ".orbax-checkpoint-tmp" in folder.name or (folder.name.isdigit() and int(folder.name) > step):
                 delete_step(folder)
+
+
+def verify(folder: Path, peers: Peers) -> str:
+    """Return what is wrong with this process's share of a step's files; empty: nothing."""
+    try:
+        integrity = read_integrity(folder)
+    except ValueError as error:
+        return str(error)
+    if integrity is None:
+        return "integrity.json is not there on every host: is the folder on storage that all hosts share?"
+    names = share(sorted(integrity.files), peers.process, peers.num_processes)
+    return find_damage(folder, {name: integrity.files[name] for name in names})
 
 
 def delete_step(folder: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 
 from trainingjob_api.protocol import Phase
+from trainingjob_api.running import InitializeFrom
 from trainingjob_trainer import owner
 from trainingjob_trainer.ahead.neighbours import Neighbours
 from trainingjob_trainer.batches import Batches
@@ -13,6 +14,7 @@ from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.evaluate import Evaluator
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.index import Index, prepare
+from trainingjob_trainer.inherit import inherit
 from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.preflight import check_world
 from trainingjob_trainer.programs import Programs
@@ -22,7 +24,7 @@ from trainingjob_trainer.reporter import Reporter
 from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.step import Asked, Measures, State, Steps, TrainStep
 from trainingjob_trainer.wire import Event, Start
-from trainingjob_trainer.world import configure, connect
+from trainingjob_trainer.world import Peers, configure, connect
 
 READY_SECONDS = 1800
 """How long the first process to be ready waits for the last: each restores and compiles at its own pace."""
@@ -62,7 +64,7 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
     state = checkpoints.restore(steps.state, Recall(snapshots, steps.state, programs, peers) if every else None)
 
     events.enter(Phase.COMPILING)
-    state = state or steps.compile_init(programs)()
+    state = state or _begin(spec.checkpoint.initialize_from, steps, programs, peers, events)
     batches = Batches(layout, steps.rows, spec.training.global_batch_size, checkpoints.skipped)
     train_step = steps.compile_train(programs, batches.shape)
     evaluator = Evaluator(spec, indexes.evaluations, steps, programs, batches)
@@ -85,6 +87,18 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
             raise
     events.enter(phase)
     peers.part(LEAVE_SECONDS)
+
+
+def _begin(source: InitializeFrom | None, steps: Steps, programs: Programs, peers: Peers, events: Events) -> State:
+    """Return the state before the first step."""
+    state = steps.compile_init(programs)()
+    if source is None:
+        return state
+    for random in jax.tree.leaves(state.params):  # both may not fit
+        random.delete()
+    inherited = inherit(source, steps.state.params, peers)
+    events.send(Event(inherited=inherited.source))
+    return state._replace(params=inherited.params)
 
 
 def train(

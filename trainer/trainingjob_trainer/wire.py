@@ -40,8 +40,9 @@ class Event(Strict):
 
     `ready` comes once, before `Start`. `entered` names what the child is about to enter as all other processes do: a
     step, an evaluation, a meeting. `restored` is the step that training goes on from (0: from scratch), `tier` what
-    held it, `committed` a step whose files are saved and hashed, `failed_save` one that could not be saved. After
-    `phase` LEFT or DONE, or after `failure`, the child ends by itself.
+    held it, `inherited` whose parameters a start from scratch has, in words, `committed` a step whose files are saved
+    and hashed, `failed_save` one that could not be saved. After `phase` LEFT or DONE, or after `failure`, the child
+    ends by itself.
     """
 
     ready: bool = False
@@ -50,6 +51,7 @@ class Event(Strict):
     progress: Progress | None = None
     restored: int | None = None
     tier: Tier = "durable"
+    inherited: str = ""
     committed: int | None = None
     failed_save: FailedSave | None = None
     damaged: Damage | None = None

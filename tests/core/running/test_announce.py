@@ -121,3 +121,16 @@ def test_a_job_is_suspended_when_all_its_pods_are_gone() -> None:
     truth = {one.type: (one.status, one.reason) for one in scene.status.conditions}
     assert truth["Suspended"] == ("True", "Suspended")
     assert truth["Queued"] == ("False", "Suspended")
+
+
+def test_whose_parameters_a_job_began_with_is_told_once() -> None:
+    scene = Scene().place(0, 1).hear_slice(0, 1)
+    scene.step()
+    scene.train(step=1, restored=0, inherited="step 5,000 of /shared/base")
+    first = scene.happenings()
+    scene.step()
+
+    assert [(one.warning, one.reason, one.message) for one in first] == [
+        (False, "Initialized", "began with the parameters of step 5,000 of /shared/base")
+    ]
+    assert scene.happenings() == ()

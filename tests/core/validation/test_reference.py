@@ -161,6 +161,9 @@ def test_fields_below_are_all_of_them() -> None:
         "spec.checkpoint.failAfter",
         "spec.checkpoint.snapshots",
         "spec.checkpoint.snapshots.everySteps",
+        "spec.checkpoint.initializeFrom",
+        "spec.checkpoint.initializeFrom.uri",
+        "spec.checkpoint.initializeFrom.step",
         "spec.checkpoint.takeover",
     ]
     assert len(fields_below(field("spec"))) == len(list_fields()) - 1

@@ -71,6 +71,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         [
             *TRAINING,
             (9, Spoke(1, Event(restored=4, tier="ram")), []),
+            (9, Spoke(1, Event(inherited="step 5 of /shared/base")), []),
             (9, Spoke(1, Event(damaged=Damage(step=5, message="bad hash"))), []),
             (9, Spoke(1, Event(damaged=Damage(step=5, message="bad hash"))), []),
             (9, Spoke(1, Event(progress=PROGRESS)), []),
@@ -82,6 +83,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             "tier": "ram",
             "progress": PROGRESS,
             "committed": 6,
+            "inherited": "step 5 of /shared/base",
             "damaged": (Damage(step=5, message="bad hash"),),
         },
     ),

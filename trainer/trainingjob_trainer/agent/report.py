@@ -36,6 +36,7 @@ def describe(host: Host, place: Place, state: State, port: int) -> HostReport:
         progress=active.progress if active else None,
         restored=active.restored if active else None,
         tier=active.tier if active else "durable",
+        inherited=active.inherited if active else "",
         committed=active.committed if active else None,
         failed_save=active.failed_save if active else None,
         damaged=active.damaged if active else (),

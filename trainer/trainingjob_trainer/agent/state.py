@@ -73,6 +73,7 @@ class Active:
     committed: int | None = None
     failed_save: FailedSave | None = None
     """The newest save, where it failed."""
+    inherited: str = ""
     damaged: tuple[Damage, ...] = ()
     failure: Failure | None = None
     done_at: float | None = None  # None: not all steps are trained

@@ -102,11 +102,17 @@ def list_happenings(
         case Fail(reason, message):
             happenings.append(Happening(reason, message, warning=True))
     happenings += [*_drills(seen, written), *_stragglers(seen, written)]
-    return (*happenings, *_failing_saves(plan, seen, written), *_damages(seen))
+    return (*happenings, *_failing_saves(plan, seen, written), *_damages(seen), *_inheritances(seen))
 
 
 def _is_leaving(seen: Observed) -> bool:
     return seen.status.phase in ("Resizing", "Suspending")
+
+
+def _is_restoring(seen: Observed) -> bool:
+    """Return whether it was not known yet what the committed world goes on from."""
+    attempts = seen.status.attempts
+    return bool(attempts) and attempts[-1].first_step is None
 
 
 def _drills(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
@@ -135,10 +141,17 @@ def _failing_saves(plan: Plan, seen: Observed, written: TrainingJobStatus) -> li
     return [Happening(Reason.CHECKPOINT_FAILING, describe_failing(plan, seen, failing), warning=True)]
 
 
+def _inheritances(seen: Observed) -> list[Happening]:
+    """Return whose parameters a first world began with, in the step in which that became known."""
+    if not _is_restoring(seen):
+        return []
+    told = {seat.report.inherited for seat in seen.seats if seat.report and seat.report.restored is not None}
+    return [Happening(Reason.INITIALIZED, f"began with the parameters of {words}") for words in sorted(told - {""})]
+
+
 def _damages(seen: Observed) -> list[Happening]:
     """Return the damaged checkpoints that a world found when it restored, in the step in which that became known."""
-    attempts = seen.status.attempts
-    if not attempts or attempts[-1].first_step is not None:
+    if not _is_restoring(seen):
         return []
     damages = {
         damage

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     WAITING_FOR_REPAIR = "WaitingForRepair"
     BACKING_OFF = "BackingOff"
     FORMED = "Formed"
+    INITIALIZED = "Initialized"
     # A world
     LISTENING = "Listening"
     JOINING = "Joining"

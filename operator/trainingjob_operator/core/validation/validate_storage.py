@@ -68,6 +68,22 @@ def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.runtime.compileCache.path", path, message, nearest)
 
 
+def check_initialize_from(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The first parameters come from a folder that the pods can read, and that is another job's."""
+    source = spec.checkpoint.initialize_from
+    if source is None:
+        return
+    uri, own, path = PurePosixPath(source.uri), PurePosixPath(spec.checkpoint.uri), "spec.checkpoint.initializeFrom.uri"
+    if ".." in uri.parts:
+        yield Problem(path, source.uri, f"{uri} steps upwards: name the folder itself.")
+    elif not any(is_below(source.uri, volume.mount_path) for volume in spec.runtime.volumes):
+        message = f"{uri} is on none of spec.runtime.volumes: no pod can read it. Mount the volume that holds it."
+        yield Problem(path, source.uri, message)
+    elif uri.is_relative_to(own) or own.is_relative_to(uri):
+        message = f"{uri} and spec.checkpoint.uri, {own}, are not two folders. A job goes on from its own by itself."
+        yield Problem(path, source.uri, message)
+
+
 def check_save_interval(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Between two saves passes some time."""
     every = spec.checkpoint.save.every
@@ -131,6 +147,7 @@ RULES = (
     Rule(("checkpoint.uri", MOUNTS), check_checkpoint_uri),
     Rule((MOUNTS,), check_volumes),
     Rule(("runtime.compileCache.path", MOUNTS), check_compile_cache),
+    Rule(("checkpoint.initializeFrom", "checkpoint.uri", MOUNTS), check_initialize_from),
     Rule(("checkpoint.save.every",), check_save_interval),
 )
 WARNINGS = (

@@ -1,0 +1,204 @@
+"""Parameters of another job: the newest whole step's, laid out anew, and never of another model."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tests.trainer.crew import Crew, Trainer
+from tests.trainer.tiny import make_config, make_spec, make_world
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.running import InitializeFrom
+from trainingjob_trainer.checkpoints import Checkpoints
+from trainingjob_trainer.events import Events
+from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.inherit import inherit
+from trainingjob_trainer.integrity import read_integrity, write_integrity
+from trainingjob_trainer.step import State
+from trainingjob_trainer.world import Peers
+
+ALONE = Peers(0, 1)
+
+
+def place(value: Any, num_devices: int, *spec: str | None) -> jax.Array:
+    mesh = Mesh(np.array(jax.devices()[:num_devices]), ("a",))
+    return jax.device_put(value, NamedSharding(mesh, PartitionSpec(*spec)))
+
+
+def matrix(step: int) -> np.ndarray:
+    return np.arange(64, dtype=np.float32).reshape(8, 8) + step
+
+
+def save(root: Path, *steps: int) -> None:
+    """Save steps of a model of one matrix, split over eight devices."""
+    checkpoints = Checkpoints(
+        root,
+        make_config(make_spec(root, root)),
+        make_world(1, 1),
+        ALONE,
+        "index",
+        Events(os.open(os.devnull, os.O_WRONLY)),
+    )
+    for step in steps:
+        scalar = place(np.array(step, np.int32), 8)
+        params = {"layers": {"w": place(matrix(step), 8, "a")}, "norm": place(np.ones(8, np.float32), 8)}
+        checkpoints.save(step, State(scalar, params, {"m": place(matrix(0), 8)}, scalar, scalar))
+        checkpoints.wait()
+
+
+def wanted(**changes: Any) -> dict[str, Any]:
+    """Return the description of the parameters of another world: of two devices, in half precision."""
+    split = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("a",)), PartitionSpec(None, "a"))
+    whole = NamedSharding(split.mesh, PartitionSpec())
+    return {
+        "layers": {"w": jax.ShapeDtypeStruct((8, 8), jax.numpy.bfloat16, sharding=split)},
+        "norm": jax.ShapeDtypeStruct((8,), np.float32, sharding=whole),
+    } | changes
+
+
+def break_step(root: Path, step: int) -> None:
+    file = max(
+        (one for one in (root / f"lineage-0/{step}").rglob("*") if one.is_file()), key=lambda one: one.stat().st_size
+    )
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def go_back(root: Path) -> None:
+    """Let step 2 be the newest of the lineage that a rollback has opened."""
+    (root / "lineage-1").mkdir()
+    folder = (root / "lineage-0/2").rename(root / "lineage-1/2")
+    saved = read_integrity(folder)
+    assert saved
+    write_integrity(folder, saved.model_copy(update={"lineage": 1}))
+
+
+CHOICES: dict[str, tuple[Callable[[Path], None], int | None, int]] = {
+    "the newest one": (lambda root: None, None, 6),
+    "the one that is named": (lambda root: None, 4, 4),
+    "the newest one that is whole": (lambda root: break_step(root, 6), None, 4),
+    "not one that was never finished": (lambda root: (root / "lineage-0/6/integrity.json").unlink(), None, 4),
+    "the newest one after a rollback": (go_back, None, 2),
+}
+
+
+@pytest.mark.parametrize(("prepare", "step", "want"), CHOICES.values(), ids=CHOICES.keys())
+def test_a_step_is_chosen_laid_out_anew_and_left_as_it_is(
+    prepare: Callable[[Path], None], step: int | None, want: int, tmp_path: Path
+) -> None:
+    save(tmp_path, 2, 4, 6)
+    prepare(tmp_path)
+    before = files(tmp_path)
+
+    found = inherit(InitializeFrom(uri=str(tmp_path), step=step), wanted(), ALONE)
+
+    assert np.array_equal(found.params["layers"]["w"], matrix(want).astype(jax.numpy.bfloat16))
+    assert found.params["layers"]["w"].sharding == wanted()["layers"]["w"].sharding
+    assert found.source == f"step {want} of {tmp_path}"
+    assert files(tmp_path) == before
+
+
+ERRORS: dict[str, tuple[Callable[[Path], None], int | None, dict[str, Any], FailureReason, str, str]] = {
+    "no folder": (
+        lambda root: root.joinpath("lineage-0").rename(root / "away"),
+        None,
+        {},
+        FailureReason.STORAGE,
+        "spec.checkpoint.initializeFrom.uri",
+        "holds no whole step of a TrainingJob",
+    ),
+    "no such step": (
+        lambda root: None,
+        3,
+        {},
+        FailureReason.STORAGE,
+        "spec.checkpoint.initializeFrom.step",
+        "holds no whole step 3 of",
+    ),
+    "the step that is named is damaged": (
+        lambda root: break_step(root, 2),
+        2,
+        {},
+        FailureReason.STORAGE,
+        "spec.checkpoint.initializeFrom.step",
+        "has changed since it was saved",
+    ),
+    "a folder that cannot be read": (
+        lambda root: (root / "lineage-1").write_text(""),
+        None,
+        {},
+        FailureReason.STORAGE,
+        "spec.checkpoint.initializeFrom.uri",
+        "failed: Not a directory.",
+    ),
+    "another model": (
+        lambda root: None,
+        None,
+        {"norm": jax.ShapeDtypeStruct((4,), np.float32), "bias": jax.ShapeDtypeStruct((), np.float32)},
+        FailureReason.CONFIG,
+        "spec.model",
+        "another model: bias is not there, not a number; norm is 8, not 4. The section",
+    ),
+}
+
+
+@pytest.mark.parametrize(("prepare", "step", "changes", "reason", "path", "words"), ERRORS.values(), ids=ERRORS.keys())
+def test_what_cannot_be_taken_is_told_by_the_field(
+    prepare: Callable[[Path], None],
+    step: int | None,
+    changes: dict[str, Any],
+    reason: FailureReason,
+    path: str,
+    words: str,
+    tmp_path: Path,
+) -> None:
+    save(tmp_path, 2)
+    prepare(tmp_path)
+
+    with pytest.raises(TrainingError) as caught:
+        inherit(InitializeFrom(uri=str(tmp_path), step=step), wanted(**changes), ALONE)
+
+    assert (caught.value.reason, caught.value.path, caught.value.fatal) == (reason, path, True)
+    assert words in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_job_begins_with_the_parameters_of_another_and_all_else_anew(
+    crew: Crew, tmp_path: Path, text: Path, programs: Path
+) -> None:
+    held_out = [{"name": "held", "path": str(text), "everySteps": 100, "numBatches": 2}]
+
+    def train(name: str, num_processes: int, **changes: Any) -> list[Trainer]:
+        config = make_config(make_spec(tmp_path / name / "run", text, evaluation=held_out, **changes))
+        trainers = crew.start(config, make_world(1, num_processes), programs)
+        for trainer in trainers:
+            assert trainer.wait_for_end() == 0, trainer.tell_logs()
+        return trainers
+
+    def evaluated(trainer: Trainer) -> float:
+        return [event.progress for event in trainer.events if event.progress][-1].evaluations["held"]
+
+    (base, *_) = train("base", 1)
+    heirs = train(
+        "heir",
+        2,
+        training__steps=1,
+        optimizer__learningRate=1e-12,
+        checkpoint__initializeFrom={"uri": str(tmp_path / "base/run")},
+    )
+
+    for heir in heirs:
+        assert [event.inherited for event in heir.events if event.inherited] == [f"step 6 of {tmp_path / 'base/run'}"]
+        assert (heir.restored, list(heir.losses)) == (0, [1])
+        assert evaluated(heir) == pytest.approx(evaluated(base), abs=1e-5)
+        assert heir.losses[1] != base.losses[1]
