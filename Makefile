@@ -103,7 +103,7 @@ bench-demo: install ## Measure the demo: first step, shrink, grow, and the same 
 	$(BIN)/python -m e2e.benchmarks.demo
 
 .PHONY: bench-restart
-bench-restart: install ## Measure how long training stands still for each kind of loss, without a cluster (RUNS=20)
+bench-restart: install ## Measure how long training stands still for each kind of loss, without a cluster (RUNS=20, ONLY=hang)
 	$(BIN)/python -m e2e.benchmarks.restart
 
 .PHONY: bench-webhook

@@ -1,43 +1,46 @@
 """How long training stands still when something dies, on processes of this machine: each kind of loss, many times.
 
-The job is the demo's, without a cluster; `RUNS` says how often each loss is made. A pause runs from the kill to the
-first new step, as the trainer's own metrics lines tell it, and is given beyond the length of that step. The reference
-is a recreation of everything, as a job without an agent has it: all processes are killed and started again.
+The job is the demo's, with snapshots and without a cluster; `RUNS` says how often each loss is made, `ONLY` which. A
+pause runs from the loss to the first new step, as the metrics lines of the trainer tell it, and is given beyond the
+length of that step; of a hang also beyond its budget. The reference is a recreation of everything: all pods die and
+come anew.
 """
 
-import contextlib
-import json
+import asyncio
 import os
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from random import Random
+from signal import SIGKILL, SIGSTOP
 
-import yaml
 from rich.console import Console
 from rich.progress import track
 
 from e2e.benchmarks.table import Figure, publish
-from e2e.product import load_example
+from e2e.history import Line
+from e2e.product import Manifest, load_example
+from e2e.soak.job import NAME, SHARED
+from e2e.soak.stage import Stage, send, trainers_of
+from trainingjob_api.status import Attempt
 
-TRAININGJOB = str(Path(sys.executable).with_name("trainingjob"))
 RUNS = int(os.environ.get("RUNS", "20"))
-SPACING = 120
-"""Steps between two losses: the slice that was lost is back by then, and a checkpoint was committed."""
-STEPS = 1_000_000
+ONLY = os.environ.get("ONLY", "")
+CALM_STEPS = 30
+"""Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
 PATIENCE_SECONDS = 300.0
-GOALS = {"process killed": 1.5, "slice killed": 1.5, "slice back": 2.0}
-"""Seconds beyond the length of one step, with a standby."""
-FLOORS = {"detecting": 0.13, "restoring": 0.3, "compiling": 0.08}
+AWAY_SECONDS = 4.0
+"""After which a slice that was lost is back."""
+HANG_SECONDS = 6.0
+FLOORS = {"detecting": 0.13, "restoring": 0.05, "compiling": 0.08}
 """What each phase took at least where it was measured by itself."""
 
-type Line = dict[str, Any]
+type Strike = Callable[[Stage], float]
+"""Does harm, and returns when the pause begins: now, or later where waiting is right at first."""
 
 
 @dataclass(frozen=True)
@@ -49,167 +52,177 @@ class Pause:
     phases: dict[str, float]
 
 
-class Run:
-    """`trainingjob run` in a folder, as somebody who watches it sees it."""
-
-    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
-        """Write the job down; nothing is started yet."""
-        self._folder = folder
-        spec = load_example(
-            "demo",
-            metrics__everySteps=1,
-            training__steps=STEPS,
-            checkpoint__save={"everySteps": 20},
-            evaluation=[],
-            elastic={"growCooldown": "1s", "maxRestarts": 10_000},
-        )
-        (folder / "demo.yaml").write_text(yaml.safe_dump(spec))
-        self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it, or go on with what it saved."""
-        command = [TRAININGJOB, "run", str(self._folder / "demo.yaml"), "--slices", "2", "--dir", str(self._folder)]
-        with (self._folder / "run.log").open("ab") as log:
-            self._process = subprocess.Popen([*command, *self._options], stdout=log, stderr=log, start_new_session=True)
-
-    def kill(self) -> None:
-        """End all its processes at once."""
-        if self._process:
-            self._process.kill()
-            self._process.wait()
-        for pid in self._list_processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    def kill_trainer(self, slice_number: int, host: int) -> float:
-        """End one host's trainer, and return when that was."""
-        found = [
-            pid
-            for pid, environment in self._list_processes().items()
-            if environment.get("TRAININGJOB_EVENTS_FD")
-            and int(environment["TRAININGJOB_SLICE_OFFSET"]) + int(environment["TRAININGJOB_JOB_INDEX"]) == slice_number
-            and int(environment["TRAININGJOB_HOST"]) == host
-        ]
-        oldest = min(found, key=_started)  # the other one is its standby
-        os.kill(oldest, signal.SIGKILL)
-        return time.time()
-
-    def lines(self) -> list[Line]:
-        """Return what was written of each step, oldest first."""
-        path = next(self._folder.rglob("metrics.jsonl"), None)
-        text = path.read_text() if path else ""
-        whole = text[: text.rfind("\n") + 1].splitlines()
-        return [line for line in map(json.loads, whole) if "loss" in line]
-
-    def attempts(self) -> dict[int, dict[str, Any]]:
-        """Return the attempts of the status by generation."""
-        job = json.loads((self._folder / "job.json").read_text())
-        return {one["generation"]: one for one in job["status"].get("attempts", [])}
-
-    def wait_for_step(self, step: int, generation: int = 0) -> Line:
-        """Return the line of the first step from one on, of a generation above another."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            for line in self.lines():
-                if line["generation"] > generation and line["step"] >= step:
-                    return line
-            if self._process and self._process.poll() is not None:
-                break
-            time.sleep(0.1)
-        raise RuntimeError(f"no step {step} above generation {generation}; see {self._folder}/run.log and logs/")
-
-    def _list_processes(self) -> dict[int, dict[str, str]]:
-        """Return the environments of its hosts' processes by their ids."""
-        found = {}
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
-                content = path.read_bytes()
-                if str(self._folder).encode() in content and b"TRAININGJOB_HOST=" in content:
-                    pairs = (item.partition("=") for item in content.decode(errors="replace").split("\0"))
-                    found[int(path.parent.name)] = {name: value for name, _, value in pairs}
-        return found
+def kill_process(stage: Stage) -> float:
+    """Kill the trainer of the last host."""
+    *_, (_, last) = stage.containers()
+    send(SIGKILL, *trainers_of(last)[:1])
+    return time.time()
 
 
-def _started(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+def kill_slice(stage: Stage) -> float:
+    """Kill all processes of slice 1."""
+    stage.machine.controllers.kill_slice(1)
+    return time.time()
 
 
-@contextlib.contextmanager
-def running(options: Sequence[str] = ()) -> Iterator[Run]:
+def lose_node(stage: Stage) -> float:
+    """Let the hosts of slice 1 fall silent: nothing else tells that they are gone."""
+    for number, container in stage.containers():
+        if number == 1:
+            send(SIGSTOP, container.pid, *trainers_of(container))
+    return time.time()
+
+
+def hang_process(stage: Stage) -> float:
+    """Stop the trainer of the last host, whose agent goes on reporting."""
+    *_, (_, last) = stage.containers()
+    send(SIGSTOP, *trainers_of(last)[:1])
+    return time.time() + HANG_SECONDS
+
+
+def shrink(stage: Stage) -> float:
+    """Allow one slice alone."""
+    return _resize(stage, 1)
+
+
+def grow(stage: Stage) -> float:
+    """Allow both slices again."""
+    return _resize(stage, 2)
+
+
+def kill_all(stage: Stage) -> float:
+    """Kill all processes of all slices."""
+    stage.machine.controllers.kill_all()
+    return time.time()
+
+
+def _resize(stage: Stage, most: int) -> float:
+    stage.machine.cluster.edit(slices={**stage.machine.cluster.job["spec"]["slices"], "max": most})
+    stage.wake()
+    return 0.0
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A kind of loss. `then` undoes it; what follows by itself, or by that, is measured under the name `back`."""
+
+    strike: Strike
+    goal: float
+    """Seconds beyond the length of one step, with a standby."""
+    back: str = ""
+    then: Strike | None = None
+    is_planned: bool = False
+    """Whether the world trains on until it leaves: the pause begins with its last step."""
+
+
+LOSSES = {
+    "process killed": Loss(kill_process, 1.5),
+    "slice killed": Loss(kill_slice, 1.5, back="slice back"),
+    "node gone": Loss(lose_node, 6.0, back="node back", then=kill_slice),
+    "hang": Loss(hang_process, 2.0),
+    "planned shrink": Loss(shrink, 2.0, back="planned growth", then=grow, is_planned=True),
+}
+
+
+@asynccontextmanager
+async def on_stage(away_seconds: float) -> AsyncIterator[Stage]:
     """Run the job while the context lasts."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        run = Run(Path(folder), options)
-        run.start()
-        try:
-            yield run
-        finally:
-            run.kill()
+        root = Path(folder)
+        cache = root / "cache"
+        cache.mkdir()
+        with (root / "restart.log").open("w", buffering=1) as log:
+            random = Random(0)  # noqa: S311  # no secret
+            stage = Stage(make_spec(), root / "job", cache, random, away_seconds, lambda line: print(line, file=log))
+            async with stage.running():
+                yield stage
 
 
-def kill_processes(console: Console) -> list[Pause]:
-    """Kill the trainer of the last host again and again."""
-    pauses = []
-    with running() as run:
-        line = run.wait_for_step(SPACING // 2)
-        for _ in track(range(RUNS), description="process killed", console=console):
-            line = run.wait_for_step(line["step"] + SPACING // 2, line["generation"] - 1)
-            killed = run.kill_trainer(1, 1)
-            line = run.wait_for_step(1, line["generation"])
-            pauses.append(measure(run, line["generation"], killed))
+def make_spec() -> Manifest:
+    """Return the demo's spec for a run that never ends."""
+    return load_example(
+        "demo",
+        metrics__everySteps=1,
+        training__steps=1_000_000,
+        checkpoint={"uri": f"{SHARED}/{NAME}", "save": {"everySteps": 20}, "snapshots": {"everySteps": 5}},
+        evaluation=[],
+        elastic={
+            "growCooldown": "1s",
+            "maxRestarts": 10_000,
+            "hangAfter": f"{HANG_SECONDS:.0f}s",
+            "badNodes": "report",
+        },
+        runtime={"volumes": [{"name": "shared", "claimName": "shared", "mountPath": SHARED}]},
+    )["spec"]
+
+
+async def measure_losses(losses: dict[str, Loss], console: Console) -> dict[str, list[Pause]]:
+    """Return the pauses of all losses by their names, and of what brought the job back."""
+    pauses: dict[str, list[Pause]] = {}
+    async with on_stage(AWAY_SECONDS) as stage:
+        for name, loss in losses.items():
+            for _ in track(range(RUNS), description=name, console=console):
+                await calm(stage)
+                pauses.setdefault(name, []).append(await strike(stage, loss.strike, is_planned=loss.is_planned))
+                if loss.back:
+                    undo = loss.then or (lambda _: 0.0)
+                    pauses.setdefault(loss.back, []).append(await strike(stage, undo, is_planned=True))
     return pauses
 
 
-def kill_slices(console: Console) -> tuple[list[Pause], list[Pause]]:
-    """Kill all processes of slice 1 again and again; return the pauses of the losses and of the returns."""
-    steps = range(SPACING // 2, SPACING // 2 + RUNS * SPACING, SPACING)
-    options = [word for step in steps for word in ("--kill-slice", "1", "--at-step", str(step))]
-    lost, back = [], []
-    with running(options) as run:
-        first = run.wait_for_step(1)["generation"]
-        for number in track(range(RUNS), description="slice killed", console=console):
-            shrunk = run.wait_for_step(1, first + 2 * number)["generation"]
-            grown = run.wait_for_step(1, shrunk)["generation"]
-            for generation, pauses in ((shrunk, lost), (grown, back)):
-                pauses.append(measure(run, generation, last_before(run, generation)["time"]))
-    return lost, back
-
-
-def recreate_all(console: Console) -> list[Pause]:
-    """Kill everything and start it again, again and again."""
+async def measure_recreation(console: Console) -> list[Pause]:
+    """Return the pauses where all pods die and come anew at once."""
     pauses = []
-    with running() as run:
-        line = run.wait_for_step(SPACING // 2)
+    async with on_stage(0.0) as stage:
         for _ in track(range(RUNS), description="all recreated", console=console):
-            line = run.wait_for_step(line["step"] + SPACING // 4, line["generation"] - 1)
-            run.kill()
-            killed = time.time()
-            run.start()
-            line = run.wait_for_step(1, line["generation"])
-            pauses.append(measure(run, line["generation"], killed))
+            await calm(stage)
+            pauses.append(await strike(stage, kill_all, is_planned=False))
     return pauses
 
 
-def last_before(run: Run, generation: int) -> Line:
-    """Return the last line that an earlier generation wrote."""
-    return [line for line in run.lines() if line["generation"] < generation][-1]
+async def calm(stage: Stage) -> None:
+    """Wait until both slices have trained for a while, and the hosts are ready for the next loss."""
+
+    def is_calm() -> bool:
+        lines = of_generation(stage, generation(stage))
+        return len(lines) > CALM_STEPS and attempt(stage, generation(stage)).slices == 2
+
+    await stage.wait_for("a calm world of both slices", is_calm, PATIENCE_SECONDS)
 
 
-def measure(run: Run, generation: int, killed: float) -> Pause:
-    """Return the pause before a generation's first step, as soon as the status tells of that step too."""
-    own = run.wait_for_step(1, generation - 1)
-    second = run.wait_for_step(own["step"] + 2, generation - 1)
-    step_seconds = (second["time"] - own["time"]) / 2
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    attempt = run.attempts().get(generation, {})
-    while "recoverySeconds" not in attempt and time.monotonic() < deadline:
-        time.sleep(0.2)
-        attempt = run.attempts().get(generation, {})
-    before = run.attempts().get(generation - 1, {})
-    phases = {**attempt.get("seconds", {}), "detecting": before.get("seconds", {}).get("detecting", 0.0)}
-    for later in ("training", "resizing", "saving"):
-        phases.pop(later, None)
-    return Pause(own["time"] - killed - step_seconds, attempt.get("lostSteps") or 0, phases)
+async def strike(stage: Stage, harm: Strike, *, is_planned: bool) -> Pause:
+    """Do harm and return the pause, as soon as the status tells of the step after it too."""
+    before = generation(stage)
+    begun = harm(stage)
+    await stage.wait_for(
+        "a new step", lambda: len(of_generation(stage, generation(stage), above=before)) > 2, PATIENCE_SECONDS
+    )
+    number = generation(stage)
+    await stage.wait_for("its attempt", lambda: attempt(stage, number).recovery_seconds is not None, PATIENCE_SECONDS)
+    first, _, third = of_generation(stage, number)[:3]
+    step_seconds = (third["time"] - first["time"]) / 2
+    if is_planned:
+        begun = [line for line in stage.lines() if line["generation"] < number][-1]["time"]
+    now, last = attempt(stage, number), attempt(stage, before)
+    phases = {**now.seconds, "detecting": last.seconds.get("detecting", 0.0)}
+    for other in ("training", "resizing", "saving"):
+        phases.pop(other, None)
+    return Pause(first["time"] - begun - step_seconds, now.lost_steps or 0, phases)
+
+
+def generation(stage: Stage) -> int:
+    """Return the number of the newest world."""
+    return stage.status.world.generation if stage.status.world else 0
+
+
+def attempt(stage: Stage, number: int) -> Attempt:
+    """Return what the status has of a world."""
+    return next(one for one in stage.status.attempts if one.generation == number)
+
+
+def of_generation(stage: Stage, number: int, above: int = 0) -> list[Line]:
+    """Return the lines of a world, none where it is not above another."""
+    return [line for line in stage.lines() if line["generation"] == number > above]
 
 
 def summarise(name: str, pauses: Sequence[Pause], goal: float) -> Iterator[Figure]:
@@ -220,24 +233,31 @@ def summarise(name: str, pauses: Sequence[Pause], goal: float) -> Iterator[Figur
     for phase in sorted({phase for pause in pauses for phase in pause.phases}):
         spent = statistics.median(pause.phases.get(phase, 0.0) for pause in pauses)
         yield Figure(f"{name}: {phase}", spent, "s", FLOORS.get(phase, goal))
-    yield Figure(f"{name}: lost steps", statistics.median(pause.lost_steps for pause in pauses), "steps", 20.0)
+    yield Figure(f"{name}: lost steps", statistics.median(pause.lost_steps for pause in pauses), "steps", 5.0)
+
+
+async def measure(console: Console) -> list[Figure]:
+    """Return all figures."""
+    wanted = {name: loss for name, loss in LOSSES.items() if ONLY in name}
+    pauses = await measure_losses(wanted, console)
+    goals = {name: loss.goal for name, loss in LOSSES.items()}
+    figures = [figure for name, found in pauses.items() for figure in summarise(name, found, goals.get(name, 2.0))]
+    if ONLY:
+        return figures
+    everything = await measure_recreation(console)
+    reference = statistics.median(pause.seconds for pause in everything)
+    killed = statistics.median(pause.seconds for pause in pauses["slice killed"])
+    return [
+        *figures,
+        *summarise("all recreated", everything, reference),
+        Figure("slice killed, all recreated", killed, "s", reference),
+    ]
 
 
 def main() -> None:
     """Measure all and publish."""
     console = Console()
-    processes = kill_processes(console)
-    lost, back = kill_slices(console)
-    everything = recreate_all(console)
-    reference = statistics.median(pause.seconds for pause in everything)
-    figures = [
-        *summarise("process killed", processes, GOALS["process killed"]),
-        *summarise("slice killed", lost, GOALS["slice killed"]),
-        *summarise("slice back", back, GOALS["slice back"]),
-        *summarise("all recreated", everything, reference),
-        Figure("slice killed, all recreated", statistics.median(one.seconds for one in lost), "s", reference),
-    ]
-    publish("restart", figures, console)
+    publish("restart", asyncio.run(measure(console)), console)
 
 
 if __name__ == "__main__":
