@@ -31,8 +31,16 @@ class Spikes(Strict):
     )
 
 
+class Compare(Strict):
+    """When the replicas of the state are compared."""
+
+    every_steps: Annotated[int, Field(ge=1, le=100_000_000)] = Field(
+        description="Steps between two comparisons. What is saved, and each snapshot, is compared before in any case."
+    )
+
+
 class Protection(Strict):
-    """What follows when a step would spoil the parameters. The update of such a step is made in no case."""
+    """What follows when a step would spoil the parameters. The update of a bad step is made in no case."""
 
     non_finite: BadStep = Field(
         default="skip",
@@ -42,6 +50,11 @@ class Protection(Strict):
     )
     spikes: Spikes | None = Field(
         default=None, description="Look for spikes of the loss and of the gradients. Unset: nothing is a spike."
+    )
+    compare_replicas: Compare | None = Field(
+        default=None,
+        description="Compare the bits of the state over all devices that hold the same part of it. A host whose "
+        "devices differ from most is named, and training goes on from what was kept before. Unset: never.",
     )
     max_rollbacks: Annotated[int, Field(ge=1, le=50)] = Field(
         default=3, description="How often training goes back before the job fails instead."

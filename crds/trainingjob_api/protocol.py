@@ -45,6 +45,7 @@ class FailureReason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     NON_FINITE = "NonFinite"
     LOSS_SPIKE = "LossSpike"
+    CORRUPTION = "Corruption"  # devices hold other bits than their replicas
     ACCELERATOR = "Accelerator"  # a device computes wrongly, or falls far behind the others
     NETWORK = "Network"  # numbers change on the way between hosts
     CRASH = "Crash"  # an exception that none of the above explains
@@ -65,6 +66,9 @@ class Failure(Open):
     path: str = ""
     value: str = ""
     step: Count | None = None
+    is_host_known: bool = Field(
+        default=True, description="Whether it is this host that failed: else it is one of several that say so."
+    )
     exit_code: int | None = None
     signal: str = ""
     log: Annotated[str, Field(max_length=LOG_EXCERPT_BYTES)] = ""

@@ -84,7 +84,12 @@ SAMPLE: dict[str, Any] = {
         "hangAfter": "30s",
         "drills": "allowed",
     },
-    "protection": {"nonFinite": "stop", "spikes": {"action": "stop", "sigma": 6.0, "window": 128}, "maxRollbacks": 3},
+    "protection": {
+        "nonFinite": "stop",
+        "spikes": {"action": "stop", "sigma": 6.0, "window": 128},
+        "compareReplicas": {"everySteps": 100},
+        "maxRollbacks": 3,
+    },
     "evaluation": [
         {
             "name": "held-out",

@@ -68,7 +68,8 @@ WRONG: dict[str, tuple[str, str]] = {
         "everySteps",
         (
             "Error: everySteps is not the path of one field. Nearest: spec.checkpoint.save.everySteps, "
-            "spec.checkpoint.keep.everySteps, spec.checkpoint.snapshots.everySteps, spec.evaluation[].everySteps.\n"
+            "spec.checkpoint.keep.everySteps, spec.checkpoint.snapshots.everySteps, "
+            "spec.protection.compareReplicas.everySteps.\n"
         ),
     ),
     "like no field": (

@@ -25,12 +25,14 @@ class Notes:
         save: int = 0,
         snapshot: int = 0,
         evaluate: int = 0,
+        compare: int = 0,
         asked: dict[int, Asked] | None = None,
         failing: tuple[int, ...] = (),
     ) -> None:
         self.said: list[str] = []
         self.asked = asked or {}
         self.failing = failing
+        self.compares = compare > 0
         self.steps: Any = SimpleNamespace(last=last, seed=0, flags=lambda asked: asked)
         self.checkpoints = self._part("save", save)
         self.checkpoints.save = self._save
@@ -38,6 +40,8 @@ class Notes:
         self.checkpoints.insist = self._insist
         self.snapshots = self._part("snapshot", snapshot)
         self.evaluator = self._part("evaluate", evaluate)
+        self.replicas = self._part("compare", compare)
+        self.replicas.check = self._compare
         self.evaluator.measure = lambda step, params: {}
         self.reporter: Any = SimpleNamespace(
             resume=lambda phase: None,
@@ -58,6 +62,7 @@ class Notes:
             batches,
             index,
             self.evaluator,
+            self.replicas,
             self.checkpoints,
             self.snapshots,
             self.reporter,
@@ -78,6 +83,10 @@ class Notes:
             check=lambda: None,
             wait=lambda: None,
         )
+
+    def _compare(self, step: int, state: object, *, is_kept: bool) -> None:
+        if self.compares and (is_kept or self.replicas.is_due(step)):
+            self.said.append(f"compare {step}")
 
     def _step(self, state: Any, batch: Any, flags: Any) -> Any:
         self.said.append(f"step {batch}")
@@ -113,6 +122,13 @@ ORDERS: dict[str, tuple[Notes, str]] = {
     "a step is told, kept, evaluated and saved": (
         Notes(2, snapshot=1, evaluate=2, save=1),
         "step 1, report 1, snapshot 1, save 1, step 2, report 2, snapshot 2, evaluate 2, save 2, done",
+    ),
+    "replicas are compared after a step is told, and before any is kept or saved": (
+        Notes(4, compare=3, snapshot=2),
+        (
+            "step 1, step 2, report 1, report 2, compare 2, snapshot 2, step 3, report 3, compare 3, "
+            "step 4, report 4, compare 4, snapshot 4, save 4, done"
+        ),
     ),
     "who is asked to leave saves the next step and keeps it": (
         Notes(9, asked={1: Asked.LEAVE}),

@@ -36,17 +36,26 @@ PEER_MARKS = (
 class TrainingError(Exception):
     """Training cannot go on, and why is known.
 
-    `path` and `value` name the field of the spec to change. `fatal`: the next try would end alike.
+    `path` and `value` name the field of the spec to change. `fatal`: the next try would end alike. `is_host_known`:
+    it is this host's own failure, and not perhaps that of another which says the same.
     """
 
     def __init__(
-        self, reason: FailureReason, message: str, *, path: str = "", value: object = "", fatal: bool = True
+        self,
+        reason: FailureReason,
+        message: str,
+        *,
+        path: str = "",
+        value: object = "",
+        fatal: bool = True,
+        is_host_known: bool = True,
     ) -> None:
         super().__init__(message)
         self.reason = reason
         self.path = path
         self.value = str(value)
         self.fatal = fatal
+        self.is_host_known = is_host_known
 
 
 def storage_error(error: OSError, doing: str, uri: str) -> TrainingError:
@@ -72,6 +81,7 @@ def explain(error: BaseException, *, step: int | None) -> Failure:
             message=_shorten(str(error)),
             path=error.path,
             value=error.value[:MAX_MESSAGE],
+            is_host_known=error.is_host_known,
             step=step,
             log=log,
         )

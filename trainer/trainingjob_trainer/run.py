@@ -20,6 +20,7 @@ from trainingjob_trainer.preflight import check_world
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.recall import Recall
+from trainingjob_trainer.replicas import Replicas
 from trainingjob_trainer.reporter import Reporter
 from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.step import Asked, Measures, State, Steps, TrainStep
@@ -68,6 +69,10 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
     batches = Batches(layout, steps.rows, spec.training.global_batch_size, checkpoints.skipped)
     train_step = steps.compile_train(programs, batches.shape)
     evaluator = Evaluator(spec, indexes.evaluations, steps, programs, batches)
+    compare = spec.protection.compare_replicas
+    replicas = Replicas(
+        compare.every_steps if compare else None, world, start.process, steps.state, snapshots.shards.all, programs
+    )
     peers.wait("ready", READY_SECONDS)  # a first collective whose peers are 30 s late is an error
 
     events.send(Event(restored=checkpoints.newest, tier=checkpoints.tier))
@@ -79,7 +84,17 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
     ):
         try:
             phase = train(
-                state, train_step, steps, batches, indexes.train, evaluator, checkpoints, snapshots, reporter, leave
+                state,
+                train_step,
+                steps,
+                batches,
+                indexes.train,
+                evaluator,
+                replicas,
+                checkpoints,
+                snapshots,
+                reporter,
+                leave,
             )
         except BadStepError:
             reporter.resume(Phase.SAVING)
@@ -108,6 +123,7 @@ def train(
     batches: Batches,
     index: Index,
     evaluator: Evaluator,
+    replicas: Replicas,
     checkpoints: Checkpoints,
     snapshots: Snapshots,
     reporter: Reporter,
@@ -134,11 +150,12 @@ def train(
         pending = measures
         checkpoints.check()
         save = step == last or checkpoints.is_due(step) or Asked.SAVE in asked
-        if asked or save or snapshots.is_due(step) or evaluator.is_due(step):
+        if asked or save or snapshots.is_due(step) or evaluator.is_due(step) or replicas.is_due(step):
             asked |= reporter.report(step, pending)
             pending = None
         save |= Asked.SAVE in asked
         leaving = Asked.LEAVE in asked and (save or not checkpoints.is_failing)
+        replicas.check(step, state, is_kept=leaving or save or snapshots.is_due(step))
         if leaving or snapshots.is_due(step):  # who leaves lets the next world go on without reading storage
             snapshots.take(step, state)
         if evaluator.is_due(step):

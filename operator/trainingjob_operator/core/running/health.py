@@ -191,6 +191,8 @@ def _end_of_child(seat: Seat, ago: float) -> End:
         exit_code=failure.exit_code,
         log=failure.log,
     )
+    if not failure.is_host_known:
+        cause = cause.model_copy(update={"slice": None, "host": None, "node": ""})
     return End(cause, counted=True, fatal=failure.fatal, ago=ago)
 
 

@@ -16,7 +16,7 @@ from trainingjob_operator.core.running.restarts import failures_in_a_row
 from trainingjob_operator.core.running.rollbacks import find_exhaustion, goes_back
 from trainingjob_operator.core.units import plural
 
-OF_MACHINES = frozenset({FailureReason.ACCELERATOR, FailureReason.NETWORK})
+OF_MACHINES = frozenset({FailureReason.ACCELERATOR, FailureReason.NETWORK, FailureReason.CORRUPTION})
 REPEATABLE = frozenset(FailureReason) - OF_MACHINES - {FailureReason.KILLED, FailureReason.PEER}
 """Failures of the program itself: the same one at the same step twice is proof enough."""
 

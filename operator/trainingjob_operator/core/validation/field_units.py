@@ -36,6 +36,7 @@ UNITS: dict[str, str] = {
     "checkpoint.keep.everySteps": "optimizer steps",
     "protection.spikes.sigma": "standard deviations",
     "protection.spikes.window": "optimizer steps",
+    "protection.compareReplicas.everySteps": "optimizer steps",
     "protection.maxRollbacks": "rollbacks",
     "elastic.maxRestarts": "failures",
     "elastic.maxRestartsWithoutCommit": "failures",

@@ -42,6 +42,7 @@ RULES = (
     *validate_data.RULES,
     *validate_storage.RULES,
     *validate_running.RULES,
+    *validate_protection.RULES,
 )
 SIZES_RULES = (*validate_sizes.RULES, *validate_snapshots.RULES)
 WARNINGS = (

@@ -8,6 +8,17 @@ from trainingjob_api.protection import Protection
 from trainingjob_operator.core.validation.rule import Rule
 
 
+def check_comparison(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Replicas are compared only where each makes its own update."""
+    if spec.protection.compare_replicas and spec.parallelism.shard_optimizer_over_data:
+        message = (
+            "finds nothing with spec.parallelism.shardOptimizerOverData: there each device makes a part of the update, "
+            "and all others copy it."
+        )
+        nearest = ("spec.parallelism.shardOptimizerOverData: false",)
+        yield Problem("spec.protection.compareReplicas", None, message, nearest)
+
+
 def warn_of_long_window(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A step is compared with others once there are half as many as the window has."""
     spikes, steps = spec.protection.spikes, spec.training.steps
@@ -25,6 +36,7 @@ def warn_of_idle_rollbacks(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.protection.maxRollbacks", protection.max_rollbacks, message, (str(default),))
 
 
+RULES = (Rule(("protection.compareReplicas", "parallelism.shardOptimizerOverData"), check_comparison),)
 WARNINGS = (
     Rule(("protection.spikes", "training.steps"), warn_of_long_window),
     Rule(("protection.nonFinite", "protection.spikes", "protection.maxRollbacks"), warn_of_idle_rollbacks),

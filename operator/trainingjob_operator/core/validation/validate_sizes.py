@@ -32,6 +32,8 @@ WASTE = 0.1
 """Share of padding rows above which a batch is worth a warning."""
 IDLE = 0.25
 """Share of its time that a stage may wait before it is worth a warning."""
+FEWEST_REPLICAS = 3
+"""Of fewer, none is most."""
 MIB = 2**20
 
 
@@ -105,6 +107,18 @@ def warn_of_whole_optimizer(plan: Plan, sizes: Sizes) -> Iterator[Problem]:
         yield Problem("spec.parallelism.shardOptimizerOverData", asked, message, ("false",))
 
 
+def warn_of_single_replicas(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+    """Replicas are compared only where there are some, and one is named only where there are three."""
+    degrees = [size.layout.ici.data * size.layout.dcn.data for size in plan.sizes if size.layout]
+    if plan.spec.protection.compare_replicas and max(degrees) < FEWEST_REPLICAS:
+        found = (
+            "the axis data has degree 1: nothing but norms is there twice."
+            if max(degrees) == 1
+            else ("the axis data has degree 2 at most: where two replicas differ, nothing tells which is right.")
+        )
+        yield Problem("spec.protection.compareReplicas", None, found)
+
+
 def warn_of_host_memory(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
     """The devices of a `cpu` host live in its own memory, which must hold what they need."""
     estimates = [size.memory.total for size in plan.sizes if size.memory]
@@ -138,6 +152,7 @@ WARNINGS = (
     PlanWarning(READS, warn_of_padding),
     PlanWarning(READS, warn_of_idle_stages),
     PlanWarning(READS, warn_of_whole_optimizer),
+    PlanWarning((*READS, "protection.compareReplicas"), warn_of_single_replicas),
     PlanWarning((*READS, "runtime.resources.memory"), warn_of_host_memory),
     PlanWarning((*READS, "checkpoint.snapshots", "checkpoint.save.everySteps"), warn_of_late_snapshots),
 )

@@ -1,0 +1,146 @@
+"""Silent corruption: a device that holds other bits of the state than those that hold the same part of it.
+
+Every device adds up the bits of each of its shards, as integers that wrap. A flipped bit always changes such a sum, the
+order of the additions never does, and replicas compute the same numbers from the same bits. So a sum that differs from
+those of most other replicas names a device whose memory or arithmetic is broken. Of two replicas it names none.
+
+The sums are compared before anything is kept, too: a step that is saved, or in memory, is one that all replicas agreed
+on. What the world goes on from after a difference was kept before it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from trainingjob_api.base import AXES
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import World
+from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.protection import BadStepError
+from trainingjob_trainer.shards import Shard
+from trainingjob_trainer.step import State
+
+type Owner = tuple[int, int]
+"""The process that a device belongs to, and its number there."""
+
+
+@dataclass(frozen=True)
+class Odd:
+    """Devices that differ, by their places in the mesh. `certain`: from most; else nothing tells them apart."""
+
+    places: frozenset[int]
+    certain: bool
+    what: str
+    """The first shard of which they hold other bits."""
+
+
+class Replicas:
+    """The comparison of a world's devices. `every` is None where the spec asks for none.
+
+    `state` describes the state by shapes and shardings, `shards` are all its shards.
+    """
+
+    def __init__(
+        self, every: int | None, world: World, process: int, state: State, shards: Sequence[Shard], programs: Programs
+    ) -> None:
+        self._every = every or 0
+        self._world = world
+        self._process = process
+        devices = list(jax.tree.leaves(state)[0].sharding.mesh.devices.flat)
+        self._owners = [(device.process_index, device.local_hardware_id or 0) for device in devices]
+        places = {device: place for place, device in enumerate(devices)}
+        self._groups = [
+            (shard.leaf, shard.name, tuple(places[device] for device in shard.devices))
+            for shard in shards
+            if len(shard.devices) > 1
+        ]
+        self._add_up = compile_sums(programs, state) if every else None
+
+    def is_due(self, step: int) -> bool:
+        """Return whether the spec asks for a comparison after a step."""
+        return self._every > 0 and step % self._every == 0
+
+    def check(self, step: int, state: State, *, is_kept: bool) -> None:
+        """Compare the replicas of the state after a step if it is due, or if this state is about to be kept.
+
+        All processes do so together.
+
+        Raises:
+            BadStepError: some differ. A process whose devices do says so; for all others it is another's end.
+        """
+        if self._add_up is None or not (is_kept or self.is_due(step)):
+            return
+        odd = find_odd(np.asarray(self._add_up(state)), self._groups)
+        if odd:
+            raise explain(step, odd, self._owners, self._world, self._process)
+
+
+def explain(step: int, odd: Odd, owners: Sequence[Owner], world: World, process: int) -> BadStepError:
+    """Return what a process says where devices differ; `owners` are the processes of all devices of the mesh."""
+    by_process: dict[int, list[int]] = defaultdict(list)
+    for place in sorted(odd.places):
+        owner, number = owners[place]
+        by_process[owner].append(number)
+    hosts = {member.process: f"host {member.host} of slice {member.slice}" for member in world.members}
+    named = ", ".join(
+        f"{hosts[owner]} (device {' and '.join(map(str, numbers))})" for owner, numbers in by_process.items()
+    )
+    if process not in by_process:
+        return BadStepError(FailureReason.PEER, f"at step {step} {named} held other bits of the state", fatal=False)
+    if odd.certain:
+        words = f"at step {step} {named} held other bits of {odd.what} than most that hold it"
+    else:
+        words = f"at step {step} these held different bits of {odd.what}, and nothing tells which are right: {named}"
+    return BadStepError(
+        FailureReason.CORRUPTION,
+        f"{words}. The memory or the arithmetic of such a device is broken, though nothing else shows it. What was "
+        "saved was compared before, and is right.",
+        fatal=False,
+        is_host_known=odd.certain or len(by_process) == 1,
+    )
+
+
+def compile_sums(programs: Programs, state: State) -> Any:
+    """Return the program that adds up bits: from a state to uint32 [devices, leaves], on all processes."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
+    mesh = jax.tree.leaves(shardings)[0].mesh
+
+    def add_up(state: State) -> jax.Array:
+        return jnp.stack([_sum_bits(leaf) for leaf in jax.tree.leaves(state)])[None, :]
+
+    function = jax.shard_map(add_up, mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec(AXES), check_vma=False)
+    return programs.build("replicas", function, (state,), 0, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def find_odd(
+    sums: np.ndarray, groups: Iterable[tuple[int, str, tuple[int, ...]]]
+) -> Odd | None:  # None: all replicas agree
+    """Return the devices that differ from their peers, of groups of (leaf, name, places of the replicas)."""
+    certain: dict[int, str] = {}
+    unclear: dict[int, str] = {}
+    for leaf, name, places in groups:
+        seen = {place: int(sums[place, leaf]) for place in places}
+        (most, count), *others = Counter(seen.values()).most_common()
+        if not others:
+            continue
+        if 2 * count > len(places):
+            certain |= {place: name for place in places if seen[place] != most and place not in certain}
+        else:
+            unclear |= {place: name for place in places if place not in unclear}
+    return _name(certain, certain=True) or _name(unclear, certain=False)
+
+
+def _name(places: Mapping[int, str], *, certain: bool) -> Odd | None:  # None: there are none
+    return Odd(frozenset(places), certain, next(iter(places.values()))) if places else None
+
+
+def _sum_bits(numbers: jax.Array) -> jax.Array:
+    bits = jax.lax.bitcast_convert_type(numbers, jnp.dtype(f"uint{8 * numbers.dtype.itemsize}"))
+    return jnp.sum(bits.astype(jnp.uint32), dtype=jnp.uint32)
