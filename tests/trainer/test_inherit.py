@@ -18,7 +18,7 @@ from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.inherit import inherit
-from trainingjob_trainer.integrity import read_integrity, write_integrity
+from trainingjob_trainer.integrity import FILE, read_integrity, write_integrity
 from trainingjob_trainer.step import State
 from trainingjob_trainer.world import Peers
 
@@ -62,9 +62,8 @@ def wanted(**changes: Any) -> dict[str, Any]:
 
 
 def break_step(root: Path, step: int) -> None:
-    file = max(
-        (one for one in (root / f"lineage-0/{step}").rglob("*") if one.is_file()), key=lambda one: one.stat().st_size
-    )
+    saved = (one for one in (root / f"lineage-0/{step}").rglob("*") if one.is_file() and one.name != FILE)
+    file = max(saved, key=lambda one: one.stat().st_size)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
