@@ -1,8 +1,11 @@
 """The ConfigMap: what the trainer reads is what the operator planned."""
 
 import kubernetes_validate
+import pytest
 
+from tests.corpus.cases import WASTEFUL, load_cases
 from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.parse import parse_spec
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_operator.render.configmap import render_config_map
 
@@ -30,3 +33,23 @@ def test_the_trainer_reads_the_very_config(job, settings, cpu_plan) -> None:
     assert manifest["metadata"]["namespace"] == "research"
     assert manifest["metadata"]["labels"]["trainingjob.dev/job-uid"] == job.uid
     assert manifest["metadata"]["ownerReferences"][0]["uid"] == job.uid
+
+
+LEGAL = [case for case in load_cases() if case.file == WASTEFUL]
+
+
+@pytest.mark.parametrize("case", LEGAL, ids=lambda case: case.name)
+def test_what_is_left_out_is_what_the_trainer_takes_by_default(case, job, settings) -> None:
+    spec = parse_spec(case.job["spec"]).spec
+    assert spec
+    config = RunConfig(job=job, spec=spec, accelerator_platform="cpu", layouts=(LAYOUT,))
+
+    written = render_config_map(config, settings)["data"]["run.json"]
+
+    assert RunConfig.model_validate_json(written) == config
+
+
+def test_a_field_that_nobody_set_is_not_written(job, settings, cpu_plan) -> None:
+    config = RunConfig(job=job, spec=cpu_plan().spec, accelerator_platform="cpu", layouts=(LAYOUT,))
+
+    assert "failAfter" not in render_config_map(config, settings)["data"]["run.json"]

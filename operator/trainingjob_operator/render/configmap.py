@@ -15,7 +15,11 @@ CA_KEY = "ca.crt"
 
 
 def render_config_map(config: RunConfig, settings: RenderSettings) -> Manifest:
-    """Return the ConfigMap of a job: its RunConfig as JSON and the rendezvous' certificates."""
+    """Return the ConfigMap of a job: its RunConfig as JSON and the rendezvous' certificates.
+
+    What is as by default is left out. The API server fills in the defaults of fields that a trainer of an older release
+    does not know, and it knows no reason to refuse what was never asked of it.
+    """
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -26,7 +30,7 @@ def render_config_map(config: RunConfig, settings: RenderSettings) -> Manifest:
             "ownerReferences": owner_references(config.job),
         },
         "data": {
-            RUN_CONFIG_KEY: config.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n",
+            RUN_CONFIG_KEY: config.model_dump_json(by_alias=True, exclude_defaults=True, indent=2) + "\n",
             CA_KEY: settings.ca_pem,
         },
     }
