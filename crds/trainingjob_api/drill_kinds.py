@@ -13,6 +13,7 @@ class DrillKind(StrEnum):
     PREEMPT = "preempt"  # all pods of a slice are deleted, with the time to save that an eviction gives
     HANG = "hang"  # a trainer is stopped and never goes on
     SLOW = "slow"  # a trainer is stopped most of the time, for a while
+    NAN = "nan"  # the gradients of one step are not finite
     CORRUPT_CHECKPOINT = "corrupt-checkpoint"  # a bit of the newest saved step is flipped, and a trainer killed
     PARTITION = "partition"  # a host does not speak with the operator, for a while
     OPERATOR_DOWN = "operator-down"  # the operator neither answers the job's hosts nor looks at it, for a while

@@ -66,13 +66,15 @@ async def test_each_drill_is_made_for_real_and_measured(tmp_path: Path) -> None:
         await stage.wait_for("two saved steps", lambda: stage.witness.committed > SAVE_EVERY, PATIENCE_SECONDS)
 
         found = [await drill(stage, kind, number) for number, kind in enumerate(ENDS)]
-        withstood = await drill(stage, DrillKind.PARTITION, len(ENDS))
+        poisoned = await drill(stage, DrillKind.NAN, len(ENDS))
+        withstood = await drill(stage, DrillKind.PARTITION, len(ENDS) + 1)
 
     assert {one.kind: one.cause for one in found} == ENDS
     assert all(one.state == "recovered" and one.recovery_seconds for one in found)
     assert found[0].slice == 1
     assert "its process is stopped" in found[0].message
     assert len(damaged) == 1
-    assert withstood.state == "withstood"
+    assert poisoned.state == withstood.state == "withstood"
+    assert poisoned.message.endswith("no update was made for 1 step so far")
     assert stage.status.restarts.counted == 0
     assert stage.witness.problems == []

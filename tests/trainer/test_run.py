@@ -1,12 +1,12 @@
 """The loop: in which order a step is told, kept, evaluated and saved."""
 
-from threading import Event as Flag
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trainingjob_api.protocol import Phase
+from trainingjob_trainer.asks import Asks
 from trainingjob_trainer.run import train
 from trainingjob_trainer.step import Asked
 
@@ -66,7 +66,7 @@ class Notes:
             self.checkpoints,
             self.snapshots,
             self.reporter,
-            Flag(),
+            Asks(),
         )
         return [*self.said, phase]
 

@@ -266,6 +266,22 @@ def test_what_any_process_asks_for_reaches_all() -> None:
     assert measures.asked.sharding.is_fully_replicated
 
 
+@pytest.mark.parametrize(("drills", "skipped"), [("allowed", 1), ("refused", 0)])
+def test_a_step_is_poisoned_by_any_process_where_drills_are_allowed(drills: str, skipped: int) -> None:
+    run = Run(spec_with(elastic={"drills": drills}), LAYOUTS["data 8"])
+    flags = jax.device_put(np.array([0, 0, 0, 4, 0, 0, 0, 1], np.int32), run.steps.flags(Asked.NOTHING).sharding)
+    before = flat(run.state.params)
+
+    state, measures = run.step(run.state, run.batch(1), flags)
+    after = flat(state.params)
+    _, next_measures = run.step(state, run.batch(2), run.steps.flags(Asked.NOTHING))
+
+    assert (int(measures.skipped), int(next_measures.skipped)) == (skipped, skipped)
+    assert np.isfinite(float(measures.loss))
+    assert all(np.array_equal(before[path], after[path]) for path in before) == bool(skipped)
+    assert Asked.LEAVE in Asked(int(measures.asked))
+
+
 def test_padding_may_hold_anything() -> None:
     run = Run(spec_with(), LAYOUTS[PADDED])
     batch = run.batch(1)

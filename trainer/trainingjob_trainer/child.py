@@ -17,6 +17,7 @@ from types import FrameType
 from typing import BinaryIO, NoReturn
 
 from trainingjob_api.world import RunConfig
+from trainingjob_trainer.asks import Asks
 from trainingjob_trainer.events import ORPHANED, Events
 from trainingjob_trainer.failures import explain
 from trainingjob_trainer.model import split_model
@@ -37,10 +38,10 @@ def main() -> NoReturn:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # the stacks of a process that hangs
     events = Events.from_environment(os.environ)
-    leave = threading.Event()
+    asks = Asks()
 
     def ask_to_leave(number: int, frame: FrameType | None) -> None:
-        leave.set()
+        asks.leave()
 
     signal.signal(signal.SIGTERM, ask_to_leave)
     rehearse(os.environ)
@@ -50,8 +51,8 @@ def main() -> NoReturn:
         _end(0)
     try:
         start = Start.model_validate_json(line)
-        threading.Thread(target=_obey, args=(sys.stdin.buffer, leave), name="commands", daemon=True).start()
-        run(start, events, leave)
+        threading.Thread(target=_obey, args=(sys.stdin.buffer, asks), name="commands", daemon=True).start()
+        run(start, events, asks)
     except BaseException as error:  # whatever it is, the agent hears of it and the process ends
         LOG.exception("training failed step=%s", events.step)
         events.send(Event(failure=explain(error, step=events.step)))
@@ -71,11 +72,14 @@ def rehearse(environment: Mapping[str, str]) -> None:
         LOG.exception("cannot trace the model in advance")
 
 
-def _obey(commands: BinaryIO, leave: threading.Event) -> None:
+def _obey(commands: BinaryIO, asks: Asks) -> None:
     """Follow the agent's commands. When they end the agent is gone, and nobody may train unseen."""
     for line in commands:
-        if Command.model_validate_json(line).leave:
-            leave.set()
+        command = Command.model_validate_json(line)
+        if command.leave:
+            asks.leave()
+        if command.poison:
+            asks.poison()
     _end(ORPHANED)
 
 

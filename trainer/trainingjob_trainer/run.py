@@ -1,6 +1,5 @@
 """A trainer's whole life in one world, read top to bottom: data, world, state, programs, then the loop."""
 
-import threading
 from pathlib import Path
 
 import jax
@@ -9,6 +8,7 @@ from trainingjob_api.protocol import Phase
 from trainingjob_api.running import InitializeFrom
 from trainingjob_trainer import owner
 from trainingjob_trainer.ahead.neighbours import Neighbours
+from trainingjob_trainer.asks import Asks
 from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.evaluate import Evaluator
@@ -32,7 +32,7 @@ READY_SECONDS = 1800
 LEAVE_SECONDS = 60
 
 
-def run(start: Start, events: Events, leave: threading.Event) -> None:
+def run(start: Start, events: Events, asks: Asks) -> None:
     """Train in a world until all steps are done or the world is left, and say which of the two.
 
     Raises:
@@ -94,7 +94,7 @@ def run(start: Start, events: Events, leave: threading.Event) -> None:
                 checkpoints,
                 snapshots,
                 reporter,
-                leave,
+                asks,
             )
         except BadStepError:
             reporter.resume(Phase.SAVING)
@@ -127,7 +127,7 @@ def train(
     checkpoints: Checkpoints,
     snapshots: Snapshots,
     reporter: Reporter,
-    leave: threading.Event,
+    asks: Asks,
 ) -> Phase:
     """Train from the newest step on; return DONE, or LEFT where any process of the world was asked to leave.
 
@@ -144,8 +144,7 @@ def train(
     for step in range(checkpoints.newest + 1, last + 1):
         batch = batches.train(index, step, steps.seed)
         reporter.begin(f"step {step}")
-        asks = Asked.LEAVE if leave.is_set() else Asked.NOTHING
-        state, measures = train_step(state, batch, steps.flags(asks | checkpoints.ask()))
+        state, measures = train_step(state, batch, steps.flags(asks.take() | checkpoints.ask()))
         asked = reporter.report(step - 1, pending) if pending else Asked.NOTHING
         pending = measures
         checkpoints.check()

@@ -58,6 +58,8 @@ class Asked(IntFlag):
     """Save at this step boundary, and leave the world."""
     SAVE = 2
     """Save at this step boundary: it is time."""
+    POISON = 4
+    """Let the gradients of this step not be finite: a drill. Heard only where the spec allows drills."""
 
 
 class Measures(NamedTuple):
@@ -175,8 +177,11 @@ class Steps:
         spec = self._spec
         sums, grads = self._sum_gradients(state.params, batch)
         loss = sums.loss / sums.weight
+        weight = sums.weight
+        if spec.elastic.drills == "allowed":
+            weight = jnp.where(jnp.any(flags & int(Asked.POISON)), jnp.nan, weight)
         # Split as the optimizer's state is, so that each device makes its own part of the update.
-        grads = jax.lax.with_sharding_constraint(jax.tree.map(lambda grad: grad / sums.weight, grads), self._moments)
+        grads = jax.lax.with_sharding_constraint(jax.tree.map(lambda grad: grad / weight, grads), self._moments)
         grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         taken, window = self._judge(state.window, jnp.stack([loss, grad_norm]), finite)

@@ -30,9 +30,14 @@ class Start(Strict):
 
 
 class Command(Strict):
-    """What a running child is asked. `leave`: save at the next step boundary, then leave together with the others."""
+    """What a running child is asked.
+
+    `leave`: save at the next step boundary, then leave together with the others. `poison`: let the gradients of the
+    next step not be finite, as a drill asks.
+    """
 
     leave: bool = False
+    poison: bool = False
 
 
 class Event(Strict):

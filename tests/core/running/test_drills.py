@@ -1,4 +1,4 @@
-"""Drills: which is made when, that none is made twice, what it cost, and that nobody is blamed for it."""
+"""Drills: which is made when, whom it strikes, and that none is made twice."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,38 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders import UID, failure, make_plan
-from tests.scenes import Scene, claim, delete_all, fail, trained
+from tests.builders import failure, make_plan
+from tests.drilling import ask, drillable, look, newest
+from tests.scenes import Scene, delete_all, fail, trained
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
-from trainingjob_api.protocol import Phase, Progress
-from trainingjob_api.status import Cause, DrillStatus
+from trainingjob_api.protocol import Phase
+from trainingjob_api.status import RollbackStatus
 from trainingjob_operator.core.running.announce import make_bulletin
 from trainingjob_operator.core.running.decisions import Claim, EndWorld
 from trainingjob_operator.core.running.drills import MOST, find_pause, list_strikes, make_order
 from trainingjob_operator.core.running.times import format_time
-
-
-def drillable(**elastic: Any) -> Scene:
-    return trained(plan=make_plan(elastic={"drills": "allowed", **elastic}))
-
-
-def ask(scene: Scene, kind: str, number: str = "one", **more: Any) -> Scene:
-    """Ask for a drill, now unless said otherwise."""
-    written = {"id": number, "job_uid": UID, "kind": kind, "asked": format_time(scene.now), **more}
-    scene.annotations = {DRILL_ANNOTATION: DrillRequest(**written).model_dump_json(by_alias=True)}
-    return scene
-
-
-def newest(scene: Scene) -> DrillStatus:
-    return scene.status.drills[-1]
-
-
-def look(scene: Scene, seconds: float = 0.0) -> DrillStatus:
-    """Let the operator look; return what it says of the newest drill."""
-    scene.step(seconds)
-    return newest(scene)
-
 
 BEGINNINGS: dict[str, tuple[Callable[[], Scene], tuple[str, int | None, int | None, str]]] = {
     "a host hangs: the last of the last slice": (lambda: ask(drillable(), "hang"), ("ordered", 1, 1, "")),
@@ -62,6 +41,38 @@ BEGINNINGS: dict[str, tuple[Callable[[], Scene], tuple[str, int | None, int | No
         ("refused", None, None, "a slice has 2 hosts, from 0 on"),
     ),
 }
+
+
+HARMS: dict[str, tuple[dict[str, Any], int, str, str]] = {
+    "its update is skipped": ({}, 0, "ordered", ""),
+    "the job would fail": (
+        {"nonFinite": "stop"},
+        0,
+        "refused",
+        "it would fail the job: `spec.protection.nonFinite` is `stop`",
+    ),
+    "training goes back": ({"nonFinite": "rollback", "maxRollbacks": 2}, 1, "ordered", ""),
+    "it went back too often": (
+        {"nonFinite": "rollback", "maxRollbacks": 2},
+        2,
+        "refused",
+        "it would fail the job, which has gone back 2 times",
+    ),
+}
+
+
+@pytest.mark.parametrize(("protection", "rollbacks", "state", "words"), HARMS.values(), ids=HARMS.keys())
+def test_a_drill_never_fails_the_job(protection: dict[str, Any], rollbacks: int, state: str, words: str) -> None:
+    scene = trained(plan=make_plan(elastic={"drills": "allowed"}, protection=protection))
+    known = [
+        RollbackStatus(lineage=number, generation=number, step=9, parent=8, time="x", reason="NonFinite")
+        for number in range(1, rollbacks + 1)
+    ]
+    scene.status = scene.status.model_copy(update={"rollbacks": tuple(known)})
+
+    one = look(ask(scene, "nan"))
+
+    assert (one.state, one.message) == (state, words)
 
 
 @pytest.mark.parametrize(("scene", "want"), BEGINNINGS.values(), ids=BEGINNINGS.keys())
@@ -99,14 +110,19 @@ def test_a_drill_waits_for_a_world_that_trains_well_but_not_for_long() -> None:
     assert look(scene, 61).state == "refused"
 
 
-@pytest.mark.parametrize("asked", ["2026-11-21T11:57:00Z", "2026-11-21T12:30:00Z", "now"])
+@pytest.mark.parametrize(
+    "asked", ["2026-11-21T11:57:00Z", "2026-11-21T12:30:00Z", "0001-01-01T00:00:00+14:00", "now", ""]
+)
 def test_a_request_of_another_time_is_not_meant_any_more(asked: str) -> None:
-    one = look(ask(drillable(), "kill-slice", asked=asked))
+    scene = ask(drillable(), "kill-slice", asked=asked)
+
+    one = look(scene)
 
     assert (one.state, one.message) == (
         "refused",
         f"the job did not train well within 2 minutes of {asked}, when it was asked for",
     )
+    assert one.asked == format_time(scene.now)  # a text that is no time would have the whole status refused
 
 
 def test_only_one_drill_goes_on_at_a_time() -> None:
@@ -194,124 +210,6 @@ def test_the_operator_strikes_when_it_is_written_and_only_then(
     assert find_pause(before, scene.status) == pause
     assert list_strikes(scene.see(), scene.status) == ()
     assert find_pause(scene.see(), scene.status) == 0.0
-
-
-def test_what_a_drill_cost_is_measured_when_the_next_world_trains() -> None:
-    scene = ask(drillable(), "hang")
-    scene.step()
-    scene.hear(1, 1, drilled="one")
-    scene.step(2)
-    fail(scene.hear_slice(0, 1, still=3.0), 1, 1, still=3.0)
-    decision = scene.step(4)
-    assert isinstance(decision, Claim)
-    scene.train(step=8, restored=8, tier="ram", phase=Phase.RESTORING, failure=None)
-    assert look(scene, 1).state == "injected"
-    scene.train(step=9, restored=8, tier="ram", failure=None)
-
-    one = look(scene, 1)
-
-    assert (one.state, one.cause, one.message) == ("recovered", "Crash", "ValueError: bad")
-    assert (one.recovery_seconds, one.lost_steps, one.tier) == (5.0, 2, "ram")
-    assert one.phases["detecting"] == 3.0
-    assert scene.status.restarts.counted == 0
-    assert scene.status.restarts.total == 1
-
-
-def test_worlds_that_die_on_the_way_back_are_part_of_the_cost() -> None:
-    scene = ask(drillable(), "hang")
-    scene.step()
-    scene.hear(1, 1, drilled="one")
-    scene.step(2)
-    fail(scene, 1, 1)
-    scene.step(4)
-    scene.train(step=8, restored=8, phase=Phase.RESTORING, failure=None)
-    fail(scene, 0, 0, message="another")
-    scene.step(5)
-    scene.train(step=7, restored=6, failure=None)
-
-    one = look(scene, 1)
-
-    assert (one.state, one.cause, one.recovery_seconds, one.lost_steps) == ("recovered", "Crash", 6.1, 4)
-    assert [attempt.recovery_seconds for attempt in scene.status.attempts] == [None, None, 1.1]
-
-
-def test_a_job_that_is_suspended_on_the_way_back_is_not_measured() -> None:
-    scene = ask(drillable(), "hang")
-    scene.step()
-    scene.hear(1, 1, drilled="one")
-    scene.step()
-    fail(scene, 1, 1)
-    scene.step()
-    attempts = scene.status.attempts
-    suspended = attempts[0].model_copy(update={"cause": Cause(reason="Suspended")})
-    scene.status = scene.status.model_copy(update={"attempts": (suspended, *attempts[1:])})
-    scene.train(step=9, restored=8, failure=None)
-
-    one = look(scene)
-
-    assert (one.state, one.message) == ("over", "the job was suspended before it was back")
-
-
-def test_an_end_that_was_asked_for_never_fails_the_job() -> None:
-    scene = ask(drillable(maxRestarts=0), "hang")
-    scene.step()
-    scene.hear(1, 1, drilled="one")
-    scene.step()
-
-    fail(scene, 1, 1, fatal=True)
-
-    end = claim(scene).end
-    assert end
-    assert (end.counted, end.fatal, end.alone) == (False, False, False)
-
-
-def test_an_end_after_the_drill_counts_as_ever() -> None:
-    scene = ask(drillable(), "partition")
-    scene.step()
-    scene.hear(1, 1, drilled="one")
-    scene.step()
-    assert look(scene, 40).state == "withstood"
-
-    fail(scene, 1, 1)
-
-    end = claim(scene).end
-    assert end
-    assert end.counted
-
-
-def test_a_host_that_was_slowed_down_is_named_or_not() -> None:
-    scene = ask(drillable(), "slow")
-    scene.step()
-    scene.hear(1, 1, drilled="one")
-    scene.step()
-    for number, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        waits = 0.01 if (number, host) == (1, 1) else 0.4
-        told = Progress(step=60, step_seconds=0.5, typical_seconds=0.5, wait_seconds=waits)
-        scene.hear(number, host, progress=told)
-    scene.step(12)
-
-    one = look(scene, 30)
-
-    assert (one.state, one.message) == ("withstood", "the host was named as slow after 42 s")
-
-
-def test_a_drill_of_which_nothing_comes_is_over() -> None:
-    scene = ask(drillable(), "hang")
-    scene.step()
-    scene.hear(1, 1, drilled="one")
-    scene.step()
-
-    assert look(scene, 1801).state == "over"
-
-
-def test_a_drill_is_over_where_its_world_was_forgotten() -> None:
-    scene = ask(drillable(), "hang")
-    scene.step()
-    scene.hear(1, 1, drilled="one")
-    scene.step()
-    scene.status = scene.status.model_copy(update={"world": None, "attempts": ()})
-
-    assert look(scene).message == "the job made no step after it"
 
 
 def test_the_last_drills_are_kept() -> None:

@@ -95,6 +95,9 @@ class FakeChild:
     def kill(self) -> None:
         self.done.append("kill")
 
+    def poison(self) -> None:
+        self.done.append("poison")
+
 
 class FakeReporter:
     silence = 0.0
@@ -108,7 +111,8 @@ class FakeReporter:
     ("kind", "done", "silence"),
     [
         (DrillKind.HANG, ["freeze", "told"], 0.0),
-        (DrillKind.CORRUPT_CHECKPOINT, ["told", "kill"], 0.0),
+        (DrillKind.CORRUPT_CHECKPOINT, ["freeze", "told", "kill"], 0.0),
+        (DrillKind.NAN, ["poison", "told"], 0.0),
         (DrillKind.PARTITION, ["told"], 7.0),
     ],
 )
@@ -124,21 +128,24 @@ async def test_each_fault_is_made(kind: DrillKind, done: list[str], silence: flo
     assert (child.done, reporter.silence) == (done, silence)
 
 
+@pytest.mark.looptime
 @pytest.mark.parametrize(
-    ("kind", "why"),
+    ("kind", "why", "done"),
     [
-        (DrillKind.KILL_SLICE, "no host makes this drill: the operator does"),
-        (DrillKind.CORRUPT_CHECKPOINT, "of 0 saved steps none would be left to go on from"),
+        (DrillKind.KILL_SLICE, "no host makes this drill: the operator does", []),
+        (DrillKind.CORRUPT_CHECKPOINT, "of 0 saved steps none would be left to go on from", ["freeze", "thaw"]),
     ],
 )
-async def test_what_is_not_made_is_told_and_harms_nobody(kind: DrillKind, why: str, tmp_path: Path) -> None:
+async def test_what_is_not_made_is_told_and_harms_nobody(
+    kind: DrillKind, why: str, done: list[str], tmp_path: Path
+) -> None:
     child, reporter = FakeChild(), FakeReporter()
     heard: list[Struck] = []
 
     await strike(Drill(id="one", kind=kind), child, reporter, tmp_path, heard.append)  # type: ignore[arg-type]
 
     assert heard == [Struck("one", why)]
-    assert (child.done, reporter.silence) == ([], 0.0)
+    assert (child.done, reporter.silence) == (done, 0.0)
 
 
 @pytest.mark.looptime

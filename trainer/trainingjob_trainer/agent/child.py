@@ -117,6 +117,10 @@ class Child:
         """Ask it to save at the next step boundary and to leave its world."""
         self._write(Command(leave=True))
 
+    def poison(self) -> None:
+        """Have the gradients of its world's next step not be finite."""
+        self._write(Command(poison=True))
+
     async def examine(self) -> Examined | None:  # None: it has ended
         """Look at it for a moment, and have it write where its threads stand. It goes on as before."""
         loop = asyncio.get_running_loop()

@@ -20,6 +20,8 @@ from trainingjob_trainer.integrity import FILE
 LOG = logging.getLogger(__name__)
 STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.1
 """For how long in turn a slow trainer is stopped and goes on."""
+SETTLE_SECONDS = 1.0
+"""For how long a stopped trainer's peers may still finish a save that it has done its part of."""
 STEPS_TO_SPARE = 2
 """Saved steps that there must be before the newest is damaged."""
 
@@ -35,10 +37,17 @@ async def strike(
         case DrillKind.SLOW:
             tell(Struck(drill.id))
             await slow_down(child, drill.seconds)
+        case DrillKind.NAN:
+            child.poison()
+            tell(Struck(drill.id))
         case DrillKind.CORRUPT_CHECKPOINT:
+            child.freeze()  # no save is finished without it
+            await asyncio.sleep(SETTLE_SECONDS)
             why = await asyncio.to_thread(damage_newest, checkpoints)
             tell(Struck(drill.id, why))
-            if not why:
+            if why:
+                child.thaw()
+            else:
                 child.kill()
         case DrillKind.PARTITION:
             tell(Struck(drill.id))

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from trainingjob_api.drill import Drill, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
+from trainingjob_api.protocol import Progress
 from trainingjob_api.status import Attempt, DrillStatus, TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
@@ -32,6 +33,8 @@ OVER_SECONDS = 1800.0
 """When nothing has come of a drill for so long, nothing will."""
 GRACE_SECONDS = 3.0
 """How long after its end what passes may still have an effect."""
+STEPS_UNTIL_TOLD = 4
+"""After so many steps the measures of a step that was poisoned are told."""
 OF_SLICES = frozenset({DrillKind.KILL_SLICE, DrillKind.PREEMPT})
 BY_OPERATOR = frozenset({*OF_SLICES, DrillKind.KILL_HOST, DrillKind.OPERATOR_DOWN})
 """What the operator does itself, as soon as it is written. The hosts' agents do the rest."""
@@ -39,7 +42,7 @@ OBEDIENCE_SECONDS = 240.0
 """How long an order waits for its host, which may be evaluating or saving."""
 DEED_SECONDS = 120.0
 """How long pods may take to go. A world that trains on for longer was never struck: the operator ended before."""
-PASSING = frozenset({DrillKind.SLOW, DrillKind.PARTITION, DrillKind.OPERATOR_DOWN})
+PASSING = frozenset({DrillKind.NAN, DrillKind.SLOW, DrillKind.PARTITION, DrillKind.OPERATOR_DOWN})
 OPEN = frozenset({"ordered", "injected"})
 STATES: Mapping[str, str] = {
     "ordered": "the host is asked for it",
@@ -131,25 +134,39 @@ def _begin(
     plan: Plan, seen: Observed, decision: Decision, known: Drills, asked: DrillRequest, now: datetime
 ) -> DrillStatus | None:  # None: its moment may still come
     """Return a new drill, to be made or refused."""
-    new = DrillStatus(id=asked.id, kind=asked.kind, state="refused", asked=asked.asked, seconds=asked.seconds)
+    time = parse_time(asked.asked)
+    is_meant = time is not None and abs((now - time).total_seconds()) <= PATIENCE_SECONDS
+    # Whatever the annotation says, the status must be one that the API server takes.
+    written = format_time(time if time and is_meant else now)
+    new = DrillStatus(id=asked.id, kind=asked.kind, state="refused", asked=written, seconds=asked.seconds)
     if plan.spec.elastic.drills != "allowed":
         return new.model_copy(update={"message": "`spec.elastic.drills` is not `allowed`"})
     if any(one.state in OPEN for one in known):
         return new.model_copy(update={"message": "another drill is not over yet"})
-    time = parse_time(asked.asked)
-    if time is None or abs(now - time).total_seconds() > PATIENCE_SECONDS:
+    if not is_meant:
         minutes = plural(round(PATIENCE_SECONDS / 60), "minute")
         words = f"the job did not train well within {minutes} of {asked.asked}, when it was asked for"
         return new.model_copy(update={"message": words})
     world = seen.world
     if world is None or not _trains(seen, decision):
         return None
-    struck = _find_place(asked, world, plan.shape.num_hosts)
+    struck = _find_harm(plan, seen, asked) or _find_place(asked, world, plan.shape.num_hosts)
     if isinstance(struck, str):
         return new.model_copy(update={"message": struck})
     is_done = asked.kind in BY_OPERATOR
     told = {"state": "injected", "injected": format_time(now)} if is_done else {"state": "ordered"}
     return new.model_copy(update={**told, **struck, "generation": world.generation})
+
+
+def _find_harm(plan: Plan, seen: Observed, asked: DrillRequest) -> str:
+    """Return why a drill would fail the job; empty: it would not."""
+    protection = plan.spec.protection
+    if asked.kind is not DrillKind.NAN or protection.non_finite == "skip":
+        return ""
+    if protection.non_finite == "stop":
+        return "it would fail the job: `spec.protection.nonFinite` is `stop`"
+    has_one_left = len(seen.status.rollbacks) < protection.max_rollbacks
+    return "" if has_one_left else f"it would fail the job, which has gone back {protection.max_rollbacks} times"
 
 
 def _find_place(asked: DrillRequest, world: World, num_hosts: int) -> dict[str, int] | str:
@@ -184,11 +201,29 @@ def _follow(
     if is_back and not is_its_world:  # and how long that took is not known
         return _close(one, "over", "the job was suspended before it was back")
     one = _note_name(one, seen, lasted)
-    if is_back and one.kind in PASSING and lasted >= one.seconds + GRACE_SECONDS:
-        return _close(one, "withstood", one.message or f"the same world trains {span(lasted)} later")
+    if is_back and one.kind in PASSING and lasted >= _seconds_to_pass(one, seen):
+        return _close(one, "withstood", one.message or f"the same world trains {span(lasted)} later{_tell(one, seen)}")
     if is_back and one.kind in BY_OPERATOR and lasted >= DEED_SECONDS:
         return _close(one, "over", "the operator ended before it had made it, and it is not made later")
     return one
+
+
+def _seconds_to_pass(one: DrillStatus, seen: Observed) -> float:
+    """Return how long a world must go on after a drill for it to have no effect any more."""
+    if one.kind is not DrillKind.NAN:
+        return one.seconds + GRACE_SECONDS
+    step = max((item.step_seconds or 0.0 for item in _progresses(seen)), default=0.0)
+    return STEPS_UNTIL_TOLD * step + GRACE_SECONDS
+
+
+def _tell(one: DrillStatus, seen: Observed) -> str:
+    """Return what a drill has left behind in a world that goes on, in words."""
+    skipped = max((item.skipped for item in _progresses(seen)), default=0)
+    return f"; no update was made for {plural(skipped, 'step')} so far" if one.kind is DrillKind.NAN else ""
+
+
+def _progresses(seen: Observed) -> list[Progress]:
+    return [seat.report.progress for seat in seen.seats if seat.report and seat.report.progress]
 
 
 def _obey(one: DrillStatus, seen: Observed, now: datetime, *, is_its_world: bool) -> DrillStatus:

@@ -1,0 +1,21 @@
+"""What an agent asks of its trainer: when the loop hears it, and how often."""
+
+from trainingjob_trainer.asks import Asks
+from trainingjob_trainer.step import Asked
+
+
+def test_to_leave_is_asked_with_every_step_from_then_on() -> None:
+    asks = Asks()
+    assert asks.take() is Asked.NOTHING
+
+    asks.leave()
+
+    assert [asks.take(), asks.take()] == [Asked.LEAVE, Asked.LEAVE]
+
+
+def test_one_step_alone_is_poisoned() -> None:
+    asks = Asks()
+    asks.poison()
+    asks.leave()
+
+    assert [asks.take(), asks.take()] == [Asked.LEAVE | Asked.POISON, Asked.LEAVE]
