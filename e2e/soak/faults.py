@@ -12,11 +12,14 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from e2e.soak.job import HANG_SECONDS
 from e2e.soak.stage import Stage, send, trainers_of
+from trainingjob_api.protocol import Phase
 from trainingjob_operator.cli.local.container import Container
 
 type Strike = Callable[[Stage], Awaitable[bool]]
 """Strike, and end what lasts; return whether there was anything to strike."""
 
+SECONDS_UNTIL_TOLD = 1.0
+"""After which a host has told what it does."""
 LOSSES_BEFORE_FAILURE = 2
 """A saved step is only damaged where so many others are left to go on from."""
 
@@ -80,10 +83,14 @@ async def pause_agent(stage: Stage) -> bool:
 
 
 async def hang_trainer(stage: Stage) -> bool:
-    """Stop the trainer of a world for good."""
-    training = [pids for _, container in stage.containers() if len(pids := trainers_of(container)) > 1]
+    """Stop the trainer of a world for good where it trains, and for a moment where it saves: that may take minutes."""
+    training = [(number, pids) for number, one in stage.containers() if len(pids := trainers_of(one)) > 1]
     if training:
-        send(SIGSTOP, stage.random.choice(training)[0])
+        number, pids = stage.random.choice(training)
+        send(SIGSTOP, pids[0])
+        await asyncio.sleep(SECONDS_UNTIL_TOLD)
+        if stage.witness.phases.get(number) is not Phase.TRAINING:
+            send(SIGCONT, pids[0])
     return bool(training)
 
 

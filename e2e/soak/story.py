@@ -23,9 +23,9 @@ type Note = Callable[[str], None]
 LONGEST_BURST = 7
 SECONDS_BETWEEN = 0.7
 """Between two faults of a burst on average."""
-CALM_SECONDS = 150.0
-"""Within which a job must have saved a new step, once nothing strikes it any more: the longest budget of a phase, and
-what follows when it is used up."""
+CALM_SECONDS = 360.0
+"""Within which a job must have saved a new step once nothing strikes it any more: the longest budget of a phase, which
+a save has, and what follows when it is used up."""
 LAST_FAULTS_AT = STEPS - 60
 """No burst begins from this step on: who is done cannot be struck."""
 

@@ -6,7 +6,7 @@ The witness hears what hosts report and sees every status, and notes what may ne
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trainingjob_api.protocol import HostReport
+from trainingjob_api.protocol import HostReport, Phase
 from trainingjob_api.status import Attempt, TrainingJobStatus
 
 
@@ -21,11 +21,14 @@ class Witness:
     """The highest step that any host has made."""
     committed: int = 0
     """The highest step that any host has said to be saved for good."""
+    phases: dict[int, Phase] = field(default_factory=dict)
+    """What the host of each slice does, as it last said."""
     generation: int = 0
     """The newest world that has made a step."""
 
     def hear(self, report: HostReport) -> None:
         """Take note of what a host says."""
+        self.phases[report.slice] = report.phase
         if report.progress:
             self.highest = max(self.highest, report.progress.step)
             if report.progress.step > (report.restored or 0):
