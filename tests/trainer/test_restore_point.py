@@ -353,3 +353,4 @@ def test_all_processes_agree_whoever_finds_the_damage(shelf: Shelf, name: str) -
 
     assert found == [10, 10]
     assert list(shelf.damaged()) == [20]
+    assert len(shelf.log.read_text().splitlines()) == 2  # each tells it: who restored is not asked twice

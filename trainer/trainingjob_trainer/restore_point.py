@@ -140,8 +140,10 @@ class RestorePoint:
                     self._clear_after(int(folder.name))
                 self._peers.wait(f"verified/{attempt}", VERIFY_SECONDS)
                 return folder
+            # All tell it: whoever is heard first, it becomes known together with the step that training goes on from.
+            self._tell(int(folder.name), damage)
             if self._peers.process == 0:
-                self._set_aside(int(folder.name), folder, damage)
+                self._set_aside(folder)
             attempt += 1
 
     def _choose(self, data: str, states: Collection[str], snapshot: Key | None) -> str:
@@ -149,7 +151,8 @@ class RestorePoint:
         saved = list_saved(self._root)
         for one in saved:
             if one.damage:
-                self._set_aside(one.step, one.folder, one.damage)
+                self._tell(one.step, one.damage)
+                self._set_aside(one.folder)
         best = next(iter(rank(saved, self._world, takeover=self._takeover)), None)
         if best and best.integrity:
             if not is_of_known_lineage(best.integrity, self._world):
@@ -208,13 +211,15 @@ class RestorePoint:
         """Return by which a step is newer than a snapshot; another job's is older than all of our own."""
         return (saved.generation if saved.job_uid == self._world.job_uid else 0), saved.step
 
-    def _set_aside(self, step: int, folder: Path, message: str) -> None:
+    def _tell(self, step: int, message: str) -> None:
         damage = Damage(step=step, message=message)
         self._damaged.append(damage)
+        self._events.send(Event(damaged=damage))
+
+    def _set_aside(self, folder: Path) -> None:
         aside = folder.with_name(f"{folder.name}.damaged-{self._world.generation}")
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
-        self._events.send(Event(damaged=damage))
 
     def _clear_after(self, step: int) -> None:
         """Delete later steps, which no history holds, and unfinished saves: training is about to write them anew."""
