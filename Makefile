@@ -106,6 +106,10 @@ bench-demo: install ## Measure the demo: first step, shrink, grow, and the same 
 bench-restart: install ## Measure how long training stands still for each kind of loss, without a cluster (RUNS=20, ONLY=hang)
 	$(BIN)/python -m e2e.benchmarks.restart
 
+.PHONY: bench-goodput
+bench-goodput: install ## Hold the simulator against a job of this machine whose slices lose their power (LENGTH=300)
+	$(BIN)/python -m e2e.benchmarks.goodput
+
 .PHONY: bench-webhook
 bench-webhook: install ## Measure the webhook: twenty creates at once of the largest example, and the costliest refusal
 	$(BIN)/python -m e2e.benchmarks.webhook

@@ -1,0 +1,204 @@
+"""The simulator against the truth: one trace of power cuts, lived through by a job and foretold for it.
+
+Slices of a job on this machine lose their power at seeded times: all their processes stand still, with nothing to see,
+and new ones start when the power is back. The ledger of the job says how much of the time trained. Then the simulator
+lives through the same trace, at the pace that the job's own files tell, and says how much it would have been.
+"""
+
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from signal import SIGSTOP
+
+from rich.console import Console
+
+from e2e.benchmarks.table import Figure, publish
+from e2e.history import Line
+from e2e.product import Manifest
+from e2e.soak.job import make_spec
+from e2e.soak.stage import NUM_SLICES, Stage, StuckError, send, trainers_of
+from trainingjob_api.protocol import HostReport
+from trainingjob_api.status import Attempt, TrainingJobStatus
+from trainingjob_operator.cli.simulate import Weather, draw_faults
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.goodput import Bucket
+from trainingjob_operator.core.simulating.faults import Fault, in_order
+from trainingjob_operator.core.simulating.pace import Pace
+from trainingjob_operator.core.simulating.simulate import simulate
+from trainingjob_operator.core.validation.validate import check_job
+
+LENGTH = float(os.environ.get("LENGTH", "300"))
+"""Seconds that the job lives."""
+SEED = int(os.environ.get("SEED", "1"))
+MTBF, REPAIR = 60.0, 10.0
+"""Seconds between two losses of a slice, and until it has power again: days and hours, scaled to what can be waited."""
+GOAL = 0.03
+ENDLESS = 10_000_000
+SAVE_EVERY = 200
+FORMING = (Bucket.STARTING, Bucket.RECOVERING, Bucket.PREPARING, Bucket.RESTORING, Bucket.COMPILING)
+"""What a world's time goes to before its first step."""
+
+
+@dataclass(frozen=True)
+class Lived:
+    """What a job on this machine left behind."""
+
+    status: TrainingJobStatus
+    attempts: Sequence[Attempt]
+    lines: Sequence[Line]
+    commits: Mapping[int, float]
+    """When steps were saved for good, by the clock of the lines."""
+    starts: Sequence[float]
+    """Seconds from the power of a slice to its host that could join a world."""
+    seconds: float
+
+
+def make_endless() -> Manifest:
+    """Return the job: that of the soak, without an end, and with saves as rare as they are elsewhere."""
+    spec = make_spec()
+    return spec | {
+        "training": {**spec["training"], "steps": ENDLESS},
+        "checkpoint": {**spec["checkpoint"], "save": {"everySteps": SAVE_EVERY}},
+    }
+
+
+async def live(faults: Sequence[Fault], seconds: float, folder: Path) -> Lived:
+    """Let a job live through a trace, and return what it left."""
+    cache = folder / "cache"
+    cache.mkdir(parents=True)
+    starts = Starts()
+    stage = Stage(make_endless(), folder / "job", cache, Random(SEED), 0.0, lambda line: None)  # noqa: S311
+    async with stage.running():
+        stage.gate.listeners.append(starts.hear)
+        with suppress(StuckError):
+            await stage.wait_for("the first status", lambda: stage.begun > 0, 60)
+        for number in range(NUM_SLICES):
+            starts.give_power(number)
+        async with asyncio.TaskGroup() as group:
+            for fault in in_order(faults):
+                group.create_task(strike(stage, fault, starts))
+            await asyncio.sleep(stage.begun + seconds - time.monotonic())
+            lived = time.monotonic() - stage.begun
+            stage.machine.cluster.edit(suspend=True)  # the ledger is brought up to date by that
+            stage.wake()
+            with suppress(StuckError):
+                await stage.wait_for("the last status", lambda: stage.status.phase == "Suspended", 60)
+    attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
+    return Lived(stage.status, attempts, stage.lines(), find_commits(stage), starts.seconds, lived)
+
+
+async def strike(stage: Stage, fault: Fault, starts: "Starts") -> None:
+    """Let a slice lose its power when its time has come, and have new pods when it is back."""
+    await asyncio.sleep(stage.begun + fault.at - time.monotonic())
+    for container in stage.machine.controllers.containers_of(fault.slice):
+        send(SIGSTOP, container.pid, *trainers_of(container))
+    await asyncio.sleep(fault.away)
+    stage.machine.controllers.kill_slice(fault.slice)
+    starts.give_power(fault.slice)
+
+
+class Starts:
+    """How long slices take from their power to a host that could join a world."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.seconds: list[float] = []
+        self._since: dict[int, float] = {}
+        self._ready: set[str] = set()
+
+    def give_power(self, number: int) -> None:
+        """Take note that a slice has power from now on."""
+        self._since[number] = time.monotonic()
+
+    def hear(self, report: HostReport) -> None:
+        """Take note of a report."""
+        if report.standby and report.pod_uid not in self._ready:
+            self._ready.add(report.pod_uid)
+            if (since := self._since.pop(report.slice, None)) is not None:
+                self.seconds.append(time.monotonic() - since)
+
+
+def find_commits(stage: Stage) -> dict[int, float]:
+    """Return when each step that is still saved was saved for good."""
+    return {
+        int(path.parent.name): path.stat().st_mtime
+        for path in stage.checkpoints.glob("lineage-*/*/integrity.json")
+        if path.parent.name.isdigit()
+    }
+
+
+def measure_pace(lived: Lived) -> Pace:
+    """Return how fast a job did what it did, by what it left behind."""
+    sizes = {attempt.generation: attempt.slices for attempt in lived.attempts}
+    steps: dict[int, list[float]] = {size: [] for size in range(1, NUM_SLICES + 1)}
+    for before, after in zip(lived.lines, lived.lines[1:], strict=False):
+        is_next = after["generation"] == before["generation"] and after["step"] == before["step"] + 1
+        if is_next and before["step"] % SAVE_EVERY:
+            steps[sizes[after["generation"]]].append(after["time"] - before["time"])
+    stepped = [one for one in lived.attempts if (one.last_step or 0) > (one.first_step or 0)]
+    joins = [sum(one.seconds.get(bucket, 0.0) for bucket in FORMING) for one in stepped]
+    written = {line["step"]: line["time"] for line in lived.lines}
+    saves = [time - written[step] for step, time in lived.commits.items() if step in written]
+    num_saves = len([line for line in lived.lines if line["step"] % SAVE_EVERY == 0])
+    return Pace(
+        # Means and not medians: what slows some steps down, or the first world of a size, slows the job down.
+        steps={size: statistics.fmean(seconds) for size, seconds in steps.items()},
+        start=statistics.fmean(lived.starts),
+        join=statistics.fmean(joins),
+        save=statistics.fmean(saves),
+        block=lived.status.goodput.seconds.get(Bucket.SAVING, 0.0) / max(num_saves, 1),
+        copy=0.0,
+    )
+
+
+def find_goodput(status: TrainingJobStatus) -> float:
+    """Return the share of training of a job that lived; a save counts to its step, as in the simulation."""
+    spent = {name: seconds for name, seconds in status.goodput.seconds.items() if name != Bucket.SUSPENDED}
+    trained = spent.get(Bucket.TRAINING, 0.0) + spent.get(Bucket.SAVING, 0.0)
+    return trained / sum(spent.values())
+
+
+def foretell(plan: Plan, pace: Pace, faults: Sequence[Fault], seconds: float) -> float:
+    """Return the share of training of the same job under the same faults, as the simulator has it."""
+    return simulate(plan, pace, faults, seconds).status.goodput.ratio
+
+
+def compare(plan: Plan, faults: Sequence[Fault], lived: Lived) -> Iterator[Figure]:
+    """Yield what was foretold beside what came, and of what."""
+    pace = measure_pace(lived)
+    measured, foretold = find_goodput(lived.status), foretell(plan, pace, faults, lived.seconds)
+    yield Figure("goodput foretold", foretold, "", measured)
+    yield Figure("apart", abs(foretold - measured), "", GOAL)
+    simulated = simulate(plan, pace, faults, lived.seconds)
+    yield Figure("worlds foretold", simulated.worlds, "", len(lived.attempts))
+    for bucket, spent in lived.status.goodput.seconds.items():
+        if not spent or bucket == Bucket.SUSPENDED:
+            continue
+        yield Figure(f"{bucket} foretold", simulated.status.goodput.seconds.get(bucket, 0.0), "s", spent)
+    for size, step in pace.steps.items():
+        yield Figure(f"a step on {size}", step * 1000, "ms", pace.steps[NUM_SLICES] * 1000)
+    yield Figure("a start", pace.start, "s", pace.join)
+    yield Figure("a join", pace.join, "s", pace.join)
+
+
+def main() -> None:
+    """Live, foretell and publish."""
+    console = Console()
+    faults = draw_faults(Weather(MTBF, REPAIR, LENGTH, SEED), NUM_SLICES)
+    plan = check_job("bench", make_endless()).plan
+    assert plan, "the job is valid"
+    console.print(f"{len(faults)} power cuts in {LENGTH:.0f} s")
+    with tempfile.TemporaryDirectory(prefix="goodput-", ignore_cleanup_errors=True) as folder:
+        lived = asyncio.run(live(faults, LENGTH, Path(folder)))
+    publish("goodput", list(compare(plan, faults, lived)), console)
+
+
+if __name__ == "__main__":
+    main()
