@@ -71,7 +71,7 @@ class Stage:
         self.outages: list[Outage] = []
         """When no trainer could write."""
         self.latest = datetime.min.replace(tzinfo=UTC)
-        """The latest time of day that an operator has read."""
+        """The latest time of day that an operator has read before the job was over."""
         self.begun = self.ended = 0.0
         """When the first status was written and when the last one, by the monotonic clock."""
         self._note = note
@@ -123,7 +123,8 @@ class Stage:
     def now(self) -> datetime:
         """Return the time of day as operators see it."""
         now = datetime.now(UTC) + timedelta(seconds=self.skew)
-        self.latest = max(self.latest, now)
+        if not self.is_over:
+            self.latest = max(self.latest, now)
         return now
 
     def start_operator(self) -> LocalOperator:
