@@ -1,6 +1,8 @@
 """Going back: training after it is that of a job which never saw the samples that are left out."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -143,17 +145,24 @@ def test_another_job_goes_on_without_the_samples_that_the_first_one_left_out(tmp
     assert sorted(path.name for path in (tmp_path / "lineage-0").iterdir()) == ["9"]
 
 
-def test_old_steps_of_all_lineages_are_deleted_and_the_parent_stays(tmp_path: Path) -> None:
-    spec = make_spec(tmp_path, tmp_path, checkpoint__keep__last=1)
-    state = make_state((1, 1))
-    with (tmp_path / "events").open("wb", buffering=0) as file:
+@contextmanager
+def gone_back(root: Path, state: State) -> Iterator[tuple[Checkpoints, Checkpoints]]:
+    """Return the checkpoints of a world that saved the parent, and of one that went back to it. Both keep one step."""
+    spec = make_spec(root, root, checkpoint__keep__last=1)
+    with (root / "events").open("wb", buffering=0) as file:
         first, second = (
-            Checkpoints(tmp_path, make_config(spec), world, Peers(0, 1), "index", Events(file.fileno()))
+            Checkpoints(root, make_config(spec), world, Peers(0, 1), "index", Events(file.fileno()))
             for world in (make_world(1, 1), make_world(2, 1, (FIRST,), rollbacks=BACK))
         )
         first.save(PARENT, state)
         first.wait()
         second.restore(describe(state))
+        yield first, second
+
+
+def test_old_steps_of_all_lineages_are_deleted_and_the_parent_stays(tmp_path: Path) -> None:
+    state = make_state((1, 1))
+    with gone_back(tmp_path, state) as (_, second):
         for step in (4, 6):
             second.save(step, state)
             second.wait()
@@ -163,16 +172,8 @@ def test_old_steps_of_all_lineages_are_deleted_and_the_parent_stays(tmp_path: Pa
 
 
 def test_a_world_that_is_cut_off_deletes_nothing_that_a_later_one_builds_on(tmp_path: Path) -> None:
-    spec = make_spec(tmp_path, tmp_path, checkpoint__keep__last=1)
     state = make_state((1, 1))
-    with (tmp_path / "events").open("wb", buffering=0) as file:
-        first, second = (
-            Checkpoints(tmp_path, make_config(spec), world, Peers(0, 1), "index", Events(file.fileno()))
-            for world in (make_world(1, 1), make_world(2, 1, (FIRST,), rollbacks=BACK))
-        )
-        first.save(PARENT, state)
-        first.wait()
-        second.restore(describe(state))
+    with gone_back(tmp_path, state) as (first, second):
         second.save(4, state)
         second.wait()
         first.save(6, state)

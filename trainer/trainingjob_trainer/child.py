@@ -18,6 +18,7 @@ from typing import BinaryIO, NoReturn
 
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.asks import Asks
+from trainingjob_trainer.ending import end_at_once
 from trainingjob_trainer.events import ORPHANED, Events
 from trainingjob_trainer.failures import explain
 from trainingjob_trainer.model import split_model
@@ -48,7 +49,7 @@ def main() -> NoReturn:
     events.send(Event(ready=True))
     line = sys.stdin.buffer.readline()
     if not line:
-        _end(0)
+        end_at_once(0)
     try:
         start = Start.model_validate_json(line)
         threading.Thread(target=_obey, args=(sys.stdin.buffer, asks), name="commands", daemon=True).start()
@@ -56,8 +57,8 @@ def main() -> NoReturn:
     except BaseException as error:  # whatever it is, the agent hears of it and the process ends
         LOG.exception("training failed step=%s", events.step)
         events.send(Event(failure=explain(error, step=events.step)))
-        _end(FAILED)
-    _end(0)
+        end_at_once(FAILED)
+    end_at_once(0)
 
 
 def rehearse(environment: Mapping[str, str]) -> None:
@@ -80,13 +81,7 @@ def _obey(commands: BinaryIO, asks: Asks) -> None:
             asks.leave()
         if command.poison:
             asks.poison()
-    _end(ORPHANED)
-
-
-def _end(code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    end_at_once(ORPHANED)
 
 
 if __name__ == "__main__":

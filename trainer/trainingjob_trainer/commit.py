@@ -49,10 +49,7 @@ class Committer:
         self._votes = 0
         self._problem = ""
         self._lost: JaxRuntimeError | None = None
-        # Naming the processes makes Orbax meet at the coordination service's barriers instead of in collectives.
-        processes = ocp.options.MultiprocessingOptions(
-            primary_host=0, active_processes=set(range(peers.num_processes)), barrier_sync_key_prefix="trainingjob"
-        )
+        processes = name_processes(peers, "trainingjob")
         self.orbax = ocp.AsyncCheckpointer(
             ocp.StandardCheckpointHandler(multiprocessing_options=processes),
             async_options=ocp.options.AsyncOptions(timeout_secs=SAVE_SECONDS, barrier_sync_fn=self._meet),
@@ -148,6 +145,16 @@ class Committer:
         if failed := next((failed for failed, _ in votes if failed), ""):
             raise SaveFailedError(failed)
         return [words for _, words in votes]
+
+
+def name_processes(peers: Peers, prefix: str) -> ocp.options.MultiprocessingOptions:
+    """Return all processes of a world for Orbax; `prefix` sets apart what else meets there.
+
+    Named, they meet at the coordination service's barriers instead of in collectives.
+    """
+    return ocp.options.MultiprocessingOptions(
+        primary_host=0, active_processes=set(range(peers.num_processes)), barrier_sync_key_prefix=prefix
+    )
 
 
 def discard(folder: Path) -> None:

@@ -13,6 +13,7 @@ import orbax.checkpoint as ocp
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.running import InitializeFrom
+from trainingjob_trainer.commit import name_processes
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.model import Params
 from trainingjob_trainer.restore_point import VERIFY_SECONDS, list_saved, verify
@@ -65,9 +66,7 @@ def inherit(source: InitializeFrom, params: Params, peers: Peers) -> Inherited:
 
 
 def _open(peers: Peers) -> ocp.Checkpointer:
-    processes = ocp.options.MultiprocessingOptions(
-        primary_host=0, active_processes=set(range(peers.num_processes)), barrier_sync_key_prefix="inherit"
-    )
+    processes = name_processes(peers, "inherit")
     return ocp.Checkpointer(
         ocp.PyTreeCheckpointHandler(multiprocessing_options=processes), multiprocessing_options=processes
     )

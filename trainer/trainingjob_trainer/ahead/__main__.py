@@ -4,7 +4,6 @@ It ends with whoever asked, whose end closes standard input, and before it takes
 """
 
 import logging
-import os
 import select
 import sys
 import threading
@@ -18,6 +17,8 @@ from trainingjob_trainer.ahead.memory import own_memory
 from trainingjob_trainer.ahead.pretence import pretend
 from trainingjob_trainer.ahead.request import Request
 from trainingjob_trainer.batches import Batches
+from trainingjob_trainer.ending import end_at_once
+from trainingjob_trainer.events import ORPHANED
 from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.programs import FOLDER, Programs
 from trainingjob_trainer.recall import compile_spread
@@ -26,7 +27,7 @@ from trainingjob_trainer.world import Peers, configure
 
 LOG = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
-COMPILED, FAILED, ORPHANED, TOO_LARGE = 0, 1, 3, 4
+COMPILED, FAILED, TOO_LARGE = 0, 1, 4
 
 
 def main() -> NoReturn:
@@ -38,8 +39,8 @@ def main() -> NoReturn:
         compile_ahead(request)
     except Exception:
         LOG.exception("cannot compile ahead")
-        _end(FAILED)
-    _end(COMPILED)
+        end_at_once(FAILED)
+    end_at_once(COMPILED)
 
 
 def compile_ahead(request: Request) -> None:
@@ -64,15 +65,8 @@ def _watch(memory_bytes: int) -> None:
     while not select.select([sys.stdin], [], [], WATCH_SECONDS)[0]:
         if (taken := own_memory()) > memory_bytes:
             LOG.error("it takes %d bytes of memory, and %d are left for it", taken, memory_bytes)
-            _end(TOO_LARGE)
-    _end(ORPHANED)
-
-
-def _end(code: int) -> NoReturn:
-    """End at once: what it pretended to be in has no orderly end."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+            end_at_once(TOO_LARGE)
+    end_at_once(ORPHANED)
 
 
 if __name__ == "__main__":

@@ -106,9 +106,8 @@ def _examine(plan: Plan, seen: Observed) -> Health | None:  # None: there is no 
     window = _window(plan)
     placed = place_all(seen.seats, seen.hearing, window)
     health = judge(placed, window)
-    if (
-        isinstance(health, GoesOn) and not plan.spec.suspend and not waits_to_save(seen)
-    ):  # who is to save and go has a patience of its own
+    has_own_patience = plan.spec.suspend or waits_to_save(seen)  # who is to save and go
+    if isinstance(health, GoesOn) and not has_own_patience:
         return find_hang(plan, seen, placed) or health
     return health
 
