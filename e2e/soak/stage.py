@@ -70,8 +70,8 @@ class Stage:
         """Inodes of the folders of saved steps that were damaged."""
         self.outages: list[Outage] = []
         """When no trainer could write."""
-        self.latest = datetime.min.replace(tzinfo=UTC)
-        """The latest time of day that an operator has read before the job was over."""
+        self.latest = self.last = datetime.min.replace(tzinfo=UTC)
+        """The latest and the last time of day that an operator has read before the job was over."""
         self.begun = self.ended = 0.0
         """When the first status was written and when the last one, by the monotonic clock."""
         self._note = note
@@ -124,7 +124,7 @@ class Stage:
         """Return the time of day as operators see it."""
         now = datetime.now(UTC) + timedelta(seconds=self.skew)
         if not self.is_over:
-            self.latest = max(self.latest, now)
+            self.last, self.latest = now, max(self.latest, now)
         return now
 
     def start_operator(self) -> LocalOperator:

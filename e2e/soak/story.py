@@ -67,9 +67,10 @@ async def tell(
                 await stage.say_goodbye()
             except StuckError as error:
                 story.problems.append(str(error))
-        wall = stage.ended - stage.begun
+        wall = (stage.ended - stage.begun,) * 2
         if is_turned and (start := parse_time(stage.status.start_time)):
-            wall = (stage.latest - start).total_seconds()
+            # A look counts up to what it reads; a clock that was ahead between two looks is in no ledger.
+            wall = (stage.last - start).total_seconds(), (stage.latest - start).total_seconds()
         story.attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
         story.problems += stage.witness.problems
         if not story.problems:

@@ -20,13 +20,14 @@ def judge(
     lines: Sequence[Line],
     reference: Mapping[int, float],
     num_steps: int,
-    wall_seconds: float,
+    wall_seconds: tuple[float, float],
     outages: Sequence[Outage] = (),
 ) -> Iterator[str]:
     """Yield what is wrong with a job that is over.
 
     `lines` are what its trainers wrote of their steps, in that order; `reference` has the losses of a job to which
-    nothing happened. In `outages` nothing could be written: steps of such a time may lack their lines.
+    nothing happened. In `outages` nothing could be written: steps of such a time may lack their lines. `wall_seconds`
+    are the least and the most that the job may have lasted: two numbers where its operator's clock was turned.
     """
     if status.phase != "Succeeded":
         yield f"the job is {status.phase}"
@@ -40,8 +41,9 @@ def judge(
     yield from _compare(curve, reference, num_steps, outages)
     yield from find_second_worlds(lines)
     spent = sum(status.goodput.seconds.values())
-    if abs(spent - wall_seconds) > max(LEDGER_APART * wall_seconds, CLOCK_SECONDS):
-        yield f"the ledger has {spent:.2f} seconds of {wall_seconds:.2f}"
+    least, most = wall_seconds
+    if max(least - spent, spent - most) > max(LEDGER_APART * most, CLOCK_SECONDS):
+        yield f"the ledger has {spent:.2f} seconds of {least:.2f} to {most:.2f}"
 
 
 def _compare(

@@ -102,46 +102,48 @@ def lines(*steps: tuple[int, int], **changes: Any) -> list[dict[str, Any]]:
 REFERENCE = {step: 2.0 / step for step in range(1, 7)}
 WHOLE = lines((1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (2, 5), (2, 6))
 DONE = make_status(phase="Succeeded")
-RESULTS: dict[str, tuple[TrainingJobStatus, list[dict[str, Any]], float, list[str]]] = {
-    "as if nothing had happened": (DONE, WHOLE, 10.01, []),
-    "not done": (make_status(), WHOLE, 10.0, ["the job is Running"]),
+RESULTS: dict[str, tuple[TrainingJobStatus, list[dict[str, Any]], tuple[float, float], list[str]]] = {
+    "as if nothing had happened": (DONE, WHOLE, (10.01, 10.01), []),
+    "not done": (make_status(), WHOLE, (10.0, 10.0), ["the job is Running"]),
     "a step is missing": (
         DONE,
         [line for line in WHOLE if line["step"] != 3],
-        10.0,
+        (10.0, 10.0),
         ["1 steps are not in the committed history, the first of them [3]"],
     ),
     "a step was trained twice": (
         DONE,
         [*WHOLE, WHOLE[2]],
-        10.0,
+        (10.0, 10.0),
         [f"step 3 was trained twice in the committed history: {WHOLE[2]}"],
     ),
     "another loss": (
         DONE,
         [*WHOLE[:-1], *lines((2, 6), loss=0.5)],
-        10.0,
+        (10.0, 10.0),
         ["the loss of step 6 differs by 0.17 from that of an undisturbed job"],
     ),
     "other rows": (
         DONE,
         [*WHOLE[:-1], *lines((2, 6), first_slot=7)],
-        10.0,
+        (10.0, 10.0),
         ["step 6 has slots 7 to 11, and its first one is 10"],
     ),
     "more rows": (
         DONE,
         [*WHOLE[:-1], *lines((2, 6), last_slot=12)],
-        10.0,
+        (10.0, 10.0),
         ["step 6 has slots 10 to 12, and its first one is 10"],
     ),
-    "time that is not accounted for": (DONE, WHOLE, 12.0, ["the ledger has 10.00 seconds of 12.00"]),
+    "time that is not accounted for": (DONE, WHOLE, (12.0, 12.0), ["the ledger has 10.00 seconds of 12.00 to 12.00"]),
+    "time that did not pass": (DONE, WHOLE, (8.0, 9.0), ["the ledger has 10.00 seconds of 8.00 to 9.00"]),
+    "a clock was ahead for a while, and nobody looked": (DONE, WHOLE, (10.0, 3600.0), []),
 }
 
 
 @pytest.mark.parametrize(("status", "written", "wall", "want"), RESULTS.values(), ids=RESULTS.keys())
 def test_a_result_is_judged(
-    status: TrainingJobStatus, written: list[dict[str, Any]], wall: float, want: list[str]
+    status: TrainingJobStatus, written: list[dict[str, Any]], wall: tuple[float, float], want: list[str]
 ) -> None:
     assert list(judge(status, written, REFERENCE, 6, wall)) == want
 

@@ -237,22 +237,23 @@ def test_processes_save_by_time_at_the_same_steps(crew: Crew, root: Path, text: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("number", "size"), [(0, 1), (1, 0)], ids=["the first, no folder", "another, no array"])
 def test_a_store_that_one_host_cannot_write_stops_nothing_and_is_used_again_when_it_can(
-    crew: Crew, root: Path, text: Path, programs: Path
+    number: int, size: int, crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
     config = make(root, text, training__steps=MANY, checkpoint__keep__last=1000)
     trainers = crew.start(config, make_world(1, 2), programs)
     for trainer in trainers:
         trainer.wait(lambda event: event.committed is not None)
 
-    _, most = resource.prlimit(trainers[1].process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(trainers[1].process.pid, resource.RLIMIT_FSIZE, (0, most))
+    _, most = resource.prlimit(trainers[number].process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(trainers[number].process.pid, resource.RLIMIT_FSIZE, (size, most))
     failures = [event.failed_save for trainer in trainers if (event := trainer.wait(lambda event: event.failed_save))]
     for trainer, failure in zip(trainers, failures, strict=True):
         assert failure
-        assert failure.message.startswith("host 0 of slice 1: ")
+        assert failure.message.startswith(f"host 0 of slice {number}: ")
         trainer.wait_for_step(failure.step + 5)
-    resource.prlimit(trainers[1].process.pid, resource.RLIMIT_FSIZE, (most, most))
+    resource.prlimit(trainers[number].process.pid, resource.RLIMIT_FSIZE, (most, most))
     for trainer in trainers:
         trainer.wait(lambda event: event.committed is not None)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import orbax.checkpoint as ocp
 from jax.errors import JaxRuntimeError
+from orbax.checkpoint.path import atomicity
 
 from trainingjob_trainer.integrity import (
     FILE,
@@ -39,6 +40,30 @@ class SaveFailedError(Exception):
     """A step could not be saved on some host, in words. All processes know it, and training can go on."""
 
 
+class PatientFolder(atomicity.AtomicRenameTemporaryPath):  # type: ignore[misc]
+    """The folder of a step that is being written. If it cannot be made, that is told where it would be put into place.
+
+    Told at once it would end the thread that says to all hosts that the folder is there, and Orbax waits five minutes
+    for that word. This way everybody goes on to the next meeting, and hears there what is wrong.
+    """
+
+    _error: Exception | None = None
+
+    async def create(self) -> Any:
+        """Make the folder, or keep what went wrong; return its path."""
+        try:
+            await super().create()
+        except Exception as error:  # noqa: BLE001  # `finalize` raises it
+            self._error = error
+        return self.get()
+
+    async def finalize(self) -> None:
+        """Put the step into place, or raise what went wrong when its folder was made."""
+        if self._error:
+            raise self._error
+        await super().finalize()
+
+
 class Committer:
     """Writes steps with Orbax, one at a time, as one process of a world. `name` is this host's, for people."""
 
@@ -54,6 +79,9 @@ class Committer:
             ocp.StandardCheckpointHandler(multiprocessing_options=processes),
             async_options=ocp.options.AsyncOptions(timeout_secs=SAVE_SECONDS, barrier_sync_fn=self._meet),
             multiprocessing_options=processes,
+            # A writer of its own would tell what went wrong at the next save only, and to its own host.
+            checkpoint_metadata_store=ocp.metadata.metadata_store(enable_write=True, blocking_write=True),
+            temporary_path_class=PatientFolder,
         )
 
     def begin(self, folder: Path, state: Mapping[str, Any]) -> None:
