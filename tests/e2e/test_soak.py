@@ -161,11 +161,11 @@ def test_a_step_may_lack_its_line_only_where_nothing_could_be_written(
 ) -> None:
     written = [line for line in WHOLE if line["step"] != 3]
 
-    assert (list(judge(DONE, written, REFERENCE, 6, 10.0, [outage])) == []) == may_lack
+    assert (list(judge(DONE, written, REFERENCE, 6, (10.0, 10.0), [outage])) == []) == may_lack
 
 
 def test_a_job_that_wrote_nothing_is_noticed() -> None:
-    assert list(judge(DONE, [], REFERENCE, 6, 10.0)) == [
+    assert list(judge(DONE, [], REFERENCE, 6, (10.0, 10.0))) == [
         "6 steps are not in the committed history, the first of them [1, 2, 3, 4, 5]"
     ]
 
