@@ -61,7 +61,7 @@ check: lint ## The fast part: lint, types, contracts, generated files, every tes
 
 .PHONY: slow
 slow: install ## Whole runs of the real trainer on this machine, without a cluster
-	$(PYTEST) -m slow tests
+	$(PYTEST) -m slow -n auto --maxprocesses=2 --dist worksteal tests
 
 .PHONY: journeys
 journeys: install ## The journeys on a real cluster (E2E_CLUSTER=local|kind|existing)

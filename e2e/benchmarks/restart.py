@@ -21,7 +21,7 @@ from signal import SIGKILL, SIGSTOP
 from rich.console import Console
 from rich.progress import track
 
-from e2e.benchmarks.table import Figure, publish
+from e2e.benchmarks.table import Figure, publish, show, write
 from e2e.history import Line
 from e2e.product import Manifest, load_example
 from e2e.soak.job import NAME, SHARED
@@ -38,6 +38,9 @@ AWAY_SECONDS = 4.0
 HANG_SECONDS = 6.0
 FLOORS = {"detecting": 0.13, "restoring": 0.05, "compiling": 0.08}
 """What each phase took at least where it was measured by itself."""
+
+BACK_GOAL = 2.0
+"""Seconds that training may pause for what comes back: it is planned."""
 
 type Strike = Callable[[Stage], float]
 """Does harm, and returns when the pause begins: now, or later where waiting is right at first."""
@@ -156,18 +159,18 @@ def make_spec() -> Manifest:
     )["spec"]
 
 
-async def measure_losses(losses: dict[str, Loss], console: Console) -> dict[str, list[Pause]]:
-    """Return the pauses of all losses by their names, and of what brought the job back."""
-    pauses: dict[str, list[Pause]] = {}
+async def measure_losses(losses: dict[str, Loss], console: Console) -> AsyncIterator[dict[str, list[Pause]]]:
+    """Yield the pauses of each loss under its name, and of what brought the job back."""
     async with on_stage(AWAY_SECONDS) as stage:
         for name, loss in losses.items():
+            pauses: dict[str, list[Pause]] = {}
             for _ in track(range(RUNS), description=name, console=console):
                 await calm(stage)
                 pauses.setdefault(name, []).append(await strike(stage, loss.strike, is_planned=loss.is_planned))
                 if loss.back:
                     undo = loss.then or (lambda _: 0.0)
                     pauses.setdefault(loss.back, []).append(await strike(stage, undo, is_planned=True))
-    return pauses
+            yield pauses
 
 
 async def measure_recreation(console: Console) -> list[Pause]:
@@ -237,21 +240,25 @@ def summarise(name: str, pauses: Sequence[Pause], goal: float) -> Iterator[Figur
 
 
 async def measure(console: Console) -> list[Figure]:
-    """Return all figures."""
-    wanted = {name: loss for name, loss in LOSSES.items() if ONLY in name}
-    pauses = await measure_losses(wanted, console)
-    goals = {name: loss.goal for name, loss in LOSSES.items()}
-    figures = [figure for name, found in pauses.items() for figure in summarise(name, found, goals.get(name, 2.0))]
-    if ONLY:
-        return figures
-    everything = await measure_recreation(console)
-    reference = statistics.median(pause.seconds for pause in everything)
-    killed = statistics.median(pause.seconds for pause in pauses["slice killed"])
-    return [
-        *figures,
-        *summarise("all recreated", everything, reference),
-        Figure("slice killed, all recreated", killed, "s", reference),
-    ]
+    """Return all figures. Each kind of loss is shown and kept as soon as it is measured: all together take long."""
+    figures: list[Figure] = []
+
+    def add(name: str, pauses: Sequence[Pause], goal: float) -> float:
+        found = list(summarise(name, pauses, goal))
+        figures.extend(found)
+        show(name, found, console)
+        write("restart", figures)
+        return found[0].value
+
+    medians: dict[str, float] = {}
+    async for measured in measure_losses({name: loss for name, loss in LOSSES.items() if ONLY in name}, console):
+        for name, pauses in measured.items():
+            medians[name] = add(name, pauses, LOSSES[name].goal if name in LOSSES else BACK_GOAL)
+    if not ONLY:
+        everything = await measure_recreation(console)
+        reference = add("all recreated", everything, statistics.median(pause.seconds for pause in everything))
+        figures.append(Figure("slice killed, all recreated", medians["slice killed"], "s", reference))
+    return figures
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ def test_values_are_read_as_kubectl_reads_them(text: str, want: Any, tmp_path: P
 UNREADABLE = {
     "a key that stands twice": ("a: 1\nb: 2\na: 3\n", "no valid YAML: the key `a` stands twice in line 3, column 1."),
     "broken syntax": ("a: [1\nb: 2\n", "no valid YAML: expected ',' or ']', but got ':' in line 2, column 2."),
-    "deep nesting": ("[" * 3000, "no valid YAML: it is nested too deeply."),
+    "deep nesting": ("[" * 1200, "no valid YAML: it is nested too deeply."),
     "bytes that are no text": (b"a: \xff", "is not UTF-8 text: invalid start byte at byte 3."),
     "a tag that makes objects": ("!!python/object:os.system {}", "could not determine a constructor for the tag"),
 }

@@ -121,7 +121,7 @@ async def live(schedule: list[tuple[int, tuple[str, object]]]) -> tuple[Simulati
     return sim, chaos
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules)
 def test_a_job_ends_well_when_faults_stop(schedule: list[tuple[int, tuple[str, object]]]) -> None:
     sim, chaos = asyncio.run(live(schedule))

@@ -229,6 +229,7 @@ def test_a_compiled_step_has_the_products_of_the_model(config: RunConfig) -> Non
     assert {(one.network, one.axes) for one in step.collectives} == {("ici", ("fsdp",))}
 
 
+@pytest.mark.slow
 def test_the_program_answers_each_size_on_a_line(config: RunConfig) -> None:
     missing = config.model_copy(update={"accelerator_platform": "cuda"})
 

@@ -182,7 +182,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-@each("changes", MODELS, "one MLP a layer")
+@each("changes", MODELS)
 def test_a_train_step_is_loaded_and_trains(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any]
 ) -> None:

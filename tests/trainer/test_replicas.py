@@ -109,7 +109,7 @@ HEALTHY = {"four replicas": FOUR} | {
 }
 
 
-@each("layout", HEALTHY, "four replicas")
+@each("layout", HEALTHY)
 def test_healthy_training_never_differs(layout: Layout) -> None:
     run = Run(spec_with(), layout)
     for _ in run.train():

@@ -41,6 +41,7 @@ def leave_out(run: Run, skipped: tuple[tuple[int, int], ...]) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_training_after_a_rollback_is_that_of_a_run_without_the_samples_from_the_start(tmp_path: Path) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, training__globalBatchSize=BATCH))
     run = Run(spec_with(), ONE)

@@ -91,7 +91,7 @@ def test_an_optimizer_that_is_split_over_data_changes_no_number(layout: Layout) 
     assert losses(SPREAD_SPEC, layout) == pytest.approx(plain_losses(), abs=2e-4)
 
 
-@each("layout", SPREAD, "data 2 over slices, fsdp 2, expert 2")
+@each("layout", SPREAD)
 def test_the_planner_counts_what_an_optimizer_over_data_keeps(layout: Layout) -> None:
     degrees = combine(layout.ici, layout.dcn)
     run = Run(SPREAD_SPEC, layout)

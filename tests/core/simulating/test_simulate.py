@@ -118,7 +118,7 @@ faults = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(faults, st.sampled_from([(), (1, 2, 4), (2, 4)]), st.integers(1, 2))
 def test_whatever_fails_there_is_one_valid_world_and_all_come_back(
     faults: list[Fault], allowed: tuple[int, ...], fewest: int
