@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.running import Keep, Save
+from trainingjob_api.running import Keep, KeepBest, Save
 
 Every = Annotated[int, Field(ge=1, le=100_000_000)]
 
@@ -58,12 +58,17 @@ def list_changes(before: Live, after: Live) -> list[str]:
         ("checkpoint.save.every", before.save.every, after.save.every),
         ("checkpoint.keep.last", before.keep.last, after.keep.last),
         ("checkpoint.keep.everySteps", before.keep.every_steps, after.keep.every_steps),
+        ("checkpoint.keep.best", _describe(before.keep.best), _describe(after.keep.best)),
         *(
             (f"evaluation[{name}].everySteps", before.evaluate.get(name), steps)
             for name, steps in after.evaluate.items()
         ),
     ]
     return [f"spec.{path} is {_show(new)}, was {_show(old)}" for path, old, new in values if old != new]
+
+
+def _describe(best: KeepBest | None) -> str | None:
+    return f"{{evaluation: {best.evaluation}, count: {best.count}}}" if best else None
 
 
 def _show(value: int | str | None) -> str:

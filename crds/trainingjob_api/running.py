@@ -33,12 +33,26 @@ class Save(Strict):
     )
 
 
+class KeepBest(Strict):
+    """The steps that do best on a held-out text."""
+
+    evaluation: ShortName = Field(description="Name of the evaluation whose loss decides.")
+    count: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=1, description="How many of the steps with the lowest loss to keep."
+    )
+
+
 class Keep(Strict):
     """What to keep."""
 
     last: Annotated[int, Field(ge=1, le=1000)] = Field(default=3, description="How many of the newest steps to keep.")
     every_steps: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         default=None, description="Keep every step that is a multiple of this for good. Unset: none."
+    )
+    best: KeepBest | None = Field(
+        default=None,
+        description="Keep the best steps too. A step whose evaluation makes it one of them is saved right after it. "
+        "Unset: evaluations decide nothing.",
     )
 
 

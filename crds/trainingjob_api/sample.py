@@ -67,7 +67,7 @@ SAMPLE: dict[str, Any] = {
     "checkpoint": {
         "uri": "/shared/run",
         "save": {"everySteps": 100, "every": "15m"},
-        "keep": {"last": 3, "everySteps": 1000},
+        "keep": {"last": 3, "everySteps": 1000, "best": {"evaluation": "held-out", "count": 1}},
         "failAfter": "1h",
         "snapshots": {"everySteps": 10},
         "initializeFrom": {"uri": "/shared/base", "step": 5000},

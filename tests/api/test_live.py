@@ -32,6 +32,10 @@ CHANGES: dict[str, tuple[TrainingJobSpec, list[str]]] = {
         spec(keep={"last": 9, "everySteps": 50}),
         ["spec.checkpoint.keep.last is 9, was 3", "spec.checkpoint.keep.everySteps is 50, was unset"],
     ),
+    "what is best": (
+        spec(keep={"best": {"evaluation": "news", "count": 2}}),
+        ["spec.checkpoint.keep.best is {evaluation: news, count: 2}, was unset"],
+    ),
     "evaluations": (spec(news=20), ["spec.evaluation[news].everySteps is 20, was 10"]),
 }
 

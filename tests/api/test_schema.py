@@ -186,6 +186,8 @@ def rules_of(path: tuple[str, ...]) -> list[Any]:
 MUTABLE = {
     "spec.activeDeadlineSeconds",
     "spec.checkpoint.failAfter",
+    "spec.checkpoint.keep.best.count",
+    "spec.checkpoint.keep.best.evaluation",
     "spec.checkpoint.keep.everySteps",
     "spec.checkpoint.keep.last",
     "spec.checkpoint.save.every",

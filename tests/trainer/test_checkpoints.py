@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tests.patience import ENDLESS_SECONDS
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.running import Keep
+from trainingjob_api.running import Keep, KeepBest
 from trainingjob_api.world import Span
-from trainingjob_trainer.checkpoints import INSIST_SECONDS, RETRY_SECONDS, Checkpoints, choose_deletions
+from trainingjob_trainer.checkpoints import INSIST_SECONDS, RETRY_SECONDS, Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.integrity import Integrity, write_integrity
+from trainingjob_trainer.integrity import Integrity, read_integrity, write_integrity
+from trainingjob_trainer.retention import choose_deletions
 from trainingjob_trainer.step import Asked, State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
@@ -304,17 +305,74 @@ def test_where_steps_alone_decide_nobody_asks(opened: Opened, clock: Clock) -> N
     assert checkpoints.ask() is Asked.NOTHING
 
 
-KEEPS: dict[str, tuple[list[int], Keep, int, list[int]]] = {
+def keep_best(count: int) -> Keep:
+    return Keep(last=1, best=KeepBest(evaluation="news", count=count))
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "full")
+
+
+KEEPS: dict[str, tuple[Iterable[int], Keep, int, list[int]]] = {
     "the newest few": ([2, 4, 6, 8], Keep(last=2), 0, [2, 4]),
     "fewer than kept": ([2, 4], Keep(last=3), 0, []),
     "multiples for good": ([2, 4, 6, 8, 10], Keep(last=1, every_steps=4), 0, [2, 6]),
     "the step that was restored": ([2, 4, 6, 8], Keep(last=1), 4, [2, 6]),
+    "the best one": ({2: 3.0, 4: 1.0, 6: 2.0, 8: 5.0}, keep_best(1), 0, [2, 6]),
+    "the two best ones": ({2: 3.0, 4: 1.0, 6: 2.0, 8: 5.0}, keep_best(2), 0, [2]),
+    "the earlier one of two as good": ({2: 1.0, 4: 1.0, 6: 2.0}, keep_best(1), 0, [4]),
+    "no best one where none was measured": ([2, 4], keep_best(1), 0, [2]),
 }
 
 
 @pytest.mark.parametrize(("saved", "keep", "restored", "want"), KEEPS.values(), ids=KEEPS.keys())
-def test_choose_deletions(saved: list[int], keep: Keep, restored: int, want: list[int]) -> None:
-    assert choose_deletions(saved, keep, restored) == want
+def test_choose_deletions(saved: Iterable[int], keep: Keep, restored: int, want: list[int]) -> None:
+    losses = saved if isinstance(saved, dict) else {}
+    measured = {step: {"news": losses[step], "code": -step} if step in losses else {"code": 0.0} for step in saved}
+
+    assert choose_deletions(measured, keep, restored) == want
+
+
+def test_a_step_that_is_one_of_the_best_is_saved_and_stays_in_the_next_world_too(
+    opened: Opened, tmp_path: Path
+) -> None:
+    keep = {"checkpoint__keep__last": 1, "checkpoint__keep__best": {"evaluation": "news", "count": 2}}
+    state = make_state((1, 1))
+    first = opened(**keep)
+    assert first.restore(describe(state)) is None
+    saved = []
+    for step, loss in ((1, 3.0), (2, 2.0), (3, 4.0), (4, 2.5), (5, 2.5), (6, float("nan"))):
+        if first.is_best({"news": loss, "code": 0.0}):
+            saved.append(step)
+            first.save(step, state, {"news": loss})
+            first.wait()
+    assert saved == [1, 2, 4]
+
+    second = opened(2, Span(generation=1, first=1), **keep)
+    second.restore(describe(state))
+    assert not second.is_best({"news": 2.5})
+    assert not second.is_best({})
+    assert second.is_best({"news": 2.4})
+    second.save(7, state, {"news": 2.4})
+    second.wait()
+    second.save(8, state, {"news": 9.0})
+    second.wait()
+
+    # 4 was what the second world went on from
+    assert sorted(int(path.name) for path in (tmp_path / "lineage-0").iterdir()) == [2, 4, 7, 8]
+    assert read_integrity(tmp_path / "lineage-0/7").evaluations == {"news": 2.4}
+
+
+def test_a_step_that_could_not_be_saved_is_none_of_the_best(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = opened(checkpoint__keep__best={"evaluation": "news"})
+    checkpoints.restore(describe(make_state((1, 1))))
+    with monkeypatch.context() as broken:
+        broken.setattr("trainingjob_trainer.commit.write_integrity", refuse)
+        checkpoints.save(1, make_state((1, 1)), {"news": 1.0})
+        assert not checkpoints.is_best({"news": 2.0})
+        checkpoints.wait()
+
+    assert checkpoints.is_best({"news": 2.0})
 
 
 def test_old_steps_are_deleted_only_after_the_new_one_is_proven(opened: Opened, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ class Notes:
     """All parts of a loop at once, which only take down what is asked of them.
 
     The numbers say after how many steps something is due; 0: never. `asked`: what processes ask for, by the step that
-    they ask with. `failing`: the steps that cannot be saved.
+    they ask with. `failing`: the steps that cannot be saved, `best`: those whose evaluation calls for a save.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class Notes:
         compare: int = 0,
         asked: dict[int, Asked] | None = None,
         failing: tuple[int, ...] = (),
+        best: tuple[int, ...] = (),
     ) -> None:
         self.said: list[str] = []
         self.asked = asked or {}
@@ -38,11 +39,12 @@ class Notes:
         self.checkpoints.save = self._save
         self.checkpoints.ask = lambda: Asked.NOTHING
         self.checkpoints.insist = self._insist
+        self.checkpoints.is_best = lambda measured: measured.get("news") in best
         self.snapshots = self._part("snapshot", snapshot)
         self.evaluator = self._part("evaluate", evaluate)
         self.replicas = self._part("compare", compare)
         self.replicas.check = self._compare
-        self.evaluator.measure = lambda step, params: {}
+        self.evaluator.measure = lambda step, params: {"news": step}
         self.reporter: Any = SimpleNamespace(
             resume=lambda phase: None,
             begin=lambda name: None,
@@ -97,7 +99,8 @@ class Notes:
         self.said.append(f"report {step}")
         return self.asked.get(step, Asked.NOTHING)
 
-    def _save(self, step: int, state: object) -> None:
+    def _save(self, step: int, state: object, measured: dict[str, float]) -> None:
+        assert measured == ({"news": step} if self.evaluator.is_due(step) else {})
         self.said.append(f"save {step}")
         self.checkpoints.is_failing = step in self.failing
         if step not in self.failing:
@@ -114,6 +117,10 @@ ORDERS: dict[str, tuple[Notes, str]] = {
     "the device never waits for the host": (
         Notes(3),
         "step 1, step 2, report 1, step 3, report 2, report 3, save 3, done",
+    ),
+    "a step that is among the best is saved after its evaluation": (
+        Notes(3, evaluate=2, best=(2,)),
+        "step 1, step 2, report 1, report 2, evaluate 2, save 2, step 3, report 3, save 3, done",
     ),
     "a step is told before it is kept in memory": (
         Notes(3, snapshot=2),

@@ -12,7 +12,8 @@ import json
 import logging
 import threading
 import time
-from math import inf
+from collections.abc import Mapping
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ import orbax.checkpoint as ocp
 
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave
-from trainingjob_api.running import Keep
 from trainingjob_api.world import RunConfig, Tier, World
 from trainingjob_trainer.commit import Committer, SaveFailedError
 from trainingjob_trainer.events import Events
@@ -36,6 +36,7 @@ from trainingjob_trainer.restore_point import (
     lineage_folder,
     list_saved,
 )
+from trainingjob_trainer.retention import Bests, choose_deletions, find_losses
 from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.spikes import begin_like
@@ -66,6 +67,7 @@ class Checkpoints:
         self._newest = 0
         self._begun = time.monotonic()
         self._has_asked = False
+        self._bests = Bests(None, {})
         self.skipped: Skipped = ()
         """The samples that this world leaves out."""
         self.recalled: Key | None = None
@@ -83,6 +85,13 @@ class Checkpoints:
         Raises:
             TrainingError: there are checkpoints, and none can be used.
         """
+        restored = self._restore(state, memory)
+        keep = self._checkpoint.keep.best
+        saved = {one.step: one.integrity.evaluations for one in list_saved(self._root) if keep and one.integrity}
+        self._bests = Bests.agree(keep, find_losses(keep, saved), self._peers)
+        return restored
+
+    def _restore(self, state: State, memory: Memory | None) -> State | None:  # None: start from scratch
         takeover = self._checkpoint.takeover
         search = RestorePoint(self._root, self._world, self._peers, self._events, memory, takeover=takeover)
         try:
@@ -126,6 +135,10 @@ class Checkpoints:
         """Return whether the spec asks for a save after a step."""
         return step % self._checkpoint.save.every_steps == 0
 
+    def is_best(self, measured: Mapping[str, float]) -> bool:
+        """Return whether a step with these losses on held-out texts is to be saved for them."""
+        return self._bests.is_one(measured)
+
     def ask(self) -> Asked:
         """Return, once for each, that it is time for a save: one process asks, for their clocks differ."""
         if self._peers.process != 0 or self._has_asked or (self._commit and self._commit.is_alive()):
@@ -138,21 +151,25 @@ class Checkpoints:
         self._has_asked = True
         return Asked.SAVE
 
-    def save(self, step: int, state: State) -> None:
+    def save(self, step: int, state: State, measured: Mapping[str, float] | None = None) -> None:
         """Copy the state and write it in the background. Waits for the save before it.
+
+        `measured` are the losses on held-out texts after this step, by their names.
 
         Raises:
             JaxRuntimeError: another process is gone.
         """
         self.wait()
         self._begun, self._has_asked = time.monotonic(), False
+        finite = {name: loss for name, loss in (measured or {}).items() if isfinite(loss)}
+        self._bests.add(step, finite)
         try:
             self._committer.begin(self._folder / str(step), _written(state))
         except SaveFailedError as error:
             self._tell_failure(step, str(error))
             return
         self._commit = threading.Thread(
-            target=self._finish, args=(step, hash_shapes(state)), name=f"commit-{step}", daemon=True
+            target=self._finish, args=(step, hash_shapes(state), finite), name=f"commit-{step}", daemon=True
         )
         self._commit.start()
 
@@ -167,7 +184,8 @@ class Checkpoints:
             self._commit = None
         self.check()
         match self._outcome:
-            case FailedSave():
+            case FailedSave(step=failed):
+                self._bests.drop(failed)
                 self.is_failing = True
             case int(step):
                 self._newest, self.is_failing = step, False
@@ -194,7 +212,7 @@ class Checkpoints:
             return restored
         return restored._replace(window=begin_like(state.window))
 
-    def _finish(self, step: int, state: str) -> None:
+    def _finish(self, step: int, state: str, measured: Mapping[str, float]) -> None:
         record = Integrity(
             job_uid=self._world.job_uid,
             generation=self._world.generation,
@@ -203,6 +221,7 @@ class Checkpoints:
             state=state,
             lineage=len(self._world.rollbacks),
             skipped=self.skipped,
+            evaluations=dict(measured),
             files={},
         )
         try:
@@ -228,9 +247,10 @@ class Checkpoints:
             own = [record.generation for _, record in saved if record.job_uid == self._world.job_uid]
             if max(own, default=0) > self._world.generation:
                 return  # a later world builds on what is here, and this one is cut off
-            committed = {record.step: folder for folder, record in saved if record.step <= step}
-            for old in choose_deletions(list(committed), self._checkpoint.keep, self._restored):
-                delete_step(committed[old])
+            committed = {record.step: (folder, record.evaluations) for folder, record in saved if record.step <= step}
+            measured = {number: losses for number, (_, losses) in committed.items()}
+            for old in choose_deletions(measured, self._checkpoint.keep, self._restored):
+                delete_step(committed[old][0])
         except OSError as error:  # it is tried again after the next save
             LOG.warning("an old step cannot be deleted error=%s", error)
 
@@ -256,9 +276,3 @@ def hash_shapes(state: State) -> str:
     leaves = jax.tree_util.tree_leaves_with_path(state)
     described = [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves]
     return hashlib.sha256(json.dumps(sorted(described)).encode()).hexdigest()
-
-
-def choose_deletions(committed: list[int], keep: Keep, restored: int) -> list[int]:
-    """Return the steps to delete: not the newest few, no multiples to keep, never the one that was restored."""
-    kept = {restored, *sorted(committed)[-keep.last :]}
-    return [step for step in committed if step not in kept and not (keep.every_steps and step % keep.every_steps == 0)]

@@ -29,7 +29,8 @@ class Fingerprint(Strict):
 class Integrity(Strict):
     """What `integrity.json` says: who saved which step, hashes of the data's rows and of the state's shapes, the files.
 
-    File names are relative to the step's folder. `skipped` are the samples that were left out.
+    File names are relative to the step's folder. `skipped` are the samples that were left out, `evaluations` the losses
+    on held-out texts that were measured after this very step, by their names.
     """
 
     job_uid: str
@@ -39,6 +40,7 @@ class Integrity(Strict):
     state: str
     lineage: int = 0
     skipped: Skipped = ()
+    evaluations: dict[str, float] = Field(default={})
     files: dict[str, Fingerprint]
 
 

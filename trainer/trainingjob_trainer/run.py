@@ -157,13 +157,15 @@ def train(
         replicas.check(step, state, is_kept=leaving or save or snapshots.is_due(step))
         if leaving or snapshots.is_due(step):  # who leaves lets the next world go on without reading storage
             snapshots.take(step, state)
+        measured: dict[str, float] = {}
         if evaluator.is_due(step):
             reporter.resume(Phase.EVALUATING)
             reporter.begin(f"the evaluation after step {step}")
-            reporter.report_evaluations(step, evaluator.measure(step, state.params))
-        if leaving or save:
+            measured = evaluator.measure(step, state.params)
+            reporter.report_evaluations(step, measured)
+        if leaving or save or checkpoints.is_best(measured):
             reporter.resume(Phase.SAVING)
-            checkpoints.save(step, state)
+            checkpoints.save(step, state, measured)
         if leaving:
             checkpoints.wait()
             if not checkpoints.is_failing:

@@ -6,6 +6,7 @@ its namesake.
 
 import hashlib
 from collections.abc import Container
+from difflib import get_close_matches
 from itertools import count
 
 DOMAIN = "trainingjob.dev"
@@ -27,6 +28,11 @@ def free_name(name: str, taken: Container[str], most: int) -> str:
     """Return a name like one that is taken: a number at its end, and at most so many characters."""
     names = (f"{name[: most - len(str(number)) - 1].rstrip('-')}-{number}" for number in count(1))
     return next(one for one in names if one not in taken)
+
+
+def nearest_names(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names most like one, best first; all of them where none is like it."""
+    return tuple(get_close_matches(name, names, n=3, cutoff=0.5)) or names
 
 
 def uid_hash(uid: str) -> str:

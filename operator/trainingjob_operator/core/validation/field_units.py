@@ -31,6 +31,7 @@ UNITS: dict[str, str] = {
     "schedule.finalFraction": "share of the peak learning rate",
     "checkpoint.save.everySteps": "optimizer steps",
     "checkpoint.keep.last": "checkpoints",
+    "checkpoint.keep.best.count": "checkpoints",
     "checkpoint.initializeFrom.step": "optimizer steps",
     "checkpoint.snapshots.everySteps": "optimizer steps",
     "checkpoint.keep.everySteps": "optimizer steps",

@@ -1,11 +1,11 @@
 """Rules about slices and the mesh that hold at every size."""
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import Problem
+from trainingjob_operator.core.names import nearest_names
 from trainingjob_operator.core.planner import splits
 from trainingjob_operator.core.planner.choice import EXPLICIT
 from trainingjob_operator.core.planner.hardware import CPU, Hardware
@@ -25,7 +25,7 @@ def check_accelerator(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Pro
     accelerator = spec.slices.accelerator
     if accelerator not in hardware.names:
         message = f"{accelerator} is not an accelerator that this operator knows."
-        yield Problem("spec.slices.accelerator", accelerator, message, _nearest_names(accelerator, hardware.names))
+        yield Problem("spec.slices.accelerator", accelerator, message, nearest_names(accelerator, hardware.names))
 
 
 def check_topology(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
@@ -190,11 +190,6 @@ def warn_of_whole_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
     if vocab % degree:
         message = f"{vocab} is not a multiple of {degree}, the tensor degree: every device holds the whole embedding."
         yield Problem("spec.model.vocabSize", vocab, message, (str(-(-vocab // degree) * degree),))
-
-
-def _nearest_names(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names most like one, best first; all of them where none is like it."""
-    return tuple(get_close_matches(name, names, n=3, cutoff=0.5)) or names
 
 
 def _written_mesh(spec: TrainingJobSpec) -> Mesh:

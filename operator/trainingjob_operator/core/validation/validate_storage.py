@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME, seconds
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_operator.core.names import free_name
+from trainingjob_operator.core.names import free_name, nearest_names
 from trainingjob_operator.core.planner.mesh import nearest_multiples
 from trainingjob_operator.core.validation.folders import is_below, is_reserved
 from trainingjob_operator.core.validation.rule import Rule
@@ -92,6 +92,17 @@ def check_save_interval(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.checkpoint.save.every", every, message, ("10m",))
 
 
+def check_best_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """What decides which steps are the best must be measured."""
+    best, names = spec.checkpoint.keep.best, tuple(one.name for one in spec.evaluation)
+    if best and best.evaluation not in names:
+        has = f"it has {', '.join(names)}" if names else "it is empty"
+        message = f"{best.evaluation} is the name of no text in spec.evaluation: {has}."
+        yield Problem(
+            "spec.checkpoint.keep.best.evaluation", best.evaluation, message, nearest_names(best.evaluation, names)
+        )
+
+
 def warn_of_idle_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Programs that are not kept need no folder."""
     cache = spec.runtime.compile_cache
@@ -149,6 +160,7 @@ RULES = (
     Rule(("runtime.compileCache.path", MOUNTS), check_compile_cache),
     Rule(("checkpoint.initializeFrom", "checkpoint.uri", MOUNTS), check_initialize_from),
     Rule(("checkpoint.save.every",), check_save_interval),
+    Rule(("checkpoint.keep.best", "evaluation"), check_best_evaluation),
 )
 WARNINGS = (
     Rule(("runtime.compileCache",), warn_of_idle_cache_path),

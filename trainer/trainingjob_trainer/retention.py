@@ -1,0 +1,68 @@
+"""Which saved steps stay, and which steps are saved because they are among the best."""
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+
+from trainingjob_api.running import Keep, KeepBest
+from trainingjob_trainer.world import Peers
+
+AGREE_SECONDS = 300
+
+
+class Bests:
+    """The saved steps' losses on the text that decides. All processes of a world know the same ones.
+
+    Of `keep` None nothing is best.
+    """
+
+    def __init__(self, keep: KeepBest | None, losses: Mapping[int, float]) -> None:
+        self._keep = keep
+        self._losses = dict(losses)
+
+    @classmethod
+    def agree(cls, keep: KeepBest | None, losses: Mapping[int, float], peers: Peers) -> "Bests":
+        """Return what process 0 knows: a shared folder may look older to the others.
+
+        Raises:
+            JaxRuntimeError: another process is gone.
+        """
+        if keep is None:
+            return cls(None, {})
+        text = peers.exchange("bests", json.dumps(list(losses.items())), AGREE_SECONDS)[0]
+        return cls(keep, dict(json.loads(text)))
+
+    def is_one(self, measured: Mapping[str, float]) -> bool:
+        """Return whether a step with these losses would be among the best."""
+        loss = measured.get(self._keep.evaluation) if self._keep else None
+        if self._keep is None or loss is None or not isfinite(loss):
+            return False
+        best = sorted(self._losses.values())[: self._keep.count]
+        return len(best) < self._keep.count or loss < best[-1]
+
+    def add(self, step: int, measured: Mapping[str, float]) -> None:
+        """Take note of a step that is being saved."""
+        if self._keep and isfinite(loss := measured.get(self._keep.evaluation, float("nan"))):
+            self._losses[step] = loss
+
+    def drop(self, step: int) -> None:
+        """Take note that a step could not be saved."""
+        self._losses.pop(step, None)
+
+
+def find_losses(keep: KeepBest | None, saved: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
+    """Return the losses that decide, of those saved steps that have one."""
+    if keep is None:
+        return {}
+    return {step: measured[keep.evaluation] for step, measured in saved.items() if keep.evaluation in measured}
+
+
+def choose_deletions(saved: Mapping[int, Mapping[str, float]], keep: Keep, restored: int) -> list[int]:
+    """Return the steps to delete: not the newest few, no multiples to keep, not the best, never the one restored.
+
+    `saved` has what was measured of each step on held-out texts. Of equally good steps the earlier one is better.
+    """
+    losses = find_losses(keep.best, saved)
+    best = sorted(losses, key=lambda step: (losses[step], step))[: keep.best.count if keep.best else 0]
+    kept = {restored, *sorted(saved)[-keep.last :], *best}
+    return [step for step in saved if step not in kept and not (keep.every_steps and step % keep.every_steps == 0)]
