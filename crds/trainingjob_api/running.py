@@ -160,7 +160,9 @@ class Metrics(Strict):
     """What the trainer writes under `checkpoint.uri`/metrics."""
 
     every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=10, description="Steps between two lines of `metrics.jsonl`."
+        default=10,
+        description="Steps between two lines of `metrics.jsonl`. Process 0 writes them: where it dies right after a "
+        "step that other hosts keep in memory, the line of that step is missing.",
     )
     tensorboard: bool = Field(default=True, description="Write TensorBoard event files too.")
 

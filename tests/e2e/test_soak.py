@@ -164,6 +164,23 @@ def test_a_step_may_lack_its_line_only_where_nothing_could_be_written(
     assert (list(judge(DONE, written, REFERENCE, 6, (10.0, 10.0), [outage])) == []) == may_lack
 
 
+UNTOLD: dict[str, tuple[str, int, bool]] = {
+    "the last step that others kept in memory": ("ram", 4, True),
+    "the step before it": ("ram", 3, True),
+    "no earlier one": ("ram", 2, False),
+    "none that was saved": ("durable", 4, False),
+}
+
+
+@pytest.mark.parametrize(("tier", "step", "may_lack"), UNTOLD.values(), ids=UNTOLD.keys())
+def test_a_step_may_lack_its_line_where_process_0_died_with_it(tier: str, step: int, may_lack: bool) -> None:
+    first, second = DONE.lineage
+    done = DONE.model_copy(update={"lineage": (first, second.model_copy(update={"tier": tier}))})
+    written = [line for line in WHOLE if line["step"] != step]
+
+    assert (list(judge(done, written, REFERENCE, 6, (10.0, 10.0))) == []) == may_lack
+
+
 def test_a_job_that_wrote_nothing_is_noticed() -> None:
     assert list(judge(DONE, [], REFERENCE, 6, (10.0, 10.0))) == [
         "6 steps are not in the committed history, the first of them [1, 2, 3, 4, 5]"
