@@ -106,8 +106,12 @@ bench-demo: install ## Measure the demo: first step, shrink, grow, and the same 
 bench-restart: install ## Measure how long training stands still for each kind of loss, without a cluster (RUNS=20, ONLY=hang)
 	$(BIN)/python -m e2e.benchmarks.restart
 
+.PHONY: bench-restart-pods
+bench-restart-pods: install ## The same on pods of the real cluster, by drills and power cuts (RUNS=20, ONLY=hang)
+	$(BIN)/python -m e2e.benchmarks.restart_pods
+
 .PHONY: bench-goodput
-bench-goodput: install ## Hold the simulator against a job of this machine whose slices lose their power (LENGTH=300)
+bench-goodput: install ## Hold the simulator against a job of this machine whose slices lose their power (LENGTH=300, MTBF=60)
 	$(BIN)/python -m e2e.benchmarks.goodput
 
 .PHONY: bench-webhook

@@ -4,6 +4,8 @@ The journeys, the demo and the benchmarks stand on this one module; none of them
 """
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +27,8 @@ SYSTEM_NAMESPACE = "trainingjob-system"
 RELEASE = "trainingjob"
 POLL_SECONDS = 0.5
 CLAIM = "shared"
+TRAININGJOB = Path(sys.executable).with_name("trainingjob")
+"""What `kubectl trainingjob` runs."""
 
 type Manifest = dict[str, Any]
 
@@ -117,6 +121,19 @@ class Job:
         conditions = {c["type"]: f"{c['status']} {c['reason']}: {c['message']}" for c in status.get("conditions", [])}
         pods = self.cluster.kubectl("get", "pods", "-n", self.namespace, "-o", "wide")
         return json.dumps(shown | {"conditions": conditions}, indent=1) + "\n" + pods
+
+    def command(self, name: str, *words: str) -> str:
+        """Run a command of `kubectl trainingjob` on the job and return what it prints.
+
+        Raises:
+            JourneyError: it did not succeed.
+        """
+        where = ("-n", self.namespace, "--kubeconfig", str(self.cluster.kubeconfig()))
+        line = [TRAININGJOB, name, self.name, *words, *where]
+        done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode:
+            raise JourneyError(f"`{name}` ended with {done.returncode}: {done.stdout}\n{self.describe()}")
+        return done.stdout
 
     def delete(self) -> None:
         """Delete the job and wait until the API server has let go of it."""

@@ -16,14 +16,13 @@ from rich.console import Console
 from e2e.benchmarks.table import Figure, publish
 from e2e.demo import Fault, prepare, tell
 from e2e.history import Line, read_metrics
-from e2e.product import Job, Product, load_example
+from e2e.product import TRAININGJOB, Job, Product, load_example
 
 NAMESPACE = "bench-demo"
 FIRST_STEP_GOAL = 40.0
 SHRINK_GOAL = 20.0
 GROW_GOAL = 60.0
 LOCAL_GOAL = 10.0
-TRAININGJOB = str(Path(sys.executable).with_name("trainingjob"))
 
 
 def main() -> int:
@@ -73,7 +72,7 @@ def measure_local(console: Console) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         spec = Path(folder) / "demo.yaml"
         spec.write_text(yaml.safe_dump(load_example("demo", metrics__everySteps=1)))
-        command = [TRAININGJOB, "run", str(spec), "--slices", "2", "--dir", folder]
+        command = [str(TRAININGJOB), "run", str(spec), "--slices", "2", "--dir", folder]
         subprocess.run([*command, "--kill-slice", "1", "--at-step", "60"], check=True)
         text = next(Path(folder).rglob("metrics.jsonl")).read_text()
     lines = [line for line in map(json.loads, text.splitlines()) if "loss" in line]

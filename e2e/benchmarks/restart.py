@@ -11,7 +11,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,12 @@ from signal import SIGKILL, SIGSTOP
 from rich.console import Console
 from rich.progress import track
 
+from e2e.benchmarks.pauses import Pause, find_attempt, make_pause, summarise
 from e2e.benchmarks.table import Figure, publish, show, write
 from e2e.history import Line
 from e2e.product import Manifest, load_example
 from e2e.soak.job import NAME, SHARED
 from e2e.soak.stage import Stage, send, trainers_of
-from trainingjob_api.status import Attempt
 
 RUNS = int(os.environ.get("RUNS", "20"))
 ONLY = os.environ.get("ONLY", "")
@@ -36,23 +36,11 @@ PATIENCE_SECONDS = 300.0
 AWAY_SECONDS = 4.0
 """After which a slice that was lost is back."""
 HANG_SECONDS = 6.0
-FLOORS = {"detecting": 0.13, "restoring": 0.05, "compiling": 0.08}
-"""What each phase took at least where it was measured by itself."""
-
 BACK_GOAL = 2.0
 """Seconds that training may pause for what comes back: it is planned."""
 
 type Strike = Callable[[Stage], float]
 """Does harm, and returns when the pause begins: now, or later where waiting is right at first."""
-
-
-@dataclass(frozen=True)
-class Pause:
-    """A time without training. Seconds beyond one step, and by what the attempt after it did."""
-
-    seconds: float
-    lost_steps: int
-    phases: dict[str, float]
 
 
 def kill_process(stage: Stage) -> float:
@@ -188,7 +176,7 @@ async def calm(stage: Stage) -> None:
 
     def is_calm() -> bool:
         lines = of_generation(stage, generation(stage))
-        return len(lines) > CALM_STEPS and attempt(stage, generation(stage)).slices == 2
+        return len(lines) > CALM_STEPS and find_attempt(stage.status, generation(stage)).slices == 2
 
     await stage.wait_for("a calm world of both slices", is_calm, PATIENCE_SECONDS)
 
@@ -201,16 +189,14 @@ async def strike(stage: Stage, harm: Strike, *, is_planned: bool) -> Pause:
         "a new step", lambda: len(of_generation(stage, generation(stage), above=before)) > 2, PATIENCE_SECONDS
     )
     number = generation(stage)
-    await stage.wait_for("its attempt", lambda: attempt(stage, number).recovery_seconds is not None, PATIENCE_SECONDS)
+    await stage.wait_for(
+        "its attempt", lambda: find_attempt(stage.status, number).recovery_seconds is not None, PATIENCE_SECONDS
+    )
     first, _, third = of_generation(stage, number)[:3]
     step_seconds = (third["time"] - first["time"]) / 2
     if is_planned:
         begun = [line for line in stage.lines() if line["generation"] < number][-1]["time"]
-    now, last = attempt(stage, number), attempt(stage, before)
-    phases = {**now.seconds, "detecting": last.seconds.get("detecting", 0.0)}
-    for other in ("training", "resizing", "saving"):
-        phases.pop(other, None)
-    return Pause(first["time"] - begun - step_seconds, now.lost_steps or 0, phases)
+    return make_pause(stage.status, before, number, first["time"] - begun - step_seconds)
 
 
 def generation(stage: Stage) -> int:
@@ -218,25 +204,9 @@ def generation(stage: Stage) -> int:
     return stage.status.world.generation if stage.status.world else 0
 
 
-def attempt(stage: Stage, number: int) -> Attempt:
-    """Return what the status has of a world."""
-    return next(one for one in stage.status.attempts if one.generation == number)
-
-
 def of_generation(stage: Stage, number: int, above: int = 0) -> list[Line]:
     """Return the lines of a world, none where it is not above another."""
     return [line for line in stage.lines() if line["generation"] == number > above]
-
-
-def summarise(name: str, pauses: Sequence[Pause], goal: float) -> Iterator[Figure]:
-    """Yield the median and the longest pause, the phases' medians, and the steps lost."""
-    seconds = [pause.seconds for pause in pauses]
-    yield Figure(f"{name}: median", statistics.median(seconds), "s", goal)
-    yield Figure(f"{name}: longest", max(seconds), "s", goal)
-    for phase in sorted({phase for pause in pauses for phase in pause.phases}):
-        spent = statistics.median(pause.phases.get(phase, 0.0) for pause in pauses)
-        yield Figure(f"{name}: {phase}", spent, "s", FLOORS.get(phase, goal))
-    yield Figure(f"{name}: lost steps", statistics.median(pause.lost_steps for pause in pauses), "steps", 5.0)
 
 
 async def measure(console: Console) -> list[Figure]:

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from e2e.benchmarks.goodput import SAVE_EVERY, Lived, Starts, compare, find_goodput, make_endless, measure_pace
+from e2e.benchmarks.goodput import (
+    SAVE_EVERY,
+    Lived,
+    Starts,
+    compare,
+    find_goodput,
+    find_ideal,
+    make_endless,
+    measure_pace,
+)
 from tests.builders import make_report
 from trainingjob_api.status import Attempt, Goodput, TrainingJobStatus
 from trainingjob_operator.core.simulating.faults import Fault
@@ -65,6 +74,20 @@ def test_a_job_that_lived_as_it_was_foretold_is_nothing_apart() -> None:
 
     assert figures["apart"].value == pytest.approx(0.0, abs=1e-4)
     assert figures["goodput foretold"].ratio == pytest.approx(1.0, abs=1e-3)
+
+
+IDEALS: dict[str, tuple[tuple[Fault, ...], float]] = {
+    "no loss": ((), 1.0),
+    "one slice at a time": ((Fault(10.0, 0, 20.0), Fault(40.0, 1, 20.0)), 1.0),
+    "both for a while": ((Fault(10.0, 0, 20.0), Fault(20.0, 1, 20.0)), 0.9),
+    "both to the end": ((Fault(50.0, 0, 500.0), Fault(80.0, 1, 500.0)), 0.8),
+    "the second one twice": ((Fault(10.0, 0, 80.0), Fault(20.0, 1, 10.0), Fault(60.0, 1, 10.0)), 0.8),
+}
+
+
+@pytest.mark.parametrize(("faults", "want"), IDEALS.values(), ids=IDEALS.keys())
+def test_an_ideal_job_trains_whenever_any_slice_has_power(faults: tuple[Fault, ...], want: float) -> None:
+    assert find_ideal(faults, 100.0) == pytest.approx(want)
 
 
 def test_saves_count_to_their_steps_and_suspension_to_nothing() -> None:

@@ -1,0 +1,201 @@
+"""How long training stands still when something dies, on pods of the real cluster: each kind of loss, many times.
+
+The job is the demo's, with snapshots; `RUNS` says how often each loss is made, `ONLY` which. Pods are struck by drills,
+as their owner would order them; a node by cutting its power. A pause runs from the last step of one world to the first
+of the next, as the metrics lines of the trainer tell it, and is given beyond the length of one step; of a hang also
+beyond its budget. The reference is a recreation of everything: all pods are deleted and come anew.
+"""
+
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import track
+
+from e2e.benchmarks.pauses import Pause, find_attempt, make_pause, summarise
+from e2e.benchmarks.table import Figure, show, write
+from e2e.demo import generation_of, is_full, prepare
+from e2e.drills import slice_nodes, take_slice_away
+from e2e.history import Line, read_metrics
+from e2e.product import Job, Manifest, Product, load_example, wait_until
+from trainingjob_api.drill_kinds import DrillKind
+from trainingjob_api.status import TrainingJobStatus
+
+NAMESPACE = "bench-restart"
+RUNS = int(os.environ.get("RUNS", "20"))
+ONLY = os.environ.get("ONLY", "")
+CALM_STEPS = 30
+"""Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
+PATIENCE_SECONDS = 300.0
+HANG_SECONDS = 6.0
+BACK_GOAL = 2.0
+STEPS_TO_TELL = 2
+"""Whole steps of the next world that tell how long one takes."""
+
+type Strike = Callable[[Job], object]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A kind of loss, the name of the way back from it, and what undoes it. `waits`: seconds of it that are right."""
+
+    strike: Strike
+    goal: float
+    back: str = ""
+    undo: Strike | None = None
+    waits: float = 0.0
+
+
+def drill(kind: DrillKind) -> Strike:
+    """Return what orders a drill of the last slice, and waits for its end."""
+    return lambda job: job.command("drill", kind)
+
+
+def scale(most: int) -> Strike:
+    """Return what changes the most slices that a job may train on."""
+    return lambda job: job.command("scale", f"--max={most}")
+
+
+def delete_pods(job: Job) -> None:
+    """Delete all pods of a job, with no time to save."""
+    uid = job.read()["metadata"]["uid"]
+    words = ("-l", f"trainingjob.dev/job-uid={uid}", "--force", "--grace-period=0", "--wait=false")
+    job.cluster.kubectl("delete", "pods", "-n", job.namespace, *words)
+
+
+LOSSES = {
+    "slice killed": Loss(drill(DrillKind.KILL_SLICE), 1.5, back="slice back"),
+    "host killed": Loss(drill(DrillKind.KILL_HOST), 1.5, back="host back"),
+    "hang": Loss(drill(DrillKind.HANG), 2.0, waits=HANG_SECONDS),
+    "planned shrink": Loss(scale(1), 2.0, back="planned growth", undo=scale(2)),
+}
+
+
+def measure(job: Job, product: Product, console: Console) -> list[Figure]:
+    """Return all figures. Each kind of loss is shown and kept as soon as it is measured: all together take long."""
+    figures: list[Figure] = []
+
+    def add(name: str, pauses: list[Pause], goal: float) -> float:
+        found = list(summarise(name, pauses, goal))
+        figures.extend(found)
+        show(name, found, console)
+        write("restart-pods", figures)
+        return found[0].value
+
+    medians = {}
+    for name, loss in LOSSES.items():
+        if ONLY in name:
+            there, back = measure_loss(job, product, name, loss, console)
+            medians[name] = add(name, there, loss.goal)
+            if back:
+                add(loss.back, back, BACK_GOAL)
+    if ONLY in "node gone":
+        add("node gone", measure_nodes(job, product, console), 6.0)
+    if not ONLY:
+        everything, _ = measure_loss(job, product, "all recreated", Loss(delete_pods, 0.0), console)
+        reference = add("all recreated", everything, statistics.median(pause.seconds for pause in everything))
+        figures.append(Figure("slice killed, all recreated", medians["slice killed"], "s", reference))
+        write("restart-pods", figures)
+    return figures
+
+
+def measure_loss(
+    job: Job, product: Product, name: str, loss: Loss, console: Console
+) -> tuple[list[Pause], list[Pause]]:
+    """Return the pauses of a loss, and of what brought the job back."""
+    there, back = [], []
+    for _ in track(range(RUNS), description=name, console=console):
+        before = calm(job)
+        loss.strike(job)
+        after = wait_for_world(job, before)
+        there.append(read_pause(job, product, after, loss.waits))
+        if loss.back:
+            if loss.undo:
+                loss.undo(job)
+            full = wait_for_world(job, after, is_full)
+            back.append(read_pause(job, product, full, 0.0))
+    return there, back
+
+
+def measure_nodes(job: Job, product: Product, console: Console) -> list[Pause]:
+    """Return the pauses where the nodes of slice 1 lose their power; they get it back each time."""
+    pauses = []
+    for _ in track(range(RUNS), description="node gone", console=console):
+        before = calm(job)
+        with take_slice_away(product.cluster, slice_nodes(job, 1)):
+            after = wait_for_world(job, before)
+            pauses.append(read_pause(job, product, after, 0.0))
+    return pauses
+
+
+def calm(job: Job) -> int:
+    """Wait until both slices have trained for a while, and return the number of their world."""
+
+    def is_calm(status: Manifest) -> bool:
+        progress, attempts = status.get("progress"), status.get("attempts")
+        return bool(
+            progress
+            and attempts
+            and is_full(status)
+            and progress["step"] > (attempts[-1].get("firstStep") or 0) + CALM_STEPS
+        )
+
+    return generation_of(job.wait("a calm world of both slices", is_calm, PATIENCE_SECONDS))
+
+
+def wait_for_world(job: Job, before: int, holds: Callable[[Manifest], bool] = bool) -> int:
+    """Wait until a later world has made a step, and return its number."""
+
+    def trains(status: Manifest) -> bool:
+        number = generation_of(status)
+        if number <= before or not holds(status):
+            return False
+        return find_attempt(TrainingJobStatus.model_validate(status), number).recovery_seconds is not None
+
+    return generation_of(job.wait("the next world", trains, PATIENCE_SECONDS))
+
+
+def read_pause(job: Job, product: Product, after: int, waits: float) -> Pause:
+    """Return the pause before a world, as the lines of it and of the one before it tell."""
+
+    def find_lines() -> list[Line] | None:
+        lines = [line for line in read_metrics(product, job) if "loss" in line]
+        return lines if sum(line["generation"] == after for line in lines) > STEPS_TO_TELL else None
+
+    lines = wait_until("lines of the next world", find_lines, PATIENCE_SECONDS)
+    last = [line for line in lines if line["generation"] < after][-1]
+    first, *_, third = [line for line in lines if line["generation"] == after][: STEPS_TO_TELL + 1]
+    step_seconds = (third["time"] - first["time"]) / STEPS_TO_TELL
+    status = TrainingJobStatus.model_validate(job.status())
+    before = max(one.generation for one in status.attempts if one.generation < after)
+    return make_pause(status, before, after, first["time"] - last["time"] - step_seconds - waits)
+
+
+def main() -> int:
+    """Measure all, return the exit code."""
+    console = Console()
+    _, product = prepare(console)
+    manifest = load_example(
+        "demo",
+        metrics__everySteps=1,
+        training__steps=1_000_000,
+        checkpoint__snapshots={"everySteps": 5},
+        evaluation=[],
+        elastic={
+            "growCooldown": "1s",
+            "maxRestarts": 10_000,
+            "hangAfter": f"{HANG_SECONDS:.0f}s",
+            "badNodes": "report",
+            "drills": "allowed",
+        },
+    )
+    with product.namespace(NAMESPACE):
+        measure(product.submit(NAMESPACE, manifest), product, console)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
