@@ -36,6 +36,8 @@ PATIENCE_SECONDS = 300.0
 AWAY_SECONDS = 4.0
 """After which a slice that was lost is back."""
 HANG_SECONDS = 6.0
+FIRST_GOAL = 10.0
+"""Seconds where no program of the next size is there yet: the very first loss, measured once and shown apart."""
 BACK_GOAL = 2.0
 """Seconds that training may pause for what comes back: it is planned."""
 
@@ -104,9 +106,12 @@ class Loss:
     then: Strike | None = None
     is_planned: bool = False
     """Whether the world trains on until it leaves: the pause begins with its last step."""
+    runs: int = RUNS
 
 
+FIRST = "first loss"
 LOSSES = {
+    FIRST: Loss(kill_slice, FIRST_GOAL, back="first slice back", runs=1),
     "process killed": Loss(kill_process, 1.5),
     "slice killed": Loss(kill_slice, 1.5, back="slice back"),
     "node gone": Loss(lose_node, 6.0, back="node back", then=kill_slice),
@@ -152,7 +157,7 @@ async def measure_losses(losses: dict[str, Loss], console: Console) -> AsyncIter
     async with on_stage(AWAY_SECONDS) as stage:
         for name, loss in losses.items():
             pauses: dict[str, list[Pause]] = {}
-            for _ in track(range(RUNS), description=name, console=console):
+            for _ in track(range(loss.runs), description=name, console=console):
                 await calm(stage)
                 pauses.setdefault(name, []).append(await strike(stage, loss.strike, is_planned=loss.is_planned))
                 if loss.back:
@@ -221,7 +226,8 @@ async def measure(console: Console) -> list[Figure]:
         return found[0].value
 
     medians: dict[str, float] = {}
-    async for measured in measure_losses({name: loss for name, loss in LOSSES.items() if ONLY in name}, console):
+    wanted = {name: loss for name, loss in LOSSES.items() if ONLY in name or name == FIRST}
+    async for measured in measure_losses(wanted, console):
         for name, pauses in measured.items():
             medians[name] = add(name, pauses, LOSSES[name].goal if name in LOSSES else BACK_GOAL)
     if not ONLY:

@@ -31,6 +31,8 @@ CALM_STEPS = 30
 """Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
 PATIENCE_SECONDS = 300.0
 HANG_SECONDS = 6.0
+FIRST_GOAL = 10.0
+"""Seconds where no program of the next size is there yet: the very first loss, measured once and shown apart."""
 BACK_GOAL = 2.0
 STEPS_TO_TELL = 2
 """Whole steps of the next world that tell how long one takes."""
@@ -47,6 +49,7 @@ class Loss:
     back: str = ""
     undo: Strike | None = None
     waits: float = 0.0
+    runs: int = RUNS
 
 
 def drill(kind: DrillKind) -> Strike:
@@ -66,7 +69,9 @@ def delete_pods(job: Job) -> None:
     job.cluster.kubectl("delete", "pods", "-n", job.namespace, *words)
 
 
+FIRST = "first loss"
 LOSSES = {
+    FIRST: Loss(drill(DrillKind.KILL_SLICE), FIRST_GOAL, back="first slice back", runs=1),
     "slice killed": Loss(drill(DrillKind.KILL_SLICE), 1.5, back="slice back"),
     "host killed": Loss(drill(DrillKind.KILL_HOST), 1.5, back="host back"),
     "hang": Loss(drill(DrillKind.HANG), 2.0, waits=HANG_SECONDS),
@@ -87,7 +92,7 @@ def measure(job: Job, product: Product, console: Console) -> list[Figure]:
 
     medians = {}
     for name, loss in LOSSES.items():
-        if ONLY in name:
+        if ONLY in name or name == FIRST:
             there, back = measure_loss(job, product, name, loss, console)
             medians[name] = add(name, there, loss.goal)
             if back:
@@ -107,7 +112,7 @@ def measure_loss(
 ) -> tuple[list[Pause], list[Pause]]:
     """Return the pauses of a loss, and of what brought the job back."""
     there, back = [], []
-    for _ in track(range(RUNS), description=name, console=console):
+    for _ in track(range(loss.runs), description=name, console=console):
         before = calm(job)
         loss.strike(job)
         after = wait_for_world(job, before)
