@@ -1,6 +1,7 @@
 """Which saved step is restored, and what happens to the others."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -202,6 +203,39 @@ def test_a_damaged_step_is_reported_set_aside_and_passed_over(
     assert shelf.names() == ["10", "20.damaged-5"]
 
 
+LOSSES: dict[str, tuple[Callable[[Path], object], str, list[str]]] = {
+    "its record is gone": (
+        lambda folder: (folder / "integrity.json").unlink(),
+        "integrity.json is missing",
+        ["10", "20.damaged-5"],
+    ),
+    "its folder is gone": (shutil.rmtree, "it is not there any more", ["10"]),
+}
+
+
+@pytest.mark.parametrize(("lose", "words", "left"), LOSSES.values(), ids=LOSSES.keys())
+def test_a_step_that_was_announced_and_is_gone_is_reported_too(
+    shelf: Shelf, lose: Callable[[Path], object], words: str, left: list[str]
+) -> None:
+    shelf.save(10)
+    lose(shelf.save(20))
+
+    found = together(2, lambda peers: shelf.find(OPEN, committed=20, peers=peers))
+
+    assert found == [10, 10]
+    assert shelf.damaged() == {20: words}
+    assert len(shelf.log.read_text().splitlines()) == 2
+    assert shelf.names() == left
+
+
+def test_what_is_saved_where_it_was_announced_is_not_reported(shelf: Shelf) -> None:
+    shelf.save(10)
+    shelf.save(20, commit=False)
+
+    assert shelf.find(OPEN, committed=10) == 10
+    assert shelf.damaged() == {}
+
+
 def test_damage_costs_no_more_of_a_generation_that_was_never_recorded(shelf: Shelf) -> None:
     shelf.save(10)
     shelf.save(16, 2)
@@ -344,10 +378,10 @@ def test_a_partitioned_world_cannot_save_the_step_that_a_snapshot_was_of(shelf: 
     assert shelf.find(history) == 10
 
 
-@pytest.mark.parametrize("name", ["array/0", "metadata"])
+@pytest.mark.parametrize("name", ["array/0", "metadata", "integrity.json"])
 def test_all_processes_agree_whoever_finds_the_damage(shelf: Shelf, name: str) -> None:
     shelf.save(10)
-    flip(shelf.save(20) / name)
+    (shelf.save(20) / name).write_bytes(b"\x00")
 
     found = together(2, lambda peers: shelf.find(peers=peers))
 

@@ -7,6 +7,7 @@ A damaged step is reported, moved aside and passed over. When damage leaves noth
 scratch in silence.
 """
 
+import json
 import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from trainingjob_api.world import World
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.history import belongs, is_of_known_lineage
-from trainingjob_trainer.integrity import Integrity, find_damage, read_integrity, share
+from trainingjob_trainer.integrity import FILE, Integrity, find_damage, read_integrity, share
 from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.step import State
@@ -29,6 +30,8 @@ VERIFY_SECONDS = 1800
 LINEAGE = "lineage-"
 FROM_MEMORY = "memory"
 """What is said in place of a step's name where the snapshot is newer."""
+NO_RECORD = f"{FILE} is missing"
+GONE = "it is not there any more"
 
 
 class Memory(Protocol):
@@ -118,8 +121,7 @@ class RestorePoint:
         attempt = 0
         while True:
             snapshot = self._memory.newest if self._memory else None
-            choice = self._choose(data, states, snapshot) if self._peers.process == 0 else ""
-            choice = self._peers.exchange(f"restore/{attempt}", choice, VERIFY_SECONDS)[0]
+            choice = self._agree(attempt, data, states, snapshot)
             if not choice:
                 return None
             if choice == FROM_MEMORY:
@@ -140,11 +142,24 @@ class RestorePoint:
                     self._clear_after(int(folder.name))
                 self._peers.wait(f"verified/{attempt}", VERIFY_SECONDS)
                 return folder
-            # All tell it: whoever is heard first, it becomes known together with the step that training goes on from.
             self._tell(int(folder.name), damage)
             if self._peers.process == 0:
                 self._set_aside(folder)
             attempt += 1
+
+    def _agree(self, attempt: int, data: str, states: Collection[str], snapshot: Key | None) -> str:
+        """Return what process 0 chooses, on all processes, after all told what it found damaged."""
+        said = ""
+        if self._peers.process == 0:
+            known = len(self._damaged)
+            said = json.dumps(
+                [self._choose(data, states, snapshot), [(one.step, one.message) for one in self._damaged[known:]]]
+            )
+        choice, damaged = json.loads(self._peers.exchange(f"restore/{attempt}", said, VERIFY_SECONDS)[0])
+        if self._peers.process != 0:
+            for step, message in damaged:
+                self._tell(step, message)
+        return str(choice)
 
     def _choose(self, data: str, states: Collection[str], snapshot: Key | None) -> str:
         """Return the best step's folder below the root, or `FROM_MEMORY`; empty: there is none, and none is missing."""
@@ -154,6 +169,10 @@ class RestorePoint:
                 self._tell(one.step, one.damage)
                 self._set_aside(one.folder)
         best = next(iter(rank(saved, self._world, takeover=self._takeover)), None)
+        if self._world.committed > (best.step if best else 0):
+            self._tell_of_lost(
+                [one for one in saved if one.step == self._world.committed], is_all=not (best or snapshot)
+            )
         if best and best.integrity:
             if not is_of_known_lineage(best.integrity, self._world):
                 raise TrainingError(
@@ -189,6 +208,16 @@ class RestorePoint:
         self._clear_after(0)
         return ""
 
+    def _tell_of_lost(self, there: list[Saved], *, is_all: bool) -> None:
+        """Tell that the step that was known to be saved is not whole, though no file of it shows that."""
+        unproven = [one for one in there if not (one.integrity or one.damage)]
+        for one in unproven:
+            self._tell(one.step, NO_RECORD)
+            self._set_aside(one.folder)
+        is_told = any(one.step == self._world.committed for one in self._damaged)
+        if not (there or is_told or is_all):  # where nothing is left at all, the failure tells it
+            self._tell(self._world.committed, GONE)
+
     def _refuse_scratch(self) -> None:
         """Raise where a step was once saved: then something is missing, and to begin anew would hide it."""
         restored = max((span.first - 1 for span in self._world.lineage if span.tier == "durable"), default=0)
@@ -212,6 +241,7 @@ class RestorePoint:
         return (saved.generation if saved.job_uid == self._world.job_uid else 0), saved.step
 
     def _tell(self, step: int, message: str) -> None:
+        """Tell of a damaged step, as all do: whoever is heard first tells it with what training goes on from."""
         damage = Damage(step=step, message=message)
         self._damaged.append(damage)
         self._events.send(Event(damaged=damage))
