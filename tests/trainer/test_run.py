@@ -15,7 +15,8 @@ class Notes:
     """All parts of a loop at once, which only take down what is asked of them.
 
     The numbers say after how many steps something is due; 0: never. `asked`: what processes ask for, by the step that
-    they ask with. `failing`: the steps that cannot be saved, `best`: those whose evaluation calls for a save.
+    they ask with. `failing`: the steps that cannot be saved, `best`: those whose evaluation calls for a save. `leave`:
+    what is going on when this process is asked to.
     """
 
     def __init__(
@@ -29,8 +30,12 @@ class Notes:
         asked: dict[int, Asked] | None = None,
         failing: tuple[int, ...] = (),
         best: tuple[int, ...] = (),
+        leave: str = "",
     ) -> None:
         self.said: list[str] = []
+        self.leave = leave
+        self.asks = Asks()
+        self.flags: dict[int, Asked] = {}
         self.asked = asked or {}
         self.failing = failing
         self.compares = compare > 0
@@ -44,7 +49,7 @@ class Notes:
         self.evaluator = self._part("evaluate", evaluate)
         self.replicas = self._part("compare", compare)
         self.replicas.check = self._compare
-        self.evaluator.measure = lambda step, params: {"news": step}
+        self.evaluator.measure = self._evaluate
         self.reporter: Any = SimpleNamespace(
             resume=lambda phase: None,
             begin=lambda name: None,
@@ -54,7 +59,8 @@ class Notes:
 
     def train(self) -> list[str]:
         """Train to the end and return what happened; `step 3` is its dispatch."""
-        batches: Any = SimpleNamespace(train=lambda index, step, seed: step)
+        self._meet("compile")
+        batches: Any = SimpleNamespace(train=self._read)
         state: Any = SimpleNamespace(params=None)
         index: Any = None
         phase = train(
@@ -68,7 +74,7 @@ class Notes:
             self.checkpoints,
             self.snapshots,
             self.reporter,
-            Asks(),
+            self.asks,
         )
         return [*self.said, phase]
 
@@ -86,18 +92,32 @@ class Notes:
             wait=lambda: None,
         )
 
+    def _meet(self, name: str) -> None:
+        """Be asked to leave while this goes on, if that is meant."""
+        if name == self.leave:
+            self.asks.leave()
+
+    def _read(self, index: object, step: int, seed: int) -> int:
+        self._meet(f"read {step}")
+        return step
+
+    def _evaluate(self, step: int, params: object) -> dict[str, float]:
+        self._meet(f"evaluate {step}")
+        return {"news": step}
+
     def _compare(self, step: int, state: object, *, is_kept: bool) -> None:
         if self.compares and (is_kept or self.replicas.is_due(step)):
             self.said.append(f"compare {step}")
 
     def _step(self, state: Any, batch: Any, flags: Any) -> Any:
         self.said.append(f"step {batch}")
+        self.flags[batch] = flags
         return state, batch
 
     def _report(self, step: int, measures: Any) -> Asked:
         assert measures == step
         self.said.append(f"report {step}")
-        return self.asked.get(step, Asked.NOTHING)
+        return self.flags[step] | self.asked.get(step, Asked.NOTHING)
 
     def _save(self, step: int, state: object, measured: dict[str, float]) -> None:
         assert measured == ({"news": step} if self.evaluator.is_due(step) else {})
@@ -144,6 +164,21 @@ ORDERS: dict[str, tuple[Notes, str]] = {
     "who is asked at a step that is told at once saves that one": (
         Notes(9, evaluate=2, asked={2: Asked.LEAVE}),
         "step 1, step 2, report 1, report 2, snapshot 2, evaluate 2, save 2, left",
+    ),
+    "who is asked before the first step leaves with the second": (
+        Notes(9, leave="compile"),
+        "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
+    ),
+    "who is asked while it waits for data leaves with the next step but one": (
+        Notes(9, leave="read 3"),
+        "step 1, step 2, report 1, step 3, report 2, step 4, report 3, report 4, snapshot 4, save 4, left",
+    ),
+    "who is asked while it evaluates leaves with the next step but one": (
+        Notes(9, leave="evaluate 2", evaluate=2),
+        (
+            "step 1, step 2, report 1, report 2, evaluate 2, "
+            "step 3, step 4, report 3, report 4, snapshot 4, evaluate 4, save 4, left"
+        ),
     ),
     "a save is asked for": (
         Notes(4, asked={2: Asked.SAVE}),
