@@ -204,6 +204,32 @@ def test_a_host_that_never_joined_is_behind_all_others() -> None:
     assert (end.cause.slice, end.cause.host, end.cause.step) == (1, 1, None)
 
 
+STUCK: dict[str, tuple[Phase, float]] = {
+    "while it connects": (Phase.CONNECTING, 240.0),
+    "while it restores": (Phase.RESTORING, 1500.0),
+    "while it compiles": (Phase.COMPILING, 1500.0),
+    "at a barrier of a save": (Phase.SAVING, 1500.0),
+    "in an evaluation": (Phase.EVALUATING, 1500.0),
+}
+
+
+@pytest.mark.parametrize(("phase", "budget"), STUCK.values(), ids=STUCK.keys())
+def test_one_host_that_stands_still_keeps_the_others_no_longer_than_the_budget(phase: Phase, budget: float) -> None:
+    def waited(seconds: float) -> Scene:
+        there = evidence(13, newest="the barrier `ready`")
+        scene = standing(seconds, trained(announced=3600.0, listening=3600.0), phase=phase, evidence=there)
+        return scene.hear(1, 0, still=seconds, evidence=evidence(12, newest="the barrier before"))
+
+    assert isinstance(waited(budget - 1.0).decide(), Wait)
+
+    found = claim(waited(budget + 1.0))
+
+    assert found.end
+    assert (found.world.slices, found.end.counted) == ((0, 1), True)
+    assert (found.end.cause.reason, found.end.cause.slice, found.end.cause.host) == ("HungHost", 1, 0)
+    assert "others have entered the barrier `ready`, it has not" in found.end.cause.message
+
+
 def test_hangs_count_against_the_restarts() -> None:
     scene = tell(standing(31.0, trained(plan=make_plan(elastic={"maxRestarts": 0}))), {})
 

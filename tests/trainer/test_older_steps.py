@@ -1,0 +1,56 @@
+"""Steps that an older Orbax saved: what it did not write yet is not missed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests.trainer.test_checkpoints import describe, make_state
+from tests.trainer.tiny import make_config, make_spec, make_world
+from trainingjob_trainer.checkpoints import Checkpoints
+from trainingjob_trainer.events import Events
+from trainingjob_trainer.integrity import hash_files, list_files, read_integrity, write_integrity
+from trainingjob_trainer.world import Peers
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Iterator[Events]:
+    with (tmp_path / "events").open("wb", buffering=0) as file:
+        yield Events(file.fileno())
+
+
+NEWER = {
+    "a mark of success": ["commit_success.txt"],
+    "that, times, shardings and shapes beside the arrays": [
+        "commit_success.txt",
+        "_CHECKPOINT_METADATA",
+        "_sharding",
+        "array_metadatas/process_0",
+    ],
+}
+
+
+@pytest.mark.parametrize("names", NEWER.values(), ids=NEWER.keys())
+def test_a_step_of_an_orbax_that_did_not_write_something_yet_is_restored(
+    names: list[str], events: Events, tmp_path: Path
+) -> None:
+    config = make_config(make_spec(tmp_path, tmp_path))
+    saving = Checkpoints(tmp_path, config, make_world(1, 1), Peers(0, 1), "index", events)
+    saving.save(7, make_state((4, 2), step=7))
+    saving.wait()
+    folder = tmp_path / "lineage-0/7"
+    record = read_integrity(folder)
+    assert record
+    for name in names:
+        (folder / name).unlink()
+    write_integrity(folder, record.model_copy(update={"files": hash_files(folder, list_files(folder))}))
+
+    going_on = Checkpoints(tmp_path, config, make_world(2, 1), Peers(0, 1), "index", events)
+
+    restored = going_on.restore(describe(make_state((1, 2))))
+
+    assert restored is not None
+    for seen, want in zip(*map(jax.tree.leaves, (restored, make_state((4, 2), 7))), strict=True):
+        assert np.array_equal(seen, want)
