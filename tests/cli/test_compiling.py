@@ -1,12 +1,19 @@
 """`plan --compile`: the plan beside the compiler's figures, and what it says where there is no compiler."""
 
 import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.patience import ENDLESS_SECONDS
 from trainingjob_api.compiled import Collective, CompileAnswer, CompiledStep
 from trainingjob_operator.cli import compiling
 from trainingjob_operator.cli.main import app
@@ -83,6 +90,34 @@ def test_a_compiler_that_dies_is_told_with_its_last_words(monkeypatch: pytest.Mo
 
     assert (result.code, result.out) == (1, "")
     assert result.err == "Error: the compiler ended with exit code 3:\nno memory\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_compiler_ends_with_the_command(number: signal.Signals, tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    compiler = f"import os, pathlib, time; pathlib.Path({str(told)!r}).write_text(f'{{os.getpid()}} '); time.sleep(60)"
+    program = (
+        "from trainingjob_operator.cli import compiling, main\n"
+        f"compiling.PROGRAM = ('-c', {compiler!r})\n"
+        f"main.app(['plan', '--compile', {DEMO!r}])\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as command:
+        pid = wait_for_pid(told)
+        pidfd = os.pidfd_open(pid)
+        command.send_signal(number)
+
+    ended, _, _ = select.select([pidfd], [], [], ENDLESS_SECONDS)
+    os.close(pidfd)
+    assert ended
+
+
+def wait_for_pid(path: Path) -> int:
+    deadline = time.monotonic() + ENDLESS_SECONDS
+    while not path.exists() or not path.read_text().endswith(" "):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return int(path.read_text())
 
 
 def test_an_answer_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

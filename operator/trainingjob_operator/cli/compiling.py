@@ -19,6 +19,7 @@ from rich.console import Console
 from trainingjob_api.base import Axis
 from trainingjob_api.compiled import CompileAnswer, CompiledStep, Network
 from trainingjob_api.world import JobIdentity, RunConfig
+from trainingjob_operator.cli.companions import DIE_WITH_PARENT
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.plan import headline
@@ -96,7 +97,14 @@ def compile_sizes(name: str, plan: Plan) -> Iterator[CompileAnswer]:
     command = (sys.executable, *PROGRAM)
     with (
         tempfile.TemporaryFile() as log,
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True) as process,
+        subprocess.Popen(
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=log,
+            text=True,
+            preexec_fn=DIE_WITH_PARENT,  # noqa: PLW1509  # it takes no lock
+        ) as process,
     ):
         try:
             yield from _converse(process, config, console)

@@ -6,7 +6,6 @@ the token as files, the exit code and the termination message. Images, limits an
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainingjob_operator.cli.companions import DIE_WITH_PARENT
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.local.children import ContainerEnd
 from trainingjob_operator.cli.local.paths import Mounts, move_path, move_paths
@@ -24,7 +24,6 @@ from trainingjob_operator.render.configmap import RUN_CONFIG_KEY
 from trainingjob_operator.render.volumes import TMP_FOLDER, TOKEN_FILE
 
 TERMINATION_LOG = "TRAININGJOB_TERMINATION_LOG"
-_PR_SET_PDEATHSIG = 1
 _MESSAGE_BYTES = 4096
 
 
@@ -93,7 +92,7 @@ async def start_container(
             stderr=output,
             env=environment,
             start_new_session=True,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            preexec_fn=DIE_WITH_PARENT,
         )
     return Container(process, termination_log)
 
@@ -172,15 +171,3 @@ def find_program(name: str) -> str:
             f"{name} is not installed here. Install the trainer too: pip install 'trainingjob[trainer]'."
         )
     return found
-
-
-def _load_prctl() -> Any:
-    return ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
-
-
-_PRCTL = _load_prctl()
-
-
-def _die_with_parent() -> None:
-    """Ask Linux to kill this process when the runner dies, however it dies. Runs between fork and exec."""
-    _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)
