@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.builders import NAME, NAMESPACE, UID, job_manifest, make_plan, pod_manifest
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_operator.cli import logs, status, wait
+from trainingjob_operator.cli import drill, logs, status, wait
 from trainingjob_operator.cli.main import app
 
 JOBS = f"/apis/trainingjob.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
@@ -77,6 +77,7 @@ async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setattr(logs, "SECONDS_BETWEEN_LOOKS", 0.01)
     monkeypatch.setattr(status, "SECONDS_BETWEEN_LOOKS", 0.01)
     monkeypatch.setattr(wait, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(drill, "SECONDS_BETWEEN_LOOKS", 0.01)
     fake = FakeApi()
     async with TestServer(fake.app()) as server:
         config = {
@@ -171,6 +172,55 @@ async def test_wait_gives_up_in_time(api: FakeApi) -> None:
 
     assert result.code == 2
     assert "demo is not over yet" in result.err
+
+
+ASKED = {"id": "abc", "kind": "hang", "asked": "2026-11-21T12:00:00Z", "slice": 1, "host": 0}
+TRAINS_AGAIN = {"recoverySeconds": 2.5, "lostSteps": 3}
+DRILLS: dict[str, tuple[list[dict[str, Any]], int, list[str]]] = {
+    "the job comes back": (
+        [{"state": "injected"}, {"state": "injected"}, {"state": "recovered", **TRAINS_AGAIN}],
+        0,
+        ["made", "the job trains again", "drills", "back in 2.5 s, 3 steps lost"],
+    ),
+    "the world goes on": (
+        [{"state": "withstood", "message": "why"}],
+        0,
+        ["the world goes on: why", "drills", "why"],
+    ),
+    "it is refused": ([{"state": "refused", "message": "why not"}], 1, ["refused: why not"]),
+}
+
+
+def drilled(state: dict[str, Any]) -> TrainingJobStatus:
+    return TrainingJobStatus.model_validate({"phase": "Running", "drills": [{**ASKED, **state}]})
+
+
+@pytest.mark.parametrize(("states", "code", "words"), DRILLS.values(), ids=DRILLS.keys())
+async def test_a_drill_is_followed_to_its_end(
+    states: list[dict[str, Any]],
+    code: int,
+    words: list[str],
+    api: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drill.secrets, "token_hex", lambda _: "abc")
+    api.spec = {"elastic": {"drills": "allowed"}}
+    api.states = [RUNNING, RUNNING, RUNNING, *map(drilled, states)]
+
+    result = await call("drill", NAME, "hang")
+
+    assert (result.code, len(result.out)) == (code, len(words)), result.err
+    assert all(word in line for word, line in zip(words, result.out, strict=True)), result.out
+
+
+async def test_a_drill_of_a_job_that_ends_meanwhile_says_so(api: FakeApi) -> None:
+    api.spec = {"elastic": {"drills": "allowed"}}
+    api.states = [RUNNING, RUNNING, RUNNING, ENDED]
+
+    result = await call("drill", NAME, "hang")
+
+    assert result.code == 1
+    assert result.err.startswith("Error: the job is Succeeded now, and no world of it made a step after the drill.")
 
 
 def add(field: str, value: object) -> dict[str, object]:

@@ -9,8 +9,10 @@ import typer
 
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
-from trainingjob_operator.cli.errors import NO_ANSWER, NO_SUCCESS, CommandError
-from trainingjob_operator.cli.remote import Remote, Target, open_remote
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_operator.cli.errors import NO_SUCCESS, CommandError
+from trainingjob_operator.cli.following import Look, follow
+from trainingjob_operator.cli.remote import Target, open_remote
 from trainingjob_operator.cli.report import describe_drills
 from trainingjob_operator.core.manifests import Manifest, dig, text
 from trainingjob_operator.core.remember import read_status
@@ -19,6 +21,8 @@ from trainingjob_operator.core.running.times import format_time
 from trainingjob_operator.core.units import plural
 
 SECONDS_BETWEEN_LOOKS = 0.5
+ENDS = {"recovered": 0, "withstood": 0, "refused": NO_SUCCESS, "over": NO_SUCCESS}
+"""The exit code by the state that a drill ends in."""
 
 
 @dataclass(frozen=True)
@@ -80,31 +84,31 @@ async def _drill(target: Target, wanted: Wanted, seconds: float) -> int:
         job = await remote.read_job()
         request = make_request(job, wanted, secrets.token_hex(4), datetime.now(UTC))
         await remote.edit(list_operations(job, request))
-        try:
-            async with asyncio.timeout(seconds):
-                return await _follow(remote, request.id)
-        except TimeoutError:
-            words = (
-                f"nothing has come of it within {plural(round(seconds), 'second')}: see `kubectl trainingjob status`"
-            )
-            typer.echo(f"Error: {words} {target.name}.", err=True)
-            return NO_ANSWER
-
-
-async def _follow(remote: Remote, number: str) -> int:
-    told = ""
-    while True:
-        status = read_status(await remote.read_job())
-        one = next((one for one in status.drills if one.id == number), None)
-        if one and one.state != told:
-            typer.echo(f"{datetime.now():%H:%M:%S}  {describe_drill(one)}")  # noqa: DTZ005  # the user's own clock
-            told = one.state
-        if one and one.state in ("recovered", "withstood"):
-            for line in describe_drills(status.drills):
+        late = (
+            f"nothing has come of it within {plural(round(seconds), 'second')}: see `kubectl trainingjob status` "
+            f"{target.name}."
+        )
+        code = await follow(
+            remote,
+            lambda status: _look(status, request.id),
+            every=SECONDS_BETWEEN_LOOKS,
+            within=seconds,
+            late=late,
+        )
+        if code == 0:
+            for line in describe_drills(read_status(await remote.read_job()).drills):
                 typer.echo(line)
-            return 0
-        if one and one.state in ("refused", "over"):
-            return NO_SUCCESS
-        if status.completion_time is not None:
-            raise CommandError(f"the job is {status.phase} now, and no world of it made a step after the drill.")
-        await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+        return code
+
+
+def _look(status: TrainingJobStatus, number: str) -> Look:
+    """Return what has become of a drill.
+
+    Raises:
+        CommandError: the job is over, and nothing will come of it any more.
+    """
+    one = next((one for one in status.drills if one.id == number), None)
+    code = ENDS.get(one.state) if one else None
+    if code is None and status.completion_time is not None:
+        raise CommandError(f"the job is {status.phase} now, and no world of it made a step after the drill.")
+    return Look(describe_drill(one) if one else "", code)
