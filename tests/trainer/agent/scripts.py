@@ -1,6 +1,6 @@
 """Scripts of news for an agent's rules: what comes, when, and what is to be done about it."""
 
-from trainingjob_api.protocol import Answer, Directive, Phase, Progress
+from trainingjob_api.protocol import Answer, Directive, Failure, FailureReason, Phase, Progress
 from trainingjob_api.world import Member, World
 from trainingjob_trainer.agent.host import begin, react
 from trainingjob_trainer.agent.state import (
@@ -67,6 +67,10 @@ def stepped(child: int, step: int) -> Spoke:
 
 def joined(child: int, name: str) -> Spoke:
     return Spoke(child, Event(entered=name))
+
+
+def broken(child: int, reason: FailureReason) -> Ended:
+    return Ended(child, code=1, failure=Failure(reason=reason, message="why"))
 
 
 def killed(child: int) -> Ended:

@@ -13,6 +13,7 @@ from tests.trainer.agent.scripts import (
     WAIT,
     WITHOUT_US,
     Script,
+    broken,
     examine,
     killed,
     leave,
@@ -24,7 +25,7 @@ from tests.trainer.agent.scripts import (
     train,
     world,
 )
-from trainingjob_api.protocol import Directive, Phase, ProcessState, Termination
+from trainingjob_api.protocol import Directive, FailureReason, Phase, ProcessState, Termination
 from trainingjob_trainer.agent.host import begin, next_tick
 from trainingjob_trainer.agent.state import (
     AskToLeave,
@@ -271,6 +272,34 @@ def test_a_restarted_container_does_not_enter_its_old_world_again() -> None:
 
     play([(0, Ticked(), [SpawnStandby(1)]), (3, ready(1), []), (4, train(ONE), [])], restarted)
     play([(0, Ticked(), [SpawnStandby(1)]), (3, ready(1), []), (4, train(TWO), [StartChild(1, TWO, 1)])], restarted)
+
+
+COMPILED: Script = [*STARTED, (5, phase(1, Phase.COMPILING), []), (6, phase(1, Phase.TRAINING), [])]
+PROOFS: dict[str, tuple[Script, bool]] = {
+    "a host that has not trained yet": (STARTED, False),
+    "a host that failed before it trained": ([*STARTED, (5, Ended(1, code=1), [SpawnStandby(2)])], False),
+    "a host that trains": (COMPILED, True),
+    "its program failed": ([*COMPILED, (7, broken(1, FailureReason.CRASH), [SpawnStandby(2)])], True),
+    "it lost a peer": ([*COMPILED, (7, broken(1, FailureReason.PEER), [SpawnStandby(2)])], True),
+    "a device of it held other bits": ([*COMPILED, (7, broken(1, FailureReason.CORRUPTION), [SpawnStandby(2)])], False),
+    "a device of it failed": ([*COMPILED, (7, broken(1, FailureReason.ACCELERATOR), [SpawnStandby(2)])], False),
+    "a device of it held other bits, and it trains again": (
+        [
+            *COMPILED,
+            (7, broken(1, FailureReason.CORRUPTION), [SpawnStandby(2)]),
+            (8, ready(2), []),
+            (9, train(TWO), [StartChild(2, TWO, 1)]),
+            (10, phase(2, Phase.COMPILING), []),
+            (11, phase(2, Phase.TRAINING), []),
+        ],
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "want"), PROOFS.values(), ids=PROOFS.keys())
+def test_who_has_proven_that_its_devices_compute_right(script: Script, want: bool) -> None:
+    assert play(script).proven is want
 
 
 TICKS: dict[str, tuple[Script, float | None]] = {

@@ -49,6 +49,8 @@ STARTING_UP = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Pha
 """Phases of a child before it trains."""
 LEFT_WELL = (Phase.LEFT, Phase.DONE)
 """Phases that a child keeps, however it ends after them."""
+OF_DEVICES = frozenset({FailureReason.CORRUPTION, FailureReason.ACCELERATOR})
+"""Failures after which a host must prove anew that its devices compute right."""
 OUTCOME_CHARACTERS = 2048
 MAX_NAME = 256
 
@@ -138,7 +140,8 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
     phase = active.phase if active.killed and event.phase not in LEFT_WELL else event.phase
     if phase and phase is not active.phase:
         longest = max(state.phase_seconds.get(active.phase, 0.0), now - active.since)
-        state = replace(state, phase_seconds={**state.phase_seconds, active.phase: longest})
+        phases = {**state.phase_seconds, active.phase: longest}
+        state = replace(state, phase_seconds=phases, proven=state.proven or active.phase is Phase.COMPILING)
         active = replace(active, phase=phase, since=now)
     active = replace(
         active,
@@ -181,7 +184,10 @@ def _bury(host: Host, state: State, ended: Ended, now: float) -> State:
     active = replace(active, alive=False)
     if active.phase not in (*LEFT_WELL, Phase.IDLE):
         step = active.progress.step if active.progress else active.restored
-        active = replace(active, phase=Phase.FAILED, failure=explain_end(ended, step=step, memory=host.memory))
+        failure = explain_end(ended, step=step, memory=host.memory)
+        active = replace(active, phase=Phase.FAILED, failure=failure)
+        if failure.reason in OF_DEVICES:
+            state = replace(state, proven=False)
     return replace(state, active=active)
 
 

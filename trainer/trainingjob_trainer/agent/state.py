@@ -88,7 +88,8 @@ class State:
     that died in a row, `broken` says why once they are too many. `outcome` is set when the job is over, `stop_by` when
     the pod is being deleted. `drill` is the fault that is asked for, `begun` the newest that was begun: none is begun
     twice. `drilled` is the newest that was made, or not: `unmade` says why. `phase_seconds` is the longest that any
-    child took for each phase that it came through.
+    child took for each phase that it came through. `proven`: a child of this host has come as far as training, and none
+    has found a device of it broken since.
     """
 
     target: World | None = None
@@ -99,6 +100,7 @@ class State:
     drilled: str = ""
     unmade: str = ""
     phase_seconds: Mapping[Phase, float] = field(default_factory=dict)
+    proven: bool = False
     newest: int = 0
     active: Active | None = None
     standby: Standby | None = None
@@ -114,11 +116,6 @@ class State:
     def started(self) -> int:
         """Return the highest generation that a child of this host was started in; 0: none was."""
         return self.active.generation if self.active else 0
-
-    @property
-    def proven(self) -> bool:
-        """Return whether a child of this host has come as far as training."""
-        return Phase.COMPILING in self.phase_seconds
 
     @property
     def live(self) -> Active | None:  # None: no child is in a world
