@@ -88,6 +88,15 @@ def test_a_host_that_changes_does_not_stand_still(desk: Desk, change: dict[str, 
     assert desk.hear().news["pod-0-0"].still == 0.0
 
 
+def test_a_standby_that_gets_ready_is_no_progress_of_the_world_that_trains(desk: Desk) -> None:
+    training = {"phase": Phase.TRAINING, "progress": Progress(step=1)}
+    desk.receive(make_report(0, 0, standby=False, **training))
+    desk.now += 2.0
+    desk.receive(make_report(0, 0, standby=True, **training))
+
+    assert desk.hear().news["pod-0-0"].still == 2.0
+
+
 def test_what_could_not_be_heard_is_no_silence(desk: Desk) -> None:
     desk.receive(make_report(0, 0, "pod"))
     desk.now += 30.0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from trainingjob_api.protocol import Answer, Directive, HostReport
+from trainingjob_api.protocol import Answer, Directive, HostReport, Phase
 from trainingjob_operator.core.running.announce import Bulletin
 from trainingjob_operator.core.running.hearing import Hearing, News
 from trainingjob_operator.shell.ports import Caller
@@ -21,7 +21,8 @@ FORGET_SECONDS = 600.0
 """How long the last words of a pod that is in no world are kept."""
 REPORT_AGAIN_SECONDS = 0.05
 """An answer is held back while there is no news, so hosts may ask again at once."""
-
+OUT_OF_WORLDS = (Phase.IDLE, Phase.LEFT, Phase.FAILED)
+"""Phases in which a host that gets ready for the next world comes further by that."""
 
 type Told = tuple[str, Directive, int, bool, str]
 """Of an answer what makes it news: to which agent process, directive, generation, whether to examine, which drill."""
@@ -211,9 +212,10 @@ def _settled(report: HostReport) -> HostReport:
 
 
 def _state(report: HostReport) -> tuple[object, ...]:
-    """Return what changes when a host makes progress."""
+    """Return what changes when a host makes progress. While it is in a world its standby for the next one is none."""
     step = report.progress.step if report.progress else None
-    return report.instance, report.generation, report.phase, step, report.standby
+    is_ready = report.standby if report.phase in OUT_OF_WORLDS else None
+    return report.instance, report.generation, report.phase, step, is_ready
 
 
 def _key(instance: str, answer: Answer) -> Told:
