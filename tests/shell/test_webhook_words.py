@@ -61,7 +61,7 @@ async def test_an_invalid_job_is_refused_in_the_words_of_the_command_line(path: 
 @pytest.mark.parametrize("example", ["demo", "elastic", "fixed", "tpu-v5p-4-slices"])
 async def test_a_wasteful_job_is_warned_of_in_the_words_of_the_command_line(example: str, tmp_path: Path) -> None:
     job = load(EXAMPLES / f"{example}.yaml")
-    job["spec"] |= {"evaluation": [{"name": "seen", "everySteps": 10**8, **job["spec"]["data"]["train"][0]}]}
+    job["spec"] |= {"evaluation": [job["spec"]["data"]["train"][0] | {"name": "held-out", "everySteps": 10**8}]}
     job["spec"]["training"]["globalBatchSize"] += 1
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(job))
