@@ -1,6 +1,7 @@
 """kopf in its thread: its events arrive, it begins anew when it fails, and it ends when it is told to."""
 
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 from kubernetes.aio.client import Configuration
 
 from trainingjob_operator.shell import watching
@@ -141,6 +142,8 @@ async def test_it_begins_anew_when_kopf_fails(
     api_server.put(TRAINING_JOB, JOB)
 
     await heard.wait_for_any("llama")
+    sessions = [one for one in gc.get_objects() if type(one) is ClientSession and one._loop.is_closed()]
+    assert all(one.closed for one in sessions)
 
 
 async def test_a_restart_watches_what_is_there_then(start: Any, heard: Heard, api_server: Any, make_child: Any) -> None:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import kopf
+from kopf._cogs.structs.credentials import Vault  # has no public name
 
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import UID_LABEL
@@ -112,14 +113,18 @@ class _Watch:
                 loop.call_soon_threadsafe(task.cancel)
 
     async def _operate(self) -> None:
-        task = asyncio.create_task(self._watch())
+        vault = Vault()
+        task = asyncio.create_task(self._watch(vault))
         self._inside = asyncio.get_running_loop(), task
         if self.is_stopped:
             task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):  # not by kopf's flag: it would wait for hung requests
-            await task
+        try:
+            with contextlib.suppress(asyncio.CancelledError):  # not by kopf's flag: it would wait for hung requests
+                await task
+        finally:
+            await _close(vault)
 
-    async def _watch(self) -> None:
+    async def _watch(self, vault: Vault) -> None:
         await kopf.operator(
             registry=self._registry,
             settings=self._settings,
@@ -127,7 +132,17 @@ class _Watch:
             identity=FIELD_MANAGER,  # type: ignore[arg-type]  # else it asks for a user's name, and a container has none
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
+            vault=vault,
         )
+
+
+async def _close(vault: Vault) -> None:
+    """Close kopf's connections: where it fails or is cancelled it leaves them open, and tasks that use them."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await vault.close()
 
 
 def make_registry(configuration: Any, kinds: Iterable[Kind], on_event: OnEvent) -> kopf.OperatorRegistry:
