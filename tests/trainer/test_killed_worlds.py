@@ -31,5 +31,5 @@ def test_a_world_that_is_killed_at_any_step_goes_on_to_the_same_bits(
         trainer.kill()
 
     lasts = [span.last for span in spans[:-1] if span.last]
-    end = max(trainer.losses)
+    end = max(trainer.losses) - 1  # the last one is told before its line is written
     assert read_history(root, *lasts, end) == undisturbed(crew, root, text, programs, end)
