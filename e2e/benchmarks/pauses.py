@@ -1,12 +1,37 @@
 """Pauses of training: how they are told, whatever made them and wherever the job ran."""
 
+import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from e2e.benchmarks.table import Figure
+from rich.console import Console
+
+from e2e.benchmarks.table import Figure, show, write
+from e2e.history import Line
 from trainingjob_api.status import Attempt, TrainingJobStatus
 
+RUNS = int(os.environ.get("RUNS", "20"))
+ONLY = os.environ.get("ONLY", "")
+CALM_STEPS = 30
+"""Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
+STEPS_TO_TELL = 2
+"""Whole steps of the next world that tell how long one takes."""
+PATIENCE_SECONDS = 300.0
+HANG_SECONDS = 6.0
+FIRST = "first loss"
+FIRST_GOAL = 10.0
+"""Seconds where no program of the next size is there yet: the very first loss, measured once and shown apart."""
+BACK_GOAL = 2.0
+"""Seconds that training may pause for what comes back: it is planned."""
+ELASTIC: Mapping[str, Any] = {
+    "growCooldown": "1s",
+    "maxRestarts": 10_000,
+    "hangAfter": f"{HANG_SECONDS:.0f}s",
+    "badNodes": "report",
+}
+"""What lets a job be struck again and again."""
 FLOORS = {"detecting": 0.13, "restoring": 0.05, "compiling": 0.08}
 """What each phase took at least where it was measured by itself."""
 NO_PAUSE = ("training", "resizing", "saving")
@@ -32,6 +57,39 @@ def make_pause(status: TrainingJobStatus, before: int, after: int, seconds: floa
     now = find_attempt(status, after)
     phases = {**now.seconds, "detecting": find_attempt(status, before).seconds.get("detecting", 0.0)}
     return Pause(seconds, now.lost_steps or 0, {name: spent for name, spent in phases.items() if name not in NO_PAUSE})
+
+
+def time_step(own: Sequence[Line]) -> float:
+    """Return how long a step of a world takes, by its first lines."""
+    return float(own[STEPS_TO_TELL]["time"] - own[0]["time"]) / STEPS_TO_TELL
+
+
+class Account:
+    """The figures of one benchmark. Each kind of loss is shown and kept as soon as it is measured."""
+
+    def __init__(self, name: str, console: Console) -> None:
+        self.figures: list[Figure] = []
+        self._name = name
+        self._console = console
+        self._medians: dict[str, float] = {}
+
+    def add(self, name: str, pauses: Sequence[Pause], goal: float) -> None:
+        """Take the pauses of a kind of loss."""
+        found = list(summarise(name, pauses, goal))
+        self._medians[name] = found[0].value
+        self._keep(name, found)
+
+    def compare(self, everything: Sequence[Pause]) -> None:
+        """Take the pauses where all is made anew, and hold a killed slice against them."""
+        name, reference = "all recreated", statistics.median(pause.seconds for pause in everything)
+        self.add(name, everything, reference)
+        killed = "slice killed"
+        self._keep(f"{killed}, {name}", [Figure(f"{killed}, {name}", self._medians[killed], "s", reference)])
+
+    def _keep(self, title: str, figures: Sequence[Figure]) -> None:
+        self.figures.extend(figures)
+        show(title, figures, self._console)
+        write(self._name, self.figures)
 
 
 def summarise(name: str, pauses: Sequence[Pause], goal: float) -> Iterator[Figure]:

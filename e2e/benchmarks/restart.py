@@ -7,11 +7,9 @@ come anew.
 """
 
 import asyncio
-import os
-import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,25 +19,31 @@ from signal import SIGKILL, SIGSTOP
 from rich.console import Console
 from rich.progress import track
 
-from e2e.benchmarks.pauses import Pause, find_attempt, make_pause, summarise
-from e2e.benchmarks.table import Figure, publish, show, write
+from e2e.benchmarks.pauses import (
+    BACK_GOAL,
+    CALM_STEPS,
+    ELASTIC,
+    FIRST,
+    FIRST_GOAL,
+    HANG_SECONDS,
+    ONLY,
+    PATIENCE_SECONDS,
+    RUNS,
+    STEPS_TO_TELL,
+    Account,
+    Pause,
+    find_attempt,
+    make_pause,
+    time_step,
+)
+from e2e.benchmarks.table import Figure, publish
 from e2e.history import Line
 from e2e.product import Manifest, load_example
 from e2e.soak.job import NAME, SHARED
 from e2e.soak.stage import Stage, send, trainers_of
 
-RUNS = int(os.environ.get("RUNS", "20"))
-ONLY = os.environ.get("ONLY", "")
-CALM_STEPS = 30
-"""Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
-PATIENCE_SECONDS = 300.0
 AWAY_SECONDS = 4.0
 """After which a slice that was lost is back."""
-HANG_SECONDS = 6.0
-FIRST_GOAL = 10.0
-"""Seconds where no program of the next size is there yet: the very first loss, measured once and shown apart."""
-BACK_GOAL = 2.0
-"""Seconds that training may pause for what comes back: it is planned."""
 
 type Strike = Callable[[Stage], float]
 """Does harm, and returns when the pause begins: now, or later where waiting is right at first."""
@@ -109,7 +113,6 @@ class Loss:
     runs: int = RUNS
 
 
-FIRST = "first loss"
 LOSSES = {
     FIRST: Loss(kill_slice, FIRST_GOAL, back="first slice back", runs=1),
     "process killed": Loss(kill_process, 1.5),
@@ -142,12 +145,7 @@ def make_spec() -> Manifest:
         training__steps=1_000_000,
         checkpoint={"uri": f"{SHARED}/{NAME}", "save": {"everySteps": 20}, "snapshots": {"everySteps": 5}},
         evaluation=[],
-        elastic={
-            "growCooldown": "1s",
-            "maxRestarts": 10_000,
-            "hangAfter": f"{HANG_SECONDS:.0f}s",
-            "badNodes": "report",
-        },
+        elastic=dict(ELASTIC),
         runtime={"volumes": [{"name": "shared", "claimName": "shared", "mountPath": SHARED}]},
     )["spec"]
 
@@ -191,17 +189,18 @@ async def strike(stage: Stage, harm: Strike, *, is_planned: bool) -> Pause:
     before = generation(stage)
     begun = harm(stage)
     await stage.wait_for(
-        "a new step", lambda: len(of_generation(stage, generation(stage), above=before)) > 2, PATIENCE_SECONDS
+        "a new step",
+        lambda: len(of_generation(stage, generation(stage), above=before)) > STEPS_TO_TELL,
+        PATIENCE_SECONDS,
     )
     number = generation(stage)
     await stage.wait_for(
         "its attempt", lambda: find_attempt(stage.status, number).recovery_seconds is not None, PATIENCE_SECONDS
     )
-    first, _, third = of_generation(stage, number)[:3]
-    step_seconds = (third["time"] - first["time"]) / 2
+    own = of_generation(stage, number)
     if is_planned:
         begun = [line for line in stage.lines() if line["generation"] < number][-1]["time"]
-    return make_pause(stage.status, before, number, first["time"] - begun - step_seconds)
+    return make_pause(stage.status, before, number, own[0]["time"] - begun - time_step(own))
 
 
 def generation(stage: Stage) -> int:
@@ -216,25 +215,14 @@ def of_generation(stage: Stage, number: int, above: int = 0) -> list[Line]:
 
 async def measure(console: Console) -> list[Figure]:
     """Return all figures. Each kind of loss is shown and kept as soon as it is measured: all together take long."""
-    figures: list[Figure] = []
-
-    def add(name: str, pauses: Sequence[Pause], goal: float) -> float:
-        found = list(summarise(name, pauses, goal))
-        figures.extend(found)
-        show(name, found, console)
-        write("restart", figures)
-        return found[0].value
-
-    medians: dict[str, float] = {}
+    account = Account("restart", console)
     wanted = {name: loss for name, loss in LOSSES.items() if ONLY in name or name == FIRST}
     async for measured in measure_losses(wanted, console):
         for name, pauses in measured.items():
-            medians[name] = add(name, pauses, LOSSES[name].goal if name in LOSSES else BACK_GOAL)
+            account.add(name, pauses, LOSSES[name].goal if name in LOSSES else BACK_GOAL)
     if not ONLY:
-        everything = await measure_recreation(console)
-        reference = add("all recreated", everything, statistics.median(pause.seconds for pause in everything))
-        figures.append(Figure("slice killed, all recreated", medians["slice killed"], "s", reference))
-    return figures
+        account.compare(await measure_recreation(console))
+    return account.figures
 
 
 def main() -> None:

@@ -6,8 +6,6 @@ of the next, as the metrics lines of the trainer tell it, and is given beyond th
 beyond its budget. The reference is a recreation of everything: all pods are deleted and come anew.
 """
 
-import os
-import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +13,23 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import track
 
-from e2e.benchmarks.pauses import Pause, find_attempt, make_pause, summarise
-from e2e.benchmarks.table import Figure, show, write
+from e2e.benchmarks.pauses import (
+    BACK_GOAL,
+    CALM_STEPS,
+    ELASTIC,
+    FIRST,
+    FIRST_GOAL,
+    HANG_SECONDS,
+    ONLY,
+    PATIENCE_SECONDS,
+    RUNS,
+    STEPS_TO_TELL,
+    Account,
+    Pause,
+    find_attempt,
+    make_pause,
+    time_step,
+)
 from e2e.demo import generation_of, is_full, prepare
 from e2e.drills import slice_nodes, take_slice_away
 from e2e.history import Line, read_metrics
@@ -25,17 +38,6 @@ from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import TrainingJobStatus
 
 NAMESPACE = "bench-restart"
-RUNS = int(os.environ.get("RUNS", "20"))
-ONLY = os.environ.get("ONLY", "")
-CALM_STEPS = 30
-"""Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
-PATIENCE_SECONDS = 300.0
-HANG_SECONDS = 6.0
-FIRST_GOAL = 10.0
-"""Seconds where no program of the next size is there yet: the very first loss, measured once and shown apart."""
-BACK_GOAL = 2.0
-STEPS_TO_TELL = 2
-"""Whole steps of the next world that tell how long one takes."""
 
 type Strike = Callable[[Job], object]
 
@@ -69,7 +71,6 @@ def delete_pods(job: Job) -> None:
     job.cluster.kubectl("delete", "pods", "-n", job.namespace, *words)
 
 
-FIRST = "first loss"
 LOSSES = {
     FIRST: Loss(drill(DrillKind.KILL_SLICE), FIRST_GOAL, back="first slice back", runs=1),
     "slice killed": Loss(drill(DrillKind.KILL_SLICE), 1.5, back="slice back"),
@@ -79,32 +80,20 @@ LOSSES = {
 }
 
 
-def measure(job: Job, product: Product, console: Console) -> list[Figure]:
-    """Return all figures. Each kind of loss is shown and kept as soon as it is measured: all together take long."""
-    figures: list[Figure] = []
-
-    def add(name: str, pauses: list[Pause], goal: float) -> float:
-        found = list(summarise(name, pauses, goal))
-        figures.extend(found)
-        show(name, found, console)
-        write("restart-pods", figures)
-        return found[0].value
-
-    medians = {}
+def measure(job: Job, product: Product, console: Console) -> None:
+    """Measure all losses; each kind is shown and kept as soon as it is measured: all together take long."""
+    account = Account("restart-pods", console)
     for name, loss in LOSSES.items():
         if ONLY in name or name == FIRST:
             there, back = measure_loss(job, product, name, loss, console)
-            medians[name] = add(name, there, loss.goal)
+            account.add(name, there, loss.goal)
             if back:
-                add(loss.back, back, BACK_GOAL)
+                account.add(loss.back, back, BACK_GOAL)
     if ONLY in "node gone":
-        add("node gone", measure_nodes(job, product, console), 6.0)
+        account.add("node gone", measure_nodes(job, product, console), 6.0)
     if not ONLY:
         everything, _ = measure_loss(job, product, "all recreated", Loss(delete_pods, 0.0), console)
-        reference = add("all recreated", everything, statistics.median(pause.seconds for pause in everything))
-        figures.append(Figure("slice killed, all recreated", medians["slice killed"], "s", reference))
-        write("restart-pods", figures)
-    return figures
+        account.compare(everything)
 
 
 def measure_loss(
@@ -172,11 +161,10 @@ def read_pause(job: Job, product: Product, after: int, waits: float) -> Pause:
 
     lines = wait_until("lines of the next world", find_lines, PATIENCE_SECONDS)
     last = [line for line in lines if line["generation"] < after][-1]
-    first, *_, third = [line for line in lines if line["generation"] == after][: STEPS_TO_TELL + 1]
-    step_seconds = (third["time"] - first["time"]) / STEPS_TO_TELL
+    own = [line for line in lines if line["generation"] == after]
     status = TrainingJobStatus.model_validate(job.status())
     before = max(one.generation for one in status.attempts if one.generation < after)
-    return make_pause(status, before, after, first["time"] - last["time"] - step_seconds - waits)
+    return make_pause(status, before, after, own[0]["time"] - last["time"] - time_step(own) - waits)
 
 
 def main() -> int:
@@ -189,13 +177,7 @@ def main() -> int:
         training__steps=1_000_000,
         checkpoint__snapshots={"everySteps": 5},
         evaluation=[],
-        elastic={
-            "growCooldown": "1s",
-            "maxRestarts": 10_000,
-            "hangAfter": f"{HANG_SECONDS:.0f}s",
-            "badNodes": "report",
-            "drills": "allowed",
-        },
+        elastic={**ELASTIC, "drills": "allowed"},
     )
     with product.namespace(NAMESPACE):
         measure(product.submit(NAMESPACE, manifest), product, console)

@@ -86,9 +86,10 @@ class Checkpoints:
             TrainingError: there are checkpoints, and none can be used.
         """
         restored = self._restore(state, memory)
-        keep = self._checkpoint.keep.best
-        saved = {one.step: one.integrity.evaluations for one in list_saved(self._root) if keep and one.integrity}
-        self._bests = Bests.agree(keep, find_losses(keep, saved), self._peers)
+        if keep := self._checkpoint.keep.best:
+            saved = list_saved(self._root) if self._peers.process == 0 else []
+            measured = {one.step: one.integrity.evaluations for one in saved if one.integrity}
+            self._bests = Bests.agree(keep, find_losses(keep, measured), self._peers)
         return restored
 
     def _restore(self, state: State, memory: Memory | None) -> State | None:  # None: start from scratch

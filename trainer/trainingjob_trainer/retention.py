@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from math import isfinite
+from math import isfinite, nan
 
 from trainingjob_api.running import Keep, KeepBest
 from trainingjob_trainer.world import Peers
@@ -21,28 +21,25 @@ class Bests:
         self._losses = dict(losses)
 
     @classmethod
-    def agree(cls, keep: KeepBest | None, losses: Mapping[int, float], peers: Peers) -> "Bests":
-        """Return what process 0 knows: a shared folder may look older to the others.
+    def agree(cls, keep: KeepBest, losses: Mapping[int, float], peers: Peers) -> "Bests":
+        """Return what process 0 knows: a shared folder may look older to the others, so theirs are not asked for.
 
         Raises:
             JaxRuntimeError: another process is gone.
         """
-        if keep is None:
-            return cls(None, {})
         text = peers.exchange("bests", json.dumps(list(losses.items())), AGREE_SECONDS)[0]
         return cls(keep, dict(json.loads(text)))
 
     def is_one(self, measured: Mapping[str, float]) -> bool:
         """Return whether a step with these losses would be among the best."""
-        loss = measured.get(self._keep.evaluation) if self._keep else None
-        if self._keep is None or loss is None or not isfinite(loss):
+        if self._keep is None or not isfinite(loss := measured.get(self._keep.evaluation, nan)):
             return False
         best = sorted(self._losses.values())[: self._keep.count]
         return len(best) < self._keep.count or loss < best[-1]
 
     def add(self, step: int, measured: Mapping[str, float]) -> None:
         """Take note of a step that is being saved."""
-        if self._keep and isfinite(loss := measured.get(self._keep.evaluation, float("nan"))):
+        if self._keep and isfinite(loss := measured.get(self._keep.evaluation, nan)):
             self._losses[step] = loss
 
     def drop(self, step: int) -> None:
