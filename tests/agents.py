@@ -52,6 +52,8 @@ class Agent:
     children: dict[int, Child] = field(default_factory=dict)
     cut_off: bool = False
     silent_until: float = 0.0
+    slow_until: float = 0.0
+    """Until when its child comes late to every step."""
     drills: list[Drill] = field(default_factory=list)
     """All that were made here."""
     exit_code: int | None = None
@@ -90,6 +92,8 @@ class Agent:
                 self.children[child].state = ProcessState.STOPPED
             case DrillKind.PARTITION:
                 self.silent_until = now + drill.seconds
+            case DrillKind.SLOW:
+                self.slow_until = now + drill.seconds
             case DrillKind.CORRUPT_CHECKPOINT:
                 self.children.pop(child)
                 self.hear(Ended(child, signal="SIGKILL"), now)

@@ -5,7 +5,7 @@ each write.
 """
 
 import asyncio
-import copy
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,6 +55,7 @@ class Node:
     """Whether the cluster hears of it. What runs on it goes on where it does not."""
     down_since: float = 0.0
     ready: bool = True
+    taint: str = ""
 
 
 class FakeCluster:
@@ -78,7 +79,8 @@ class FakeCluster:
     # What the operator calls
 
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
-        return copy.deepcopy(self.objects.get(("TrainingJob", name)))
+        job = self.objects.get(("TrainingJob", name))
+        return job and copied(job)
 
     async def read_children(self, namespace: str, uid: str) -> Children:
         await asyncio.sleep(0)  # another operator may act meanwhile
@@ -89,8 +91,7 @@ class FakeCluster:
             return self._last_children
         mine = [item for item in self.objects.values() if dig(item, "metadata", "labels", UID_LABEL) == uid]
         of = {
-            kind: tuple(copy.deepcopy(i) for i in mine if i["kind"] == kind)
-            for kind in ("JobSet", "Job", "Pod", "ConfigMap")
+            kind: tuple(copied(i) for i in mine if i["kind"] == kind) for kind in ("JobSet", "Job", "Pod", "ConfigMap")
         }
         nodes = {node.name: self._node_manifest(node) for node in self.nodes.values()}
         self._last_children = Children(of["JobSet"], of["Job"], of["Pod"], of["ConfigMap"], nodes)
@@ -124,10 +125,10 @@ class FakeCluster:
             known = self.objects.get(("TrainingJob", job["metadata"]["name"]))
             if known is None or known["metadata"]["resourceVersion"] != job["metadata"]["resourceVersion"]:
                 raise ConflictError("changed")
-            known["status"] = copy.deepcopy(status)
+            known["status"] = copied(status)
             self.touch(known)
-            self.statuses.append(copy.deepcopy(status))
-        return copy.deepcopy(known)
+            self.statuses.append(copied(status))
+        return copied(known)
 
     async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
         self.events.append((warning, reason, message))
@@ -136,7 +137,7 @@ class FakeCluster:
 
     def put(self, manifest: Manifest) -> Manifest:
         """Store an object as the API server would."""
-        stored = copy.deepcopy(manifest)
+        stored = copied(manifest)
         known = self.objects.get((stored["kind"], stored["metadata"]["name"]))
         self._version += 1
         stored["metadata"].setdefault("uid", known["metadata"]["uid"] if known else f"uid-{self._version}")
@@ -258,7 +259,12 @@ class FakeCluster:
 
     def _node_manifest(self, node: Node) -> Manifest:
         status = "True" if node.ready else "Unknown"
-        return {"metadata": {"name": node.name}, "status": {"conditions": [{"type": "Ready", "status": status}]}}
+        taints = [{"key": node.taint, "effect": "NoSchedule"}] if node.taint else []
+        return {
+            "metadata": {"name": node.name},
+            "spec": {"taints": taints},
+            "status": {"conditions": [{"type": "Ready", "status": status}]},
+        }
 
     @contextmanager
     def _write(self, verb: str, manifest: Manifest) -> Iterator[None]:
@@ -268,6 +274,12 @@ class FakeCluster:
         self.before(name)
         yield
         self.after(name)
+
+
+def copied(manifest: Manifest) -> Manifest:
+    """Return an object as it comes over the wire: a copy, and much sooner than `copy.deepcopy` makes one."""
+    copy: Manifest = json.loads(json.dumps(manifest))
+    return copy
 
 
 def _child(kind: str, name: str, owner: str, labels: dict[str, str], status: dict[str, Any]) -> Manifest:

@@ -4,13 +4,13 @@ Only the training itself is made up: a world makes a step a second while all its
 and goes on from the newest commit of its lineage.
 """
 
-import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from e2e.soak.witness import find_contradictions
 from tests.agents import Agent, Child
 from tests.builders import NAME, NAMESPACE, UID, spec_manifest
-from tests.fake_cluster import GRACE_SECONDS, FakeCluster, Node, Time
+from tests.fake_cluster import GRACE_SECONDS, FakeCluster, Node, Time, copied
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.job import API_VERSION, KIND
@@ -70,6 +70,9 @@ class Simulation:
         self.steps: dict[int, float] = {}
         self.announced: dict[int, str] = {}
         self.num_checked = 0
+        self.checked = TrainingJobStatus()
+        self.written: dict[int, str] = {}
+        self._read: tuple[Manifest | None, TrainingJobStatus] = (None, TrainingJobStatus())
         self.restart_operator()
 
     # The operator
@@ -138,7 +141,10 @@ class Simulation:
     @property
     def status(self) -> TrainingJobStatus:
         """Return the job's status."""
-        return read_status(self.job)
+        raw = self.job.get("status")
+        if self._read[0] is not raw:  # each write brings another object
+            self._read = raw, read_status(self.job)
+        return self._read[1]
 
     @property
     def newest_step(self) -> int:
@@ -156,16 +162,18 @@ class Simulation:
     # Invariants
 
     def check(self) -> None:
-        """Raise where two worlds share a generation, or a host heard of one that is not written."""
-        written = {s["world"]["generation"]: s["world"]["members"] for s in self.cluster.statuses if s.get("world")}
-        generations = [s["world"]["generation"] for s in self.cluster.statuses if s.get("world")]
-        assert generations == sorted(generations), "generations never fall"
-        assert self.announced.items() <= written.items(), "what is announced is written, with the same members"
-        for status in self.cluster.statuses[self.num_checked :]:
-            TrainingJobStatus.model_validate(status)  # within the bounds of the schema
+        """Raise where a status is wrong, by itself or after the one before, or a host heard of what is not written."""
+        for written in self.cluster.statuses[self.num_checked :]:
+            status = TrainingJobStatus.model_validate(written)  # within the bounds of the schema
+            wrong = list(find_contradictions(self.checked, status))
+            assert not wrong, wrong
+            attempts = status.attempts
+            assert len({attempt.generation for attempt in attempts}) == len(attempts), "one attempt a world"
+            if status.world:
+                self.written[status.world.generation] = status.world.members
+            self.checked = status
         self.num_checked = len(self.cluster.statuses)
-        attempts = self.status.attempts
-        assert len({attempt.generation for attempt in attempts}) == len(attempts), "one attempt a world"
+        assert self.announced.items() <= self.written.items(), "what is announced is written, with the same members"
 
     # Faults
 
@@ -214,6 +222,16 @@ class Simulation:
         for child in filter(None, children):
             child.state = ProcessState.STOPPED
         return any(children)
+
+    def run_out_of_memory(self, name: str) -> None:
+        """Let the kernel end all processes of the container on a node; kubelet starts it anew."""
+        pod = self.cluster.pod_of(name)
+        assert pod
+        ended = {"exitCode": 137, "reason": "OOMKilled"}
+        pod["status"]["containerStatuses"] = [{"state": {"running": {}}, "lastState": {"terminated": ended}}]
+        self.cluster.touch(pod)
+        for agent in self._agents_on(name):
+            del self.agents[agent.pod_uid]
 
     def delete_pod(self, name: str) -> None:
         """Delete the pod on a node, as a drain does."""
@@ -267,13 +285,13 @@ class Simulation:
 
     def _train(self) -> None:
         worlds: dict[int, list[tuple[Agent, Child]]] = {}
+        pods = {pod["metadata"]["uid"]: pod for pod in self.cluster.all("Pod")}
         for agent in self.agents.values():
             child = agent.active()
             if child and child.world:
                 worlds.setdefault(child.world.generation, []).append((agent, child))
-                for pod in self.cluster.all("Pod"):
-                    if pod["metadata"]["uid"] == agent.pod_uid:
-                        pod["ledger"] = child.world.generation
+                if agent.pod_uid in pods:
+                    pods[agent.pod_uid]["ledger"] = child.world.generation
         for generation, joined in worlds.items():
             world = joined[0][1].world
             assert world is not None
@@ -306,7 +324,12 @@ class Simulation:
         if step and step % COMMIT_EVERY == 0:
             self.commits.add((generation, step))
             event = event.model_copy(update={"committed": step})
-        self._say(joined, event)
+        late = [(agent, child) for agent, child in joined if now < agent.slow_until]
+        if late and step:  # who comes late to a step waits for nobody, and all others for it
+            self._say(late, _having_waited(event, 0.0))
+            self._say([one for one in joined if one not in late], _having_waited(event, 0.5 * self.step_seconds))
+        else:
+            self._say(joined, event)
 
     def _end(self, generation: int, world: World, joined: list[tuple[Agent, Child]], phase: Phase) -> None:
         step = min(int(self.steps[generation]), _last_step(world))
@@ -341,7 +364,7 @@ class Simulation:
 
     def edit(self, **sections: object) -> None:
         """Change the job's spec, as `kubectl apply` does."""
-        self.job["spec"] = {**copy.deepcopy(self.job["spec"]), **sections}
+        self.job["spec"] = {**copied(self.job["spec"]), **sections}
         self.job["metadata"]["generation"] += 1
         self.cluster.touch(self.job)
         self.due = self.time.seconds
@@ -353,6 +376,12 @@ class Simulation:
         self.job["metadata"]["annotations"] = {DRILL_ANNOTATION: request.model_dump_json(by_alias=True)}
         self.cluster.touch(self.job)
         self.due = self.time.seconds
+
+
+def _having_waited(event: Event, seconds: float) -> Event:
+    """Return what a host says of a step of which it spent so many seconds waiting for others."""
+    assert event.progress
+    return event.model_copy(update={"progress": event.progress.model_copy(update={"wait_seconds": seconds})})
 
 
 def _last_step(world: World) -> int:

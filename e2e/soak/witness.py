@@ -42,10 +42,15 @@ class Witness:
 
 
 def find_problems(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
-    """Yield what is wrong with a status, by itself or after the one before it."""
+    """Yield what may not be in a soak, after which every job is to have succeeded."""
     if after.phase == "Failed":
         failed = next((one.message for one in after.conditions if one.type == "Failed"), "")
         yield f"the job failed: {failed}"
+    yield from find_contradictions(before, after)
+
+
+def find_contradictions(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
+    """Yield what can be true of no job: in a status by itself, or after the one before it."""
     old, new = before.world, after.world
     if old and not new:
         yield "the world was forgotten"

@@ -63,6 +63,31 @@ async def test_a_lost_event_is_made_good_by_the_next_list(
     assert store[POD].find("research", "p") is None
 
 
+@pytest.mark.parametrize("lost", range(5))
+async def test_whichever_event_is_lost_the_next_list_ends_the_same(
+    lost: int, feed: Feed, api_server: Any, store: Store, make_child: Any
+) -> None:
+    api_server.put(POD, make_child("old"))
+    await feed.list_all(POD)
+    told: list[tuple[str, Any]] = [
+        ("ADDED", api_server.put(POD, make_child("new"))),
+        ("MODIFIED", api_server.put(POD, make_child("new", status={"phase": "Running"}))),
+        ("MODIFIED", api_server.put(POD, make_child("old", status={"phase": "Failed"}))),
+        ("DELETED", api_server.find(POD, "research", "old")),
+    ]
+    api_server.drop(POD, "research", "old", silently=True)
+    told.append(("ADDED", api_server.put(POD, make_child("old"))))  # a namesake
+
+    for number, (event, manifest) in enumerate(told):
+        if number != lost:
+            feed.event(POD, event, manifest)
+    await feed.list_all(POD)
+
+    seen = {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in store[POD]}
+    assert seen == {name: api_server.find(POD, "research", name)["metadata"]["resourceVersion"] for name in seen}
+    assert set(seen) == {"old", "new"}
+
+
 async def test_only_objects_of_jobs_are_listed(feed: Feed, api_server: Any, store: Store, make_child: Any) -> None:
     api_server.put(CONFIG_MAP, {"metadata": {"name": "kube-root-ca.crt", "namespace": "research"}})
     api_server.put(CONFIG_MAP, make_child("mine"))
@@ -170,6 +195,23 @@ async def test_what_failed_is_listed_again_soon_and_the_rest_rarely(store: Store
 
     assert [kind for time, kind in lists.times if time == MISSING_SECONDS] == ["Node"]
     assert {time for time, kind in lists.times if kind == "Pod"} == {0.0, RELIST_SECONDS}
+
+
+@pytest.mark.looptime
+async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(store: Store, woken: Listener) -> None:
+    lists = Lists()
+    lists.failing = set(KINDS)
+    feed = Feed(lists, store, (), woken)
+    running = asyncio.create_task(feed.run())
+
+    await asyncio.sleep(600 - MISSING_SECONDS / 2)
+    assert not feed.primed.is_set()
+    assert len(lists.times) <= 600 / MISSING_SECONDS * len(KINDS)
+    lists.failing = set()
+    await asyncio.sleep(MISSING_SECONDS)
+    running.cancel()
+
+    assert feed.primed.is_set()
 
 
 @pytest.mark.looptime
