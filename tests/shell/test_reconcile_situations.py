@@ -1,0 +1,146 @@
+"""Situations that people are told of, over whole lives: what they read, and what is done by itself."""
+
+import pytest
+
+from tests.simulation import Simulation
+from trainingjob_api.drill_kinds import DrillKind
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.status import Restarts
+from trainingjob_operator.core.running.nodes import TAINTS
+
+SLICE = ("node-1-0", "node-1-1")
+
+
+def message(sim: Simulation, kind: str) -> str:
+    return next(one.message for one in sim.status.conditions if one.type == kind)
+
+
+def reasons(sim: Simulation) -> list[str]:
+    return [reason for _, reason, _ in sim.cluster.events]
+
+
+async def run_until_in_world(sim: Simulation, generation: int) -> None:
+    """Let time pass until a world has made two steps."""
+    for _ in range(100):
+        if sim.steps.get(generation, 0.0) >= 2:
+            return
+        await sim.tick()
+    pytest.fail(f"no step in generation {generation}: {sim.status}")
+
+
+async def test_a_slice_whose_node_is_announced_to_go_is_left_in_time_and_taken_back() -> None:
+    sim = Simulation(total=200)
+    await sim.run_until_step(10)
+    pods = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
+
+    sim.cluster.nodes[SLICE[0]].taint = TAINTS[0]
+    await sim.run(20)
+    assert sim.status.display.slices == "1/2"
+    assert sim.condition("Degraded") == ("True", "FewerSlices")
+    assert f"node {SLICE[0]} has {TAINTS[0]}" in message(sim, "Degraded")
+    sim.cluster.nodes[SLICE[0]].taint = ""
+    await sim.run(20)
+
+    assert [attempt.slices for attempt in sim.status.attempts] == [2, 1, 2]
+    assert [attempt.lost_steps for attempt in sim.status.attempts[1:]] == [0, 0]
+    assert sim.status.restarts == Restarts()
+    assert {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")} == pods, "nothing was evicted"
+
+
+@pytest.mark.parametrize("is_repaired", [True, False])
+async def test_a_job_waits_for_its_slice_and_no_longer_than_it_says(is_repaired: bool) -> None:
+    sim = Simulation(total=200, spec={"elastic": {"policy": "wait", "shrinkAfter": "40s"}})
+    await sim.run_until_step(10)
+    for node in SLICE:
+        sim.kill_node(node)
+    await sim.run(15)
+    assert sim.status.phase == "Recovering"
+    assert sim.condition("Running") == ("False", "WaitingForRepair")
+    assert message(sim, "Running").startswith("1 of 2 slices ready; waiting for all of them until ")
+
+    if is_repaired:
+        for node in SLICE:
+            sim.restore_node(node)
+    await sim.run(35)
+
+    assert [attempt.slices for attempt in sim.status.attempts] == [2, 2 if is_repaired else 1]
+    assert sim.condition("Running")[0] == "True"
+    assert sim.status.restarts == Restarts(total=1)
+
+
+async def test_memory_that_runs_out_names_the_field_to_raise() -> None:
+    sim = Simulation(total=30)
+    await sim.run_until_step(10)
+
+    sim.run_out_of_memory(SLICE[1])
+    await sim.run(120, until="Succeeded")
+
+    cause = sim.status.attempts[0].cause
+    assert cause
+    assert (cause.reason, cause.slice, cause.host, cause.exit_code) == ("OutOfMemory", 1, 1, 137)
+    assert "raise `spec.runtime.resources.memory`" in cause.message
+    assert sim.status.phase == "Succeeded"
+    assert sim.status.restarts == Restarts(total=1, counted=1)
+
+
+async def test_failures_in_a_row_pause_the_job_and_then_end_it() -> None:
+    sim = Simulation(spec={"elastic": {"maxRestartsWithoutCommit": 2, "badNodes": "report"}})
+    for number in range(3):
+        await run_until_in_world(sim, number + 1)
+        sim.crash_child("node-1-0", f"ValueError: number {number}")
+        await sim.run(2)
+        if number == 1:
+            assert sim.condition("Running") == ("False", "BackingOff")
+            assert message(sim, "Running").startswith("2 failures in a row without a newly saved step; pausing until ")
+    await sim.run(60, until="Failed")
+
+    assert sim.condition("Failed") == ("True", "NoStepSaved")
+    assert "`spec.elastic.maxRestartsWithoutCommit` is 2" in message(sim, "Failed")
+    assert "ValueError: number 2" in message(sim, "Failed")
+
+
+async def test_training_that_goes_back_too_often_ends() -> None:
+    sim = Simulation(spec={"protection": {"nonFinite": "rollback", "maxRollbacks": 1}})
+    for step in (6, 10):
+        await sim.run_until_step(step)
+        sim.crash_child("node-1-0", "loss or gradients were not finite", FailureReason.NON_FINITE)
+        await sim.run(2)
+    await sim.run(60, until="Failed")
+
+    assert sim.condition("Failed") == ("True", "MaxRollbacksExceeded")
+    assert "`spec.protection.maxRollbacks` is 1" in message(sim, "Failed")
+    assert [(one.step, one.parent) for one in sim.status.rollbacks] == [(6, 4)]
+    assert reasons(sim).count("RolledBack") == 1
+
+
+async def test_a_slow_host_is_named_while_it_is_slow_and_the_world_goes_on() -> None:
+    sim = Simulation(total=200, spec={"elastic": {"drills": "allowed"}})
+    await sim.run_until_step(10)
+
+    sim.drill(DrillKind.SLOW, seconds=20)
+    await sim.run(15)
+    slow = sim.status.straggler
+    assert slow
+    assert (slow.slice, slow.host, slow.node, slow.ratio) == (1, 1, SLICE[1], 0.5)
+    assert sim.condition("Running") == ("True", "Training")
+    await sim.run(20)
+
+    assert sim.status.straggler is None
+    assert reasons(sim).count("SlowHost") == 1
+    (drill,) = sim.status.drills
+    assert drill.state == "withstood"
+    assert drill.message.startswith("the host was named as slow after ")
+    assert len(sim.status.attempts) == 1
+
+
+async def test_a_drill_that_the_job_does_not_allow_is_refused_by_the_name_of_its_field() -> None:
+    sim = Simulation(total=200)
+    await sim.run_until_step(5)
+
+    sim.drill(DrillKind.KILL_SLICE)
+    await sim.run(10)
+
+    (drill,) = sim.status.drills
+    assert (drill.state, drill.message) == ("refused", "`spec.elastic.drills` is not `allowed`")
+    assert len(sim.status.attempts) == 1
+    assert not [write for write in sim.cluster.writes if write.startswith("delete")]
