@@ -106,6 +106,26 @@ def test_delete_with_the_operator_down_leaves_nothing(product: Product, namespac
         product.scale_operator(1)
 
 
+def test_a_namespace_that_is_deleted_takes_a_training_job_along(product: Product) -> None:
+    with product.namespace("journey-vanishing") as name:
+        job = long_job(product, name, "vanishing")
+        job.wait_for_step(3, timeout=180)
+
+        product.cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+        wait_until(
+            "the namespace to be gone",
+            lambda: True if not read_namespace(product, name) else None,
+            timeout=3 * GRACE_SECONDS,
+            seen=lambda: read_namespace(product, name),
+        )
+
+
+def read_namespace(product: Product, name: str) -> str:
+    """Return a namespace, with what keeps it where it is on its way out; empty where it is gone."""
+    return product.cluster.kubectl("get", "namespace", name, "-o", "json", "--ignore-not-found")
+
+
 def test_nothing_carries_a_finalizer(product: Product, namespace: str) -> None:
     job = long_job(product, namespace, "plain")
     job.wait_for_step(1, timeout=180)

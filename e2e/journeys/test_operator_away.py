@@ -1,0 +1,99 @@
+"""Nobody operates, or nobody checks what is applied: what is refused, what trains on, and how it comes back."""
+
+import pytest
+
+from e2e.cluster.commands import ClusterError
+from e2e.product import Job, Manifest, Product, condition, load_example, step_of, wait_until
+
+pytestmark = pytest.mark.cluster
+
+WEBHOOK = "validate.trainingjob.dev"
+CONFIGURATION = ("validatingwebhookconfiguration", "trainingjob-operator")
+BAD = {"parallelism": {"ici": {"fsdp": 3}}}
+"""Passes the schema and its rules: the webhook alone refuses it."""
+PATIENCE_SECONDS = 240
+TRUST_SECONDS = 60 + 30
+"""How long the operator may take to look at a new configuration, and as much as a busy machine may add."""
+
+
+@pytest.fixture(scope="module")
+def namespace(product: Product):
+    with product.namespace("journey-away") as name:
+        yield name
+
+
+def apply_suspended(product: Product, namespace: str, name: str, **changes: Manifest) -> Job:
+    """Apply a job that takes no pods."""
+    return product.submit(
+        namespace, load_example("demo", suspend=True, checkpoint__uri=f"/shared/{name}", **changes), name=name
+    )
+
+
+def refusal_of(product: Product, namespace: str) -> str:
+    """Return why a bad job is refused. Empty: it was let in, and is deleted again."""
+    try:
+        job = apply_suspended(product, namespace, "bad", **BAD)
+    except ClusterError as error:
+        return str(error)
+    job.delete()
+    return ""
+
+
+def test_pods_that_go_while_nobody_operates_come_back_into_one_world(product: Product, namespace: str) -> None:
+    manifest = load_example("demo", training__steps=100_000, checkpoint__uri="/shared/left-alone")
+    job = product.submit(namespace, manifest, name="left-alone")
+    job.wait_for_step(5, timeout=180)
+    before = job.wait(
+        "a step on both slices",
+        lambda status: status["display"]["slices"] == "2/2" and "firstStep" in status["attempts"][-1],
+        PATIENCE_SECONDS,
+    )
+
+    product.scale_operator(0)
+    try:
+        product.cluster.kubectl(
+            *("delete", "pods", "-n", namespace, "-l", f"trainingjob.dev/job-uid={job.read()['metadata']['uid']}"),
+            *("--grace-period=0", "--force"),
+        )
+        with pytest.raises(ClusterError, match=f'failed calling webhook "{WEBHOOK}"'):
+            apply_suspended(product, namespace, "meanwhile")
+    finally:
+        product.scale_operator(1)
+
+    after = job.wait(
+        "a new step on both slices",
+        lambda status: (
+            status["world"]["generation"] > before["world"]["generation"]
+            and status["display"]["slices"] == "2/2"
+            and step_of(status) > step_of(before)
+        ),
+        PATIENCE_SECONDS,
+    )
+    assert after["restarts"] == {"total": before["restarts"]["total"] + 1, "counted": 0, "sinceCommit": 0}
+    assert len([attempt for attempt in after["attempts"] if "ended" not in attempt]) == 1
+    apply_suspended(product, namespace, "meanwhile").delete()
+    job.delete()
+
+
+def test_without_the_webhook_a_bad_job_is_told_by_its_condition(product: Product, namespace: str) -> None:
+    assert f'admission webhook "{WEBHOOK}" denied the request' in refusal_of(product, namespace)
+    product.cluster.kubectl("delete", *CONFIGURATION)
+    try:
+        job = apply_suspended(product, namespace, "let-in", **BAD)
+        status = job.wait("the verdict", lambda status: condition(status, "Valid").get("status") == "False", 60)
+        assert condition(status, "Valid")["reason"] == "InvalidSpec"
+        assert any(problem.startswith("spec.parallelism.ici: fsdp=3 makes 3") for problem in status["problems"])
+        assert not job.pods()
+        job.delete()
+        with pytest.raises(ClusterError, match=r"spec\.optimizer\.beta1"):
+            apply_suspended(product, namespace, "beyond", optimizer__beta1=2.0)
+    finally:
+        product.install()
+
+    denied = f'admission webhook "{WEBHOOK}" denied the request'
+    wait_until(
+        "the webhook to be trusted again",
+        lambda: True if denied in refusal_of(product, namespace) else None,
+        timeout=TRUST_SECONDS,
+        seen=lambda: refusal_of(product, namespace),
+    )
