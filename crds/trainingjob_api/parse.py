@@ -43,6 +43,8 @@ class Parsed:
 
     def is_intact(self, paths: Sequence[str]) -> bool:
         """Return whether the fields at these paths, such as `training.steps`, are as the user wrote them."""
+        if not self.broken:
+            return True
         wanted = [tuple(path.split(".")) for path in paths]
         return not any(_overlap(location, path) for location in self.broken for path in wanted)
 

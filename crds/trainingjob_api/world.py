@@ -52,7 +52,7 @@ class Layout(Strict):
     @property
     def batch_shards(self) -> int:
         """Return how many ways a microbatch is split over the mesh."""
-        return math.prod(getattr(degrees, axis) for degrees in (self.ici, self.dcn) for axis in RULES["batch"])
+        return math.prod([getattr(degrees, axis) for degrees in (self.ici, self.dcn) for axis in RULES["batch"]])
 
     @property
     def num_stages(self) -> int:

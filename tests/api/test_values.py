@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from trainingjob_api.base import AXES, seconds
 from trainingjob_api.machine import AxisDegrees, Slices
 from trainingjob_api.problem import Problem, in_order, summarise
-from trainingjob_api.sharding import RULES, find_spread_dim, split_ways
+from trainingjob_api.sharding import RULES, count_ways, find_spread_dim, split_ways
 from trainingjob_api.world import Layout, Member, RunConfig, World
 
 SPANS = {"90s": 90, "5m": 300, "1h30m": 5400, "2h0m1s": 7201, "0s": 0}
@@ -85,7 +85,7 @@ SPLITS = {
 
 @pytest.mark.parametrize(("axis", "size", "want"), SPLITS.values(), ids=SPLITS.keys())
 def test_split_ways(axis: str, size: int, want: int) -> None:
-    assert split_ways(axis, size, {"data": 3, "fsdp": 4, "tensor": 2}) == want
+    assert split_ways(axis, size, count_ways({"data": 3, "fsdp": 4, "tensor": 2})) == want
 
 
 SPREADS = {
@@ -99,7 +99,7 @@ SPREADS = {
 def test_a_dim_is_found_to_be_split_over_data_too(
     axes: tuple[str, ...], shape: tuple[int, ...], want: int | None
 ) -> None:
-    assert find_spread_dim(axes, shape, {"data": 4, "fsdp": 4}, RULES) == want
+    assert find_spread_dim(axes, shape, count_ways({"data": 4, "fsdp": 4}), 4) == want
 
 
 def test_tensors_are_split_by_axes_of_the_mesh() -> None:

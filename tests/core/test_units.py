@@ -29,6 +29,12 @@ SPANS = {
     "hours": (181_860, "50 h 31 m"),
     "days": (619_200, "7 d 4 h"),
 }
+PRECISE = {
+    "seconds": (6.08, "6.08 s"),
+    "milliseconds": (0.0042, "4.2 ms"),
+    "microseconds": (0.000_017, "17 us"),
+    "never more than seconds": (7200.0, "7200 s"),
+}
 PLURALS = {"one": (1, "1 slice"), "none": (0, "0 slices"), "grouped": (1200, "1,200 slices")}
 
 
@@ -45,6 +51,11 @@ def test_size(num_bytes: float, want: str) -> None:
 @pytest.mark.parametrize(("seconds", "want"), SPANS.values(), ids=SPANS.keys())
 def test_span(seconds: float, want: str) -> None:
     assert units.span(seconds) == want
+
+
+@pytest.mark.parametrize(("seconds", "want"), PRECISE.values(), ids=PRECISE.keys())
+def test_precise(seconds: float, want: str) -> None:
+    assert units.precise(seconds) == want
 
 
 @pytest.mark.parametrize(("number", "want"), PLURALS.values(), ids=PLURALS.keys())

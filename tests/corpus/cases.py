@@ -7,7 +7,7 @@ import copy
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,11 @@ class Case:
             set_at(job, path, value)
         return job
 
+    @cached_property
+    def checked(self) -> Checked:
+        """Return the verdict on the job."""
+        return judge(self.job)
+
 
 def load_cases() -> list[Case]:
     """Return all cases in the order in which they stand."""
@@ -53,6 +58,7 @@ def list_files() -> list[Path]:
     return sorted(HERE.glob("*.yaml"))
 
 
+@cache
 def load_file(path: Path) -> list[Case]:
     """Return the cases of one file."""
     cases = yaml.safe_load(path.read_text())
@@ -118,7 +124,7 @@ def write_file(path: Path) -> str:
 
 
 def _write_case(case: Case) -> Iterator[str]:
-    checked = judge(case.job)
+    checked = case.checked
     yield f"{_inline(case.name)}:"
     if case.base != DEFAULT_BASE:
         yield f"  base: {case.base}"

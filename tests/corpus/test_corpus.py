@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.corpus.cases import WASTEFUL, Case, judge, list_files, load_cases, write_file
+from tests.corpus.cases import WASTEFUL, Case, list_files, load_cases, write_file
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.parse import Parsed, parse_spec
 from trainingjob_api.schema import spec_schema
@@ -31,7 +31,7 @@ def test_each_job_is_told_all_its_problems(path: Path, golden: Callable[[Path, s
 
 @each_case
 def test_each_job_has_what_its_file_says(case: Case) -> None:
-    checked = judge(case.job)
+    checked = case.checked
 
     assert bool(checked.problems) == (case.file != WASTEFUL)
     assert (checked.plan is None) == bool(checked.problems)

@@ -1,16 +1,16 @@
 """Suggestions lead out: who follows the nearest legal values gets a valid job, whatever rule was broken."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
 from tests.core.planner.test_properties import specs
-from tests.corpus.cases import Case, Job, judge, load_cases
+from tests.corpus.cases import Job, judge, list_files, load_file
 from tests.corpus.suggestions import follow, read_suggestion
 from trainingjob_api.problem import Problem
 
-CASES = load_cases()
 MAX_ROUNDS = 16
 
 type Told = set[tuple[str, str]]
@@ -37,34 +37,39 @@ def follow_all(job: Job, kind: str) -> tuple[Job, list[str]]:
     return job, followed
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if suggesting(judge(case.job).problems)],
-    ids=lambda case: f"{case.file}: {case.name}",
-)
-def test_problems_end_where_suggestions_are_followed(case: Case) -> None:
-    before = judge(case.job)
-    job, followed = follow_all(case.job, "problems")
-    after = judge(job)
-
-    assert len(followed) < MAX_ROUNDS, followed
-    assert silent(after.problems) <= silent(before.problems), followed
+each_file = pytest.mark.parametrize("path", list_files(), ids=lambda path: path.stem)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if not silent(judge(case.job).problems) and suggesting(judge(case.job).warnings)],
-    ids=lambda case: f"{case.file}: {case.name}",
-)
-def test_warnings_end_where_suggestions_are_followed(case: Case) -> None:
-    job, _ = follow_all(case.job, "problems")
-    before = judge(job)
-    job, followed = follow_all(job, "warnings")
-    after = judge(follow_all(job, "problems")[0])
+@each_file
+def test_problems_end_where_suggestions_are_followed(path: Path) -> None:
+    for case in load_file(path):
+        job, followed = follow_all(case.job, "problems")
+        after = judge(job) if followed else case.checked
 
-    assert len(followed) < MAX_ROUNDS, followed
-    assert after.problems == ()
-    assert silent(after.warnings) <= silent(before.warnings), followed
+        assert len(followed) < MAX_ROUNDS, (case.name, followed)
+        assert silent(after.problems) <= silent(case.checked.problems), (case.name, followed)
+
+
+@each_file
+def test_warnings_end_where_suggestions_are_followed(path: Path) -> None:
+    for case in load_file(path):
+        if silent(case.checked.problems) or not suggesting(case.checked.warnings):
+            continue
+        job, _ = follow_all(case.job, "problems")
+        before = judge(job)
+        job, followed = follow_all(job, "warnings")
+        after = judge(follow_all(job, "problems")[0])
+
+        assert len(followed) < MAX_ROUNDS, (case.name, followed)
+        assert after.problems == (), case.name
+        assert silent(after.warnings) <= silent(before.warnings), (case.name, followed)
+
+
+def test_most_jobs_have_suggestions() -> None:
+    cases = [case for path in list_files() for case in load_file(path)]
+
+    assert sum(bool(suggesting(case.checked.problems)) for case in cases) > 150
+    assert sum(bool(suggesting(case.checked.warnings)) for case in cases) > 20
 
 
 @given(specs())

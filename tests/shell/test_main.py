@@ -1,6 +1,7 @@
 """The process ends by a signal, and its exit code says how it went."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -26,7 +27,8 @@ def outside_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
     monkeypatch.setattr(main_module, "set_up", lambda level, form: None)
     for name in [name for name in os.environ if name.startswith("TRAININGJOB_")]:
         monkeypatch.delenv(name)
-    return tmp_path / "config"
+    yield tmp_path / "config"
+    gc.unfreeze()
 
 
 def test_bad_settings_are_told_and_end_it(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -74,6 +76,18 @@ def write_kubeconfig(path: Any, url: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_code_and_tables_are_left_out_of_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tell(settings: Settings) -> None:
+        left_out.append(gc.get_freeze_count())
+
+    left_out: list[int] = []
+    monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
+    monkeypatch.setattr(main_module, "operate", tell)
+    main()
+
+    assert left_out[0] > 100_000
+
+
 async def test_a_signal_ends_it_well(
     number: signal.Signals,
     server: Any,

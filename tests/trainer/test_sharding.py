@@ -12,7 +12,7 @@ from tests.trainer.tiny import make_layout
 from tests.trainer.training import ONE, Run, losses, save_and_restore, spec_with
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
-from trainingjob_api.sharding import merge_rules
+from trainingjob_api.sharding import count_ways, merge_rules
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine
 from trainingjob_operator.core.planner.parameters import list_leaves
@@ -53,7 +53,7 @@ def test_the_planner_counts_the_shards_that_the_trainer_makes(rules: dict[str, l
     spec = spec_of(rules)
     degrees, table = combine(EIGHT.ici, EIGHT.dcn), merge_rules(spec.parallelism.rules.written())
     state = Run(spec, EIGHT).state
-    planned = {leaf.name: leaf.shard_size(degrees, table) for leaf in list_leaves(spec.model)}
+    planned = {leaf.name: leaf.shard_size(count_ways(degrees, table)) for leaf in list_leaves(spec.model)}
 
     for tree in (state.params, state.opt[1].mu, state.opt[1].nu):
         assert held(tree) == planned
@@ -94,13 +94,14 @@ def test_an_optimizer_that_is_split_over_data_changes_no_number(layout: Layout) 
 @each("layout", SPREAD)
 def test_the_planner_counts_what_an_optimizer_over_data_keeps(layout: Layout) -> None:
     degrees = combine(layout.ici, layout.dcn)
+    ways, data = count_ways(degrees), degrees["data"]
     run = Run(SPREAD_SPEC, layout)
     list(run.train(1))
     leaves = {leaf.name: leaf for leaf in list_leaves(SPREAD_SPEC.model)}
 
-    assert held(run.state.params) == {name: leaf.shard_size(degrees) for name, leaf in leaves.items()}
+    assert held(run.state.params) == {name: leaf.shard_size(ways) for name, leaf in leaves.items()}
     for moments in (run.state.opt[1].mu, run.state.opt[1].nu):
-        assert held(moments) == {name: leaf.spread_size(degrees) for name, leaf in leaves.items()}
+        assert held(moments) == {name: leaf.spread_size(ways, data) for name, leaf in leaves.items()}
 
 
 def test_an_optimizer_over_data_keeps_a_part_of_each_tensor() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from trainingjob_api.sharding import RULES, Table, find_spread_dim
+from trainingjob_api.sharding import RULES, Table, count_ways, find_spread_dim
 
 
 def partition(
@@ -39,10 +39,11 @@ def shard_like(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
 
 def spread_like(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
     """Return shardings as `shard_like` does, with one dim of each tensor split over `data` too where one divides."""
+    ways, data = count_ways(mesh.shape, rules), mesh.shape.get("data", 1)
 
     def spread(shape: Any, names: tuple[str, ...]) -> NamedSharding:
         entries = _split_dims(names, shape.shape, mesh, rules)
-        dim = find_spread_dim(names, shape.shape, mesh.shape, rules)
+        dim = find_spread_dim(names, shape.shape, ways, data)
         if dim is not None:
             entries[dim] = (*(entries[dim] or ()), "data")
         return NamedSharding(mesh, PartitionSpec(*entries))

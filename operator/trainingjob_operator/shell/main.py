@@ -1,6 +1,7 @@
 """The process: settings, log, operating until a signal, and an exit code that says how that went."""
 
 import asyncio
+import gc
 import signal
 import sys
 
@@ -23,6 +24,7 @@ def main() -> None:
         sys.stderr.write(f"{error}\n")
         sys.exit(EXIT_BAD_SETTINGS)
     set_up(settings.log_level, settings.log_format)
+    gc.freeze()  # code and tables stay; a collection that passes over them all keeps a webhook's caller waiting
     try:
         asyncio.run(operate(settings))
     except (ClusterUnavailableError, OSError) as error:

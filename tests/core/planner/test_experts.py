@@ -8,6 +8,7 @@ import pytest
 from trainingjob_api.base import AXES
 from trainingjob_api.experts import Experts
 from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.sharding import count_ways
 from trainingjob_operator.core.planner.memory import measure_device
 from trainingjob_operator.core.planner.parameters import count_active_parameters, count_parameters, list_leaves
 from trainingjob_operator.core.planner.planning import plan_job
@@ -73,10 +74,10 @@ def test_a_device_holds_its_share_of_the_experts_and_of_all_else(make_spec: Make
     degrees = ONE | {"expert": 2, "fsdp": 2, "tensor": 2}
     gate, query = leaves["layers.mlp.gate"], leaves["layers.attention.query"]
 
-    assert gate.shard_size(degrees) * 8 == gate.size
-    assert query.shard_size(degrees) * 8 == query.size
-    assert gate.gathered_size(degrees) * 4 == gate.size  # experts and columns stay where they are
-    assert query.gathered_size(degrees) * 2 == query.size  # heads do
+    assert gate.shard_size(count_ways(degrees)) * 8 == gate.size
+    assert query.shard_size(count_ways(degrees)) * 8 == query.size
+    assert gate.gathered_size(count_ways(degrees)) * 4 == gate.size  # experts and columns stay where they are
+    assert query.gathered_size(count_ways(degrees)) * 2 == query.size  # heads do
 
 
 def test_the_axis_expert_splits_the_batch(make_spec: MakeSpec) -> None:

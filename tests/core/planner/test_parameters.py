@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from trainingjob_api.learning import Memory, Model, Precision
+from trainingjob_api.sharding import count_ways
 from trainingjob_operator.core.planner.parameters import count_parameters, list_leaves
 from trainingjob_trainer.model import split_model
 
@@ -44,7 +45,7 @@ def test_llama_3_8b_has_its_published_number_of_parameters() -> None:
 
 def test_a_shard_holds_its_part_of_what_the_mesh_divides_and_all_of_the_rest() -> None:
     model = Model(**MODELS["grouped-query"] | {"vocab_size": 97})
-    sizes = {leaf.name: leaf.shard_size({"data": 3, "fsdp": 2, "tensor": 2}) for leaf in list_leaves(model)}
+    sizes = {leaf.name: leaf.shard_size(count_ways({"data": 3, "fsdp": 2, "tensor": 2})) for leaf in list_leaves(model)}
 
     assert sizes["layers.mlp.gate"] == 3 * 32 // 2 * 48 // 2
     assert sizes["layers.attention.out"] == 3 * 4 // 2 * 8 * 32 // 2

@@ -1,19 +1,25 @@
 """Whole simulated lives under the rules that run real jobs: what must hold whatever fails, and when."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import make_plan
 from trainingjob_api.running import Snapshots
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.roofline import predict_sizes
 from trainingjob_operator.core.running.decisions import Claim, Succeed
 from trainingjob_operator.core.running.writing import MAX_BYTES
 from trainingjob_operator.core.simulating.faults import Fault, Spares
 from trainingjob_operator.core.simulating.pace import Pace, scale_steps
 from trainingjob_operator.core.simulating.simulate import live, simulate
+from trainingjob_operator.core.validation.validate import check_job
+
+EXAMPLES = Path(__file__).parents[3] / "crds/examples"
 
 PACE = Pace({1: 8.0, 2: 4.0, 3: 3.0, 4: 2.0}, start=60.0, join=5.0, save=10.0)
 HOUR = 3600.0
@@ -111,6 +117,16 @@ def test_spares(count: int, faults: list[Fault], want: list[float]) -> None:
 def test_steps_are_scaled_by_slices_where_no_rates_are_known() -> None:
     assert scale_steps(endless(), 2.0) == {1: 8.0, 2: 4.0, 3: pytest.approx(8 / 3), 4: 2.0}
     assert scale_steps(endless(), None) is None
+
+
+def test_steps_of_an_accelerator_whose_rates_are_known_are_those_of_the_roofline() -> None:
+    spec = yaml.safe_load((EXAMPLES / "tpu-v5p-4-slices.yaml").read_text())["spec"]
+    plan = check_job("large", spec).plan
+    assert plan
+    steps = {size: one.seconds for size, one in predict_sizes(plan).items()}
+
+    assert steps
+    assert scale_steps(plan, None) == pytest.approx(steps)
 
 
 faults = st.lists(

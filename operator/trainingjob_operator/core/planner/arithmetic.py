@@ -7,11 +7,10 @@ sequence's scores, also those that the causal mask then hides.
 Shapes: L length, D model width, H query heads, G key and value heads, K head width, F MLP width, E experts, C places.
 """
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
-from trainingjob_api.sharding import split_ways
+from trainingjob_api.sharding import Ways, count_ways, split_ways
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine
 from trainingjob_operator.core.planner.parameters import count_active_parameters, list_leaves
@@ -48,23 +47,24 @@ def count_useful_flops(workload: Workload) -> int:
 def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -> tuple[int, int]:
     """Return the operations of a device for one token in the layers of a stage, and in the head."""
     degrees, model = dict(axes), workload.model
+    ways = count_ways(degrees)
     again = workload.remat == "full"
     passes = FORWARD + BACKWARD + (FORWARD if again else 0)
     weights = spared = 0
     for leaf in list_leaves(model):
         if "layers" not in leaf.axes or leaf.name.endswith(".scale"):
             continue
-        size = leaf.gathered_size(degrees) // model.num_layers
+        size = leaf.gathered_size(ways) // model.num_layers
         if model.experts and "experts" in leaf.axes:  # a token works in its places, those of the whole mesh axis
             places = model.experts.capacity(workload.length) * degrees["expert"]
             size = size * places // model.experts.tokens_of_group(workload.length)
         weights += size
         if leaf.name.endswith(".down") and not model.experts:
             spared += size
-    heads = _split(model.num_heads, "heads", degrees)
+    heads = _split(model.num_heads, "heads", ways)
     scores = 2 * heads * model.head_dim * workload.length
     layer = passes * (weights + scores) - FORWARD * spared * again + _count_routing(workload, again=again)
-    head = (FORWARD + BACKWARD) * model.embed_dim * _split(model.vocab_size, "vocab", degrees)
+    head = (FORWARD + BACKWARD) * model.embed_dim * _split(model.vocab_size, "vocab", ways)
     return model.num_layers // degrees["stage"] * layer, head
 
 
@@ -78,6 +78,6 @@ def _count_routing(workload: Workload, *, again: bool) -> int:
     return 2 * places * workload.model.embed_dim * (4 + again)
 
 
-def _split(size: int, logical_axis: str, degrees: Mapping[Axis, int]) -> int:
+def _split(size: int, logical_axis: str, ways: Ways) -> int:
     """Return the part of a dim that one device holds."""
-    return size // split_ways(logical_axis, size, degrees)
+    return size // split_ways(logical_axis, size, ways)

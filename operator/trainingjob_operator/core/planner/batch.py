@@ -5,6 +5,7 @@ The batch is the same at every size. It is cut with the least padding first, and
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ def split_batch(
     spec: TrainingJobSpec, degrees: Mapping[Axis, int], device: DeviceMemory, memory_bytes: int
 ) -> Cut | None:  # None: not even one row fits
     """Cut the global batch for a mesh. `memory_bytes` is what a device has; 0 is no limit."""
-    shards, stages = math.prod(degrees[axis] for axis in RULES["batch"]), degrees["stage"]
+    shards, stages = math.prod([degrees[axis] for axis in RULES["batch"]]), degrees["stage"]
     batch = spec.training.global_batch_size
     asked = spec.training.max_per_device_batch or batch
     microbatches = _asked_microbatches(spec, stages) or _choose_microbatches(-(-batch // shards), stages)
@@ -45,7 +46,8 @@ def split_batch(
         return None
     # Any multiple at or above the batch would do; the smallest pads least, and one row always divides it.
     rows_a_step = -(-batch // (shards * microbatches))
-    rows = max(divisor for divisor in divisors(rows_a_step) if divisor <= most_rows)
+    fitting = divisors(rows_a_step)
+    rows = fitting[bisect_right(fitting, most_rows) - 1]
     return Cut(
         rows=rows,
         microbatches=microbatches,

@@ -8,6 +8,7 @@ any shape can be tried on plain machines.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from trainingjob_api.problem import as_text
@@ -139,6 +140,7 @@ class Hardware:
         return list(compact.values())
 
 
+@lru_cache(maxsize=1024)  # the table's own are asked for with each suggestion
 def parse_dims(topology: str) -> Dims:
     """Return the numbers of a topology: `4x4x8` is (4, 4, 8)."""
     return tuple(int(dim) for dim in topology.split("x"))

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.sharding import RULES, merge_rules, split_ways
+from trainingjob_api.sharding import RULES, Ways, count_ways, merge_rules, split_ways
 from trainingjob_operator.core.planner.parameters import list_leaves
 from trainingjob_operator.core.planner.plan import MemoryEstimate
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, describe_workload
@@ -64,13 +64,13 @@ class DeviceMemory:
             gradients=self.gradients,
             optimizer=self.optimizer,
             activations=turns * rows * self.kept_per_row,
-            temporaries=self.table * keeps_table + max(one.fixed + rows * one.per_row for one in self.moments),
+            temporaries=self.table * keeps_table + max([one.fixed + rows * one.per_row for one in self.moments]),
         )
 
     def most_rows(self, memory_bytes: int, turns: int) -> int:
         """Return the most rows that fit a device of so much memory; 0: not even the parameters leave room for one."""
         free = int(memory_bytes * USABLE) - self.params - self.gradients - self.optimizer - self.table
-        return max(min((free - one.fixed) // (turns * self.kept_per_row + one.per_row) for one in self.moments), 0)
+        return max(min([(free - one.fixed) // (turns * self.kept_per_row + one.per_row) for one in self.moments]), 0)
 
 
 def measure_device(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> DeviceMemory:
@@ -89,9 +89,9 @@ def measure_workload(workload: Workload, degrees: Mapping[Axis, int]) -> DeviceM
 def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMemory:
     degrees = dict(axes)
     model, leaves = program.model, list_leaves(program.model)
-    rules = merge_rules(program.rules.written())
-    held = sum(leaf.shard_size(degrees, rules) for leaf in leaves)
-    layers = sum(leaf.gathered_size(degrees) for leaf in leaves if "layers" in leaf.axes)
+    ways, at_rest = count_ways(degrees), count_ways(degrees, merge_rules(program.rules.written()))
+    held = sum([leaf.shard_size(at_rest) for leaf in leaves])
+    layers = sum([leaf.gathered_size(ways) for leaf in leaves if "layers" in leaf.axes])
     table = program.compute_bytes * model.vocab_size * model.embed_dim
     head = table // degrees["tensor"]
     shards = math.prod(degrees[axis] for axis in RULES["embed"])
@@ -101,13 +101,18 @@ def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
     # New parameters are gathered beside the old ones where `data` splits the optimizer (seen in compiled steps).
     gathered = held * FLOAT32 if degrees["data"] > 1 else 0
     length = program.length // degrees["context"]
-    logits = length * _logits(program, degrees)
+    logits = length * _logits(program, ways)
     pipelined = PIPELINED if degrees["stage"] > 1 else 10
     return DeviceMemory(
         params=held * program.param_bytes,
         gradients=held * FLOAT32,
-        optimizer=2 * sum(leaf.spread_size(degrees, rules) for leaf in leaves) * FLOAT32,
-        kept_per_row=model.num_layers // degrees["stage"] * length * _kept(program, degrees) * pipelined // 10,
+        optimizer=2 * sum([leaf.spread_size(at_rest, degrees["data"]) for leaf in leaves]) * FLOAT32,
+        kept_per_row=model.num_layers
+        // degrees["stage"]
+        * length
+        * _kept(program, degrees["context"], ways)
+        * pipelined
+        // 10,
         table=table,
         layers=layers * program.compute_bytes // degrees["stage"],
         head=head,
@@ -116,29 +121,30 @@ def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
             Moment(gathered + head + pieces, logits),  # its gradient is summed up in float32, piece by piece
             # Values and their gradients: of the gathered parameters in both, and of the scores.
             Moment(
-                gathered + 2 * program.compute_bytes * layers // model.num_layers, length * _layer(program, degrees)
+                gathered + 2 * program.compute_bytes * layers // model.num_layers,
+                length * _layer(program, degrees["context"], ways),
             ),
         ),
     )
 
 
-def _kept(program: Workload, degrees: Mapping[Axis, int]) -> int:
+def _kept(program: Workload, context: int, ways: Ways) -> int:
     """Return the bytes that one token keeps in one layer, with its share of what attention gathers."""
     model, compute = program.model, program.compute_bytes
     if program.remat == "full":
         return model.embed_dim * compute
     norms = 2 * model.embed_dim * (3 * FLOAT32 + compute)
-    heads, kv_heads = _split(model.num_heads, "heads", degrees), _split(model.num_kv_heads, "kv_heads", degrees)
+    heads, kv_heads = _split(model.num_heads, "heads", ways), _split(model.num_kv_heads, "kv_heads", ways)
     projections = compute * model.head_dim * (2 * heads + 2 * kv_heads)
-    gathered = compute * model.head_dim * 2 * kv_heads * (degrees["context"] - 1)
+    gathered = compute * model.head_dim * 2 * kv_heads * (context - 1)
     scores = heads * program.length * (FLOAT32 + compute)
-    return norms + projections + gathered + scores + _mlp(program, degrees)
+    return norms + projections + gathered + scores + _mlp(program, ways)
 
 
-def _mlp(program: Workload, degrees: Mapping[Axis, int]) -> int:
+def _mlp(program: Workload, ways: Ways) -> int:
     """Return the bytes that one token keeps in its MLP, or in its experts with their places and the way there."""
     model, compute = program.model, program.compute_bytes
-    one = 6 * compute * _split(model.mlp_dim, "mlp", degrees)
+    one = 6 * compute * _split(model.mlp_dim, "mlp", ways)
     if (experts := model.experts) is None:
         return one
     places = experts.count * experts.capacity(program.length)
@@ -146,19 +152,19 @@ def _mlp(program: Workload, degrees: Mapping[Axis, int]) -> int:
     return in_places + places * compute + 4 * FLOAT32 * experts.count + experts.shared * one
 
 
-def _layer(program: Workload, degrees: Mapping[Axis, int]) -> int:
+def _layer(program: Workload, context: int, ways: Ways) -> int:
     """Return the bytes that one token needs in the layer that is computed, going backward: what it keeps, at hand."""
-    at_hand = _kept(replace(program, remat="none"), degrees)
-    scores = _split(program.model.num_heads, "heads", degrees) * program.length * FLOAT32
+    at_hand = _kept(replace(program, remat="none"), context, ways)
+    scores = _split(program.model.num_heads, "heads", ways) * program.length * FLOAT32
     return at_hand if program.remat == "full" else at_hand + scores
 
 
-def _logits(program: Workload, degrees: Mapping[Axis, int]) -> int:
+def _logits(program: Workload, ways: Ways) -> int:
     """Return the bytes that one token needs for its logits, and for their gradients as these are multiplied."""
     number = 2 * FLOAT32 if program.is_cpu else FLOAT32
-    return _split(program.model.vocab_size, "vocab", degrees) * (number + program.compute_bytes)
+    return _split(program.model.vocab_size, "vocab", ways) * (number + program.compute_bytes)
 
 
-def _split(size: int, logical_axis: str, degrees: Mapping[Axis, int]) -> int:
+def _split(size: int, logical_axis: str, ways: Ways) -> int:
     """Return the part of a dim that one device holds."""
-    return size // split_ways(logical_axis, size, degrees)
+    return size // split_ways(logical_axis, size, ways)

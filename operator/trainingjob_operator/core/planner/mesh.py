@@ -6,8 +6,9 @@ ICI degrees fill one slice, DCN degrees the slices; the mesh has their products.
 import math
 from bisect import bisect_left, bisect_right
 from functools import lru_cache
+from typing import NamedTuple
 
-from trainingjob_api.base import AXES, Axis
+from trainingjob_api.base import Axis
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import Problem
 from trainingjob_api.world import Layout
@@ -18,11 +19,27 @@ LAST_RESORTS = ("stage", "expert", "context")
 """Axes that nobody splits without a reason of his own."""
 
 
+class Written(NamedTuple):
+    """Degrees as they are written."""
+
+    known: int
+    """The product of those that are numbers."""
+    rest: tuple[Axis, ...]
+    """The axes that take what is left."""
+
+
+@lru_cache(maxsize=1024)  # all sizes of a job are made of the same
+def read_degrees(degrees: AxisDegrees) -> Written:
+    """Return what all totals that degrees are to fill have in common."""
+    items = degrees.items()
+    known = math.prod(degree for _, degree in items if degree != REST)
+    return Written(known, tuple(axis for axis, degree in items if degree == REST))
+
+
 @lru_cache(maxsize=1024)  # the sizes of a job share their ICI degrees
 def resolve(degrees: AxisDegrees, total: int) -> AxisDegrees | None:  # None: they cannot multiply to the total
     """Return the degrees with -1 replaced, so that their product is the total."""
-    known = math.prod(degree for _, degree in degrees.items() if degree != REST)
-    rest = [axis for axis, degree in degrees.items() if degree == REST]
+    known, rest = read_degrees(degrees)
     if len(rest) > 1 or known < 1 or total % known or (not rest and known != total):
         return None
     return degrees.model_copy(update=dict.fromkeys(rest, total // known))
@@ -31,7 +48,7 @@ def resolve(degrees: AxisDegrees, total: int) -> AxisDegrees | None:  # None: th
 @lru_cache(maxsize=1024)
 def check_form(path: str, degrees: AxisDegrees) -> tuple[Problem, ...]:
     """Check what holds whatever the degrees multiply to: no 0, at most one -1."""
-    rest = [axis for axis, degree in degrees.items() if degree == REST]
+    rest = read_degrees(degrees).rest
     problems = [
         Problem(f"{path}.{axis}", 0, "0 is no degree: an axis that is not split has degree 1.", ("1", "-1"))
         for axis, degree in degrees.items()
@@ -51,9 +68,9 @@ def check_product(path: str, degrees: AxisDegrees, total: int, what: str) -> tup
     """Check that well-formed degrees multiply to a total; `what` names it: `the 4 devices of a slice`."""
     if check_form(path, degrees) or resolve(degrees, total):
         return ()
-    factors = " x ".join(f"{axis}={degree}" for axis, degree in degrees.split())
-    known = math.prod(degree for _, degree in degrees.items() if degree != REST)
-    if any(degree == REST for _, degree in degrees.items()):
+    factors = " x ".join([f"{axis}={degree}" for axis, degree in degrees.split()])
+    known, rest = read_degrees(degrees)
+    if rest:
         message = f"{factors} cannot fill {what}: {total} is not a multiple of {known}."
     else:
         message = f"{factors or 'no axis split'} makes {known}, but must fill {what}."
@@ -62,7 +79,7 @@ def check_product(path: str, degrees: AxisDegrees, total: int, what: str) -> tup
 
 def combine(ici: AxisDegrees, dcn: AxisDegrees) -> dict[Axis, int]:
     """Return the degrees of the whole mesh."""
-    return {axis: getattr(ici, axis) * getattr(dcn, axis) for axis in AXES}
+    return {axis: inner * outer for (axis, inner), (_, outer) in zip(ici.items(), dcn.items(), strict=True)}
 
 
 def describe_mesh(layout: Layout) -> str:
@@ -104,14 +121,15 @@ def _nearest(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
     What splits an axis of the model further comes last: the model may not divide.
     """
     changes: list[tuple[int, int, str]] = []
-    written = [(axis, degree) for axis, degree in degrees.items() if degree != REST]
-    known, has_rest = math.prod(degree for _, degree in written), len(written) < len(AXES)
-    for axis, degree in written:
+    known, rest = read_degrees(degrees)
+    for axis, degree in degrees.items():
+        if degree == REST:
+            continue
         # -1 elsewhere takes the rest, so a divisor of what is left will do; without one it must be exact.
         left, over = divmod(total, known // degree)
         if over:
             continue
-        fitting = nearest_divisors(left, degree) if has_rest else (left,)
+        fitting = nearest_divisors(left, degree) if rest else (left,)
         changes += [(_odds(axis, degree, value), abs(value - degree), f"{axis}: {value}") for value in fitting]
     return tuple(text for *_, text in sorted(changes)[:3])
 

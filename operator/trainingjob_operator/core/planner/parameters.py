@@ -5,14 +5,12 @@ is the layer.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-from trainingjob_api.base import Axis
 from trainingjob_api.experts import Experts
 from trainingjob_api.learning import Model
-from trainingjob_api.sharding import RULES, Table, find_spread_dim, split_ways
+from trainingjob_api.sharding import Ways, find_spread_dim, split_ways
 
 GATHERED = ("layers", "embed", "expert_embed")
 """Logical axes of dims that are split at rest and whole in use; heads, MLP columns and experts stay split."""
@@ -26,28 +24,30 @@ class Leaf:
     shape: tuple[int, ...]
     axes: tuple[str, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Return the number of parameters in it."""
         return math.prod(self.shape)
 
-    def shard_size(self, degrees: Mapping[Axis, int], rules: Table = RULES) -> int:
-        """Return how many of its parameters one device of a mesh holds."""
-        ways = (split_ways(axis, dim, degrees, rules) for axis, dim in zip(self.axes, self.shape, strict=True))
-        return self.size // math.prod(ways)
+    def shard_size(self, ways: Ways) -> int:
+        """Return how many of its parameters one device of a mesh holds that splits dims so many ways."""
+        size = self.size
+        for axis, dim in zip(self.axes, self.shape, strict=True):
+            size //= split_ways(axis, dim, ways)
+        return size
 
-    def spread_size(self, degrees: Mapping[Axis, int], rules: Table = RULES) -> int:
+    def spread_size(self, ways: Ways, data: int) -> int:
         """Return how many numbers one device holds of a tensor of this shape that is split over `data` too."""
-        can = find_spread_dim(self.axes, self.shape, degrees, rules) is not None
-        return self.shard_size(degrees, rules) // (degrees.get("data", 1) if can else 1)
+        can = data > 1 and find_spread_dim(self.axes, self.shape, ways, data) is not None
+        return self.shard_size(ways) // (data if can else 1)
 
-    def gathered_size(self, degrees: Mapping[Axis, int]) -> int:
+    def gathered_size(self, ways: Ways) -> int:
         """Return how many of its parameters one device has at hand where it computes with them."""
-        ways = (
-            1 if axis in GATHERED else split_ways(axis, dim, degrees)
-            for axis, dim in zip(self.axes, self.shape, strict=True)
-        )
-        return self.size // math.prod(ways)
+        size = self.size
+        for axis, dim in zip(self.axes, self.shape, strict=True):
+            if axis not in GATHERED:
+                size //= split_ways(axis, dim, ways)
+        return size
 
 
 @lru_cache(maxsize=64)  # a planner that chooses asks thousands of times

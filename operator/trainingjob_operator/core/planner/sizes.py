@@ -1,6 +1,8 @@
 """One size of a job: whether it can train on so many slices, and how the program then lies over them."""
 
 from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from typing import Any
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
@@ -50,7 +52,7 @@ class SizePlanner:
         mesh = Mesh(self._ici, dcn)
         degrees = combine(mesh.ici, mesh.dcn)
         is_spread = spec.parallelism.shard_optimizer_over_data
-        key = tuple(degree for axis, degree in dcn.items() if axis != "data" or is_spread)
+        key = tuple([degree for axis, degree in dcn.items() if axis != "data" or is_spread])
         device = self._devices.get(key)
         if device is None:
             device = self._devices[key] = _check_splits(spec, mesh) or measure_device(spec, degrees)
@@ -58,7 +60,7 @@ class SizePlanner:
             return device
         batch = split_batch(spec, degrees, device, shape.memory_bytes)
         if batch is None:
-            return [_too_large(spec, shape, num_slices, device.estimate(1, fewest_turns(spec, degrees)))]
+            return [self._too_large(num_slices, device.estimate(1, fewest_turns(spec, degrees)))]
         layout = Layout(
             num_slices=num_slices,
             hosts_per_slice=shape.num_hosts,
@@ -72,6 +74,19 @@ class SizePlanner:
         )
         keeps_table = batch.accumulation > 1 and (degrees["data"] == 1 or shape.platform == "cpu")
         return SizePlan(num_slices, layout, device.estimate(batch.rows, batch.turns, keeps_table=keeps_table))
+
+    def _too_large(self, num_slices: int, need: MemoryEstimate) -> Problem:
+        return Problem(
+            TOO_LARGE,
+            self._model,
+            f"needs about {size(need.total)} a device to train one sequence on {plural(num_slices, 'slice')} "
+            f"({_describe_need(need)}); "
+            f"{self._shape.accelerator} has {size(int(self._shape.memory_bytes * USABLE))} to use.",
+        )
+
+    @cached_property
+    def _model(self) -> dict[str, Any]:
+        return self._spec.model.model_dump(by_alias=True)
 
 
 def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
@@ -107,7 +122,8 @@ def _check_slice(spec: TrainingJobSpec, shape: SliceShape) -> tuple[Problem, ...
     return (*check_form(ICI, ici), *check_form(DCN, dcn), *inner)
 
 
-def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, need: MemoryEstimate) -> Problem:
+@lru_cache(maxsize=64)  # most sizes need the same
+def _describe_need(need: MemoryEstimate) -> str:
     parts = {
         "parameters": need.params,
         "gradients": need.gradients,
@@ -115,10 +131,4 @@ def _too_large(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, need: 
         "activations": need.activations,
         "temporaries": need.temporaries,
     }
-    return Problem(
-        TOO_LARGE,
-        spec.model.model_dump(by_alias=True),
-        f"needs about {size(need.total)} a device to train one sequence on {plural(num_slices, 'slice')} "
-        f"({', '.join(f'{name} {size(num_bytes)}' for name, num_bytes in parts.items())}); "
-        f"{shape.accelerator} has {size(int(shape.memory_bytes * USABLE))} to use.",
-    )
+    return ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in parts.items())

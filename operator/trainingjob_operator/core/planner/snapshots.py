@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from trainingjob_api.base import Axis, seconds
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.sharding import merge_rules
+from trainingjob_api.sharding import count_ways, merge_rules
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine
 from trainingjob_operator.core.planner.parameters import list_leaves
@@ -61,11 +61,11 @@ def measure_largest(spec: TrainingJobSpec, layouts: Iterable[Layout]) -> int:
 def measure_snapshot(spec: TrainingJobSpec, layout: Layout) -> int:
     """Return the most bytes that one snapshot takes on a host: as many different shards as it has devices."""
     degrees = _split_degrees(spec, layout)
-    rules, devices = merge_rules(spec.parallelism.rules.written()), layout.devices_per_host
+    ways, devices = count_ways(degrees, merge_rules(spec.parallelism.rules.written())), layout.devices_per_host
     param_bytes = describe_workload(spec).param_bytes
     total = 0
     for leaf in list_leaves(spec.model):
-        param, moment = leaf.shard_size(degrees, rules), leaf.spread_size(degrees, rules)
+        param, moment = leaf.shard_size(ways), leaf.spread_size(ways, degrees["data"])
         total += min(devices, leaf.size // param) * (param * param_bytes + SHARD_SLACK)
         total += min(devices, leaf.size // moment) * 2 * (moment * FLOAT32 + SHARD_SLACK)
     return -(-total // _MIB) * _MIB

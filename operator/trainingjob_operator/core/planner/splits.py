@@ -64,10 +64,15 @@ RULED: Mapping[str, tuple[str, Callable[[TrainingJobSpec], int]]] = {
 
 def check_split(spec: TrainingJobSpec, split: Split, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
     """Check that the mesh's degrees divide what they split."""
-    inner = [(ICI, axis, getattr(mesh.ici, axis)) for axis in split.axes]
-    outer = [(DCN, axis, getattr(mesh.dcn, axis)) for axis in split.axes]
-    factors = [factor for factor in (*inner, *outer) if factor[2] > 1]
-    degree = math.prod(value for *_, value in factors)
+    factors = [
+        (path, axis, value)
+        for path, degrees in ((ICI, mesh.ici), (DCN, mesh.dcn))
+        for axis in split.axes
+        if (value := getattr(degrees, axis)) > 1
+    ]
+    if not factors:
+        return
+    degree = math.prod([value for *_, value in factors])
     dims = {f"spec.{path}": read(spec) for path, read in split.dims.items()}
     undivided = [f"{name}, {dim}" for name, dim in dims.items() if dim % degree]
     if not undivided:
@@ -98,8 +103,9 @@ def check_width(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterat
 
 def check_rules(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
     """Check that the mesh divides what the rules of the spec split."""
-    degrees = combine(mesh.ici, mesh.dcn)
-    for name, axes in spec.parallelism.rules.written().items():
+    written = spec.parallelism.rules.written()
+    degrees = combine(mesh.ici, mesh.dcn) if written else {}
+    for name, axes in written.items():
         field, read = RULED[name]
         dim, split = read(spec), {axis: degrees[axis] for axis in axes if degrees[axis] > 1}
         if dim % math.prod(split.values()):

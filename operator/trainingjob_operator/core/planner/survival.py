@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.sharding import find_spread_dim, merge_rules, split_ways
+from trainingjob_api.sharding import count_ways, find_spread_dim, merge_rules, split_ways
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine
 from trainingjob_operator.core.planner.parameters import list_leaves
@@ -26,14 +26,15 @@ def _splits(spec: TrainingJobSpec, layout: Layout) -> Iterator[set[Axis]]:
     """Yield the mesh axes that split each tensor of the state."""
     degrees = combine(layout.ici, layout.dcn)
     rules = merge_rules(spec.parallelism.rules.written())
+    ways = count_ways(degrees, rules)
     for leaf in list_leaves(spec.model):
         axes = {
             axis
             for logical, size in zip(leaf.axes, leaf.shape, strict=True)
-            if split_ways(logical, size, degrees, rules) > 1
+            if split_ways(logical, size, ways) > 1
             for axis in rules[logical]
         }
         is_spread = spec.parallelism.shard_optimizer_over_data and (
-            find_spread_dim(leaf.axes, leaf.shape, degrees, rules) is not None
+            find_spread_dim(leaf.axes, leaf.shape, ways, degrees["data"]) is not None
         )
         yield axes | ({"data"} if is_spread else set())

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compiled import Network
-from trainingjob_api.sharding import RULES
+from trainingjob_api.sharding import RULES, count_ways
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine
 from trainingjob_operator.core.planner.parameters import Leaf, list_leaves
@@ -97,6 +97,7 @@ class _Step:
         self._compute = FLOAT32 if platform == "cpu" else workload.compute_bytes
         """Bytes of a number that is sent."""
         self._degrees = combine(layout.ici, layout.dcn)
+        self._ways = count_ways(self._degrees)
         self._again = workload.remat == "full"
         self._is_replicated = self._degrees["data"] > 1
         self._is_staged = self._degrees["stage"] > 1
@@ -115,7 +116,7 @@ class _Step:
         yield from self._move_head()
         yield from self._sum_streams()
         yield from self._exchange()
-        held = sum(leaf.shard_size(self._degrees) for leaf in matrices)
+        held = sum(leaf.shard_size(self._ways) for leaf in matrices)
         yield from self._ring(("data",)).sum(FLOAT32 * held, is_awaited=True)
 
     def _ring(self, axes: tuple[Axis, ...]) -> _Ring:
@@ -128,7 +129,7 @@ class _Step:
         """Yield what one matrix of the layers sends: gathered forward and back, its gradient summed."""
         rule = "expert_embed" if "expert_embed" in leaf.axes else "embed"
         ring = self._ring(RULES[rule])
-        size = self._turns * self._compute * leaf.gathered_size(self._degrees) // self._degrees["stage"]
+        size = self._turns * self._compute * leaf.gathered_size(self._ways) // self._degrees["stage"]
         more = 2 if ring.ici > PIECEWISE else 0
         yield from ring.gather(size, extra=more)
         # Going back over a layer that is computed again, one gather serves both; the last products of each half of the
