@@ -68,14 +68,6 @@ def test_what_nobody_foresaw_brings_a_traceback(
     assert "ZeroDivisionError" in caplog.text
 
 
-def write_kubeconfig(path: Any, url: str) -> None:
-    path.write_text(
-        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],"
-        f" clusters: [{{name: k, cluster: {{server: '{url}'}}}}], users: [{{name: u, user: {{token: t}}}}]}}"
-    )
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_code_and_tables_are_left_out_of_collections(monkeypatch: pytest.MonkeyPatch) -> None:
     async def tell(settings: Settings) -> None:
         left_out.append(gc.get_freeze_count())
@@ -88,6 +80,14 @@ def test_code_and_tables_are_left_out_of_collections(monkeypatch: pytest.MonkeyP
     assert left_out[0] > 100_000
 
 
+def write_kubeconfig(path: Any, url: str) -> None:
+    path.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],"
+        f" clusters: [{{name: k, cluster: {{server: '{url}'}}}}], users: [{{name: u, user: {{token: t}}}}]}}"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_it_well(
     number: signal.Signals,
     server: Any,

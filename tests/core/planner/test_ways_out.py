@@ -30,6 +30,7 @@ def test_the_first_size_that_is_too_large_speaks_for_all(make_spec: MakeSpec) ->
     found = suggest_ways_out(plan_sizes(spec, shape), spec, shape, BUILTIN)
 
     told = [outcome[0].nearest for outcome in found.values() if isinstance(outcome, list)]
+    assert len(found) == len(told) == 4
     assert told == [("spec.slices.topology: 4x4 and spec.memory.remat: full", "spec.slices.topology: 8x8"), (), (), ()]
 
 
@@ -51,3 +52,18 @@ def test_sizes_that_fit_stay_as_they_are(make_spec: MakeSpec) -> None:
     sizes = plan_sizes(spec, shape)
 
     assert suggest_ways_out(sizes, spec, shape, BUILTIN) is sizes
+
+
+def test_nothing_is_told_of_larger_sizes_where_the_smallest_cannot_train(make_spec: MakeSpec) -> None:
+    spec = make_spec(LARGE | {"parallelism.dcn": {"data": 2}})  # not to be filled by one slice
+    shape = find_slice(spec, BUILTIN)
+    assert shape
+    sizes = plan_sizes(spec, shape)
+
+    assert suggest_ways_out(sizes, spec, shape, BUILTIN) is sizes
+    assert [outcome[0].path for outcome in sizes.values() if isinstance(outcome, list)] == [
+        "spec.parallelism.dcn",
+        "spec.model",
+        "spec.parallelism.dcn",
+        "spec.parallelism.dcn",
+    ]

@@ -1,5 +1,7 @@
 """Planning: from a spec to the plan of every size. The one place where derived numbers are made."""
 
+from collections.abc import Iterator, Mapping
+
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_api.running import Snapshots
@@ -12,8 +14,38 @@ from trainingjob_operator.core.planner.sizes import SizePlanner
 from trainingjob_operator.core.planner.snapshots import plan_snapshots
 from trainingjob_operator.core.planner.strategy import settle
 
-type Sizes = dict[int, SizePlan | list[Problem]]
-"""For each number of slices, its plan, or all that keeps the job from training there."""
+type Outcome = SizePlan | list[Problem]
+"""The plan of a size, or all that keeps the job from training there."""
+type Sizes = Mapping[int, Outcome]
+"""The outcome for each number of slices that the job may have."""
+
+
+class LazySizes(Mapping[int, Outcome]):
+    """Sizes that are planned where somebody looks at them.
+
+    Of a job of 256 sizes that cannot train at the smallest, that one is all there is to tell.
+    """
+
+    def __init__(self, planner: SizePlanner, outcomes: dict[int, Outcome | None]) -> None:
+        """Take what is known of each size; None: nothing yet."""
+        self._planner = planner
+        self._outcomes = outcomes
+
+    def tell(self, num_slices: int, outcome: Outcome) -> "LazySizes":
+        """Return the same sizes with another outcome at one."""
+        return LazySizes(self._planner, self._outcomes | {num_slices: outcome})
+
+    def __getitem__(self, num_slices: int) -> Outcome:
+        outcome = self._outcomes[num_slices]
+        if outcome is None:
+            outcome = self._outcomes[num_slices] = self._planner.plan(num_slices)
+        return outcome
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._outcomes)
+
+    def __len__(self) -> int:
+        return len(self._outcomes)
 
 
 def plan_job(spec: TrainingJobSpec, hardware: Hardware = BUILTIN) -> Plan:
@@ -34,10 +66,9 @@ def find_slice(spec: TrainingJobSpec, hardware: Hardware) -> SliceShape | None: 
     return hardware.find_shape(spec.slices.accelerator, spec.slices.topology, spec.scheduling.exclusive_topology)
 
 
-def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> Sizes:
+def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> LazySizes:
     """Plan each number of slices that the job may have."""
-    planner = SizePlanner(spec, shape)
-    return {num_slices: planner.plan(num_slices) for num_slices in spec.slices.numbers}
+    return LazySizes(SizePlanner(spec, shape), dict.fromkeys(spec.slices.numbers))
 
 
 def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes, choice: Choice | None = None) -> Plan:

@@ -8,20 +8,25 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import as_text
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import SizePlan, SliceShape
-from trainingjob_operator.core.planner.planning import Sizes
+from trainingjob_operator.core.planner.planning import LazySizes
 from trainingjob_operator.core.planner.sizes import TOO_LARGE, SizePlanner
 
 
-def suggest_ways_out(sizes: Sizes, spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware) -> Sizes:
+def suggest_ways_out(sizes: LazySizes, spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware) -> LazySizes:
     """Return the sizes with suggestions for the first that is too large.
 
-    It speaks for all: what saves memory does so at every size, and each search plans the job many times.
+    It speaks for all: what saves memory does so at every size, and each search plans the job many times. Nothing is
+    told of other sizes where the job cannot train at the smallest.
     """
     for num_slices, outcome in sizes.items():
-        if isinstance(outcome, list) and any(problem.path == TOO_LARGE for problem in outcome):
+        if isinstance(outcome, SizePlan):
+            continue
+        if any(problem.path == TOO_LARGE for problem in outcome):
             ways = tuple(_find_ways_out(spec, shape, num_slices, hardware))
             told = [replace(problem, nearest=ways) if problem.path == TOO_LARGE else problem for problem in outcome]
-            return sizes | {num_slices: told}
+            return sizes.tell(num_slices, told)
+        if num_slices == spec.slices.fewest:
+            break
     return sizes
 
 
