@@ -140,7 +140,7 @@ class Elastic(Strict):
         default="1m", description="Shortest time between a change of size and the next growth."
     )
     silence_after: Duration = Field(
-        default="5s",
+        default="4s",
         description="A host that sends no heartbeat for this long is silent. Silence shrinks the job only "
         "when its peers stop progressing too, or its node is not ready.",
     )

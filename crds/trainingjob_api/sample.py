@@ -80,7 +80,7 @@ SAMPLE: dict[str, Any] = {
         "maxRestartsWithoutCommit": 5,
         "badNodes": "report",
         "growCooldown": "1m",
-        "silenceAfter": "5s",
+        "silenceAfter": "4s",
         "hangAfter": "30s",
         "drills": "allowed",
     },
