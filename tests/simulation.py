@@ -363,8 +363,9 @@ class Simulation:
             assert self.announced.setdefault(answer.world.generation, members) == members, "one world a generation"
 
     def edit(self, **sections: object) -> None:
-        """Change the job's spec, as `kubectl apply` does."""
-        self.job["spec"] = {**copied(self.job["spec"]), **sections}
+        """Change the job's spec, as `kubectl apply` does; None removes a section."""
+        changed = {**copied(self.job["spec"]), **sections}
+        self.job["spec"] = {name: value for name, value in changed.items() if value is not None}
         self.job["metadata"]["generation"] += 1
         self.cluster.touch(self.job)
         self.due = self.time.seconds

@@ -16,6 +16,11 @@ from trainingjob_operator.core.names import config_map
 
 type Sections = dict[str, Any]
 
+
+def held_out(every: int) -> list[Sections]:
+    return [{"name": "held-out", "path": "python:json", "everySteps": every}]
+
+
 STEPS = 24
 counts = st.sampled_from(({"min": 1, "max": 2}, {"min": 2, "max": 2}, {"min": 1, "max": 1}, {"min": 1, "max": 4}))
 steps = st.integers(2, 20)
@@ -25,9 +30,12 @@ edits = st.one_of(
     st.builds(
         lambda every, last: {"checkpoint": {"save": {"everySteps": every}, "keep": {"last": last}}}, steps, steps
     ),
+    st.builds(lambda every: {"checkpoint": {"keep": {"last": 3, "everySteps": every}}}, steps),
+    st.builds(lambda every: {"evaluation": held_out(every)}, steps),
     st.builds(lambda every: {"metrics": {"everySteps": every}}, steps),
     st.builds(lambda seconds: {"elastic": {"growCooldown": f"{seconds}s"}}, steps),
     st.builds(lambda seconds: {"activeDeadlineSeconds": 10_000 + seconds}, steps),
+    st.builds(lambda: {"activeDeadlineSeconds": None, "metrics": None}),
     st.builds(lambda: {"suspend": True}),
     st.builds(lambda: {"suspend": False}),
     st.builds(lambda: {"elastic": {"maxRestarts": -1}}),  # refused, until a later edit takes it back
@@ -38,13 +46,16 @@ LAST: Sections = {"suspend": False, "elastic": {"maxRestarts": 50}}
 
 
 def merge(spec: Sections, edit: Sections) -> Sections:
-    """Return a spec with an edit's fields in the place of its own, as `kubectl patch --type merge` does."""
+    """Return a spec with an edit's fields in the place of its own, as `kubectl patch --type merge` does.
+
+    It goes one section deep, so `save` and `keep` lose the fields that an edit leaves out.
+    """
     both = {name: value for name, value in edit.items() if isinstance(value, dict)}
     return {**spec, **edit, **{name: {**spec.get(name, {}), **value} for name, value in both.items()}}
 
 
 async def live(schedule: list[tuple[int, Sections]]) -> Simulation:
-    sim = Simulation(total=STEPS)
+    sim = Simulation(total=STEPS, spec={"evaluation": held_out(10)})
     for pause, edit in (*schedule, (0, LAST)):
         await sim.run(pause)
         if sim.status.completion_time is None:  # after that the webhook lets nothing be changed that had an effect

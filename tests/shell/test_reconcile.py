@@ -2,7 +2,7 @@
 
 from tests.builders import NAME, UID
 from tests.simulation import Simulation
-from trainingjob_api.protocol import FailureReason
+from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.status import Restarts
 from trainingjob_operator.core.names import base_jobset
 
@@ -202,6 +202,25 @@ async def test_more_steps_are_trained_without_losing_one() -> None:
     assert (attempts[1].first_step, attempts[1].lost_steps) == (attempts[0].last_step, 0)
     assert sim.status.display.step == "60/60"
     assert sim.status.restarts.total == 0
+
+
+async def test_steps_that_are_added_in_the_last_moment_are_trained_too() -> None:
+    sim = Simulation(total=10)
+    await sim.run_until_step(9)
+
+    def add_steps(write: str) -> None:
+        phases = {agent.state.active.phase for agent in sim.agents.values() if agent.state.active}
+        if phases == {Phase.DONE} and sim.job["spec"]["training"]["steps"] == 10:
+            sim.edit(training={**sim.job["spec"]["training"], "steps": 20})
+
+    sim.cluster.before = add_steps
+    await sim.run(120, until="Succeeded")
+
+    attempts = sim.status.attempts
+    assert [attempt.cause.reason for attempt in attempts if attempt.cause] == ["Edited", "Completed"]
+    assert [(attempt.first_step, attempt.last_step) for attempt in attempts] == [(0, 10), (10, 20)]
+    assert sim.status.display.step == "20/20"
+    assert sim.status.restarts == Restarts()
 
 
 async def test_a_job_grows_beyond_what_its_pods_were_made_for() -> None:

@@ -91,6 +91,14 @@ def test_a_world_keeps_its_slices_where_sizes_have_gaps() -> None:
 OTHER_SAVES = {"uri": "/shared/runs/demo", "save": {"everySteps": 777}}
 
 
+MORE_STEPS = {"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}
+
+
+def ended_by_itself(scene: Scene, slice_number: int, host: int) -> Scene:
+    scene.pod(slice_number, host)["status"]["phase"] = "Succeeded"
+    return scene
+
+
 def edited(scene: Scene, *sizes: int, **changes: object) -> Scene:
     scene.plan = make_plan(*sizes, **changes)
     return scene
@@ -106,6 +114,18 @@ EDITS: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "left for the edit": (
         lambda: edited(trained(), checkpoint=OTHER_SAVES).hear_slice(0, 1, phase=Phase.LEFT),
         (Claim, (0, 1), Reason.EDITED, False),
+    ),
+    "more steps, when all of the former are trained": (
+        lambda: edited(trained(), training=MORE_STEPS).hear_slice(0, 1, phase=Phase.DONE),
+        (Claim, (0, 1), Reason.EDITED, False),
+    ),
+    "more steps, when a host has ended by itself": (
+        lambda: ended_by_itself(edited(trained(), training=MORE_STEPS).hear_slice(0, 1, phase=Phase.DONE), 1, 0),
+        (Succeed,),
+    ),
+    "other saves, when all steps are trained": (
+        lambda: edited(trained(), checkpoint=OTHER_SAVES).hear_slice(0, 1, phase=Phase.DONE),
+        (Succeed,),
     ),
 }
 

@@ -80,7 +80,7 @@ def _respond(plan: Plan, seen: Observed, health: Health | None, now: datetime) -
         case None:
             return _form_first(plan, seen, now)
         case IsDone():
-            return Succeed()
+            return _form_next(plan, seen, None, now) if _has_more(plan, seen) else Succeed()
         case Broke(end):
             end = pardon(plan, end)
             return find_verdict(plan, seen, end) or _form_next(plan, seen, end, now)
@@ -214,6 +214,16 @@ def _find_edit(plan: Plan, seen: Observed) -> str:
     if size not in plan.allowed:
         words.append(f"spec.slices no longer allows {plural(size, 'slice')}")
     return "; ".join(words)
+
+
+def _has_more(plan: Plan, seen: Observed) -> bool:
+    """Return whether steps were added after a world had trained its last, and its hosts are there to train them.
+
+    A host that ended by itself, when nobody told it so for long, never comes back.
+    """
+    live = seen.world.live if seen.world else None
+    has_ended = any(seat.pod and seat.pod.phase == "Succeeded" for seat in seen.seats)
+    return live is not None and live.steps < plan.spec.training.steps and not has_ended
 
 
 def _find_returned(plan: Plan, seen: Observed) -> list[int]:
