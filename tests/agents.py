@@ -17,13 +17,17 @@ from trainingjob_trainer.agent.state import (
     Host,
     KillChild,
     News,
+    RenewPort,
+    SpawnShadow,
     SpawnStandby,
     StartChild,
+    StartShadow,
     State,
     Stop,
     Strike,
     Struck,
 )
+from trainingjob_trainer.wire import Event
 
 
 @dataclass
@@ -33,6 +37,8 @@ class Child:
     number: int
     born: float
     world: World | None = None
+    shadow: World | None = None
+    """The shadow world that it has joined."""
     process: int = 0
     started: float = 0.0
     leave: bool = False
@@ -56,6 +62,7 @@ class Agent:
     """Until when its child comes late to every step."""
     drills: list[Drill] = field(default_factory=list)
     """All that were made here."""
+    shadow_port: int = 6000
     exit_code: int | None = None
 
     def hear(self, news: News, now: float) -> None:
@@ -64,11 +71,12 @@ class Agent:
         self.state = step.state
         for action in step.actions:
             match action:
-                case SpawnStandby(child):
+                case SpawnStandby(child) | SpawnShadow(child):
                     self.children[child] = Child(child, now)
-                case StartChild(child, world, process):
-                    started = self.children[child]
-                    started.world, started.process, started.started = world, process, now
+                case StartChild() | StartShadow():
+                    self.start(action, now)
+                case RenewPort():
+                    self.shadow_port += 1
                 case AskToLeave(child):
                     self.children[child].leave = True
                 case ExamineChild(child):
@@ -78,10 +86,18 @@ class Agent:
                 case KillChild(child):
                     self.children.pop(child, None)
                     self.hear(Ended(child, signal="SIGKILL"), now)
-                case Finish():
-                    self.exit_code = 0
-                case Stop():
-                    self.exit_code = 143
+                case Finish() | Stop():
+                    self.exit_code = 0 if isinstance(action, Finish) else 143
+
+    def start(self, action: StartChild | StartShadow, now: float) -> None:
+        """Hand a world to a child."""
+        child = self.children[action.child]
+        assert child.shadow is None or child.process == action.process, "who waited keeps its number"
+        child.process, child.started = action.process, now
+        if isinstance(action, StartShadow):
+            child.shadow = action.world
+        else:
+            child.world = action.world
 
     def strike(self, child: int, drill: Drill, now: float) -> None:
         """Make a fault that a drill asks for."""
@@ -101,3 +117,9 @@ class Agent:
     def active(self) -> Child | None:  # None: no child is in a world
         """Return the child that is in a world and lives."""
         return next((child for child in self.children.values() if child.world), None)
+
+
+def having_waited(event: Event, seconds: float) -> Event:
+    """Return what a host says of a step of which it spent so many seconds waiting for others."""
+    assert event.progress
+    return event.model_copy(update={"progress": event.progress.model_copy(update={"wait_seconds": seconds})})

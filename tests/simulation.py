@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from e2e.soak.witness import find_contradictions
-from tests.agents import Agent, Child
+from tests import shadowing
+from tests.agents import Agent, Child, having_waited
 from tests.builders import NAME, NAMESPACE, UID, spec_manifest
 from tests.fake_cluster import GRACE_SECONDS, FakeCluster, Node, Time, copied
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
@@ -260,9 +261,15 @@ class Simulation:
                 agent.hear(Terminated(), self.time.seconds)
             agent.hear(Ticked(), self.time.seconds)
             for child in list(agent.children.values()):
-                ready = not child.world and self.time.seconds - child.born >= IMPORT_SECONDS
+                ready = not child.world and not child.shadow and self.time.seconds - child.born >= IMPORT_SECONDS
                 if ready:
                     agent.hear(Spoke(child.number, Event(ready=True)), self.time.seconds)
+        for joined in shadowing.list_joined(self.agents.values(), self.time.seconds - COMPILE_SECONDS):
+            self._say(joined, Event(waiting=True))
+
+    def end_shadow(self, name: str) -> bool:
+        """Let a shadow on a node end by itself; return whether there was one."""
+        return any(shadowing.end(agent, self.time.seconds) for agent in self._agents_on(name))
 
     def _exit_if_finished(self, agent: Agent) -> None:
         if agent.exit_code is None:
@@ -280,7 +287,8 @@ class Simulation:
             pod["metadata"]["name"], number, int(labels[HOST_LABEL]), pod["status"]["podIP"], str(self.time.seconds)
         )
         remembered = pod.get("ledger", 0)
-        host = Host(UID, uid, "1Gi", drills=True)
+        shadows = bool(self.job["spec"].get("elastic", {}).get("shadowWorld"))
+        host = Host(UID, uid, "1Gi", drills=True, shadows=shadows)
         self.agents[uid] = Agent(uid, node.name, place, host, begin(remembered, self.time.seconds))
 
     def _train(self) -> None:
@@ -302,7 +310,9 @@ class Simulation:
         """Let a complete world make progress: restore, compile, step, commit, leave, or be done."""
         now = self.time.seconds
         begun = max(child.started for _, child in joined)
-        if now - begun < COMPILE_SECONDS or any(child.state is ProcessState.STOPPED for _, child in joined):
+        shadowing.check(world, [child for _, child in joined])
+        compiling = 0.0 if world.shadow else COMPILE_SECONDS
+        if now - begun < compiling or any(child.state is ProcessState.STOPPED for _, child in joined):
             return
         if generation not in self.steps:
             mine = [(g, s) for g, s in self.commits if belongs(saved(g, s), world, takeover=False)]
@@ -326,8 +336,8 @@ class Simulation:
             event = event.model_copy(update={"committed": step})
         late = [(agent, child) for agent, child in joined if now < agent.slow_until]
         if late and step:  # who comes late to a step waits for nobody, and all others for it
-            self._say(late, _having_waited(event, 0.0))
-            self._say([one for one in joined if one not in late], _having_waited(event, 0.5 * self.step_seconds))
+            self._say(late, having_waited(event, 0.0))
+            self._say([one for one in joined if one not in late], having_waited(event, 0.5 * self.step_seconds))
         else:
             self._say(joined, event)
 
@@ -349,7 +359,7 @@ class Simulation:
             return
         if self.hub.seconds_away(UID):
             return
-        report = describe(agent.host, agent.place, agent.state, 5000)
+        report = describe(agent.host, agent.place, agent.state, 5000, agent.shadow_port)
         caller = Caller(agent.pod_uid, NAMESPACE, NAME, UID)
         self.hub.receive(caller, report)
         answer = await self.hub.answer(caller, report.instance, 0)
@@ -377,12 +387,6 @@ class Simulation:
         self.job["metadata"]["annotations"] = {DRILL_ANNOTATION: request.model_dump_json(by_alias=True)}
         self.cluster.touch(self.job)
         self.due = self.time.seconds
-
-
-def _having_waited(event: Event, seconds: float) -> Event:
-    """Return what a host says of a step of which it spent so many seconds waiting for others."""
-    assert event.progress
-    return event.model_copy(update={"progress": event.progress.model_copy(update={"wait_seconds": seconds})})
 
 
 def _last_step(world: World) -> int:

@@ -135,6 +135,7 @@ SPEC_RULES: Rules = {
     ("checkpoint", "initializeFrom"): (_ORIGIN,),
     ("checkpoint", "takeover"): (_STORAGE,),
     ("elastic", "silenceAfter"): (_PODS,),
+    ("elastic", "shadowWorld"): (_PODS,),
     ("elastic", "drills"): (_PODS,),
     **_fixed_but(("maxRollbacks",), ("protection",), Protection, _COURSE),
     ("evaluation",): (_SAME_TEXTS,),

@@ -161,6 +161,12 @@ class HostReport(Open):
     instance: str = Field(description="Random name of this agent process: another one means that it restarted.")
     port: Annotated[int, Field(ge=1, le=65535)] = Field(description="A port that is free now, for a coordinator.")
     standby: bool = Field(description="A child with everything imported waits for a world.")
+    shadow_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
+        default=None,
+        description="A port for the coordinator of a shadow world; another one after each that ended or took over. "
+        "Unset: this host has no part in shadow worlds.",
+    )
+    shadow: str = Field(default="", description="The shadow world that a child of this host waits in. Empty: in none.")
     broken: Failure | None = Field(default=None, description="Why no such child can be started, however often tried.")
     generation: Count = Field(default=0, description="Of the child's world. 0: no child has been in one.")
     phase: Phase = Phase.IDLE
@@ -205,6 +211,9 @@ class Answer(Open):
         default=False, description="The world makes no progress: find out where this host's child stands, and report."
     )
     drill: Drill | None = Field(default=None, description="A fault that this host is to make, once.")
+    shadow: World | None = Field(
+        default=None, description="The shadow world that a further child is to wait in. Unset: nothing is new."
+    )
     report_again_seconds: float = Field(default=1.0, description="Report again this soon when nothing happens.")
 
 

@@ -150,6 +150,12 @@ class Elastic(Strict):
         "median step where that is longer. The host that the others wait for is named, and all start again from the "
         "newest checkpoint. Unset: 30s, or twice `silenceAfter` where that is longer.",
     )
+    shadow_world: bool = Field(
+        default=False,
+        description="Let the processes of the next smaller world wait beside the training ones, connected and with "
+        "their programs loaded, so that they go on within a step when a slice is lost. Only on `cpu`: elsewhere one "
+        "process owns the devices. They take memory of `runtime.resources.memory`: about 220 MB for a small model.",
+    )
     drills: Literal["refused", "allowed"] = Field(
         default="refused",
         description="Whether `kubectl trainingjob drill` may make this job suffer faults, to measure how it recovers.",

@@ -82,6 +82,7 @@ SAMPLE: dict[str, Any] = {
         "growCooldown": "1m",
         "silenceAfter": "4s",
         "hangAfter": "30s",
+        "shadowWorld": False,
         "drills": "allowed",
     },
     "protection": {

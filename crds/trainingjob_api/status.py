@@ -79,6 +79,9 @@ class WorldStatus(Open):
     live: Live | None = Field(
         default=None, description="What it trains with of the fields that may change; an edit forms the next world."
     )
+    shadow: Annotated[str, Field(max_length=64)] = Field(
+        default="", description="The shadow world that took over as this world. Empty: none did."
+    )
     since: Time = Field(description="When this world was formed.")
     why: Text = Field(default="", description="What it was formed for: a loss, a return, an edit.")
 
@@ -207,6 +210,7 @@ class Attempt(Open):
         description="What held that step: `durable` storage, or the `ram` of its hosts. Unset: it began from scratch, "
         "or never restored.",
     )
+    shadow: bool = Field(default=False, description="Whether a shadow world took over: its processes waited already.")
     last_step: int | None = Field(default=None, description="Newest step that it reached. Unset: it never restored.")
     cause: Cause | None = Field(default=None, description="What ended it. Unset: it has not ended.")
     recovery_seconds: float | None = Field(

@@ -21,6 +21,11 @@ Tier = Literal["durable", "ram"]
 """What holds a step: storage that outlives pods and nodes, or the memory of hosts."""
 
 
+def join_address(host: str, port: int | None) -> str:
+    """Return `host:port`, also of an IPv6 address; unset: port 0."""
+    return f"[{host}]:{port or 0}" if ":" in host else f"{host}:{port or 0}"
+
+
 class Layout(Strict):
     """How the program lies over the devices at one number of slices. Every number is resolved: no -1.
 
@@ -181,6 +186,11 @@ class World(Open):
         default=None, description="After how many steps its hosts keep a snapshot."
     )
     live: Live | None = Field(default=None, description="The values of the spec that may change from world to world.")
+    shadow: str = Field(
+        default="",
+        description="Names the shadow world that takes over: its processes are connected and wait. Empty: none does. A "
+        "shadow world itself has its own name here, and the generation of the world that it waits beside.",
+    )
 
     @property
     def slices(self) -> tuple[int, ...]:

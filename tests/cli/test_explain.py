@@ -61,8 +61,8 @@ def test_json_of_all_fields_below() -> None:
 
 WRONG: dict[str, tuple[str, str]] = {
     "misspelt": (
-        "spec.elastic.growCooldwn",
-        "Error: spec.elastic.growCooldwn is not the path of one field. Nearest: spec.elastic.growCooldown.\n",
+        "spec.elastic.growCooldowm",
+        "Error: spec.elastic.growCooldowm is not the path of one field. Nearest: spec.elastic.growCooldown.\n",
     ),
     "ambiguous": (
         "everySteps",

@@ -315,3 +315,20 @@ async def test_an_operator_that_is_away_for_a_job_hears_nobody_and_knows_nothing
     assert desk.hub.seconds_away(UID) == 0.0
     assert (desk.hear().news, desk.hear().burned) == ({}, 7)
     assert not desk.hub.has_spoken(UID)
+
+
+async def test_each_host_hears_of_the_shadow_world_that_it_is_to_wait_in(desk: Desk) -> None:
+    first, second, third = make_report(0, 0), make_report(1, 0), make_report(2, 0)
+    for report in (first, second, third):
+        desk.receive(report)
+    shadows = tuple(make_world(1, pod).model_copy(update={"shadow": f"of {pod}"}) for pod in ("pod-0-0", "pod-1-0"))
+    desk.hub.publish(UID, train(1, "pod-0-0", "pod-1-0", "pod-2-0"))
+    answers = [await desk.hub.answer(caller(one.pod_uid), "a", 0) for one in (first, second, third)]
+    assert [answer and answer.shadow for answer in answers] == [None, None, None]
+
+    desk.hub.publish(UID, replace(train(1, "pod-0-0", "pod-1-0", "pod-2-0"), shadows=shadows))
+
+    async with asyncio.timeout(1.0):  # it is news: nobody waits for it
+        told = [await desk.hub.answer(caller(one.pod_uid), "a", 1000.0) for one in (first, second)]
+    assert [answer and answer.shadow for answer in told] == list(shadows)
+    assert (await desk.hub.answer(caller("pod-2-0"), "a", 0)) == answers[2]

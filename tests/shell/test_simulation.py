@@ -20,6 +20,7 @@ faults = st.one_of(
     st.tuples(st.just("restore"), st.none()),
     st.tuples(st.just("crash_child"), nodes),
     st.tuples(st.just("stop_child"), nodes),
+    st.tuples(st.just("end_shadow"), nodes),
     st.tuples(st.just("delete_pod"), nodes),
     st.tuples(st.just("cut_off"), nodes),
     st.tuples(st.just("reconnect"), st.none()),
@@ -105,8 +106,20 @@ class Chaos:
             self.sim.restart_operator()
 
 
-async def live(schedule: list[tuple[int, tuple[str, object]]]) -> tuple[Simulation, Chaos]:
-    sim = Simulation(total=30)
+async def live(
+    schedule: list[tuple[int, tuple[str, object]]], *, shadow_world: bool = True
+) -> tuple[Simulation, Chaos]:
+    sim = Simulation(
+        {
+            "elastic": {
+                "growCooldown": "5s",
+                "maxRestarts": 100,
+                "maxRestartsWithoutCommit": 100,
+                "shadowWorld": shadow_world,
+            }
+        },
+        total=30,
+    )
     chaos = Chaos(sim)
     due = sorted(schedule, key=lambda item: item[0])
     for moment in range(82):
@@ -122,9 +135,12 @@ async def live(schedule: list[tuple[int, tuple[str, object]]]) -> tuple[Simulati
 
 
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(schedules)
-def test_a_job_ends_well_when_faults_stop(schedule: list[tuple[int, tuple[str, object]]]) -> None:
-    sim, chaos = asyncio.run(live(schedule))
+@given(schedules, st.booleans())
+def test_a_job_ends_well_when_faults_stop(
+    schedule: list[tuple[int, tuple[str, object]]],
+    shadow_world: bool,
+) -> None:
+    sim, chaos = asyncio.run(live(schedule, shadow_world=shadow_world))
 
     status = sim.status
     assert status.phase == "Succeeded", f"{status.phase}: {status.conditions}"

@@ -5,7 +5,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,11 @@ class Trainer:
             reader.join(timeout=PATIENCE)
 
     @property
+    def title(self) -> str:
+        """What `ps` and `top` call it."""
+        return Path(f"/proc/{self.process.pid}/comm").read_text().strip()
+
+    @property
     def phases(self) -> list[Phase]:
         return [event.phase for event in self.events if event.phase]
 
@@ -144,13 +149,31 @@ class Crew:
     def start(
         self, config: RunConfig, world: World, compile_cache: Path | None = None, memory: Path | None = None
     ) -> list[Trainer]:
-        """Hand a world to as many trainers as it has members; below `memory` each pod has a folder for snapshots."""
+        """Hand a world to as many trainers as it has members; below `memory` each pod has a folder for snapshots.
+
+        In a shadow world they wait.
+        """
         count = len(world.members)
         self.prepare(count)
         trainers, self.standbys = self.standbys[:count], self.standbys[count:]
-        for process, trainer in enumerate(trainers):
+        for trainer in trainers:
             trainer.world = trainers
             trainer.wait(lambda event: event.ready)
+        self.hand_over(config, world, trainers, compile_cache, memory, waits=bool(world.shadow))
+        return trainers
+
+    def hand_over(
+        self,
+        config: RunConfig,
+        world: World,
+        trainers: Sequence[Trainer],
+        compile_cache: Path | None = None,
+        memory: Path | None = None,
+        *,
+        waits: bool = False,
+    ) -> None:
+        """Hand a world to trainers that wait for it."""
+        for process, trainer in enumerate(trainers):
             folder = memory / world.members[process].pod if memory else None
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -160,9 +183,10 @@ class Crew:
                 process=process,
                 compile_cache=str(compile_cache or ""),
                 snapshots=str(folder or ""),
+                proven=bool(world.shadow),
+                waits=waits,
             )
             trainer.write(start)
-        return trainers
 
     def close(self) -> None:
         for trainer in self._all:

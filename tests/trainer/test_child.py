@@ -386,6 +386,7 @@ def test_a_standby_whose_agent_is_gone_ends_quietly(crew: Crew) -> None:
     crew.prepare(1)
     (standby,) = crew.standbys
     standby.wait(lambda event: event.ready)
+    assert standby.title == "standby"
     assert standby.process.stdin is not None
 
     standby.process.stdin.close()

@@ -7,6 +7,7 @@ import pytest
 
 from trainingjob_api.protocol import Phase
 from trainingjob_trainer.asks import Asks
+from trainingjob_trainer.joining import Tools
 from trainingjob_trainer.run import train
 from trainingjob_trainer.step import Asked
 
@@ -65,12 +66,10 @@ class Notes:
         index: Any = None
         phase = train(
             state,
-            self._step,
+            Tools(self._step, self.evaluator, self.replicas),
             self.steps,
             batches,
             index,
-            self.evaluator,
-            self.replicas,
             self.checkpoints,
             self.snapshots,
             self.reporter,

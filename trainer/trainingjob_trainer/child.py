@@ -1,5 +1,7 @@
 """The trainer process: a standby that has imported everything and traced the model, then one world, then the end.
 
+Before its world it may wait in a shadow world, connected to the others and with its programs loaded.
+
 Nothing here touches a device before a world is known: on most platforms one process owns them. The end is always
 `os._exit`: an exception that reaches the interpreter's exit would shut the JAX world down and abort every process in
 it, half a minute later and without a name.
@@ -12,7 +14,9 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import BinaryIO, NoReturn
 
@@ -23,10 +27,11 @@ from trainingjob_trainer.events import ORPHANED, Events
 from trainingjob_trainer.failures import explain
 from trainingjob_trainer.model import split_model
 from trainingjob_trainer.run import run
-from trainingjob_trainer.wire import CONFIG_VARIABLE, Command, Event, Start
+from trainingjob_trainer.wire import CONFIG_VARIABLE, STANDBY, Command, Event, Start
 
 LOG = logging.getLogger(__name__)
 FAILED = 1
+OWN_TITLE = Path("/proc/self/comm")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
@@ -45,6 +50,7 @@ def main() -> NoReturn:
         asks.leave()
 
     signal.signal(signal.SIGTERM, ask_to_leave)
+    _take_title(STANDBY)
     rehearse(os.environ)
     events.send(Event(ready=True))
     line = sys.stdin.buffer.readline()
@@ -52,8 +58,18 @@ def main() -> NoReturn:
         end_at_once(0)
     try:
         start = Start.model_validate_json(line)
-        threading.Thread(target=_obey, args=(sys.stdin.buffer, asks), name="commands", daemon=True).start()
-        run(start, events, asks)
+        _take_title(start.title)
+        worlds: SimpleQueue[Start] = SimpleQueue()
+        threading.Thread(
+            target=_obey, args=(sys.stdin.buffer, asks, worlds if start.waits else None), name="commands", daemon=True
+        ).start()
+
+        def hear_world() -> Start:
+            world = worlds.get()
+            _take_title(world.title)
+            return world
+
+        run(start, events, asks, hear_world)
     except BaseException as error:  # whatever it is, the agent hears of it and the process ends
         LOG.exception("training failed step=%s", events.step)
         events.send(Event(failure=explain(error, step=events.step)))
@@ -73,8 +89,19 @@ def rehearse(environment: Mapping[str, str]) -> None:
         LOG.exception("cannot trace the model in advance")
 
 
-def _obey(commands: BinaryIO, asks: Asks) -> None:
-    """Follow the agent's commands. When they end the agent is gone, and nobody may train unseen."""
+def _take_title(title: str) -> None:
+    """Let whoever looks at a pod's processes tell them apart."""
+    with suppress(OSError):
+        OWN_TITLE.write_text(title)
+
+
+def _obey(commands: BinaryIO, asks: Asks, worlds: "SimpleQueue[Start] | None") -> None:
+    """Follow the agent's commands, before which may come a world. When they end the agent is gone.
+
+    Nobody may train unseen, nor wait.
+    """
+    if worlds is not None and (line := commands.readline()):
+        worlds.put(Start.model_validate_json(line))
     for line in commands:
         command = Command.model_validate_json(line)
         if command.leave:

@@ -108,6 +108,11 @@ class Programs:
         key = hashlib.sha256(json.dumps([name, self._shaped_by], sort_keys=True).encode()).hexdigest()[:32]
         return self._shared / f"{name}-{key}.program"
 
+    def is_there(self, name: str) -> bool:
+        """Return whether a program need not be compiled: it lies on this host, or where every host finds it."""
+        shared = self.find_shared(name)
+        return self._folder is not None and (shared.exists() or (self._folder / shared.name).exists())
+
     def share(self, name: str) -> bool:
         """See to it that a program lies where every host finds it; return whether it does."""
         shared = self.find_shared(name)

@@ -1,5 +1,9 @@
-"""A trainer's whole life in one world, read top to bottom: data, world, state, programs, then the loop."""
+"""A trainer's whole life in one world, read top to bottom: data, world, state, programs, then the loop.
 
+In a shadow world the programs come before the state: a process waits there for the world that it is to train in.
+"""
+
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -11,52 +15,47 @@ from trainingjob_trainer.ahead.neighbours import Neighbours
 from trainingjob_trainer.asks import Asks
 from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.checkpoints import Checkpoints
-from trainingjob_trainer.evaluate import Evaluator
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.index import Index, prepare
+from trainingjob_trainer.index import Index
 from trainingjob_trainer.inherit import inherit
-from trainingjob_trainer.mesh import build_mesh
-from trainingjob_trainer.preflight import check_world
+from trainingjob_trainer.joining import Tools, equip, join
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.recall import Recall
-from trainingjob_trainer.replicas import Replicas
 from trainingjob_trainer.reporter import Reporter
+from trainingjob_trainer.shadow import wait
 from trainingjob_trainer.snapshots import Snapshots
-from trainingjob_trainer.step import Asked, Measures, State, Steps, TrainStep
+from trainingjob_trainer.step import Asked, Measures, State, Steps
 from trainingjob_trainer.wire import Event, Start
-from trainingjob_trainer.world import Peers, configure, connect
+from trainingjob_trainer.world import Peers
 
 READY_SECONDS = 1800
 """How long the first process to be ready waits for the last: each restores and compiles at its own pace."""
 LEAVE_SECONDS = 60
 
 
-def run(start: Start, events: Events, asks: Asks) -> None:
+def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start]) -> None:
     """Train in a world until all steps are done or the world is left, and say which of the two.
+
+    Where `start` is about a shadow world, `hear_world` waits for the one to train in.
 
     Raises:
         TrainingError: training cannot go on, and why is known.
         Exception: it cannot go on, and the error says what was seen.
     """
+    tools = None
+    if start.waits:
+        party, tools, start = wait(start, events, hear_world)
     config, world, spec = start.config, start.world, start.config.spec
-    layout = config.layout(len(world.slices))
     root = Path(spec.checkpoint.uri)
-    leads = start.process == 0
 
     events.enter(Phase.PREPARING)
     owner.check_writable(root)
-    if leads:
+    if start.process == 0:
         owner.claim(root, config)
-    indexes = prepare(root, config, leads=leads)
-
-    events.enter(Phase.CONNECTING)
-    configure(config.accelerator_platform, layout)
-    peers = connect(world, start.process, layout, config.accelerator_platform, events.join)
-    mesh = build_mesh(jax.devices(), layout)
-    programs = Programs(start.compile_cache, root, config, layout, peers)
-    check_world(mesh, programs, peers, config.accelerator_platform, is_proven=start.proven)
-    steps = Steps(spec, mesh)
+    if tools is None:
+        party = join(start, events)
+    peers, programs, steps, indexes = party.peers, party.programs, party.steps, party.indexes
 
     events.enter(Phase.RESTORING)
     checkpoints = Checkpoints(root, config, world, peers, indexes.train.identity, events)
@@ -66,13 +65,8 @@ def run(start: Start, events: Events, asks: Asks) -> None:
 
     events.enter(Phase.COMPILING)
     state = state or _begin(spec.checkpoint.initialize_from, steps, programs, peers, events)
-    batches = Batches(layout, steps.rows, spec.training.global_batch_size, checkpoints.skipped)
-    train_step = steps.compile_train(programs, batches.shape)
-    evaluator = Evaluator(spec, indexes.evaluations, steps, programs, batches)
-    compare = spec.protection.compare_replicas
-    replicas = Replicas(
-        compare.every_steps if compare else None, world, start.process, steps.state, snapshots.shards.all, programs
-    )
+    tools = tools or equip(start, party)
+    batches = Batches(party.layout, steps.rows, spec.training.global_batch_size, checkpoints.skipped)
     peers.wait("ready", READY_SECONDS)  # a first collective whose peers are 30 s late is an error
 
     events.send(Event(restored=checkpoints.newest, tier=checkpoints.tier))
@@ -85,12 +79,10 @@ def run(start: Start, events: Events, asks: Asks) -> None:
         try:
             phase = train(
                 state,
-                train_step,
+                tools,
                 steps,
                 batches,
                 indexes.train,
-                evaluator,
-                replicas,
                 checkpoints,
                 snapshots,
                 reporter,
@@ -118,12 +110,10 @@ def _begin(source: InitializeFrom | None, steps: Steps, programs: Programs, peer
 
 def train(
     state: State,
-    train_step: TrainStep,
+    tools: Tools,
     steps: Steps,
     batches: Batches,
     index: Index,
-    evaluator: Evaluator,
-    replicas: Replicas,
     checkpoints: Checkpoints,
     snapshots: Snapshots,
     reporter: Reporter,
@@ -136,6 +126,7 @@ def train(
     processes read the same measures at the same step: they save, leave and fail together. While saves fail a world that
     is asked to leave trains on, and leaves with the next save that does not.
     """
+    train_step, evaluator, replicas = tools
     last = steps.last
     pending: Measures | None = None
     if checkpoints.newest >= last and not checkpoints.is_durable:  # an edit brought the end forward

@@ -1,9 +1,9 @@
 """What an agent and its trainer child say to each other: JSON lines over pipes.
 
 The child is started as a standby: it imports everything, traces the model, touches no accelerator, writes a `ready`
-event and waits for one `Start` line on standard input. Later lines are `Command`s. The child writes `Event`s on the
-file descriptor that the variable `EVENTS_FD_VARIABLE` names; its standard output and error are its log and stay apart
-from them.
+event and waits for one `Start` line on standard input. Where that is about a shadow world, a `waiting` event follows
+and a second `Start`. Later lines are `Command`s. The child writes `Event`s on the file descriptor that the variable
+`EVENTS_FD_VARIABLE` names; its standard output and error are its log and stay apart from them.
 """
 
 from trainingjob_api.base import Strict
@@ -11,12 +11,14 @@ from trainingjob_api.protocol import Damage, FailedSave, Failure, Phase, Progres
 from trainingjob_api.world import RunConfig, Tier, World
 
 EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"
+STANDBY = "standby"
+"""What a child is called before it has a world."""
 CONFIG_VARIABLE = "TRAININGJOB_CONFIG"
 """Names the file of the RunConfig that the pod was made with. The world's own, in `Start`, wins over it."""
 
 
 class Start(Strict):
-    """Join this world as this process. A child gets exactly one in its life."""
+    """Join this world as this process. A child gets exactly one in its life, after that of a shadow world if any."""
 
     config: RunConfig
     world: World
@@ -27,6 +29,13 @@ class Start(Strict):
     """A folder in memory that outlives the child. Empty: there is none."""
     proven: bool = False
     """Whether a child of this pod has trained before, so that its devices are known to be fit."""
+    waits: bool = False
+    """Whether `world` is a shadow world: join it, be ready for the first step, and wait for the one to train in."""
+
+    @property
+    def title(self) -> str:
+        """Return what a child is called in the agent's log, and by `ps` and `top`."""
+        return "shadow" if self.waits else f"world {self.world.generation}"
 
 
 class Command(Strict):
@@ -43,14 +52,15 @@ class Command(Strict):
 class Event(Strict):
     """News of a child; only what is set has changed.
 
-    `ready` comes once, before `Start`. `entered` names what the child is about to enter as all other processes do: a
-    step, an evaluation, a meeting. `restored` is the step that training goes on from (0: from scratch), `tier` what
-    held it, `inherited` whose parameters a start from scratch has, in words, `committed` a step whose files are saved
-    and hashed, `failed_save` one that could not be saved. After `phase` LEFT or DONE, or after `failure`, the child
-    ends by itself.
+    `ready` comes once, before `Start`; `waiting` once, in a shadow world that is ready to take over. `entered` names
+    what the child is about to enter as all other processes do: a step, an evaluation, a meeting. `restored` is the step
+    that training goes on from (0: from scratch), `tier` what held it, `inherited` whose parameters a start from scratch
+    has, in words, `committed` a step whose files are saved and hashed, `failed_save` one that could not be saved. After
+    `phase` LEFT or DONE, or after `failure`, the child ends by itself.
     """
 
     ready: bool = False
+    waiting: bool = False
     entered: str = ""
     phase: Phase | None = None
     progress: Progress | None = None

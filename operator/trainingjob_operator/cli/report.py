@@ -142,13 +142,14 @@ def _drill_row(one: DrillStatus) -> tuple[str, ...]:
 
 def describe_recovery(attempt: Attempt) -> str:
     """Return how quickly a world went on after the one before it, and what that cost."""
-    return _describe_cost(attempt.recovery_seconds, attempt.tier, attempt.lost_steps)
+    return _describe_cost(attempt.recovery_seconds, attempt.tier, attempt.lost_steps, shadow=attempt.shadow)
 
 
-def _describe_cost(seconds: float | None, tier: Tier | None, lost_steps: int | None) -> str:
+def _describe_cost(seconds: float | None, tier: Tier | None, lost_steps: int | None, *, shadow: bool = False) -> str:
     parts = []
     if seconds is not None:
-        parts.append(f"back in {span(seconds)}{' from memory' if tier == 'ram' else ''}")
+        how = f"{' by a shadow world' if shadow else ''}{' from memory' if tier == 'ram' else ''}"
+        parts.append(f"back in {span(seconds)}{how}")
     if lost_steps is not None:
         parts.append(f"{plural(lost_steps, 'step')} lost")
     return ", ".join(parts)

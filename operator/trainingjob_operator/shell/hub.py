@@ -24,8 +24,9 @@ REPORT_AGAIN_SECONDS = 0.05
 OUT_OF_WORLDS = (Phase.IDLE, Phase.LEFT, Phase.FAILED)
 """Phases in which a host that gets ready for the next world comes further by that."""
 
-type Told = tuple[str, Directive, int, bool, str]
-"""Of an answer what makes it news: to which agent process, directive, generation, whether to examine, which drill."""
+type Told = tuple[str, Directive, int, bool, str, str]
+"""Of an answer what makes it news: to which agent process, directive, generation, whether to examine, which drill,
+which shadow world."""
 
 
 @dataclass
@@ -187,6 +188,7 @@ def _answer(bulletin: Bulletin, pod_uid: str) -> Answer:
         world=bulletin.world,
         examine=bulletin.examine,
         drill=bulletin.order.drill if bulletin.order and pod_uid in bulletin.order.pods else None,
+        shadow=next((one for one in bulletin.shadows if one.find_member(pod_uid)), None),
         report_again_seconds=again,
     )
 
@@ -220,4 +222,4 @@ def _state(report: HostReport) -> tuple[object, ...]:
 
 def _key(instance: str, answer: Answer) -> Told:
     generation, drill = answer.world.generation if answer.world else 0, answer.drill.id if answer.drill else ""
-    return instance, answer.directive, generation, answer.examine, drill
+    return instance, answer.directive, generation, answer.examine, drill, answer.shadow.shadow if answer.shadow else ""

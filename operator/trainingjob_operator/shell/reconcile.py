@@ -157,7 +157,7 @@ class Reconciler:
             if isinstance(decision, Claim):  # it may have been written all the same
                 self._hub.burn(uid, decision.world.generation)
             raise
-        self._hub.publish(uid, make_bulletin(seen, decision, fresh))
+        self._hub.publish(uid, make_bulletin(plan, seen, decision, fresh))
         strikes = list_strikes(seen, fresh)
         await self._clear((*chores, *strikes))
         await self._tell(job, list_happenings(plan, seen, decision, fresh, refusal))

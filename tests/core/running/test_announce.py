@@ -83,7 +83,7 @@ def test_announcements(
     seen, decision = at.see(), at.decide()
     happenings = at.happenings()
     at.step()
-    bulletin = make_bulletin(seen, decision, at.status)
+    bulletin = make_bulletin(at.plan, seen, decision, at.status)
 
     assert bulletin.directive is directive
     assert (bulletin.world.generation if bulletin.world else None) == generation

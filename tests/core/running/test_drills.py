@@ -140,7 +140,7 @@ def test_a_host_is_told_until_it_has_obeyed_and_never_in_another_world() -> None
     order = make_order(scene.status, seen.world)
     assert order
     assert (order.drill.id, order.drill.kind, order.pods) == ("one", DrillKind.HANG, {"pod-1-1"})
-    assert make_bulletin(seen, scene.decide(), scene.status).order == order
+    assert make_bulletin(scene.plan, seen, scene.decide(), scene.status).order == order
 
     scene.hear(1, 1, drilled="one")
     assert look(scene).state == "injected"

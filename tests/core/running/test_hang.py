@@ -244,7 +244,7 @@ def test_hosts_are_asked_once_and_the_job_tells_so() -> None:
     scene = standing(31.0)
     seen, decision = scene.see(), scene.decide()
 
-    bulletin = make_bulletin(seen, decision, scene.status)
+    bulletin = make_bulletin(scene.plan, seen, decision, scene.status)
     first = scene.happenings()
     scene.step()
     again = scene.happenings()

@@ -392,8 +392,8 @@ def test_hosts_hear_how_the_job_ended() -> None:
     scene = drop_pod(trained().hear_slice(0, 1, phase=Phase.DONE), 1, 1)
     scene.step()
 
-    bulletin = make_bulletin(scene.see(), scene.decide(), scene.status)
+    bulletin = make_bulletin(scene.plan, scene.see(), scene.decide(), scene.status)
 
     assert bulletin.outcome == "Succeeded: Completed: all steps are trained and saved"
     forged = scene.status.model_copy(update={"conditions": ()})
-    assert make_bulletin(scene.see(), scene.decide(), forged).outcome == "Ended"
+    assert make_bulletin(scene.plan, scene.see(), scene.decide(), forged).outcome == "Ended"

@@ -15,6 +15,10 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport
 from trainingjob_api.world import JobIdentity, Layout, RunConfig, World
+from trainingjob_trainer.agent.environment import read_environment
+from trainingjob_trainer.agent.supervisor import Supervisor
+
+type Launch = Callable[..., asyncio.Task[int]]
 
 JOB_UID = "job-1"
 
@@ -103,6 +107,14 @@ tell(ready=True)
 start = json.loads(sys.stdin.readline() or "null")
 if start is None:
     sys.exit(0)
+if start["waits"]:
+    if parts.get("shadow") == "broken":
+        sys.exit("cannot connect")
+    tell(waiting=True)
+    start = json.loads(sys.stdin.readline() or "null")
+    if start is None:
+        sys.exit(0)
+    print("takes over", flush=True)
 generation = start["world"]["generation"]
 part = parts.get(f"g{generation}", "train")
 print(f"generation {generation} process {start['process']} plays {part}", flush=True)
@@ -166,10 +178,16 @@ class FakeOperator:
         self._changed = asyncio.Condition()
 
     async def say(
-        self, directive: Directive, world: World | None = None, outcome: str = "", *, examine: bool = False
+        self,
+        directive: Directive,
+        world: World | None = None,
+        outcome: str = "",
+        *,
+        examine: bool = False,
+        shadow: World | None = None,
     ) -> None:
         async with self._changed:
-            self.answer = Answer(directive=directive, world=world, outcome=outcome, examine=examine)
+            self.answer = Answer(directive=directive, world=world, outcome=outcome, examine=examine, shadow=shadow)
             self._changed.notify_all()
 
     async def hear(self, holds: Callable[[HostReport], object], pod_uid: str = "uid-0") -> HostReport:
@@ -222,3 +240,21 @@ async def operator(variables: dict[str, str]) -> AsyncIterator[FakeOperator]:
         variables["TRAININGJOB_RENDEZVOUS"] = f"http://127.0.0.1:{server.port}"
         yield operator
         await operator.say(Directive.WAIT)  # lets go of the answers held back
+
+
+@pytest.fixture
+async def launch(variables, operator, fake_trainer, tmp_path, monkeypatch) -> AsyncIterator[Launch]:
+    """Return a function that starts an agent whose trainers play the given parts, and returns its exit code's task."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    tasks: list[asyncio.Task[int]] = []
+
+    def start(command: list[str] | None = None, **parts: str) -> asyncio.Task[int]:
+        supervisor = Supervisor(read_environment(variables), command or fake_trainer(**parts))
+        tasks.append(asyncio.create_task(supervisor.run()))
+        return tasks[-1]
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

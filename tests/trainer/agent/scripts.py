@@ -77,11 +77,11 @@ def killed(child: int) -> Ended:
     return Ended(child, signal="SIGKILL")
 
 
-def play(script: Script, state: State | None = None) -> State:
+def play(script: Script, state: State | None = None, host: Host = HOST) -> State:
     """Return the state after a script, each of whose pieces of news did what was written behind it."""
     state = state or begin(0, 0.0)
     for now, news, want in script:
-        step = react(HOST, state, news, now)
+        step = react(host, state, news, now)
         assert list(step.actions) == want, f"after {news} at {now}: {step.actions}"
         state = step.state
     return state

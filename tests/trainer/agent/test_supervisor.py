@@ -4,19 +4,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from trainingjob_api.live import live_of
 from trainingjob_api.protocol import Directive, FailureReason, HostReport, Phase, ProcessState, Termination
 from trainingjob_api.world import Member, RunConfig, World
 from trainingjob_trainer.agent import host as host_module
-from trainingjob_trainer.agent.environment import read_environment
-from trainingjob_trainer.agent.supervisor import Supervisor
-
-type Launch = Callable[..., asyncio.Task[int]]
 
 
 def world(generation: int, *pods: str) -> World:
@@ -25,24 +19,6 @@ def world(generation: int, *pods: str) -> World:
         for process, uid in enumerate(pods or ("uid-0",))
     )
     return World(generation=generation, job_uid="job-1", coordinator="127.0.0.1:1", members=members)
-
-
-@pytest.fixture
-async def launch(variables, operator, fake_trainer, tmp_path, monkeypatch) -> AsyncIterator[Launch]:
-    """Return a function that starts an agent whose trainers play the given parts, and returns its exit code's task."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    tasks: list[asyncio.Task[int]] = []
-
-    def start(command: list[str] | None = None, **parts: str) -> asyncio.Task[int]:
-        supervisor = Supervisor(read_environment(variables), command or fake_trainer(**parts))
-        tasks.append(asyncio.create_task(supervisor.run()))
-        return tasks[-1]
-
-    yield start
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
 
 
 def last_words(variables: dict[str, str]) -> Termination:

@@ -19,7 +19,7 @@ from trainingjob_trainer.agent.processes import STOPPED, compare, look_at
 from trainingjob_trainer.agent.stacks import find_stacks
 from trainingjob_trainer.agent.state import Ended, Examined, Spoke
 from trainingjob_trainer.agent.tail import Tail
-from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Command, Event, Start
+from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, STANDBY, Command, Event, Start
 
 LOG = logging.getLogger(__name__)
 LAST_WORDS_SECONDS = 2.0
@@ -50,7 +50,7 @@ class Child:
         self._number = number
         self._tell = tell
         self._log = log
-        self._name = "standby"
+        self._name = STANDBY
         self._tail = Tail()
         self._failure: Failure | None = None
         self._overheard: bytearray | None = None  # None: nobody waits for stacks
@@ -110,7 +110,7 @@ class Child:
 
     def start(self, start: Start) -> None:
         """Hand over a world."""
-        self._name = f"world {start.world.generation}"
+        self._name = start.title
         self._write(start)
 
     def leave(self) -> None:

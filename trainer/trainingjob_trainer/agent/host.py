@@ -5,7 +5,8 @@ about. So a lost, late or repeated answer can only delay a step, never add or sk
 
 - Only worlds of this job count, and an answer about a generation lower than one heard of before is ignored.
 - A child lives in one generation. Any other target ends it at once; nothing waits for a collective to time out.
-- A world goes to the standby when the child before it is reaped: on most platforms one process owns the devices.
+- A world goes to the standby when the child before it is reaped: on most platforms one process owns the devices. A
+  shadow that waits for it is on CPUs, and gets it as soon as the child before it is killed.
 - There is one standby at a time, and it imports once the child has made a step: the way to that one is what the others
   wait for, and on few cores both would take twice as long.
 """
@@ -14,6 +15,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from trainingjob_api.protocol import Answer, Directive, Evidence, Failure, FailureReason, Phase, Termination
+from trainingjob_trainer.agent import shadows
 from trainingjob_trainer.agent.endings import explain_end
 from trainingjob_trainer.agent.stacks import cut_stacks
 from trainingjob_trainer.agent.state import (
@@ -76,6 +78,8 @@ def next_tick(host: Host, state: State) -> float | None:  # None: only news can 
     times = []
     if _wants_standby(state):
         times.append(state.spawn_after)
+    if shadows.is_due(state):
+        times.append(state.shadow_after)
     if state.stop_by is not None and state.live and not state.live.killed:
         times.append(state.stop_by)
     if state.outcome is None and (finish_at := _finish_alone_at(host, state)) is not None:
@@ -121,6 +125,8 @@ def _obey(host: Host, state: State, answer: Answer) -> State:
             if world.find_member(host.pod_uid) is None:
                 return replace(state, target=None, leaving=False)
             state = replace(state, target=world, leaving=answer.directive is Directive.LEAVE, examine=answer.examine)
+            if answer.shadow and shadows.is_beside(host, answer.shadow, world):
+                state = replace(state, asked=answer.shadow)
             if state.active and not answer.examine:  # it goes on: what it looked like when it did not is of no use
                 state = replace(state, active=replace(state.active, examined=False, evidence=None))
             return state
@@ -133,6 +139,8 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
         if not event.ready:
             return state
         return replace(state, standby=Standby(child, ready=True), standby_failures=0, broken=None)
+    if state.shadow and state.shadow.child == child:
+        return shadows.hear(state, state.shadow, event)
     active = state.active
     if not active or active.child != child:
         return state
@@ -178,6 +186,8 @@ def _note(state: State, found: Examined) -> State:
 def _bury(host: Host, state: State, ended: Ended, now: float) -> State:
     if state.standby and state.standby.child == ended.child:
         return _bury_standby(host, state, ended, now)
+    if state.shadow and state.shadow.child == ended.child:
+        return shadows.bury(state, now)
     active = state.active
     if not active or active.child != ended.child:
         return state
@@ -228,12 +238,17 @@ def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | No
         return state, Finish(_termination(host, state, ""))
     if state.live and not state.live.killed and (due := _find_due_for_child(host, state, state.live, now)):
         return due
+    if (due := shadows.find_due(host, state, now)) is not None:
+        return due
     if state.stop_by is not None:
         if state.standby:
             return replace(state, standby=None), KillChild(state.standby.child)
         return None if state.live else (state, Stop())
     if (start := _find_start(host, state)) is not None:
-        return replace(state, active=Active(start.child, start.world.generation, since=now), standby=None), start
+        state = replace(state, active=Active(start.child, start.world.generation, since=now), shadow_failures=0)
+        if start.world.shadow:
+            return replace(state, shadow=None, worn=True), start
+        return replace(state, standby=None), start
     if _wants_standby(state) and now >= state.spawn_after:
         child = state.next_child
         return replace(state, standby=Standby(child), next_child=child + 1), SpawnStandby(child)
@@ -258,10 +273,14 @@ def _find_due_for_child(
 
 
 def _find_start(host: Host, state: State) -> StartChild | None:  # None: no world to join, or nobody ready to
-    """Return the hand-over of the target to the standby."""
-    if not state.target or state.target.generation <= state.started or state.live:
+    """Return the hand-over of the target to the standby, or to the shadow that waits for it."""
+    if not state.target or state.target.generation <= state.started:
         return None
     member = state.target.find_member(host.pod_uid)
+    if member and state.shadow and shadows.takes_over(state, state.shadow):
+        return StartChild(state.shadow.child, state.target, member.process)
+    if state.live:
+        return None
     if not state.standby or not state.standby.ready or not member:
         return None
     return StartChild(state.standby.child, state.target, member.process)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from trainingjob_api.protocol import HostReport, Phase
+from trainingjob_trainer.agent.shadows import has_part
 from trainingjob_trainer.agent.state import Host, State
 
 
@@ -17,9 +18,9 @@ class Place:
     instance: str
 
 
-def describe(host: Host, place: Place, state: State, port: int) -> HostReport:
-    """Return the report of a state; `port` is free for a coordinator."""
-    active = state.active
+def describe(host: Host, place: Place, state: State, port: int, shadow_port: int = 0) -> HostReport:
+    """Return the report of a state; `port` is free for a coordinator, `shadow_port` for that of a shadow world."""
+    active, shadow = state.active, state.shadow
     return HostReport(
         job_uid=host.job_uid,
         pod=place.pod,
@@ -30,6 +31,8 @@ def describe(host: Host, place: Place, state: State, port: int) -> HostReport:
         instance=place.instance,
         port=port,
         standby=bool(state.standby and state.standby.ready),
+        shadow_port=(shadow_port or None) if has_part(host, state) else None,
+        shadow=shadow.world.shadow if shadow and shadow.ready and shadow.world else "",
         broken=state.broken,
         generation=state.started,
         phase=active.phase if active else Phase.IDLE,

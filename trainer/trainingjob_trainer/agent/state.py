@@ -29,7 +29,8 @@ class Host:
 
     `memory` is the container's limit as the spec writes it. `finish_after` is how long a host that has trained all
     steps waits for an operator that cannot be reached, `grace` how long a child may take to save and leave when the
-    pod is deleted; both in seconds. `drills`: the job may be made to suffer faults that its owner asks for.
+    pod is deleted; both in seconds. `drills`: the job may be made to suffer faults that its owner asks for. `shadows`:
+    further children may wait in shadow worlds.
     """
 
     job_uid: str
@@ -38,6 +39,7 @@ class Host:
     finish_after: float = 300.0
     grace: float = 25.0
     drills: bool = False
+    shadows: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,16 @@ class Standby:
     """A child that imports, or has imported, everything and has no world yet."""
 
     child: int
+    ready: bool = False
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """A child that is to wait in a shadow world: it imports, then joins, then is ready to take over."""
+
+    child: int
+    imported: bool = False
+    world: World | None = None  # None: it has joined none yet
     ready: bool = False
 
 
@@ -89,10 +101,12 @@ class State:
     the pod is being deleted. `drill` is the fault that is asked for, `begun` the newest that was begun: none is begun
     twice. `drilled` is the newest that was made, or not: `unmade` says why. `phase_seconds` is the longest that any
     child took for each phase that it came through. `proven`: a child of this host has come as far as training, and none
-    has found a device of it broken since.
+    has found a device of it broken since. `asked` is the shadow world that a child is to wait in, `shadow_failures`
+    counts the shadows that ended beside this world, and `worn`: the port that is told for them has served.
     """
 
     target: World | None = None
+    asked: World | None = None
     leaving: bool = False
     examine: bool = False
     drill: Drill | None = None
@@ -104,8 +118,12 @@ class State:
     newest: int = 0
     active: Active | None = None
     standby: Standby | None = None
+    shadow: Shadow | None = None
     next_child: int = 1
     standby_failures: int = 0
+    shadow_failures: int = 0
+    shadow_after: float = 0.0
+    worn: bool = False
     spawn_after: float = 0.0
     broken: Failure | None = None
     contact: float = 0.0
@@ -202,6 +220,27 @@ class StartChild:
 
 
 @dataclass(frozen=True)
+class SpawnShadow:
+    """Start a child that imports everything, to wait in a shadow world."""
+
+    child: int
+
+
+@dataclass(frozen=True)
+class StartShadow:
+    """Hand a shadow world to the child that is to wait in it."""
+
+    child: int
+    world: World
+    process: int
+
+
+@dataclass(frozen=True)
+class RenewPort:
+    """Tell another port for shadow worlds: the one before has served."""
+
+
+@dataclass(frozen=True)
 class AskToLeave:
     """Ask a child to save at the next step boundary and to leave its world."""
 
@@ -242,7 +281,19 @@ class Stop:
     """The pod goes: exit, but not with 0, which would complete this host's index for good."""
 
 
-type Action = SpawnStandby | StartChild | AskToLeave | ExamineChild | Strike | KillChild | Finish | Stop
+type Action = (
+    SpawnStandby
+    | StartChild
+    | SpawnShadow
+    | StartShadow
+    | RenewPort
+    | AskToLeave
+    | ExamineChild
+    | Strike
+    | KillChild
+    | Finish
+    | Stop
+)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import assert_never
 
 from trainingjob_api.protocol import Answer, Failure, FailureReason, HostReport
+from trainingjob_api.world import World
 from trainingjob_trainer.agent.child import Child
 from trainingjob_trainer.agent.drills import strike
 from trainingjob_trainer.agent.environment import Environment
@@ -36,8 +37,11 @@ from trainingjob_trainer.agent.state import (
     Host,
     KillChild,
     News,
+    RenewPort,
+    SpawnShadow,
     SpawnStandby,
     StartChild,
+    StartShadow,
     Stop,
     Strike,
     Terminated,
@@ -68,6 +72,7 @@ class Supervisor:
             finish_after=environment.finish_after_seconds,
             grace=environment.grace_seconds,
             drills=config.spec.elastic.drills == "allowed",
+            shadows=config.spec.elastic.shadow_world,
         )
         self._place = Place(
             pod=environment.pod,
@@ -78,6 +83,7 @@ class Supervisor:
         )
         self._ledger = Ledger(environment.pod_uid)
         self._port = HeldPort(environment.address)
+        self._shadow_port = HeldPort(environment.address)
         self._children: dict[int, Child] = {}
         self._tasks = asyncio.TaskGroup()
         self._loop = asyncio.get_running_loop()
@@ -105,6 +111,7 @@ class Supervisor:
             for child in self._children.values():  # whose following was cancelled before it began
                 child.close()
             self._port.release()
+            self._shadow_port.release()
             for number in (signal.SIGCHLD, *END_SIGNALS):
                 self._loop.remove_signal_handler(number)
         self._forget()
@@ -140,20 +147,12 @@ class Supervisor:
 
     def _perform(self, action: Action, reporter: Reporter) -> int | None:  # None: go on; else the exit code
         match action:
-            case SpawnStandby(child):
+            case SpawnStandby(child) | SpawnShadow(child):
                 self._spawn(child)
             case StartChild(child, world, process):
-                self._start(
-                    child,
-                    Start(
-                        config=self._environment.config.at(world),
-                        world=world,
-                        process=process,
-                        compile_cache=self._environment.compile_cache,
-                        snapshots=self._environment.snapshots,
-                        proven=self._state.proven,
-                    ),
-                )
+                self._start(child, self._make_start(world, process))
+            case StartShadow() | RenewPort():
+                self._use_shadow_port(action)
             case AskToLeave(child):
                 LOG.info("asking a trainer to save and leave child=%d", child)
                 self._children[child].leave()
@@ -188,6 +187,17 @@ class Supervisor:
         self._children[number] = child
         self._tasks.create_task(child.follow())
 
+    def _make_start(self, world: World, process: int, *, waits: bool = False) -> Start:
+        return Start(
+            config=self._environment.config.at(world),
+            world=world,
+            process=process,
+            compile_cache=self._environment.compile_cache,
+            snapshots=self._environment.snapshots,
+            proven=self._state.proven,
+            waits=waits,
+        )
+
     def _start(self, number: int, start: Start) -> None:
         world = start.world
         LOG.info(
@@ -206,6 +216,15 @@ class Supervisor:
         self._port = HeldPort(self._environment.address)
         self._children[number].start(start)
 
+    def _use_shadow_port(self, action: StartShadow | RenewPort) -> None:
+        self._shadow_port.release()
+        if isinstance(action, RenewPort):
+            self._shadow_port = HeldPort(self._environment.address)
+            return
+        world, number = action.world, action.child
+        LOG.info("joining a shadow world process=%d of=%d child=%d", action.process, len(world.members), number)
+        self._children[number].start(self._make_start(world, action.process, waits=True))
+
     async def _examine(self, number: int, child: Child) -> None:
         generation = self._state.started
         found = await child.examine()
@@ -223,7 +242,7 @@ class Supervisor:
             child.kill()
 
     def _describe(self) -> HostReport:
-        return describe(self._host, self._place, self._state, self._port.number)
+        return describe(self._host, self._place, self._state, self._port.number, self._shadow_port.number)
 
     def _hear(self, answer: Answer) -> None:
         self._news.put_nowait(Answered(answer))

@@ -23,6 +23,7 @@ from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.rollbacks import describe_rollback
 from trainingjob_operator.core.running.saves import describe_failing
+from trainingjob_operator.core.running.shadows import plan_shadows
 from trainingjob_operator.core.running.stragglers import describe
 
 
@@ -36,6 +37,8 @@ class Bulletin:
     examine: bool = False
     order: Order | None = None
     """A drill that some of them are to make."""
+    shadows: tuple[World, ...] = ()
+    """Shadow worlds that some of them are to wait in."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Happening:
     warning: bool = False
 
 
-def make_bulletin(seen: Observed, decision: Decision, written: TrainingJobStatus) -> Bulletin:
+def make_bulletin(plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus) -> Bulletin:
     """Return what a job's hosts are to be told, now that the status is written."""
     if written.completion_time is not None:
         return Bulletin(Directive.FINISH, outcome=describe_outcome(written))
@@ -57,7 +60,8 @@ def make_bulletin(seen: Observed, decision: Decision, written: TrainingJobStatus
         return Bulletin(Directive.WAIT)
     directive = Directive.LEAVE if isinstance(decision, Leave) else Directive.TRAIN
     order = make_order(written, seen.world)
-    return Bulletin(directive, seen.world, examine=isinstance(decision, Examine), order=order)
+    is_examined = isinstance(decision, Examine)
+    return Bulletin(directive, seen.world, examine=is_examined, order=order, shadows=plan_shadows(plan, seen))
 
 
 def describe_outcome(status: TrainingJobStatus) -> str:

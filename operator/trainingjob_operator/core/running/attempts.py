@@ -74,5 +74,7 @@ def finish(attempts: Attempts, end: End, now: datetime) -> Attempts:
 
 def begin(attempts: Attempts, world: World, now: datetime) -> Attempts:
     """Return the attempts with a new one for a world that is about to be announced."""
-    attempt = Attempt(generation=world.generation, slices=len(world.slices), started=format_time(now))
+    attempt = Attempt(
+        generation=world.generation, slices=len(world.slices), started=format_time(now), shadow=bool(world.shadow)
+    )
     return (*attempts, attempt)[-MAX_ATTEMPTS:]

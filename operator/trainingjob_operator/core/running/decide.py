@@ -47,6 +47,7 @@ from trainingjob_operator.core.running.restarts import count_restarts, hold_back
 from trainingjob_operator.core.running.rollbacks import follow_rollbacks, pardon
 from trainingjob_operator.core.running.saves import describe_end, follow_failing, is_too_long, waits_to_save
 from trainingjob_operator.core.running.seats import fingerprint
+from trainingjob_operator.core.running.shadows import find_waiting
 from trainingjob_operator.core.running.standing import place_all
 from trainingjob_operator.core.running.times import parse_time, seconds_between
 from trainingjob_operator.core.running.verdict import find_broken_standby, find_verdict
@@ -149,7 +150,8 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
     """
     ready = [one for one in seen.slices if one.is_ready(_window(plan))]
     sound = _leave_out(plan, seen, ready, count_faults(seen, end, now))
-    chosen = choose_slices(plan, sound, keep=_current(seen))
+    waiting = find_waiting(plan, seen)
+    chosen = choose_slices(plan, sound, keep=_current(seen), waiting=waiting)
     end = end or End(_cause_of_change(plan, seen, chosen), planned=True)
     if plan.spec.suspend:
         return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
@@ -159,7 +161,7 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
     if hold := hold or hold_for_repair(plan, begin_waiting(plan, seen, end, now), len(chosen), now):
         return EndWorld(end, hold.reason, hold.message)
     rollbacks = follow_rollbacks(plan, seen, end, now)
-    return Claim(form_world(plan, seen, chosen, rollbacks), end.cause.message, end)
+    return Claim(form_world(plan, seen, chosen, rollbacks, waiting), end.cause.message, end)
 
 
 def _keep_on(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:

@@ -1,27 +1,42 @@
 """Forming a world: which slices, in which order of processes, under which number.
 
-Slices of the world before are kept where they can be, so that what they hold in memory and on disk stays of use.
+Slices of the world before are kept where they can be, so that what they hold in memory and on disk stays of use; first
+of all those whose hosts already wait in a shadow world of that size.
 """
 
 from collections.abc import Sequence
 
 from trainingjob_api.live import live_of
-from trainingjob_api.world import Member, Rollback, World
+from trainingjob_api.world import Member, Rollback, World, join_address
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running import lineage
 from trainingjob_operator.core.running.observe import Observed, Slice
 from trainingjob_operator.core.running.progress import find_committed
+from trainingjob_operator.core.running.seats import fingerprint
 
 
-def choose_slices(plan: Plan, healthy: Sequence[Slice], keep: Sequence[int] = ()) -> tuple[Slice, ...]:
-    """Return the slices of the largest world that healthy ones can form, ascending; none where they are too few."""
+def choose_slices(
+    plan: Plan, healthy: Sequence[Slice], keep: Sequence[int] = (), waiting: Sequence[World] = ()
+) -> tuple[Slice, ...]:
+    """Return the slices of the largest world that healthy ones can form, ascending; none where they are too few.
+
+    `waiting` are the shadow worlds that could take over.
+    """
     size = plan.find_largest(len(healthy))
-    preferred = sorted(healthy, key=lambda one: (one.number not in keep, one.number))
+    numbers = {one.number for one in healthy}
+    shadow = next((one.slices for one in waiting if len(one.slices) == size and numbers.issuperset(one.slices)), ())
+    preferred = sorted(healthy, key=lambda one: (one.number not in shadow, one.number not in keep, one.number))
     return tuple(sorted(preferred[: size or 0], key=lambda one: one.number))
 
 
-def form_world(plan: Plan, seen: Observed, slices: Sequence[Slice], rollbacks: Sequence[Rollback]) -> World:
-    """Return the next world over slices whose hosts have all reported."""
+def form_world(
+    plan: Plan,
+    seen: Observed,
+    slices: Sequence[Slice],
+    rollbacks: Sequence[Rollback],
+    waiting: Sequence[World] = (),
+) -> World:
+    """Return the next world over slices whose hosts have all reported; where they wait in a shadow world, that one."""
     hosts = [host for one in slices for host in one.hosts]
     seated = [(host, host.pod, host.news.report) for host in hosts if host.pod and host.news]
     generation = next_generation(seen)
@@ -38,10 +53,11 @@ def form_world(plan: Plan, seen: Observed, slices: Sequence[Slice], rollbacks: S
         for process, (host, pod, _) in enumerate(seated)
     )
     _, leader, report = seated[0]
+    shadow = next((one for one in waiting if fingerprint(one.members) == fingerprint(members)), None)
     return World(
         generation=generation,
         job_uid=seen.uid,
-        coordinator=f"[{leader.address}]:{report.port}" if ":" in leader.address else f"{leader.address}:{report.port}",
+        coordinator=shadow.coordinator if shadow else join_address(leader.address, report.port),
         members=members,
         lineage=lineage.before(seen.lineage, generation),
         rollbacks=tuple(rollbacks),
@@ -50,6 +66,7 @@ def form_world(plan: Plan, seen: Observed, slices: Sequence[Slice], rollbacks: S
         remat=plan.spec.memory.remat,
         snapshots=plan.snapshots.every_steps if plan.snapshots else None,
         live=live_of(plan.spec),
+        shadow=shadow.shadow if shadow else "",
     )
 
 

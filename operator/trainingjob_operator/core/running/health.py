@@ -171,7 +171,9 @@ def _end_of_pod(seat: Seat, pod: Pod, *, ago: float) -> End:
         words = f"the container of {_name(seat)} ended with exit code {pod.exit.code}"
         counted = pod.exit.code not in NOT_ITS_FAULT
         return _end(seat, Reason.CONTAINER_EXITED, words, counted=counted, ago=ago, exit_code=pod.exit.code)
-    return _end(seat, Reason.AGENT_RESTARTED, f"the agent of {_name(seat)} was restarted", ago=ago)
+    return _end(
+        seat, Reason.AGENT_RESTARTED, f"the agent of {_name(seat)} has no process in the world any more", ago=ago
+    )
 
 
 def _end_of_child(seat: Seat, ago: float) -> End:

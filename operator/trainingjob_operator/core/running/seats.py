@@ -74,6 +74,7 @@ def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) 
         rollbacks=tuple(one for one in status.rollbacks if one.generation < written.generation),
         committed=status.checkpoint.step if status.checkpoint else 0,
         live=written.live,
+        shadow=written.shadow,
     )
 
 

@@ -106,6 +106,7 @@ def _world(world: World, why: str, now: datetime) -> WorldStatus:
         members=fingerprint(world.members),
         pods=tuple(f"{member.pod}/{member.pod_uid}" for member in world.members),
         live=world.live,
+        shadow=world.shadow,
         since=format_time(now),
         why=why[:1024],
     )

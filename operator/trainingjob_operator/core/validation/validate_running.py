@@ -107,6 +107,30 @@ def check_hang(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.elastic.hangAfter", hang, message, (f"{seconds(silence) + 1}s",))
 
 
+def check_shadow_platform(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
+    """A shadow world shares processors with the world that trains; other devices have one owner."""
+    shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
+    if spec.elastic.shadow_world and shape and shape.platform != "cpu":
+        message = (
+            f"needs spec.slices.accelerator: cpu. On {spec.slices.accelerator} one process owns the devices, and that "
+            "one trains; a standby is there in any case."
+        )
+        yield Problem("spec.elastic.shadowWorld", True, message, ("false",))  # noqa: FBT003  # the value itself
+
+
+def check_shadow_means(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A shadow world waits at a smaller size, with the programs that were compiled ahead for it."""
+    if not spec.elastic.shadow_world:
+        return
+    if spec.slices.count is not None:
+        message = "needs a smaller size to shrink to: a job with `count` has none; `min` and `max` make it elastic."
+        yield Problem("spec.elastic.shadowWorld", True, message, ("false",))  # noqa: FBT003
+    if not spec.runtime.compile_cache.enabled:
+        message = "needs spec.runtime.compileCache.enabled: it waits with the programs that are compiled ahead."
+        nearest = ("false", "spec.runtime.compileCache.enabled: true")
+        yield Problem("spec.elastic.shadowWorld", True, message, nearest)  # noqa: FBT003
+
+
 def warn_of_idle_cooldown(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A job of a fixed size never grows."""
     cooldown = spec.elastic.grow_cooldown
@@ -121,6 +145,18 @@ def warn_of_idle_shrink_after(spec: TrainingJobSpec) -> Iterator[Problem]:
     if elastic.policy == "shrink" and seconds(elastic.shrink_after) != seconds(default.shrink_after):
         message = f"{elastic.shrink_after} has no effect: with `policy: shrink` a job shrinks at once."
         yield Problem("spec.elastic.shrinkAfter", elastic.shrink_after, message)
+
+
+def warn_of_idle_shadow(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A shadow world takes over where a world shrinks, and at once."""
+    if not spec.elastic.shadow_world or spec.slices.count is not None:
+        return
+    if len(spec.slices.numbers) < 2:  # no mistake: an edit of the bounds may be undone, and this field is fixed
+        message = "has no effect while spec.slices allows only one number of slices."
+        yield Problem("spec.elastic.shadowWorld", True, message)  # noqa: FBT003
+    elif spec.elastic.policy == "wait":
+        message = "serves planned changes alone: with `policy: wait` the slice that was lost is waited for first."
+        yield Problem("spec.elastic.shadowWorld", True, message)  # noqa: FBT003
 
 
 def warn_of_idle_commit_limit(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -174,10 +210,13 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     HardwareRule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
     Rule(("elastic.silenceAfter",), check_silence),
     Rule(("elastic.hangAfter", "elastic.silenceAfter"), check_hang),
+    HardwareRule(("slices.accelerator", "slices.topology", "elastic.shadowWorld"), check_shadow_platform),
+    Rule(("slices.count", "elastic.shadowWorld", "runtime.compileCache"), check_shadow_means),
 )
 WARNINGS = (
     Rule(("slices.count", "elastic.growCooldown"), warn_of_idle_cooldown),
     Rule(("elastic.policy", "elastic.shrinkAfter"), warn_of_idle_shrink_after),
+    Rule(("slices", "elastic.policy", "elastic.shadowWorld"), warn_of_idle_shadow),
     Rule(("elastic.maxRestarts", "elastic.maxRestartsWithoutCommit"), warn_of_idle_commit_limit),
     Rule(("runtime.image",), warn_of_moving_image),
     Rule(("runtime.env",), warn_of_plain_secrets),

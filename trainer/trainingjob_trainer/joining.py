@@ -1,0 +1,79 @@
+"""Joining a world, and getting what its steps take: all that needs no state, and nothing that it could be made from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from trainingjob_api.protocol import Phase
+from trainingjob_api.world import Layout
+from trainingjob_trainer.batches import Batches
+from trainingjob_trainer.evaluate import Evaluator
+from trainingjob_trainer.events import Events
+from trainingjob_trainer.index import Indexes, prepare
+from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.preflight import check_world
+from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.replicas import Replicas
+from trainingjob_trainer.shards import Shards
+from trainingjob_trainer.step import Steps, TrainStep
+from trainingjob_trainer.wire import Start
+from trainingjob_trainer.world import Peers, configure, connect
+
+
+@dataclass(frozen=True)
+class Party:
+    """A world as one of its processes has joined it, with the text that it trains on."""
+
+    layout: Layout
+    peers: Peers
+    programs: Programs
+    steps: Steps
+    indexes: Indexes
+
+
+class Tools(NamedTuple):
+    """The programs that training in a world takes, compiled."""
+
+    train_step: TrainStep
+    evaluator: Evaluator
+    replicas: Replicas
+
+
+def join(start: Start, events: Events) -> Party:
+    """Join a world as the process that `start` says, together with all others.
+
+    Raises:
+        TrainingError: the text, the devices or the others are not as they must be.
+    """
+    config = start.config
+    layout, root = config.layout(len(start.world.slices)), Path(config.spec.checkpoint.uri)
+    # In a shadow world the text was prepared for the one that trains.
+    indexes = prepare(root, config, leads=start.process == 0 and not start.waits)
+    events.enter(Phase.CONNECTING)
+    configure(config.accelerator_platform, layout)
+    peers = connect(start.world, start.process, layout, config.accelerator_platform, events.join)
+    mesh = build_mesh(jax.devices(), layout)
+    programs = Programs(start.compile_cache, root, config, layout, peers)
+    check_world(mesh, programs, peers, config.accelerator_platform, is_proven=start.proven)
+    return Party(layout, peers, programs, Steps(config.spec, mesh), indexes)
+
+
+def equip(start: Start, party: Party) -> Tools:
+    """Compile or load the programs of a world, together with all others."""
+    spec, steps, programs = start.config.spec, party.steps, party.programs
+    batches = Batches(party.layout, steps.rows, spec.training.global_batch_size)
+    compare = spec.protection.compare_replicas
+    return Tools(
+        train_step=steps.compile_train(programs, batches.shape),
+        evaluator=Evaluator(spec, party.indexes.evaluations, steps, programs, batches),
+        replicas=Replicas(
+            compare.every_steps if compare else None,
+            start.world,
+            start.process,
+            steps.state,
+            Shards(steps.state).all,
+            programs,
+        ),
+    )
