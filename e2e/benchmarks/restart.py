@@ -41,6 +41,7 @@ from e2e.history import Line
 from e2e.product import Manifest, load_example
 from e2e.soak.job import NAME, SHARED
 from e2e.soak.stage import Stage, send, trainers_of
+from trainingjob_api.protocol import HostReport
 
 AWAY_SECONDS = 4.0
 """After which a slice that was lost is back."""
@@ -110,6 +111,8 @@ class Loss:
     then: Strike | None = None
     is_planned: bool = False
     """Whether the world trains on until it leaves: the pause begins with its last step."""
+    has_shadow: bool = False
+    """Whether the processes of the smaller world wait beside the larger one."""
     runs: int = RUNS
 
 
@@ -120,11 +123,27 @@ LOSSES = {
     "node gone": Loss(lose_node, 6.0, back="node back", then=kill_slice),
     "hang": Loss(hang_process, 2.0),
     "planned shrink": Loss(shrink, 2.0, back="planned growth", then=grow, is_planned=True),
+    "slice killed, shadow": Loss(kill_slice, 0.5, back="slice back, shadow", has_shadow=True),
 }
 
 
+class Shadows:
+    """Which hosts wait in a shadow world, by what they report."""
+
+    def __init__(self) -> None:
+        self._reports: dict[tuple[int, int], HostReport] = {}
+
+    def hear(self, report: HostReport) -> None:
+        """Take a report."""
+        self._reports[report.slice, report.host] = report
+
+    def wait_beside(self, number: int) -> bool:
+        """Return whether all hosts wait in one beside a world."""
+        return all(one.shadow and one.generation == number for one in self._reports.values())
+
+
 @asynccontextmanager
-async def on_stage(away_seconds: float) -> AsyncIterator[Stage]:
+async def on_stage(away_seconds: float, *, has_shadow: bool = False) -> AsyncIterator[Stage]:
     """Run the job while the context lasts."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         root = Path(folder)
@@ -132,7 +151,9 @@ async def on_stage(away_seconds: float) -> AsyncIterator[Stage]:
         cache.mkdir()
         with (root / "restart.log").open("w", buffering=1) as log:
             random = Random(0)  # noqa: S311  # no secret
-            stage = Stage(make_spec(), root / "job", cache, random, away_seconds, lambda line: print(line, file=log))
+            spec = make_spec()
+            spec["elastic"]["shadowWorld"] = has_shadow
+            stage = Stage(spec, root / "job", cache, random, away_seconds, lambda line: print(line, file=log))
             async with stage.running():
                 yield stage
 
@@ -152,11 +173,23 @@ def make_spec() -> Manifest:
 
 async def measure_losses(losses: dict[str, Loss], console: Console) -> AsyncIterator[dict[str, list[Pause]]]:
     """Yield the pauses of each loss under its name, and of what brought the job back."""
-    async with on_stage(AWAY_SECONDS) as stage:
+    for has_shadow in sorted({loss.has_shadow for loss in losses.values()}):
+        of_job = {name: loss for name, loss in losses.items() if loss.has_shadow is has_shadow}
+        async for measured in measure_losses_of_job(of_job, console, has_shadow=has_shadow):
+            yield measured
+
+
+async def measure_losses_of_job(
+    losses: dict[str, Loss], console: Console, *, has_shadow: bool
+) -> AsyncIterator[dict[str, list[Pause]]]:
+    """Yield the same of losses that one job suffers, one after the other."""
+    async with on_stage(AWAY_SECONDS, has_shadow=has_shadow) as stage:
+        shadows = Shadows()
+        stage.gate.listeners.append(shadows.hear)
         for name, loss in losses.items():
             pauses: dict[str, list[Pause]] = {}
             for _ in track(range(loss.runs), description=name, console=console):
-                await calm(stage)
+                await calm(stage, shadows if has_shadow else None)
                 pauses.setdefault(name, []).append(await strike(stage, loss.strike, is_planned=loss.is_planned))
                 if loss.back:
                     undo = loss.then or (lambda _: 0.0)
@@ -174,12 +207,17 @@ async def measure_recreation(console: Console) -> list[Pause]:
     return pauses
 
 
-async def calm(stage: Stage) -> None:
+async def calm(stage: Stage, shadows: Shadows | None = None) -> None:
     """Wait until both slices have trained for a while, and the hosts are ready for the next loss."""
 
     def is_calm() -> bool:
-        lines = of_generation(stage, generation(stage))
-        return len(lines) > CALM_STEPS and find_attempt(stage.status, generation(stage)).slices == 2
+        number = generation(stage)
+        is_ready = shadows is None or shadows.wait_beside(number)
+        return (
+            is_ready
+            and len(of_generation(stage, number)) > CALM_STEPS
+            and find_attempt(stage.status, number).slices == 2
+        )
 
     await stage.wait_for("a calm world of both slices", is_calm, PATIENCE_SECONDS)
 

@@ -32,9 +32,10 @@ async def kill_trainer(stage: Stage) -> bool:
 
 
 async def kill_standby(stage: Stage) -> bool:
-    """Kill the trainer that waits, or still imports, beside the one that trains."""
+    """Kill one of the trainers that wait, or still import, beside the one that trains."""
     standbys = [pid for _, container in stage.containers() for pid in trainers_of(container)[1:]]
-    send(SIGKILL, *standbys[:1])
+    if standbys:
+        send(SIGKILL, stage.random.choice(standbys))
     return bool(standbys)
 
 

@@ -31,6 +31,8 @@ def make_spec(random: Random | None = None) -> Manifest:
         checkpoint["snapshots"] = {"everySteps": random.choice((3, 5))}
     if random and random.random() < 0.25:
         elastic |= {"policy": "wait", "shrinkAfter": "2s"}
+    if random and random.random() < 0.5:
+        elastic["shadowWorld"] = True
     return {
         "slices": {"accelerator": "cpu", "topology": "1x1", "min": 1, "max": 2},
         "model": {

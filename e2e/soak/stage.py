@@ -216,14 +216,15 @@ async def _poll(what: str, is_there: Callable[[], bool], seconds: float, describ
 
 
 def trainers_of(container: Container) -> list[int]:
-    """Return the trainer processes that an agent has started, oldest first: that in a world before its standby."""
+    """Return the trainer processes that an agent has started, that in a world first, then the oldest."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it ended meanwhile
-            fields = path.read_text().rpartition(") ")[2].split()
+            name, _, rest = path.read_text().rpartition(") ")
+            fields = rest.split()
             if int(fields[1]) == container.pid and fields[0] != "Z":
-                found.append((int(fields[19]), int(path.parent.name)))
-    return [pid for _, pid in sorted(found)]
+                found.append(("(world " not in name, int(fields[19]), int(path.parent.name)))
+    return [pid for *_, pid in sorted(found)]
 
 
 def send(number: signal.Signals, *pids: int) -> None:
