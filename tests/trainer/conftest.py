@@ -12,10 +12,6 @@ from tests.trainer.crew import Crew
 # Tests compile much and compute little. Trainer processes inherit it.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 jax.config.update("jax_num_cpu_devices", 8)
-# What an earlier run compiled here is loaded: JAX knows a program by its text, its flags and its own version.
-jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[2] / "build/programs"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
