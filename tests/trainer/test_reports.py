@@ -27,6 +27,7 @@ from trainingjob_trainer.files import append_whole
 from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.optimizer import learning_rate
 from trainingjob_trainer.reporter import FEW_STEPS, MANY_STEPS, Reporter
+from trainingjob_trainer.shards import Shards
 from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.step import Measures
 from trainingjob_trainer.wire import Event, Start
@@ -131,7 +132,7 @@ def test_snapshots_are_told_once_there_are_some(tmp_path: Path) -> None:
     values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
     measures = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
     described = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), leaf.dtype, sharding=leaf.sharding), [measures.loss])
-    snapshots: Any = Snapshots("", 5, start.world, "index", described)  # type: ignore[arg-type]
+    snapshots: Any = Snapshots("", 5, start.world, "index", described, Shards(described))  # type: ignore[arg-type]
     with (
         (tmp_path / "events").open("wb", buffering=0) as file,
         Reporter(start, Events(file.fileno()), tmp_path, restored=0, snapshots=snapshots) as reporter,

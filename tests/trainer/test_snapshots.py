@@ -80,7 +80,8 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
     def open_snapshots(
         world: World, described: State | None = None, data: str = DATA, folder: Path = tmp_path
     ) -> Snapshots:
-        everything.append(Snapshots(str(folder), 5, world, data, described or describe()))
+        state = described or describe()
+        everything.append(Snapshots(str(folder), 5, world, data, state, Shards(state)))
         return everything[-1]
 
     yield open_snapshots
@@ -345,7 +346,8 @@ def test_a_header_that_cannot_be_written_does_not_stop_training(opened: Opened, 
 
 
 def test_a_host_without_a_volume_takes_none() -> None:
-    snapshots = Snapshots("", 5, WORLD, DATA, describe())
+    described = describe()
+    snapshots = Snapshots("", 5, WORLD, DATA, described, Shards(described))
     take(snapshots, 5)
 
     assert (snapshots.is_due(5), snapshots.newest, snapshots.find()) == (False, 0, {})

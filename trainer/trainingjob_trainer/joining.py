@@ -30,6 +30,7 @@ class Party:
     peers: Peers
     programs: Programs
     steps: Steps
+    shards: Shards
     indexes: Indexes
 
 
@@ -57,7 +58,8 @@ def join(start: Start, events: Events) -> Party:
     mesh = build_mesh(jax.devices(), layout)
     programs = Programs(start.compile_cache, root, config, layout, peers)
     check_world(mesh, programs, peers, config.accelerator_platform, is_proven=start.proven)
-    return Party(layout, peers, programs, Steps(config.spec, mesh), indexes)
+    steps = Steps(config.spec, mesh)
+    return Party(layout, peers, programs, steps, Shards(steps.state), indexes)
 
 
 def equip(start: Start, party: Party) -> Tools:
@@ -73,7 +75,7 @@ def equip(start: Start, party: Party) -> Tools:
             start.world,
             start.process,
             steps.state,
-            Shards(steps.state).all,
+            party.shards.all,
             programs,
         ),
     )

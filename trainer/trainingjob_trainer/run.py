@@ -60,7 +60,7 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
     events.enter(Phase.RESTORING)
     checkpoints = Checkpoints(root, config, world, peers, indexes.train.identity, events)
     every = spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None
-    snapshots = Snapshots(start.snapshots, every or 0, world, indexes.train.identity, steps.state)
+    snapshots = Snapshots(start.snapshots, every or 0, world, indexes.train.identity, steps.state, party.shards)
     state = checkpoints.restore(steps.state, Recall(snapshots, steps.state, programs, peers) if every else None)
 
     events.enter(Phase.COMPILING)

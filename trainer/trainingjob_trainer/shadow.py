@@ -23,7 +23,6 @@ from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.joining import Party, Tools, equip, join
 from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.shards import Shards
 from trainingjob_trainer.step import Asked, State
 from trainingjob_trainer.wire import Event, Start
 from trainingjob_trainer.world import Peers, configure
@@ -71,7 +70,7 @@ def _await_means(start: Start) -> None:
 def _rehearse(start: Start, party: Party, tools: Tools) -> None:
     """Make one step with a state of zeros, where all hosts have memory for that."""
     steps, size = party.steps, start.config.spec.training.global_batch_size
-    needed = RESERVED_BYTES + STATES * sum(shard.num_bytes for shard in Shards(steps.state).mine.values())
+    needed = RESERVED_BYTES + STATES * sum(shard.num_bytes for shard in party.shards.mine.values())
     is_free = free_memory() >= needed
     if not all(party.peers.exchange("rehearsal", "yes" if is_free else "", PATIENCE_SECONDS)):
         return

@@ -35,16 +35,16 @@ type Room = tuple[Slot, mmap.mmap]
 class Snapshots:
     """The snapshots of one host. `folder` is the memory volume; where it is empty, or `every` is 0, none are taken.
 
-    `data` is the identity of the job's index, `state` the shapes and shardings of its state.
+    `data` is the identity of the job's index, `state` the shapes and shardings of its state, `shards` are its shards.
     """
 
-    def __init__(self, folder: str, every: int, world: World, data: str, state: State) -> None:
+    def __init__(self, folder: str, every: int, world: World, data: str, state: State, shards: Shards) -> None:
         self._every = every if folder else 0
         self._world = world
         self._data = data
         self._state = hash_shapes(state)
         self._slots = tuple(Slot(Path(folder), number) for number in range(NUM_SLOTS)) if folder else ()
-        self.shards = Shards(state)
+        self.shards = shards
         self._offsets, self._size = place(self.shards.mine.values())
         self._copiers = ThreadPoolExecutor(
             jax.local_device_count(), "snapshot-copy"

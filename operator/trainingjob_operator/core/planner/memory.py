@@ -100,19 +100,16 @@ def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
         pieces = FLOAT32 * (2 * head + table) // program.compute_bytes
     # New parameters are gathered beside the old ones where `data` splits the optimizer (seen in compiled steps).
     gathered = held * FLOAT32 if degrees["data"] > 1 else 0
-    length = program.length // degrees["context"]
+    context = degrees["context"]
+    length = program.length // context
+    kept = model.num_layers // degrees["stage"] * length * _kept(program, context, ways)
     logits = length * _logits(program, ways)
     pipelined = PIPELINED if degrees["stage"] > 1 else 10
     return DeviceMemory(
         params=held * program.param_bytes,
         gradients=held * FLOAT32,
         optimizer=2 * sum([leaf.spread_size(at_rest, degrees["data"]) for leaf in leaves]) * FLOAT32,
-        kept_per_row=model.num_layers
-        // degrees["stage"]
-        * length
-        * _kept(program, degrees["context"], ways)
-        * pipelined
-        // 10,
+        kept_per_row=kept * pipelined // 10,
         table=table,
         layers=layers * program.compute_bytes // degrees["stage"],
         head=head,
@@ -122,7 +119,7 @@ def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
             # Values and their gradients: of the gathered parameters in both, and of the scores.
             Moment(
                 gathered + 2 * program.compute_bytes * layers // model.num_layers,
-                length * _layer(program, degrees["context"], ways),
+                length * _layer(program, context, ways),
             ),
         ),
     )

@@ -104,7 +104,9 @@ def check_width(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterat
 def check_rules(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
     """Check that the mesh divides what the rules of the spec split."""
     written = spec.parallelism.rules.written()
-    degrees = combine(mesh.ici, mesh.dcn) if written else {}
+    if not written:
+        return
+    degrees = combine(mesh.ici, mesh.dcn)
     for name, axes in written.items():
         field, read = RULED[name]
         dim, split = read(spec), {axis: degrees[axis] for axis in axes if degrees[axis] > 1}
