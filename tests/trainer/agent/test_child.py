@@ -217,6 +217,10 @@ async def test_a_child_that_ends_leaves_nothing_behind(run_config) -> None:
     followed = Followed(["/bin/sh", "-c", "sleep 600 & echo $!"], run_config)
 
     end = await followed.until_end()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(20):
+            while int(end.log) in alive():  # noqa: ASYNC110  # who is killed takes a moment to go
+                await asyncio.sleep(0.01)
 
     assert int(end.log) not in alive()
 
