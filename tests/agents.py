@@ -77,7 +77,7 @@ class Agent:
                     self.start(action, now)
                 case RenewPort():
                     self.shadow_port += 1
-                case AskToLeave(child):
+                case AskToLeave(child):  # no job of the simulation has snapshots, so all of them save
                     self.children[child].leave = True
                 case ExamineChild(child):
                     self.hear(Examined(child, self.children[child].state, 0.0), now)

@@ -29,6 +29,9 @@ from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.status import next_status
 from trainingjob_operator.core.running.times import format_time
 
+TAINT = "cloud.google.com/impending-node-termination"
+"""What GKE puts on a node that is about to go."""
+
 
 @dataclass
 class Scene:
@@ -191,3 +194,25 @@ def claim(scene: Scene) -> Claim:
     decision = scene.decide()
     assert isinstance(decision, Claim), decision
     return decision
+
+
+def shrunk(**changes: object) -> Scene:
+    """Return a job that trains on slice 0 after slice 1 was lost, and slice 1 reports again."""
+    scene = Scene(**changes).form(0, 1).silence(1).hear_slice(0, still=6.0)  # type: ignore[arg-type]
+    assert isinstance(scene.step(), Claim)
+    scene.train(step=20, restored=10)
+    scene.step(1.0)
+    for host in range(2):
+        scene.pods[1, host] = pod_manifest(scene.plan, 1, host, uid=f"new-1-{host}")
+        scene.hear(1, host)
+    return scene
+
+
+def edited(scene: Scene, *sizes: int, **changes: object) -> Scene:
+    scene.plan = make_plan(*sizes, **changes)
+    return scene
+
+
+def announce(scene: Scene, name: str) -> Scene:
+    scene.nodes[name] |= {"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}}
+    return scene

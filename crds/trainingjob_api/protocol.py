@@ -197,7 +197,7 @@ class Directive(StrEnum):
 
     WAIT = "wait"  # be in no world: end a child of any generation, keep a standby
     TRAIN = "train"  # be in the answer's world, if a member of it
-    LEAVE = "leave"  # save at the next step boundary, then leave the answer's world
+    LEAVE = "leave"  # save at the next step boundary, then leave the answer's world; `moves` may spare the save
     FINISH = "finish"  # the job is over: write `outcome` as termination message and exit 0
 
 
@@ -211,6 +211,11 @@ class Answer(Open):
         default=False, description="The world makes no progress: find out where this host's child stands, and report."
     )
     drill: Drill | None = Field(default=None, description="A fault that this host is to make, once.")
+    moves: bool = Field(
+        default=False,
+        description="With `leave`: all hosts of the world are in the next one too, so what they keep in memory is "
+        "enough to go on from.",
+    )
     shadow: World | None = Field(
         default=None, description="The shadow world that a further child is to wait in. Unset: nothing is new."
     )

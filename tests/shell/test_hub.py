@@ -238,6 +238,16 @@ async def test_who_reports_again_is_told_by_the_new_answer_not_by_the_old_one(de
     assert answer.world.generation == 2
 
 
+@pytest.mark.parametrize("moves", [True, False])
+async def test_who_is_to_leave_hears_whether_memory_is_enough(desk: Desk, *, moves: bool) -> None:
+    desk.hub.publish(UID, Bulletin(Directive.LEAVE, make_world(1, "pod-0-0"), moves=moves))
+
+    answer = await desk.hub.answer(caller("pod-0-0"), "a", 0)
+
+    assert answer
+    assert (answer.directive, answer.moves) == (Directive.LEAVE, moves)
+
+
 def test_a_world_is_announced_when_it_is_first_published(desk: Desk) -> None:
     assert desk.hear().announced == 0.0
     desk.hub.publish(UID, train(1, "pod-0-0"))

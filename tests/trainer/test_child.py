@@ -176,9 +176,10 @@ def test_a_world_goes_on_from_memory_and_hands_it_to_a_host_that_came_anew(
     assert (one.tier, shrunk_at % 3) == ("ram", 0)
     assert 6 <= shrunk_at <= killed_at + 1
     one.wait_for_step(shrunk_at + 4)
-    one.write(Command(leave=True))
+    one.write(Command(move=True))
     assert one.wait_for_end() == 0, one.tell_logs()
-    grown_at = one.committed[-1]
+    assert (one.phases[-1], one.committed) == (Phase.LEFT, [])
+    grown_at = max(one.losses)
 
     history = (Span(generation=1, first=1, last=shrunk_at), Span(generation=2, first=shrunk_at + 1, tier="ram"))
     grown = crew.start(config, make_world(3, 2, history), programs, memory)

@@ -17,7 +17,8 @@ class Notes:
 
     The numbers say after how many steps something is due; 0: never. `asked`: what processes ask for, by the step that
     they ask with. `failing`: the steps that cannot be saved, `best`: those whose evaluation calls for a save. `leave`:
-    what is going on when this process is asked to.
+    what is going on when this process is asked to. `held`: whether this process has what it keeps in memory, and
+    whether the other one has.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Notes:
         failing: tuple[int, ...] = (),
         best: tuple[int, ...] = (),
         leave: str = "",
+        held: tuple[bool, bool] = (True, True),
     ) -> None:
         self.said: list[str] = []
         self.leave = leave
@@ -47,6 +49,8 @@ class Notes:
         self.checkpoints.insist = self._insist
         self.checkpoints.is_best = lambda measured: measured.get("news") in best
         self.snapshots = self._part("snapshot", snapshot)
+        self.snapshots.keeps = lambda step: held[0]
+        self.peers: Any = SimpleNamespace(exchange=lambda name, text, seconds: (text, "held" if held[1] else ""))
         self.evaluator = self._part("evaluate", evaluate)
         self.replicas = self._part("compare", compare)
         self.replicas.check = self._compare
@@ -63,13 +67,12 @@ class Notes:
         self._meet("compile")
         batches: Any = SimpleNamespace(train=self._read)
         state: Any = SimpleNamespace(params=None)
-        index: Any = None
+        party: Any = SimpleNamespace(peers=self.peers, steps=self.steps, indexes=SimpleNamespace(train=None))
         phase = train(
             state,
             Tools(self._step, self.evaluator, self.replicas),
-            self.steps,
+            party,
             batches,
-            index,
             self.checkpoints,
             self.snapshots,
             self.reporter,
@@ -202,6 +205,34 @@ ORDERS: dict[str, tuple[Notes, str]] = {
     "a save that is asked for is such a one": (
         Notes(9, asked={1: Asked.LEAVE, 2: Asked.LEAVE, 3: Asked.LEAVE | Asked.SAVE}, failing=(2,)),
         f"{TRIED_AT_2}, step 3, step 4, report 3, report 4, snapshot 4, save 4, left",
+    ),
+    "who is asked to move keeps the next step, and saves nothing": (
+        Notes(9, asked={1: Asked.MOVE}),
+        "step 1, step 2, report 1, report 2, snapshot 2, left",
+    ),
+    "who is asked to move saves what is due": (
+        Notes(9, asked={1: Asked.MOVE}, save=2),
+        "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
+    ),
+    "who is asked to move and cannot keep the step saves it": (
+        Notes(9, asked={1: Asked.MOVE}, held=(False, True)),
+        "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
+    ),
+    "who is asked to move saves what another cannot keep": (
+        Notes(9, asked={1: Asked.MOVE}, held=(True, False)),
+        "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
+    ),
+    "who is asked to move, where another is asked to leave, saves": (
+        Notes(9, asked={1: Asked.MOVE | Asked.LEAVE}),
+        "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
+    ),
+    "who is asked to move while saves fail trains on, and moves with the next save that does not fail": (
+        Notes(9, save=2, asked=dict.fromkeys(range(3, 10), Asked.MOVE), failing=(2,)),
+        ("step 1, step 2, report 1, report 2, save 2, step 3, step 4, report 3, report 4, snapshot 4, save 4, left"),
+    ),
+    "who is asked to move at the last step saves it and is done": (
+        Notes(2, asked={2: Asked.MOVE}),
+        "step 1, step 2, report 1, report 2, snapshot 2, save 2, done",
     ),
     "who is asked at the last step is done": (
         Notes(2, asked={2: Asked.LEAVE}),

@@ -106,6 +106,8 @@ def _obey(commands: BinaryIO, asks: Asks, worlds: "SimpleQueue[Start] | None") -
         command = Command.model_validate_json(line)
         if command.leave:
             asks.leave()
+        if command.move:
+            asks.move()
         if command.poison:
             asks.poison()
     end_at_once(ORPHANED)

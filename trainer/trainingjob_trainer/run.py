@@ -16,9 +16,8 @@ from trainingjob_trainer.asks import Asks
 from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.index import Index
 from trainingjob_trainer.inherit import inherit
-from trainingjob_trainer.joining import Tools, equip, join
+from trainingjob_trainer.joining import Party, Tools, equip, join
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.recall import Recall
@@ -32,6 +31,8 @@ from trainingjob_trainer.world import Peers
 READY_SECONDS = 1800
 """How long the first process to be ready waits for the last: each restores and compiles at its own pace."""
 LEAVE_SECONDS = 60
+HELD_SECONDS = 60
+"""How long the first process whose snapshot is whole waits for the last."""
 
 
 def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start]) -> None:
@@ -80,9 +81,8 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
             phase = train(
                 state,
                 tools,
-                steps,
+                party,
                 batches,
-                indexes.train,
                 checkpoints,
                 snapshots,
                 reporter,
@@ -108,12 +108,17 @@ def _begin(source: InitializeFrom | None, steps: Steps, programs: Programs, peer
     return state._replace(params=inherited.params)
 
 
+def _is_held(step: int, snapshots: Snapshots, peers: Peers) -> bool:
+    """Return whether all hosts hold a step in memory; each of them hears the same."""
+    mine = "held" if snapshots.keeps(step) else ""
+    return all(peers.exchange(f"held/{step}", mine, HELD_SECONDS))
+
+
 def train(
     state: State,
     tools: Tools,
-    steps: Steps,
+    party: Party,
     batches: Batches,
-    index: Index,
     checkpoints: Checkpoints,
     snapshots: Snapshots,
     reporter: Reporter,
@@ -124,10 +129,11 @@ def train(
     Measures of a step are read after the next one is dispatched, so that the device never waits for the host; where it
     waits anyway, before: what is known of a step is told before the step is kept, for its world may end with it. All
     processes read the same measures at the same step: they save, leave and fail together. While saves fail a world that
-    is asked to leave trains on, and leaves with the next save that does not.
+    is asked to leave trains on, and leaves with the next save that does not. Who is asked to move leaves without a
+    save, where all processes keep the step in memory.
     """
     train_step, evaluator, replicas = tools
-    last = steps.last
+    steps, index, last = party.steps, party.indexes.train, party.steps.last
     pending: Measures | None = None
     if checkpoints.newest >= last and not checkpoints.is_durable:  # an edit brought the end forward
         checkpoints.save(checkpoints.newest, state)
@@ -144,7 +150,7 @@ def train(
             asked |= reporter.report(step, pending)
             pending = None
         save |= Asked.SAVE in asked
-        leaving = Asked.LEAVE in asked and (save or not checkpoints.is_failing)
+        leaving = bool(asked & (Asked.LEAVE | Asked.MOVE)) and (save or not checkpoints.is_failing)
         replicas.check(step, state, is_kept=leaving or save or snapshots.is_due(step))
         if leaving or snapshots.is_due(step):  # who leaves lets the next world go on without reading storage
             snapshots.take(step, state)
@@ -154,7 +160,8 @@ def train(
             reporter.begin(f"the evaluation after step {step}")
             measured = evaluator.measure(step, state.params)
             reporter.report_evaluations(step, measured)
-        if leaving or save or checkpoints.is_best(measured):
+        is_held = leaving and Asked.LEAVE not in asked and _is_held(step, snapshots, party.peers)
+        if save or checkpoints.is_best(measured) or (leaving and not is_held):
             reporter.resume(Phase.SAVING)
             checkpoints.save(step, state, measured)
         if leaving:

@@ -115,6 +115,11 @@ class Snapshots:
         if self._room:
             self._room.result()
 
+    def keeps(self, step: int) -> bool:
+        """Return whether a step is whole in this host's memory. Waits for the newest snapshot."""
+        self.wait()
+        return self.newest == step
+
     def close(self) -> None:
         """End the threads."""
         self._writer.shutdown()

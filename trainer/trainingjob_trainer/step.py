@@ -60,6 +60,8 @@ class Asked(IntFlag):
     """Save at this step boundary: it is time."""
     POISON = 4
     """Let the gradients of this step not be finite: a drill. Heard only where the spec allows drills."""
+    MOVE = 8
+    """Leave the world at this step boundary; what all hosts keep in memory need not be saved first."""
 
 
 class Measures(NamedTuple):

@@ -41,11 +41,13 @@ class Start(Strict):
 class Command(Strict):
     """What a running child is asked.
 
-    `leave`: save at the next step boundary, then leave together with the others. `poison`: let the gradients of the
-    next step not be finite, as a drill asks.
+    `leave`: save at the next step boundary, then leave together with the others. `move`: leave in the same way, but
+    without a save where all hosts keep the step in memory. `poison`: let the gradients of the next step not be finite,
+    as a drill asks.
     """
 
     leave: bool = False
+    move: bool = False
     poison: bool = False
 
 

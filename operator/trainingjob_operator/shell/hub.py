@@ -188,6 +188,7 @@ def _answer(bulletin: Bulletin, pod_uid: str) -> Answer:
         world=bulletin.world,
         examine=bulletin.examine,
         drill=bulletin.order.drill if bulletin.order and pod_uid in bulletin.order.pods else None,
+        moves=bulletin.moves,
         shadow=next((one for one in bulletin.shadows if one.find_member(pod_uid)), None),
         report_again_seconds=again,
     )

@@ -14,6 +14,7 @@ from trainingjob_operator.core.planner.snapshots import (
     ENOUGH,
     SHARE,
     UNTIMED_STEPS,
+    serves,
     steps_between_saves,
 )
 from trainingjob_operator.core.validation.validate import check_job
@@ -26,6 +27,21 @@ def plan(spec: dict[str, Any], **snapshots: Any) -> Plan:
     checked = check_job("a", {**spec, "checkpoint": checkpoint})
     assert checked.plan, checked.problems
     return checked.plan
+
+
+MESHES: dict[str, tuple[dict[str, Any], bool]] = {
+    "slices hold copies": ({"ici": {"fsdp": -1}, "dcn": {"data": -1}}, True),
+    "slices share the state": ({"ici": {"fsdp": -1}, "dcn": {"fsdp": -1}}, False),
+    "slices share the moments": ({"ici": {"fsdp": -1}, "dcn": {"data": -1}, "shardOptimizerOverData": True}, False),
+}
+
+
+@pytest.mark.parametrize(("parallelism", "want"), MESHES.values(), ids=MESHES)
+def test_a_snapshot_serves_where_the_state_is_cut_in_the_same_places(parallelism: dict[str, Any], want: bool) -> None:
+    planned = plan(spec_manifest(parallelism=parallelism))
+
+    assert serves(planned.spec, planned.layout(1), planned.layout(2)) is want
+    assert serves(planned.spec, planned.layout(2), planned.layout(2))
 
 
 def test_a_job_that_asks_for_none_has_none() -> None:

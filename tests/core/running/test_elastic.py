@@ -4,24 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.builders import make_plan, pod_manifest
-from tests.scenes import Scene, claim, drop_pod, fail, kind, lose_node, trained
+from tests.builders import make_plan
+from tests.scenes import Scene, claim, drop_pod, edited, fail, kind, lose_node, shrunk, trained
 from trainingjob_api.protocol import Phase
 from trainingjob_operator.core.running.decisions import Claim, EndWorld, Leave, Succeed, Wait
 from trainingjob_operator.core.running.reasons import Reason
-
-
-def shrunk(**changes: object) -> Scene:
-    """Return a job that trains on slice 0 after slice 1 was lost, and slice 1 reports again."""
-    scene = Scene(**changes).form(0, 1).silence(1).hear_slice(0, still=6.0)  # type: ignore[arg-type]
-    assert isinstance(scene.step(), Claim)
-    scene.train(step=20, restored=10)
-    scene.step(1.0)
-    for host in range(2):
-        scene.pods[1, host] = pod_manifest(scene.plan, 1, host, uid=f"new-1-{host}")
-        scene.hear(1, host)
-    return scene
-
 
 GROWTH: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "a slice is back": (shrunk, (Leave, Reason.GROWING)),
@@ -96,11 +83,6 @@ MORE_STEPS = {"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}
 
 def ended_by_itself(scene: Scene, slice_number: int, host: int) -> Scene:
     scene.pod(slice_number, host)["status"]["phase"] = "Succeeded"
-    return scene
-
-
-def edited(scene: Scene, *sizes: int, **changes: object) -> Scene:
-    scene.plan = make_plan(*sizes, **changes)
     return scene
 
 

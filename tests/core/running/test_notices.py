@@ -5,19 +5,13 @@ from typing import Any
 import pytest
 
 from tests.builders import make_plan, ready_node
-from tests.scenes import Scene, kind, trained
+from tests.scenes import TAINT, Scene, announce, kind, trained
 from trainingjob_api.protocol import Phase
 from trainingjob_operator.core.running.decisions import Claim, Leave, Wait
 from trainingjob_operator.core.running.nodes import find_notice
 from trainingjob_operator.core.running.reasons import Reason
 
-TAINT = "cloud.google.com/impending-node-termination"
 LABEL = "cloud.google.com/active-node-maintenance"
-
-
-def announce(scene: Scene, name: str) -> Scene:
-    scene.nodes[name] |= {"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}}
-    return scene
 
 
 def withdraw(scene: Scene, name: str) -> Scene:

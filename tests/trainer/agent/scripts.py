@@ -46,6 +46,10 @@ def leave(about: World) -> Answered:
     return told(Directive.LEAVE, about)
 
 
+def move(about: World) -> Answered:
+    return Answered(Answer(directive=Directive.LEAVE, world=about, moves=True))
+
+
 def examine(about: World) -> Answered:
     return Answered(Answer(directive=Directive.TRAIN, world=about, examine=True))
 

@@ -17,6 +17,7 @@ from tests.trainer.agent.scripts import (
     examine,
     killed,
     leave,
+    move,
     phase,
     play,
     ready,
@@ -114,6 +115,20 @@ SCRIPTS: dict[str, Script] = {
         (9, train(ONE), []),
     ],
     "leave is asked once": [*TRAINING, (9, leave(ONE), [AskToLeave(1)]), (10, leave(ONE), [])],
+    "to move is asked once, and to save first again": [
+        *TRAINING,
+        (9, move(ONE), [AskToLeave(1, moves=True)]),
+        (10, move(ONE), []),
+        (11, leave(ONE), [AskToLeave(1)]),
+        (12, leave(ONE), []),
+        (13, move(ONE), []),
+    ],
+    "who moves saves first when its pod is deleted": [
+        *TRAINING,
+        (9, move(ONE), [AskToLeave(1, moves=True)]),
+        (10, Terminated(), [AskToLeave(1), KillChild(2)]),
+        (11, move(ONE), []),
+    ],
     "who left stays out until a new world comes": [
         *TRAINING,
         (9, leave(ONE), [AskToLeave(1)]),

@@ -113,9 +113,9 @@ class Child:
         self._name = start.title
         self._write(start)
 
-    def leave(self) -> None:
-        """Ask it to save at the next step boundary and to leave its world."""
-        self._write(Command(leave=True))
+    def leave(self, *, moves: bool = False) -> None:
+        """Ask it to leave its world at the next step boundary, saved; `moves`: kept in memory is enough."""
+        self._write(Command(move=True) if moves else Command(leave=True))
 
     def poison(self) -> None:
         """Have the gradients of its world's next step not be finite."""

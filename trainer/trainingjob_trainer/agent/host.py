@@ -124,7 +124,8 @@ def _obey(host: Host, state: State, answer: Answer) -> State:
                 return state
             if world.find_member(host.pod_uid) is None:
                 return replace(state, target=None, leaving=False)
-            state = replace(state, target=world, leaving=answer.directive is Directive.LEAVE, examine=answer.examine)
+            leaving = answer.directive is Directive.LEAVE
+            state = replace(state, target=world, leaving=leaving, moves=answer.moves, examine=answer.examine)
             if answer.shadow and shadows.is_beside(host, answer.shadow, world):
                 state = replace(state, asked=answer.shadow)
             if state.active and not answer.examine:  # it goes on: what it looked like when it did not is of no use
@@ -263,8 +264,12 @@ def _find_due_for_child(
     if not in_place or (state.stop_by is not None and now >= state.stop_by):
         phase = live.phase if live.phase in LEFT_WELL else Phase.IDLE
         return replace(state, active=replace(live, killed=True, phase=phase)), KillChild(live.child)
-    if (state.leaving or state.stop_by is not None) and not live.asked_to_leave:
-        return replace(state, active=replace(live, asked_to_leave=True)), AskToLeave(live.child)
+    if state.stop_by is not None or (state.leaving and not state.moves):
+        if not live.asked_to_save:
+            asked = replace(live, asked_to_leave=True, asked_to_save=True)
+            return replace(state, active=asked), AskToLeave(live.child)
+    elif state.leaving and not live.asked_to_leave:
+        return replace(state, active=replace(live, asked_to_leave=True)), AskToLeave(live.child, moves=True)
     if state.examine and not live.examined:
         return replace(state, active=replace(live, examined=True)), ExamineChild(live.child)
     if state.drill and state.drill.id != state.begun and host.drills and live.phase is Phase.TRAINING:

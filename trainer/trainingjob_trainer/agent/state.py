@@ -69,6 +69,8 @@ class Active:
     alive: bool = True
     killed: bool = False
     asked_to_leave: bool = False
+    asked_to_save: bool = False
+    """Whether it is to save before it leaves."""
     phase: Phase = Phase.PREPARING
     since: float = 0.0
     """When this phase began."""
@@ -96,7 +98,8 @@ class State:
     """The memory of an agent.
 
     `target` is the world that this host is to be in (None: in none). `newest` is the highest generation that an answer
-    spoke of: answers about lower ones come from an operator that is behind. `standby_failures` counts the standbys
+    spoke of: answers about lower ones come from an operator that is behind. `moves`: who leaves may do so unsaved, for
+    the next world has the same hosts and others. `standby_failures` counts the standbys
     that died in a row, `broken` says why once they are too many. `outcome` is set when the job is over, `stop_by` when
     the pod is being deleted. `drill` is the fault that is asked for, `begun` the newest that was begun: none is begun
     twice. `drilled` is the newest that was made, or not: `unmade` says why. `phase_seconds` is the longest that any
@@ -108,6 +111,7 @@ class State:
     target: World | None = None
     asked: World | None = None
     leaving: bool = False
+    moves: bool = False
     examine: bool = False
     drill: Drill | None = None
     begun: str = ""
@@ -242,9 +246,13 @@ class RenewPort:
 
 @dataclass(frozen=True)
 class AskToLeave:
-    """Ask a child to save at the next step boundary and to leave its world."""
+    """Ask a child to save at the next step boundary and to leave its world.
+
+    `moves`: without a save, where all hosts keep the step in memory.
+    """
 
     child: int
+    moves: bool = False
 
 
 @dataclass(frozen=True)

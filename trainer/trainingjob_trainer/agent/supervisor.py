@@ -153,9 +153,9 @@ class Supervisor:
                 self._start(child, self._make_start(world, process))
             case StartShadow() | RenewPort():
                 self._use_shadow_port(action)
-            case AskToLeave(child):
-                LOG.info("asking a trainer to save and leave child=%d", child)
-                self._children[child].leave()
+            case AskToLeave(child, moves):
+                LOG.info("asking a trainer to %s child=%d", "leave" if moves else "save and leave", child)
+                self._children[child].leave(moves=moves)
             case ExamineChild(child):
                 LOG.info("looking at a trainer that makes no progress child=%d", child)
                 self._tasks.create_task(self._examine(child, self._children[child]))

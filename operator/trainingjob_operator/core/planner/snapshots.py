@@ -71,6 +71,11 @@ def measure_snapshot(spec: TrainingJobSpec, layout: Layout) -> int:
     return -(-total // _MIB) * _MIB
 
 
+def serves(spec: TrainingJobSpec, taken: Layout, wanted: Layout) -> bool:
+    """Return whether a snapshot taken at one size is of use at another: both cut the state in the same places."""
+    return _split_degrees(spec, taken) == _split_degrees(spec, wanted)
+
+
 def choose_interval(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> int:
     """Return how many steps apart copies are worth their time, and never take more than their share of it."""
     step = predict_step(spec, shape, layout)

@@ -37,6 +37,8 @@ class Bulletin:
     examine: bool = False
     order: Order | None = None
     """A drill that some of them are to make."""
+    moves: bool = False
+    """Whether a world that is to leave may do so without a save."""
     shadows: tuple[World, ...] = ()
     """Shadow worlds that some of them are to wait in."""
 
@@ -58,10 +60,15 @@ def make_bulletin(plan: Plan, seen: Observed, decision: Decision, written: Train
         return Bulletin(Directive.TRAIN, decision.world)
     if seen.world is None or isinstance(decision, EndWorld):
         return Bulletin(Directive.WAIT)
-    directive = Directive.LEAVE if isinstance(decision, Leave) else Directive.TRAIN
-    order = make_order(written, seen.world)
-    is_examined = isinstance(decision, Examine)
-    return Bulletin(directive, seen.world, examine=is_examined, order=order, shadows=plan_shadows(plan, seen))
+    leave = decision if isinstance(decision, Leave) else None
+    return Bulletin(
+        Directive.LEAVE if leave else Directive.TRAIN,
+        seen.world,
+        examine=isinstance(decision, Examine),
+        order=make_order(written, seen.world),
+        moves=leave is not None and leave.moves,
+        shadows=plan_shadows(plan, seen),
+    )
 
 
 def describe_outcome(status: TrainingJobStatus) -> str:
@@ -97,7 +104,7 @@ def list_happenings(
             happenings.append(Happening(Reason.FORMED, words))
         case EndWorld(_, reason, message):
             happenings.append(Happening(reason, message))
-        case Leave(reason, message) if not _is_leaving(seen):
+        case Leave(reason, message, _) if not _is_leaving(seen):
             happenings.append(Happening(reason, message))
         case Examine(reason, message) if seen.status.display.reason != Reason.EXAMINING:
             happenings.append(Happening(reason, message))

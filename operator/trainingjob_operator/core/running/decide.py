@@ -12,7 +12,9 @@ from trainingjob_api.live import list_changes, live_of
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Cause, FailingSaves
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.snapshots import serves
 from trainingjob_operator.core.running import goodput
+from trainingjob_operator.core.running.attempts import newest_step
 from trainingjob_operator.core.running.bad_nodes import Faults, count_faults, leave_out
 from trainingjob_operator.core.running.decisions import (
     Claim,
@@ -42,6 +44,7 @@ from trainingjob_operator.core.running.health import (
 )
 from trainingjob_operator.core.running.notices import find_going, stay_clear
 from trainingjob_operator.core.running.observe import Observed, Slice
+from trainingjob_operator.core.running.progress import find_committed
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.restarts import count_restarts, hold_back
 from trainingjob_operator.core.running.rollbacks import follow_rollbacks, pardon
@@ -86,7 +89,7 @@ def _respond(plan: Plan, seen: Observed, health: Health | None, now: datetime) -
             end = pardon(plan, end)
             return find_verdict(plan, seen, end) or _form_next(plan, seen, end, now)
         case HasLeft():
-            return _form_next(plan, seen, None, now)
+            return _come_back(plan, seen) or _form_next(plan, seen, None, now)
         case Leaves():
             return Leave(Reason.LEAVING, "the last hosts are saving")
         case Finishes():
@@ -164,6 +167,26 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
     return Claim(form_world(plan, seen, chosen, rollbacks, waiting), end.cause.message, end)
 
 
+def _come_back(plan: Plan, seen: Observed) -> Claim | None:  # None: what is to come next may come
+    """Return the world that has left, once more, where it holds steps in memory alone and some of it is to go now.
+
+    It left for a larger one, without a save. When meanwhile the job is suspended, or a node of it is about to go, it
+    trains on, to leave as worlds do.
+    """
+    current = _current(seen)
+    ready = [one for one in seen.slices if one.is_ready(_window(plan))]
+    again = [one for one in ready if one.number in current]
+    is_saved = (newest_step(seen.seats) or 0) <= find_committed(seen)
+    if plan.snapshots is None or is_saved or len(again) < len(current) or len(current) not in plan.allowed:
+        return None
+    staying = {one.number for one in _leave_out(plan, seen, ready, seen.status.nodes)}
+    if staying.issuperset(current) and not plan.spec.suspend:
+        return None
+    cause = Cause(reason=Reason.RESIZED, message="what it holds in memory alone is to be saved first")
+    world = form_world(plan, seen, again, seen.status.rollbacks)
+    return Claim(world, cause.message, End(cause, planned=True))
+
+
 def _keep_on(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:
     """Let the world train, or have it leave for a good reason."""
     failing = follow_failing(seen, now)
@@ -193,7 +216,7 @@ def _find_wish(plan: Plan, seen: Observed) -> Leave | None:  # None: the world s
     if edit := _find_edit(plan, seen):
         return Leave(Reason.EDITED, edit)
     if returned := _find_returned(plan, seen):
-        return Leave(Reason.GROWING, f"{_name(returned)} back")
+        return Leave(Reason.GROWING, f"{_name(returned)} back", moves=_keeps_all(plan, seen, len(returned)))
     return None
 
 
@@ -242,6 +265,12 @@ def _find_returned(plan: Plan, seen: Observed) -> list[int]:
     able = [one for one in able if one in sound or one.number in current]
     chosen = {one.number for one in choose_slices(plan, able, keep=tuple(current))}
     return sorted(chosen - current) if chosen > current else []
+
+
+def _keeps_all(plan: Plan, seen: Observed, num_more: int) -> bool:
+    """Return whether a world with so many slices more can go on from what the hosts of this one keep in memory."""
+    size = len(_current(seen))
+    return plan.snapshots is not None and serves(plan.spec, plan.layout(size), plan.layout(size + num_more))
 
 
 def _leave_out(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:

@@ -25,10 +25,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Leave:
-    """Let the world save at its next step boundary and leave."""
+    """Let the world save at its next step boundary and leave.
+
+    `moves`: all its hosts are to be in the next world, which goes on from what they keep in memory. Nothing is saved.
+    """
 
     reason: str
     message: str
+    moves: bool = False
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def _describe(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble |
         case Claim(world, _, end):
             stage = _stage_of_forming(end.cause if end else _cause_before(seen, 1))
             return _with_world(plan, seen, world, stage, Reason.JOINING, "hosts are joining the world")
-        case Leave(reason, message) if seen.world:
+        case Leave(reason, message, _) if seen.world:
             stage = Stage.SUSPENDING if plan.spec.suspend else Stage.RESIZING
             return _with_world(plan, seen, seen.world, stage, reason, message, is_training=True)
         case Examine(reason, message) if seen.world:

@@ -91,8 +91,8 @@ class Life:
             case Claim(world):
                 self._keep_what_is_saved()
                 self._form(world)
-            case Leave() if self.training:
-                self.training = self.training.leave(self.now)
+            case Leave(moves=moves) if self.training:
+                self.training = self.training.leave(self.now, moves=moves)
             case EndWorld():
                 self._keep_what_is_saved()
                 self.remembered = 0  # who else is lost meanwhile is not followed

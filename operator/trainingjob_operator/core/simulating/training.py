@@ -41,6 +41,8 @@ class Training:
     snapshots: int | None = None
     """Steps between two snapshots in the hosts' memory. None: there are none."""
     asked_to_leave: float | None = None
+    moves: bool = False
+    """Whether who leaves does so with its last step in memory alone."""
     broken: float | None = None
 
     @property
@@ -50,8 +52,9 @@ class Training:
 
     @property
     def ends(self) -> float:
-        """Return when it has left or is done, if nothing breaks it: its last step is saved then."""
-        return self._time_of(self._last_step) + self.pace.save
+        """Return when it has left or is done, if nothing breaks it: its last step is saved then, or in memory."""
+        is_kept = self.moves and self._last_step < self.last
+        return self._time_of(self._last_step) + (self.pace.copy if is_kept else self.pace.save)
 
     @property
     def milestones(self) -> tuple[float, ...]:
@@ -73,11 +76,15 @@ class Training:
             return Moment(Phase.TRAINING, step, self._time_of(step), self._committed(step, time))
         if time < self.ends:
             return Moment(Phase.SAVING, step, self._time_of(step), self._committed(step - 1, time))
-        return Moment(Phase.DONE if step >= self.last else Phase.LEFT, step, self.ends, step)
+        if step >= self.last:
+            return Moment(Phase.DONE, step, self.ends, step)
+        return Moment(Phase.LEFT, step, self.ends, self._committed(step - 1, time) if self.moves else step)
 
-    def leave(self, now: float) -> "Training":
-        """Return it asked to save at its next step and to leave; once is enough."""
-        return self if self.asked_to_leave is not None else replace(self, asked_to_leave=now)
+    def leave(self, now: float, *, moves: bool = False) -> "Training":
+        """Return it asked to leave at its next step, saved; `moves`: kept in memory is enough, if all say so."""
+        if self.asked_to_leave is None:
+            return replace(self, asked_to_leave=now, moves=moves)
+        return replace(self, moves=self.moves and moves)
 
     def lose_member(self, now: float) -> "Training":
         """Return it without one of its members. What has left or is done needs none any more."""
@@ -85,8 +92,12 @@ class Training:
 
     def remembered(self, now: float) -> int:
         """Return the newest step that is in the memory of its hosts."""
-        step = self.at(now).step
-        return max(step // self.snapshots * self.snapshots, self.restored) if self.snapshots else 0
+        if not self.snapshots:
+            return 0
+        moment = self.at(now)
+        if moment.phase is Phase.LEFT:
+            return moment.step
+        return max(moment.step // self.snapshots * self.snapshots, self.restored)
 
     @property
     def _last_step(self) -> int:
