@@ -6,7 +6,7 @@ from tests.builders import UID, make_plan
 from tests.scenes import Scene, trained
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.status import DrillStatus
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 
 
 def drillable(**elastic: Any) -> Scene:

@@ -27,7 +27,7 @@ from trainingjob_operator.core.running.hearing import Hearing, News
 from trainingjob_operator.core.running.observe import Observed, observe
 from trainingjob_operator.core.running.pods import Trouble
 from trainingjob_operator.core.running.status import next_status
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 
 TAINT = "cloud.google.com/impending-node-termination"
 """What GKE puts on a node that is about to go."""

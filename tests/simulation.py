@@ -22,7 +22,7 @@ from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
 from trainingjob_operator.core.remember import read_status
 from trainingjob_operator.core.running.pods import HOST_LABEL, JOB_INDEX_LABEL
 from trainingjob_operator.core.running.seats import fingerprint
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, Manifest

@@ -16,7 +16,7 @@ from e2e.soak.job import STEPS, make_spec
 from e2e.soak.stage import Stage, StuckError
 from e2e.soak.verdict import judge
 from trainingjob_api.status import Attempt
-from trainingjob_operator.core.running.times import parse_time
+from trainingjob_operator.core.times import parse_time
 
 type Note = Callable[[str], None]
 

@@ -11,7 +11,7 @@ from e2e.soak.stage import Stage
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import DrillStatus
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from trainingjob_operator.core.running.drills import STATES
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.rollbacks import describe_rollback
 from trainingjob_operator.core.running.stragglers import describe as describe_straggler
-from trainingjob_operator.core.running.times import parse_time, seconds_between
+from trainingjob_operator.core.times import parse_time, seconds_between
 from trainingjob_operator.core.units import percent, plural, short, span
 
 _EXPLAINED_BY = {

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime
 
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell.api import FIELD_MANAGER, Api
 from trainingjob_operator.shell.kinds import EVENT
 from trainingjob_operator.shell.logs import Log

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from trainingjob_operator.core.manifests import Manifest, dig, items, number, text
 from trainingjob_operator.core.running.goodput import Bucket
-from trainingjob_operator.core.running.times import parse_time
+from trainingjob_operator.core.times import parse_time
 from trainingjob_operator.shell.store import Shelf
 
 RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

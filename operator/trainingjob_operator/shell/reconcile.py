@@ -43,8 +43,8 @@ from trainingjob_operator.core.running.pods import Trouble, read_pod
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.seats import rebuild_world
 from trainingjob_operator.core.running.status import blocked_status, invalid_status, next_status
-from trainingjob_operator.core.running.times import seconds_between
 from trainingjob_operator.core.running.writing import is_worth_writing
+from trainingjob_operator.core.times import seconds_between
 from trainingjob_operator.core.validation.validate import Checked, check_job
 from trainingjob_operator.render.check import check_jobset
 from trainingjob_operator.render.configmap import render_config_map

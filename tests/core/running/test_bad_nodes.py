@@ -14,7 +14,7 @@ from trainingjob_operator.core.running.bad_nodes import MAX_NODES, MEMORY, SEARC
 from trainingjob_operator.core.running.chores import CreateSlice, DeleteJobSet
 from trainingjob_operator.core.running.decisions import Claim, Leave
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 
 
 def crash(scene: Scene, slice_number: int, host: int) -> Scene:

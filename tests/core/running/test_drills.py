@@ -17,7 +17,7 @@ from trainingjob_api.status import RollbackStatus
 from trainingjob_operator.core.running.announce import make_bulletin
 from trainingjob_operator.core.running.decisions import Claim, EndWorld
 from trainingjob_operator.core.running.drills import MOST, find_pause, list_strikes, make_order
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 
 BEGINNINGS: dict[str, tuple[Callable[[], Scene], tuple[str, int | None, int | None, str]]] = {
     "a host hangs: the last of the last slice": (lambda: ask(drillable(), "hang"), ("ordered", 1, 1, "")),

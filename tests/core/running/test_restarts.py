@@ -18,7 +18,7 @@ from trainingjob_operator.core.running.restarts import (
     LONGEST_PAUSE_SECONDS,
     pause_seconds,
 )
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 
 
 def elastic(**fields: object) -> Plan:

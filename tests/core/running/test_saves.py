@@ -12,8 +12,8 @@ from trainingjob_api.protocol import FailedSave, Phase
 from trainingjob_api.status import FailingSaves
 from trainingjob_operator.core.running.decisions import Claim, EndWorld, Fail, Leave, Wait
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.times import format_time
 from trainingjob_operator.core.running.writing import is_worth_writing
+from trainingjob_operator.core.times import format_time
 
 FULL = FailedSave(step=40, message="host 1 of slice 0: No space left on device")
 WORDS = (

@@ -15,7 +15,7 @@ from trainingjob_operator.core.running import goodput, lineage
 from trainingjob_operator.core.running.announce import make_bulletin
 from trainingjob_operator.core.running.conditions import KNOWN
 from trainingjob_operator.core.running.status import blocked_status, invalid_status
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 
 
 def by_type(status: TrainingJobStatus) -> dict[str, Condition]:

@@ -11,7 +11,7 @@ from trainingjob_api.protocol import Phase
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.decisions import Claim, EndWorld, Wait
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 
 HELD = (Wait, Reason.WAITING_FOR_REPAIR)
 

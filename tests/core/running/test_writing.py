@@ -7,8 +7,8 @@ from tests.builders import NOW, job_manifest, make_plan
 from tests.scenes import fail, trained
 from trainingjob_api.status import Attempt, TrainingJobStatus
 from trainingjob_operator.core.remember import read_status, write_status
-from trainingjob_operator.core.running.times import format_time, seconds_between
 from trainingjob_operator.core.running.writing import MAX_BYTES, fit, is_worth_writing
+from trainingjob_operator.core.times import format_time, seconds_between
 
 
 def test_numbers_are_written_every_ten_seconds_and_transitions_at_once() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
 from trainingjob_operator.core.running.pods import HOST_LABEL, JOB_INDEX_LABEL
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell.ports import Manifest
 
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"

@@ -22,7 +22,7 @@ from trainingjob_operator.cli.local.children import (
 from trainingjob_operator.cli.local.container import Container
 from trainingjob_operator.cli.local.objects import Objects
 from trainingjob_operator.core.manifests import owner_uid
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell.ports import Manifest
 
 type StartPod = Callable[[Manifest, str], Awaitable[Container]]

@@ -5,7 +5,7 @@ from datetime import datetime
 from uuid import uuid4
 
 from trainingjob_operator.core.manifests import owner_uid
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell.ports import Manifest
 
 

@@ -14,7 +14,7 @@ from trainingjob_operator.core.manifests import Manifest, dig
 from trainingjob_operator.core.remember import read_status, write_status
 from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.running.situation import Stage
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 
 NAMESPACE = "local"
 LEARNING = ("model", "data", "tokenizer", "training", "optimizer", "schedule", "precision")

@@ -8,7 +8,7 @@ from trainingjob_api.world import World
 from trainingjob_operator.core.running.health import End
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.seats import Seat, find_restored, find_tier
-from trainingjob_operator.core.running.times import format_time, parse_time, seconds_between
+from trainingjob_operator.core.times import format_time, parse_time, seconds_between
 
 type Attempts = tuple[Attempt, ...]
 

@@ -17,7 +17,7 @@ from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.health import End
 from trainingjob_operator.core.running.observe import JobSet, Observed, Slice
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.times import earlier, format_time, parse_time, seconds_between
+from trainingjob_operator.core.times import earlier, format_time, parse_time, seconds_between
 
 type Faults = tuple[NodeFaults, ...]
 

@@ -7,7 +7,7 @@ from typing import Literal
 from trainingjob_api.status import Condition
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.situation import Situation, Stage
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 
 type Truth = Literal["True", "False", "Unknown"]
 type Conditions = tuple[Condition, ...]

@@ -52,9 +52,9 @@ from trainingjob_operator.core.running.saves import describe_end, follow_failing
 from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.running.shadows import find_waiting
 from trainingjob_operator.core.running.standing import place_all
-from trainingjob_operator.core.running.times import parse_time, seconds_between
 from trainingjob_operator.core.running.verdict import find_broken_standby, find_verdict
 from trainingjob_operator.core.running.waiting import begin_waiting, hold_for_repair
+from trainingjob_operator.core.times import parse_time, seconds_between
 from trainingjob_operator.core.units import plural, span
 
 SETTLE_SECONDS = 3.0

@@ -21,7 +21,7 @@ from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.running.health import Broke, Health
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.times import format_time, parse_time, seconds_between
+from trainingjob_operator.core.times import format_time, parse_time, seconds_between
 from trainingjob_operator.core.units import plural, span
 
 type Drills = tuple[DrillStatus, ...]

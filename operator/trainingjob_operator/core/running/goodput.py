@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Goodput, TrainingJobStatus
-from trainingjob_operator.core.running.times import seconds_between
+from trainingjob_operator.core.times import seconds_between
 
 
 class Bucket(StrEnum):

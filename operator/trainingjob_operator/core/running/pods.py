@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from trainingjob_operator.core.manifests import Manifest, condition, dig, items, number, owner_uid, text
 from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
 from trainingjob_operator.core.running.nodes import find_notice, is_ready
-from trainingjob_operator.core.running.times import parse_time
+from trainingjob_operator.core.times import parse_time
 
 JOB_INDEX_LABEL = "jobset.sigs.k8s.io/job-index"
 HOST_LABEL = "batch.kubernetes.io/job-completion-index"

@@ -8,7 +8,7 @@ from trainingjob_api.status import CheckpointStatus, ProgressStatus
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.seats import find_restored, find_tier
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 
 
 def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None: no world has restored yet

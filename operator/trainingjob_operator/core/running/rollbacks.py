@@ -19,7 +19,7 @@ from trainingjob_operator.core.running.health import End
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.progress import find_committed
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 from trainingjob_operator.core.units import plural
 
 type Rollbacks = tuple[RollbackStatus, ...]

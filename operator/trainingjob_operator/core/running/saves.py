@@ -14,7 +14,7 @@ from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.attempts import newest_step
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.progress import find_committed
-from trainingjob_operator.core.running.times import describe_time, earlier, format_time, parse_time, seconds_between
+from trainingjob_operator.core.times import describe_time, earlier, format_time, parse_time, seconds_between
 from trainingjob_operator.core.units import plural, span
 
 

@@ -28,9 +28,9 @@ from trainingjob_operator.core.running.saves import follow_failing
 from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.running.situation import Situation, Stage, describe_situation
 from trainingjob_operator.core.running.stragglers import follow_straggler
-from trainingjob_operator.core.running.times import format_time
 from trainingjob_operator.core.running.waiting import begin_waiting, go_on_waiting
 from trainingjob_operator.core.running.writing import fit
+from trainingjob_operator.core.times import format_time
 from trainingjob_operator.core.units import plural
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from trainingjob_api.status import Straggler
 from trainingjob_operator.core.running.seats import Seat
-from trainingjob_operator.core.running.times import format_time
+from trainingjob_operator.core.times import format_time
 from trainingjob_operator.core.units import percent
 
 MARGIN, KEPT_MARGIN = 0.25, 0.15

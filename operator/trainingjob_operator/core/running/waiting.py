@@ -14,7 +14,7 @@ from trainingjob_operator.core.running.decisions import Wait
 from trainingjob_operator.core.running.health import End
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.times import describe_time, earlier, format_time, parse_time
+from trainingjob_operator.core.times import describe_time, earlier, format_time, parse_time
 from trainingjob_operator.core.units import plural
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from trainingjob_api.status import Attempt, Goodput, TrainingJobStatus
 from trainingjob_operator.core.remember import write_status
-from trainingjob_operator.core.running.times import seconds_between
+from trainingjob_operator.core.times import seconds_between
 
 WRITE_SECONDS = 10.0
 MAX_BYTES = 60_000
