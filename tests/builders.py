@@ -7,10 +7,16 @@ from trainingjob_api.job import API_VERSION, KIND, TrainingJobSpec
 from trainingjob_api.protocol import Failure, FailureReason, HostReport
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.names import SLICE_OFFSET_LABEL, UID_LABEL, base_jobset, slice_jobset
+from trainingjob_operator.core.names import (
+    HOST_LABEL,
+    JOB_INDEX_LABEL,
+    SLICE_OFFSET_LABEL,
+    UID_LABEL,
+    base_jobset,
+    slice_jobset,
+)
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape
 from trainingjob_operator.core.remember import write_status
-from trainingjob_operator.core.running.pods import HOST_LABEL, JOB_INDEX_LABEL
 
 type Manifest = dict[str, Any]
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from tests.builders import NOW
 from trainingjob_operator.core.manifests import dig
-from trainingjob_operator.core.names import SLICE_OFFSET_LABEL, UID_LABEL
-from trainingjob_operator.core.running.pods import HOST_LABEL, JOB_INDEX_LABEL
+from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
 from trainingjob_operator.core.times import format_time, parse_time
 from trainingjob_operator.shell.ports import Children, ConflictError, Manifest, MissingKindError
 

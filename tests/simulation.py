@@ -18,9 +18,8 @@ from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.protocol import Answer, Failure, FailureReason, Phase, ProcessState, Progress
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
-from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
+from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.pods import HOST_LABEL, JOB_INDEX_LABEL
 from trainingjob_operator.core.running.seats import fingerprint
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.render.settings import RenderSettings

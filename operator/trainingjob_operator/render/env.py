@@ -2,8 +2,7 @@
 
 from trainingjob_api.running import EnvVar, Runtime
 from trainingjob_operator.core.manifests import Manifest
-from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
-from trainingjob_operator.core.running.pods import HOST_LABEL, JOB_INDEX_LABEL
+from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.render.configmap import CA_KEY, RUN_CONFIG_KEY
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.render.volumes import (

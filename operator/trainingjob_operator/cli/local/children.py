@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
-from trainingjob_operator.core.running.pods import HOST_LABEL, JOB_INDEX_LABEL
+from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell.ports import Manifest
 

@@ -15,12 +15,18 @@ from trainingjob_api.protocol import Failure
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
 from trainingjob_operator.core.manifests import Children, Manifest, condition, dig, items, number, owner_uid, text
-from trainingjob_operator.core.names import AVOIDS_ANNOTATION, SLICE_OFFSET_LABEL, base_jobset, slice_jobset
+from trainingjob_operator.core.names import (
+    AVOIDS_ANNOTATION,
+    JOB_INDEX_LABEL,
+    SLICE_OFFSET_LABEL,
+    base_jobset,
+    slice_jobset,
+)
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running import lineage, seats
 from trainingjob_operator.core.running.hearing import Hearing, News
 from trainingjob_operator.core.running.lineage import Lineage
-from trainingjob_operator.core.running.pods import JOB_INDEX_LABEL, Pod, Trouble, read_pod
+from trainingjob_operator.core.running.pods import Pod, Trouble, read_pod
 from trainingjob_operator.core.running.seats import Seat
 
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from trainingjob_operator.core.manifests import Manifest, condition, dig, items, number, owner_uid, text
-from trainingjob_operator.core.names import SLICE_OFFSET_LABEL
+from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.running.nodes import find_notice, is_ready
 from trainingjob_operator.core.times import parse_time
 
-JOB_INDEX_LABEL = "jobset.sigs.k8s.io/job-index"
-HOST_LABEL = "batch.kubernetes.io/job-completion-index"
 OVERDUE = timedelta(seconds=2)
 """How long past its deletion time a pod may be before it counts as stuck: room for clocks that differ."""
 _PASSING = frozenset({"ContainerCreating", "PodInitializing", ""})
