@@ -7,18 +7,12 @@ from trainingjob_api.status import Attempt, Goodput
 from trainingjob_api.world import World
 from trainingjob_operator.core.running.health import End
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.seats import Seat, find_restored, find_tier
+from trainingjob_operator.core.running.seats import Seat, find_newest_step, find_restored, find_tier
 from trainingjob_operator.core.times import format_time, parse_time, seconds_between
 
 type Attempts = tuple[Attempt, ...]
 
 MAX_ATTEMPTS = 20
-
-
-def newest_step(seats: Sequence[Seat]) -> int | None:  # None: the world has not restored yet
-    """Return the newest step that the world is known to have reached."""
-    steps = [seat.report.progress.step for seat in seats if seat.report and seat.report.progress]
-    return max(steps, default=find_restored(seats))
 
 
 def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: datetime) -> Attempts:
@@ -27,7 +21,7 @@ def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: 
         return attempts
     current = attempts[-1]
     previous = attempts[-2] if len(attempts) > 1 else None
-    restored, step = find_restored(seats), newest_step(seats)
+    restored, step = find_restored(seats), find_newest_step(seats)
     changes: dict[str, object] = {}
     if current.first_step is None and restored is not None:
         changes |= {"first_step": restored, "tier": find_tier(seats)}

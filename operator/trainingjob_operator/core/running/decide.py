@@ -14,7 +14,6 @@ from trainingjob_api.status import Cause, FailingSaves
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.snapshots import serves
 from trainingjob_operator.core.running import goodput
-from trainingjob_operator.core.running.attempts import newest_step
 from trainingjob_operator.core.running.bad_nodes import Faults, count_faults, leave_out
 from trainingjob_operator.core.running.decisions import (
     Claim,
@@ -49,7 +48,7 @@ from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.restarts import count_restarts, hold_back
 from trainingjob_operator.core.running.rollbacks import follow_rollbacks, pardon
 from trainingjob_operator.core.running.saves import describe_end, follow_failing, is_too_long, waits_to_save
-from trainingjob_operator.core.running.seats import fingerprint
+from trainingjob_operator.core.running.seats import find_newest_step, fingerprint
 from trainingjob_operator.core.running.shadows import find_waiting
 from trainingjob_operator.core.running.standing import place_all
 from trainingjob_operator.core.running.verdict import find_broken_standby, find_verdict
@@ -176,7 +175,7 @@ def _come_back(plan: Plan, seen: Observed) -> Claim | None:  # None: what is to 
     current = _current(seen)
     ready = [one for one in seen.slices if one.is_ready(_window(plan))]
     again = [one for one in ready if one.number in current]
-    is_saved = (newest_step(seen.seats) or 0) <= find_committed(seen)
+    is_saved = (find_newest_step(seen.seats) or 0) <= find_committed(seen)
     if plan.snapshots is None or is_saved or len(again) < len(current) or len(current) not in plan.allowed:
         return None
     staying = {one.number for one in _leave_out(plan, seen, ready, seen.status.nodes)}

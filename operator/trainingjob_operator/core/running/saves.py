@@ -11,9 +11,9 @@ from trainingjob_api.base import seconds
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import FailingSaves
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.attempts import newest_step
 from trainingjob_operator.core.running.observe import Observed
 from trainingjob_operator.core.running.progress import find_committed
+from trainingjob_operator.core.running.seats import find_newest_step
 from trainingjob_operator.core.times import describe_time, earlier, format_time, parse_time, seconds_between
 from trainingjob_operator.core.units import plural, span
 
@@ -59,7 +59,7 @@ def waits_to_save(seen: Observed) -> bool:
 
 def _describe_risk(seen: Observed) -> str:
     saved = find_committed(seen)
-    return f"{plural(max((newest_step(seen.seats) or 0) - saved, 0), 'step')} since step {saved:,}"
+    return f"{plural(max((find_newest_step(seen.seats) or 0) - saved, 0), 'step')} since step {saved:,}"
 
 
 def _limit(plan: Plan) -> timedelta:

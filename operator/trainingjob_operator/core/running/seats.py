@@ -109,6 +109,12 @@ def find_tier(seats: Iterable[Seat]) -> Tier | None:  # None: no member has rest
     return report.tier if report and report.restored else None
 
 
+def find_newest_step(seats: Sequence[Seat]) -> int | None:  # None: no member has restored yet
+    """Return the newest step that the world is known to have reached."""
+    steps = [seat.report.progress.step for seat in seats if seat.report and seat.report.progress]
+    return max(steps, default=find_restored(seats))
+
+
 def _find_restored(seats: Iterable[Seat]) -> HostReport | None:
     return next((seat.report for seat in seats if seat.report and seat.report.restored is not None), None)
 
