@@ -16,9 +16,9 @@ from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
 from trainingjob_operator.core.planner.survival import slices_to_spare
 from trainingjob_operator.core.planner.workload import describe_workload
-from trainingjob_operator.core.running.display import describe_parameters, describe_sizes
 from trainingjob_operator.core.units import percent, plural, precise, short, size
 
 SPEED = ("step", "tokens/s", "MFU")

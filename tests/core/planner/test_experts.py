@@ -12,7 +12,7 @@ from trainingjob_api.sharding import count_ways
 from trainingjob_operator.core.planner.memory import measure_device
 from trainingjob_operator.core.planner.parameters import count_active_parameters, count_parameters, list_leaves
 from trainingjob_operator.core.planner.planning import plan_job
-from trainingjob_operator.core.running.display import describe_parameters, describe_plan
+from trainingjob_operator.core.planner.summary import describe_parameters, describe_plan
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 

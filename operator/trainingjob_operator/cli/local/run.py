@@ -27,8 +27,8 @@ from trainingjob_operator.cli.report import describe_attempts, describe_goodput,
 from trainingjob_operator.cli.validate import require_valid, warning_lines
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.summary import describe_parameters
 from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.display import describe_parameters
 from trainingjob_operator.core.running.situation import Stage
 from trainingjob_operator.core.units import plural
 from trainingjob_operator.render.volumes import CACHE_FOLDER

@@ -9,12 +9,13 @@ from datetime import datetime
 from trainingjob_api.status import Cause, Goodput, TrainingJobStatus, WorldStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.summary import describe_plan, describe_sizes
 from trainingjob_operator.core.running import attempts as lives
 from trainingjob_operator.core.running import goodput
 from trainingjob_operator.core.running.bad_nodes import count_faults
 from trainingjob_operator.core.running.conditions import KNOWN, Conditions, Wanted, describe_conditions, set_conditions
 from trainingjob_operator.core.running.decisions import Claim, Decision, Wait, end_of
-from trainingjob_operator.core.running.display import describe_plan, describe_sizes, display
+from trainingjob_operator.core.running.display import display
 from trainingjob_operator.core.running.drills import follow_drills
 from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.running.health import End
