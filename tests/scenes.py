@@ -19,14 +19,14 @@ from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.core.manifests import Children
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.announce import Happening, list_happenings
-from trainingjob_operator.core.running.chores import Chore, list_chores
-from trainingjob_operator.core.running.decide import decide
-from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Examine, Fail, Leave, Wait
-from trainingjob_operator.core.running.hearing import Hearing, News
-from trainingjob_operator.core.running.observe import Observed, observe
-from trainingjob_operator.core.running.pods import Trouble
-from trainingjob_operator.core.running.status import next_status
+from trainingjob_operator.core.running.deciding.chores import Chore, list_chores
+from trainingjob_operator.core.running.deciding.decide import decide
+from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Examine, Fail, Leave, Wait
+from trainingjob_operator.core.running.observing.hearing import Hearing, News
+from trainingjob_operator.core.running.observing.observe import Observed, observe
+from trainingjob_operator.core.running.observing.pods import Trouble
+from trainingjob_operator.core.running.telling.announce import Happening, list_happenings
+from trainingjob_operator.core.running.telling.status import next_status
 from trainingjob_operator.core.times import format_time
 
 TAINT = "cloud.google.com/impending-node-termination"

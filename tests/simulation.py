@@ -20,7 +20,7 @@ from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.seats import fingerprint
+from trainingjob_operator.core.running.observing.seats import fingerprint
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.hub import Hub

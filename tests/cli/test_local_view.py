@@ -15,8 +15,8 @@ from trainingjob_operator.cli.local.narrate import Snapshot, take_snapshot, tell
 from trainingjob_operator.cli.local.oplog import operator_log
 from trainingjob_operator.cli.local.view import LiveView, PlainView, choose_view
 from trainingjob_operator.cli.local.workspace import Workspace
-from trainingjob_operator.core.running.announce import Happening
-from trainingjob_operator.core.running.hearing import Hearing, News
+from trainingjob_operator.core.running.observing.hearing import Hearing, News
+from trainingjob_operator.core.running.telling.announce import Happening
 from trainingjob_operator.shell.logs import Log
 
 START = "2026-11-21T12:00:00Z"

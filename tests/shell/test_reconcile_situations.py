@@ -6,7 +6,7 @@ from tests.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status import Restarts
-from trainingjob_operator.core.running.nodes import TAINTS
+from trainingjob_operator.core.running.observing.nodes import TAINTS
 
 SLICE = ("node-1-0", "node-1-1")
 

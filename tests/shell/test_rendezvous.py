@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from tests.builders import NAME, NAMESPACE, UID, make_report
 from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport
-from trainingjob_operator.core.running.announce import Bulletin
+from trainingjob_operator.core.running.telling.announce import Bulletin
 from trainingjob_operator.shell import rendezvous
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnknownCallerError

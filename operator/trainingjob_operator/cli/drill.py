@@ -16,7 +16,7 @@ from trainingjob_operator.cli.remote import Target, open_remote
 from trainingjob_operator.cli.report import describe_drills
 from trainingjob_operator.core.manifests import Manifest, dig, text
 from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.drills import describe_drill
+from trainingjob_operator.core.running.deciding.drills import describe_drill
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.core.units import plural
 

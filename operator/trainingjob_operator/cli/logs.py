@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.remote import NoLogError, Remote, Target, open_remote
 from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.pods import Pod
+from trainingjob_operator.core.running.observing.pods import Pod
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 
 SECONDS_BETWEEN_LOOKS = 2.0

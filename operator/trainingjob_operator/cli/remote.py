@@ -11,7 +11,7 @@ from pathlib import Path
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.core.manifests import Manifest, text
 from trainingjob_operator.core.names import UID_LABEL
-from trainingjob_operator.core.running.pods import Pod, read_pod
+from trainingjob_operator.core.running.observing.pods import Pod, read_pod
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell.api import Api, NotFoundError, connect_as_user
 from trainingjob_operator.shell.kinds import POD, TRAINING_JOB

@@ -9,10 +9,10 @@ from datetime import datetime
 from trainingjob_api.status import Attempt, Condition, DrillStatus, Goodput, ProgressStatus, TrainingJobStatus
 from trainingjob_api.world import Tier
 from trainingjob_operator.cli.tables import align
-from trainingjob_operator.core.running.drills import STATES
+from trainingjob_operator.core.running.deciding.drills import STATES
+from trainingjob_operator.core.running.deciding.rollbacks import describe_rollback
+from trainingjob_operator.core.running.judging.stragglers import describe as describe_straggler
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.rollbacks import describe_rollback
-from trainingjob_operator.core.running.stragglers import describe as describe_straggler
 from trainingjob_operator.core.times import parse_time, seconds_between
 from trainingjob_operator.core.units import percent, plural, short, span
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from math import inf
 
 from trainingjob_api.protocol import Answer, Directive, HostReport, Phase
-from trainingjob_operator.core.running.announce import Bulletin
-from trainingjob_operator.core.running.hearing import Hearing, News
+from trainingjob_operator.core.running.observing.hearing import Hearing, News
+from trainingjob_operator.core.running.telling.announce import Bulletin
 from trainingjob_operator.shell.ports import Caller
 
 AWAY_SECONDS = 4.0

@@ -24,8 +24,7 @@ from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import run_config
 from trainingjob_operator.core.remember import read_status, write_status
-from trainingjob_operator.core.running.announce import Bulletin, Happening, list_happenings, make_bulletin
-from trainingjob_operator.core.running.chores import (
+from trainingjob_operator.core.running.deciding.chores import (
     Chore,
     CreateBase,
     CreateSlice,
@@ -34,16 +33,17 @@ from trainingjob_operator.core.running.chores import (
     DeletePod,
     list_chores,
 )
-from trainingjob_operator.core.running.decide import decide
-from trainingjob_operator.core.running.decisions import Claim, Decision, Expire, Wait
-from trainingjob_operator.core.running.drills import find_pause, list_strikes
-from trainingjob_operator.core.running.hang import seconds_left
-from trainingjob_operator.core.running.observe import Observed, observe
-from trainingjob_operator.core.running.pods import Trouble, read_pod
+from trainingjob_operator.core.running.deciding.decide import decide
+from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, Expire, Wait
+from trainingjob_operator.core.running.deciding.drills import find_pause, list_strikes
+from trainingjob_operator.core.running.judging.hang import seconds_left
+from trainingjob_operator.core.running.observing.observe import Observed, observe
+from trainingjob_operator.core.running.observing.pods import Trouble, read_pod
+from trainingjob_operator.core.running.observing.seats import rebuild_world
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.seats import rebuild_world
-from trainingjob_operator.core.running.status import blocked_status, invalid_status, next_status
-from trainingjob_operator.core.running.writing import is_worth_writing
+from trainingjob_operator.core.running.telling.announce import Bulletin, Happening, list_happenings, make_bulletin
+from trainingjob_operator.core.running.telling.status import blocked_status, invalid_status, next_status
+from trainingjob_operator.core.running.telling.writing import is_worth_writing
 from trainingjob_operator.core.times import seconds_between
 from trainingjob_operator.core.validation.validate import Checked, check_job
 from trainingjob_operator.render.check import check_jobset

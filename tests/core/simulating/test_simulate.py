@@ -12,8 +12,8 @@ from tests.builders import make_plan
 from trainingjob_api.running import Snapshots
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.roofline import predict_sizes
-from trainingjob_operator.core.running.decisions import Claim, Succeed
-from trainingjob_operator.core.running.writing import MAX_BYTES
+from trainingjob_operator.core.running.deciding.decisions import Claim, Succeed
+from trainingjob_operator.core.running.telling.writing import MAX_BYTES
 from trainingjob_operator.core.simulating.faults import Fault, Spares
 from trainingjob_operator.core.simulating.pace import Pace, scale_steps
 from trainingjob_operator.core.simulating.simulate import live, simulate

@@ -11,7 +11,7 @@ from trainingjob_operator.cli.local.children import NODE, local_node
 from trainingjob_operator.cli.local.controllers import Controllers
 from trainingjob_operator.cli.local.objects import Objects
 from trainingjob_operator.core.manifests import Children
-from trainingjob_operator.core.running.announce import Happening
+from trainingjob_operator.core.running.telling.announce import Happening
 from trainingjob_operator.shell.ports import ConflictError, Manifest
 
 

@@ -9,7 +9,7 @@ from trainingjob_operator.cli.local.controllers import Controllers
 from trainingjob_operator.cli.local.objects import Objects
 from trainingjob_operator.cli.local.paths import Mounts
 from trainingjob_operator.cli.local.workspace import Workspace
-from trainingjob_operator.core.running.announce import Happening
+from trainingjob_operator.core.running.telling.announce import Happening
 from trainingjob_operator.shell.ports import Caller, Manifest, UnknownCallerError
 
 AWAY_SECONDS = 10.0

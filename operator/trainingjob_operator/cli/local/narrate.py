@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status import Attempt, TrainingJobStatus
 from trainingjob_operator.cli.report import describe_recovery
-from trainingjob_operator.core.running.announce import Happening
-from trainingjob_operator.core.running.hearing import Hearing
+from trainingjob_operator.core.running.observing.hearing import Hearing
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.telling.announce import Happening
 from trainingjob_operator.core.units import plural
 
 _TOLD_OTHERWISE = frozenset({Reason.FORMED, Reason.COMPLETED, Reason.SUSPENDING, Reason.SUSPENDED})

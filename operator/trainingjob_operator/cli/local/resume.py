@@ -13,7 +13,7 @@ from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.core.manifests import Manifest, dig
 from trainingjob_operator.core.remember import read_status, write_status
 from trainingjob_operator.core.running.goodput import Bucket
-from trainingjob_operator.core.running.situation import Stage
+from trainingjob_operator.core.running.telling.situation import Stage
 from trainingjob_operator.core.times import format_time
 
 NAMESPACE = "local"

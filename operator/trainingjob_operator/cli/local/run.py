@@ -29,7 +29,7 @@ from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.summary import describe_parameters
 from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.situation import Stage
+from trainingjob_operator.core.running.telling.situation import Stage
 from trainingjob_operator.core.units import plural
 from trainingjob_operator.render.volumes import CACHE_FOLDER
 

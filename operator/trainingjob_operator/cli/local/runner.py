@@ -22,8 +22,8 @@ from trainingjob_operator.cli.local.view import View
 from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.announce import Happening
-from trainingjob_operator.core.running.situation import Stage
+from trainingjob_operator.core.running.telling.announce import Happening
+from trainingjob_operator.core.running.telling.situation import Stage
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.rendezvous import route_reports
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from trainingjob_api.protocol import HostReport, Phase, Progress
 from trainingjob_operator.core.names import base_jobset, slice_jobset
-from trainingjob_operator.core.running.hearing import News
-from trainingjob_operator.core.running.observe import Host, JobSet, Slice
-from trainingjob_operator.core.running.pods import Pod
+from trainingjob_operator.core.running.observing.hearing import News
+from trainingjob_operator.core.running.observing.observe import Host, JobSet, Slice
+from trainingjob_operator.core.running.observing.pods import Pod
 from trainingjob_operator.core.simulating.training import Moment, Training
 
 JOB, UID, NAMESPACE = "simulated", "simulated", "default"

@@ -14,12 +14,12 @@ from trainingjob_api.world import JobIdentity, World
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.snapshots import steps_between_saves
 from trainingjob_operator.core.planner.survival import slices_to_spare
-from trainingjob_operator.core.running.decide import decide
-from trainingjob_operator.core.running.decisions import Claim, Decision, EndWorld, Fail, Leave, Succeed, Wait
-from trainingjob_operator.core.running.hearing import Hearing
-from trainingjob_operator.core.running.observe import JobSet, Observed, lay_together
+from trainingjob_operator.core.running.deciding.decide import decide
+from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Fail, Leave, Succeed, Wait
+from trainingjob_operator.core.running.observing.hearing import Hearing
+from trainingjob_operator.core.running.observing.observe import JobSet, Observed, lay_together
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.status import next_status
+from trainingjob_operator.core.running.telling.status import next_status
 from trainingjob_operator.core.simulating.cluster import HEARTBEAT, JOB, NAMESPACE, UID, Place, make_jobsets, make_slice
 from trainingjob_operator.core.simulating.faults import Fault, Spares, in_order
 from trainingjob_operator.core.simulating.pace import Pace

@@ -1,0 +1,118 @@
+"""Chores: what is to be created, repaired and cleared away among a job's children, whatever is decided about its world.
+
+Kubernetes' own way back from a lost node takes minutes: a pod on a dead node hangs in Terminating for as long as the
+node is away, its replacement is tied to it, and the Job waits longer for each pod that it lost. The generations of
+worlds and the lineage make it safe to be quicker: a twin on a node that comes back can join nothing and spoil nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Expire, Fail, Succeed
+from trainingjob_operator.core.running.judging.bad_nodes import find_avoided
+from trainingjob_operator.core.running.observing.observe import ChildJob, JobSet, Observed
+from trainingjob_operator.core.running.observing.pods import Pod
+
+
+@dataclass(frozen=True)
+class CreateBase:
+    """Create the JobSet of the fewest slices."""
+
+
+@dataclass(frozen=True)
+class CreateSlice:
+    """Create the JobSet of one elastic slice, on other nodes than those."""
+
+    number: int
+    avoids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeleteJobSet:
+    """Delete a JobSet and its pods."""
+
+    jobset: JobSet
+
+
+@dataclass(frozen=True)
+class DeleteJob:
+    """Delete a slice's child Job, so that JobSet makes it anew without its back-off."""
+
+    job: ChildJob
+
+
+@dataclass(frozen=True)
+class DeletePod:
+    """Delete a pod. `force`: its node cannot confirm, so do not wait for it."""
+
+    pod: Pod
+    force: bool
+
+
+type Chore = CreateBase | CreateSlice | DeleteJobSet | DeleteJob | DeletePod
+
+
+def list_chores(plan: Plan, seen: Observed, decision: Decision) -> tuple[Chore, ...]:
+    """Return what is to be done about the children, in order."""
+    if isinstance(decision, Expire):
+        return ()  # all of them go with the job
+    if seen.is_over or isinstance(decision, (Succeed, Fail)):
+        return tuple(DeleteJobSet(jobset) for jobset in _own(seen) if not _was_started(seen, jobset))
+    if plan.spec.suspend:
+        is_saved = seen.world is None or isinstance(decision, EndWorld)
+        return tuple(DeleteJobSet(jobset) for jobset in _own(seen)) if is_saved else ()
+    world = decision.world if isinstance(decision, Claim) else seen.world
+    return (*_children(plan, seen, world.slices if world else ()), *_repairs(seen))
+
+
+def _children(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[Chore, ...]:
+    """Return what makes the JobSets those that the job wants now."""
+    base = seen.base
+    if base is None:
+        return (CreateBase(),)
+    elastic = range(base.slices.stop, plan.spec.slices.most)
+    others = [jobset for jobset in _own(seen) if jobset.name != base.name]
+    if base.suspended:  # evicted, or not admitted: what runs above the minimum goes too
+        return tuple(DeleteJobSet(jobset) for jobset in others)
+    avoided = find_avoided(plan, seen, seen.status.nodes)
+    idle = [jobset for jobset in others if jobset.slices.start not in training]  # others leave their world first
+    unwanted = [one for one in idle if one.slices.start not in elastic or _is_misplaced(seen, one, avoided)]
+    away = tuple(DeleteJobSet(jobset) for jobset in _own(seen) if jobset.failed or jobset in unwanted)
+    if not all(one.is_placed for one in seen.slices[: len(base.slices)]):
+        return away
+    missing = [number for number in elastic if seen.find_jobset(seen.slices[number].jobset) is None]
+    return (*away, *(CreateSlice(number, tuple(sorted(avoided))) for number in missing))
+
+
+def _is_misplaced(seen: Observed, jobset: JobSet, avoided: frozenset[str]) -> bool:
+    """Return whether a slice lies on a node that is to be avoided, or waits for another than one that no longer is."""
+    one = seen.slices[jobset.slices.start]
+    return bool(one.nodes & avoided) or not (one.is_placed or jobset.avoids <= avoided)
+
+
+def _repairs(seen: Observed) -> tuple[Chore, ...]:
+    dead = [pod for pod in seen.pods if pod.is_stuck or (pod.phase == "Failed" and not pod.deleting)]
+    lost = [job for job in seen.jobs if not job.deleting and _is_lost(seen, job)]
+    return (
+        *(DeletePod(pod, force=pod.is_stuck) for pod in dead),
+        *(DeleteJob(job) for job in lost),
+    )
+
+
+def _is_lost(seen: Observed, job: ChildJob) -> bool:
+    """Return whether a slice has lost all its hosts, so that nothing is left which a new Job would take away."""
+    pods = [pod for pod in seen.pods if pod.job_uid == job.uid]
+    if any(pod.phase in ("Running", "Succeeded") and not pod.is_stuck for pod in pods):
+        return False
+    return any(pod.is_dead for pod in pods) or (not pods and job.num_failed > 0)
+
+
+def _own(seen: Observed) -> tuple[JobSet, ...]:
+    """Return the JobSets that may be touched: this job's, and not on their way out already."""
+    return tuple(jobset for jobset in seen.jobsets if jobset.is_own and not jobset.deleting)
+
+
+def _was_started(seen: Observed, jobset: JobSet) -> bool:
+    """Return whether any of its pods has ever run: their logs are kept until the job goes."""
+    return any(pod.slice in jobset.slices and pod.phase not in ("Pending", "") for pod in seen.pods)

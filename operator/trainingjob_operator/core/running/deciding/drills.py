@@ -1,0 +1,286 @@
+"""Drills: faults that the job's owner asks for by an annotation, made at most once, and what they cost.
+
+A drill is written into the status before anybody acts on it, as a world is. So whoever looks later, also an operator
+that has just started, finds it there and does not make it again: what was stopped between the writing and the deed is
+never done. A drill strikes a world that trains well, and no other; the end of that world is held against nobody.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from trainingjob_api.drill import Drill, DrillRequest
+from trainingjob_api.drill_kinds import DrillKind
+from trainingjob_api.protocol import Progress
+from trainingjob_api.status import Attempt, DrillStatus, TrainingJobStatus
+from trainingjob_api.world import World
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.deciding.chores import DeletePod
+from trainingjob_operator.core.running.deciding.decisions import Decision, Wait
+from trainingjob_operator.core.running.goodput import Bucket
+from trainingjob_operator.core.running.judging.health import Broke, Health
+from trainingjob_operator.core.running.observing.observe import Observed
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.times import format_time, parse_time, seconds_between
+from trainingjob_operator.core.units import plural, span
+
+type Drills = tuple[DrillStatus, ...]
+
+MOST = 10
+PATIENCE_SECONDS = 120.0
+"""How long a request waits for a world that trains well. An older one is not meant any more: nobody looks on."""
+OVER_SECONDS = 1800.0
+"""When nothing has come of a drill for so long, nothing will."""
+GRACE_SECONDS = 3.0
+"""How long after its end what passes may still have an effect."""
+STEPS_UNTIL_TOLD = 4
+"""After so many steps the measures of a step that was poisoned are told."""
+OF_SLICES = frozenset({DrillKind.KILL_SLICE, DrillKind.PREEMPT})
+BY_OPERATOR = frozenset({*OF_SLICES, DrillKind.KILL_HOST, DrillKind.OPERATOR_DOWN})
+"""What the operator does itself, as soon as it is written. The hosts' agents do the rest."""
+OBEDIENCE_SECONDS = 240.0
+"""How long an order waits for its host, which may be evaluating or saving."""
+DEED_SECONDS = 120.0
+"""How long pods may take to go. A world that trains on for longer was never struck: the operator ended before."""
+PASSING = frozenset({DrillKind.NAN, DrillKind.SLOW, DrillKind.PARTITION, DrillKind.OPERATOR_DOWN})
+OPEN = frozenset({"ordered", "injected"})
+STATES: Mapping[str, str] = {
+    "ordered": "the host is asked for it",
+    "injected": "made",
+    "recovered": "the job trains again",
+    "withstood": "the world goes on",
+    "refused": "refused",
+    "over": "over",
+}
+"""What people are told of each state."""
+PHASES = (
+    Bucket.DETECTING,
+    Bucket.RECOVERING,
+    Bucket.PREPARING,
+    Bucket.RESTORING,
+    Bucket.COMPILING,
+)
+"""Where the time of a recovery goes, in its order."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A drill, and the pods whose agents are to make it."""
+
+    drill: Drill
+    pods: frozenset[str]
+
+
+def follow_drills(plan: Plan, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime) -> Drills:
+    """Return the drills after a decision: how the known ones go on, and a new one if it is its moment."""
+    known = tuple(_follow(one, seen, decision, attempts, now) for one in seen.status.drills)
+    asked = seen.drill
+    if asked is None or any(one.id == asked.id for one in known):
+        return known
+    fresh = _begin(plan, seen, decision, known, asked, now)
+    return (*known, fresh)[-MOST:] if fresh else known
+
+
+def excuse(status: TrainingJobStatus, health: Health | None) -> Health | None:
+    """Return the health of a world; an end that was asked for counts against neither the program nor a node."""
+    world = status.world
+    if not isinstance(health, Broke) or world is None:
+        return health
+    if not any(one.state in OPEN and one.generation == world.generation for one in status.drills):
+        return health
+    return Broke(replace(health.end, counted=False, fatal=False, alone=False))
+
+
+def make_order(status: TrainingJobStatus, world: World) -> Order | None:  # None: nothing is to be done
+    """Return what agents of a world are to do to their hosts, as the written status has it."""
+    for one in status.drills:
+        if one.state == "ordered" and one.generation == world.generation:
+            pods = {member.pod_uid for member in world.members if (member.slice, member.host) == (one.slice, one.host)}
+            return Order(Drill(id=one.id, kind=one.kind, seconds=one.seconds), frozenset(pods))
+    return None
+
+
+def list_strikes(seen: Observed, written: TrainingJobStatus) -> tuple[DeletePod, ...]:
+    """Return the pods that are to be deleted for a drill which has just been written."""
+    new = _find_new(seen, written)
+    if new is None or new.kind is DrillKind.OPERATOR_DOWN:
+        return ()
+    struck = [seat for seat in seen.seats if seat.member.slice == new.slice and new.host in (None, seat.member.host)]
+    force = new.kind is not DrillKind.PREEMPT
+    return tuple(DeletePod(seat.pod, force=force) for seat in struck if seat.pod)
+
+
+def find_pause(seen: Observed, written: TrainingJobStatus) -> float:
+    """Return for how many seconds the operator is to be away for this job from now on, for a drill just written."""
+    new = _find_new(seen, written)
+    return float(new.seconds) if new and new.kind is DrillKind.OPERATOR_DOWN else 0.0
+
+
+def describe_drill(one: DrillStatus) -> str:
+    """Return whom a drill strikes and what became of it, in words."""
+    host = "" if one.host is None else f" of host {one.host}"
+    where = "" if one.slice is None else f"{host} of slice {one.slice}"
+    told = f": {one.message}" if one.message else ""
+    return f"drill {one.kind}{where}: {STATES[one.state]}{told}"
+
+
+def _find_new(seen: Observed, written: TrainingJobStatus) -> DrillStatus | None:  # None: no drill of the operator's own
+    known = {one.id for one in seen.status.drills}
+    new = [one for one in written.drills if one.id not in known and one.state == "injected"]
+    return new[0] if new else None
+
+
+def _begin(
+    plan: Plan, seen: Observed, decision: Decision, known: Drills, asked: DrillRequest, now: datetime
+) -> DrillStatus | None:  # None: its moment may still come
+    """Return a new drill, to be made or refused."""
+    time = parse_time(asked.asked)
+    is_meant = time is not None and abs((now - time).total_seconds()) <= PATIENCE_SECONDS
+    # Whatever the annotation says, the status must be one that the API server takes.
+    written = format_time(time if time and is_meant else now)
+    new = DrillStatus(id=asked.id, kind=asked.kind, state="refused", asked=written, seconds=asked.seconds)
+    if plan.spec.elastic.drills != "allowed":
+        return new.model_copy(update={"message": "`spec.elastic.drills` is not `allowed`"})
+    if any(one.state in OPEN for one in known):
+        return new.model_copy(update={"message": "another drill is not over yet"})
+    if not is_meant:
+        minutes = plural(round(PATIENCE_SECONDS / 60), "minute")
+        words = f"the job did not train well within {minutes} of {asked.asked}, when it was asked for"
+        return new.model_copy(update={"message": words})
+    world = seen.world
+    if world is None or not _trains(seen, decision):
+        return None
+    struck = _find_harm(plan, seen, asked) or _find_place(asked, world, plan.shape.num_hosts)
+    if isinstance(struck, str):
+        return new.model_copy(update={"message": struck})
+    is_done = asked.kind in BY_OPERATOR
+    told = {"state": "injected", "injected": format_time(now)} if is_done else {"state": "ordered"}
+    return new.model_copy(update={**told, **struck, "generation": world.generation})
+
+
+def _find_harm(plan: Plan, seen: Observed, asked: DrillRequest) -> str:
+    """Return why a drill would fail the job; empty: it would not."""
+    protection = plan.spec.protection
+    if asked.kind is not DrillKind.NAN or protection.non_finite == "skip":
+        return ""
+    if protection.non_finite == "stop":
+        return "it would fail the job: `spec.protection.nonFinite` is `stop`"
+    has_one_left = len(seen.status.rollbacks) < protection.max_rollbacks
+    return "" if has_one_left else f"it would fail the job, which has gone back {protection.max_rollbacks} times"
+
+
+def _find_place(asked: DrillRequest, world: World, num_hosts: int) -> dict[str, int] | str:
+    """Return whom a drill strikes, or in words why there is nobody."""
+    if asked.kind is DrillKind.OPERATOR_DOWN:
+        return {}
+    number = world.slices[-1] if asked.slice is None else asked.slice
+    if number not in world.slices:
+        return f"slice {number} is not in the world: it has {', '.join(map(str, world.slices))}"
+    if asked.kind in OF_SLICES:
+        return {"slice": number}
+    host = num_hosts - 1 if asked.host is None else asked.host
+    return {"slice": number, "host": host} if host < num_hosts else f"a slice has {num_hosts} hosts, from 0 on"
+
+
+def _follow(
+    one: DrillStatus, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime
+) -> DrillStatus:
+    """Return a drill after a decision."""
+    is_its_world = seen.world is not None and seen.world.generation == one.generation
+    if one.state == "ordered":
+        return _obey(one, seen, now, is_its_world=is_its_world)
+    if one.state != "injected":
+        return one
+    places = [place for place, item in enumerate(attempts) if item.generation == one.generation and item.ended]
+    if places and (measured := _measure(one, attempts[places[0] :])):
+        return measured
+    lasted = seconds_between(one.injected, now)
+    is_back = _trains(seen, decision)
+    if lasted > OVER_SECONDS or not (places or is_its_world):
+        return _close(one, "over", one.message or "the job made no step after it")
+    if is_back and not is_its_world:  # and how long that took is not known
+        return _close(one, "over", "the job was suspended before it was back")
+    one = _note_name(one, seen, lasted)
+    if is_back and one.kind in PASSING and lasted >= _seconds_to_pass(one, seen):
+        return _close(one, "withstood", one.message or f"the same world trains {span(lasted)} later{_tell(one, seen)}")
+    if is_back and one.kind in BY_OPERATOR and lasted >= DEED_SECONDS:
+        return _close(one, "over", "the operator ended before it had made it, and it is not made later")
+    return one
+
+
+def _seconds_to_pass(one: DrillStatus, seen: Observed) -> float:
+    """Return how long a world must go on after a drill for it to have no effect any more."""
+    if one.kind is not DrillKind.NAN:
+        return one.seconds + GRACE_SECONDS
+    step = max((item.step_seconds or 0.0 for item in _progresses(seen)), default=0.0)
+    return STEPS_UNTIL_TOLD * step + GRACE_SECONDS
+
+
+def _tell(one: DrillStatus, seen: Observed) -> str:
+    """Return what a drill has left behind in a world that goes on, in words."""
+    skipped = max((item.skipped for item in _progresses(seen)), default=0)
+    return f"; no update was made for {plural(skipped, 'step')} so far" if one.kind is DrillKind.NAN else ""
+
+
+def _progresses(seen: Observed) -> list[Progress]:
+    return [seat.report.progress for seat in seen.seats if seat.report and seat.report.progress]
+
+
+def _obey(one: DrillStatus, seen: Observed, now: datetime, *, is_its_world: bool) -> DrillStatus:
+    """Return a drill that a host was asked for, after the hosts reported."""
+    told = next((seat.report for seat in seen.seats if seat.report and seat.report.drilled == one.id), None)
+    if told and told.unmade:
+        return _close(one, "refused", told.unmade)
+    if told:
+        return one.model_copy(update={"state": "injected", "injected": format_time(now)})
+    if not is_its_world:
+        return _close(one, "over", "its world ended before the host obeyed")
+    is_late = seconds_between(one.asked, now) > OBEDIENCE_SECONDS
+    return _close(one, "refused", "the host did not obey") if is_late else one
+
+
+def _trains(seen: Observed, decision: Decision) -> bool:
+    return isinstance(decision, Wait) and decision.reason == Reason.TRAINING and seen.has_stepped
+
+
+def _note_name(one: DrillStatus, seen: Observed, lasted: float) -> DrillStatus:
+    """Return a drill with the time in which the host that it slowed down was named."""
+    slow = seen.status.straggler
+    if (
+        one.message
+        or one.kind is not DrillKind.SLOW
+        or slow is None
+        or (slow.slice, slow.host) != (one.slice, one.host)
+    ):
+        return one
+    return one.model_copy(update={"message": f"the host was named as slow after {span(lasted)}"})
+
+
+def _measure(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | None:  # None: it is not back yet
+    """Return a drill with what it cost. `attempts` begins with the world that it struck; more may have died since."""
+    ended = attempts[0]
+    back = next((place for place, item in enumerate(attempts) if place and item.recovery_seconds is not None), None)
+    began = parse_time(ended.ended)
+    again = parse_time(attempts[back - 1].ended) if back else None
+    if back is None or began is None or again is None:
+        return None
+    after = attempts[back]
+    lives = attempts[1 : back + 1]
+    phases = {bucket.value: sum(item.seconds.get(bucket, 0.0) for item in lives) for bucket in PHASES}
+    phases[Bucket.DETECTING.value] += ended.seconds.get(Bucket.DETECTING, 0.0)
+    cause = ended.cause
+    return one.model_copy(
+        update={
+            "state": "recovered",
+            "message": cause.message if cause else "",
+            "cause": cause.reason if cause else "",
+            "recovery_seconds": round((again - began).total_seconds() + (after.recovery_seconds or 0.0), 1),
+            "phases": {name: round(seconds, 3) for name, seconds in phases.items() if seconds},
+            "lost_steps": max((ended.last_step or 0) - (after.first_step or 0), 0),
+            "tier": after.tier,
+        }
+    )
+
+
+def _close(one: DrillStatus, state: str, message: str) -> DrillStatus:
+    return one.model_copy(update={"state": state, "message": message})

@@ -1,0 +1,82 @@
+"""Forming a world: which slices, in which order of processes, under which number.
+
+Slices of the world before are kept where they can be, so that what they hold in memory and on disk stays of use; first
+of all those whose hosts already wait in a shadow world of that size.
+"""
+
+from collections.abc import Sequence
+
+from trainingjob_api.live import live_of
+from trainingjob_api.world import Member, Rollback, World, join_address
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.observing import lineage
+from trainingjob_operator.core.running.observing.observe import Observed, Slice
+from trainingjob_operator.core.running.observing.progress import find_committed
+from trainingjob_operator.core.running.observing.seats import fingerprint
+
+
+def choose_slices(
+    plan: Plan, healthy: Sequence[Slice], keep: Sequence[int] = (), waiting: Sequence[World] = ()
+) -> tuple[Slice, ...]:
+    """Return the slices of the largest world that healthy ones can form, ascending; none where they are too few.
+
+    `waiting` are the shadow worlds that could take over.
+    """
+    size = plan.find_largest(len(healthy))
+    numbers = {one.number for one in healthy}
+    shadow = next((one.slices for one in waiting if len(one.slices) == size and numbers.issuperset(one.slices)), ())
+    preferred = sorted(healthy, key=lambda one: (one.number not in shadow, one.number not in keep, one.number))
+    return tuple(sorted(preferred[: size or 0], key=lambda one: one.number))
+
+
+def form_world(
+    plan: Plan,
+    seen: Observed,
+    slices: Sequence[Slice],
+    rollbacks: Sequence[Rollback],
+    waiting: Sequence[World] = (),
+) -> World:
+    """Return the next world over slices whose hosts have all reported; where they wait in a shadow world, that one."""
+    hosts = [host for one in slices for host in one.hosts]
+    seated = [(host, host.pod, host.news.report) for host in hosts if host.pod and host.news]
+    generation = next_generation(seen)
+    members = tuple(
+        Member(
+            process=process,
+            slice=host.slice,
+            host=host.host,
+            pod=pod.name,
+            pod_uid=pod.uid,
+            address=pod.address,
+            node=pod.node,
+        )
+        for process, (host, pod, _) in enumerate(seated)
+    )
+    _, leader, report = seated[0]
+    shadow = next((one for one in waiting if fingerprint(one.members) == fingerprint(members)), None)
+    return World(
+        generation=generation,
+        job_uid=seen.uid,
+        coordinator=shadow.coordinator if shadow else join_address(leader.address, report.port),
+        members=members,
+        lineage=lineage.before(seen.lineage, generation),
+        rollbacks=tuple(rollbacks),
+        committed=find_committed(seen),
+        layout=plan.layout(len(slices)),
+        remat=plan.spec.memory.remat,
+        snapshots=plan.snapshots.every_steps if plan.snapshots else None,
+        live=live_of(plan.spec),
+        shadow=shadow.shadow if shadow else "",
+    )
+
+
+def next_generation(seen: Observed) -> int:
+    """Return a number above every generation that anything of this job has ever heard of."""
+    heard = [
+        seen.hearing.burned,
+        seen.status.world.generation if seen.status.world else 0,
+        *(attempt.generation for attempt in seen.status.attempts),
+        *(span.generation for span in seen.lineage),
+        *(news.report.generation for news in seen.hearing.news.values()),
+    ]
+    return max(heard) + 1

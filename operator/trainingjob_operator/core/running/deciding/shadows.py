@@ -1,0 +1,70 @@
+"""Shadow worlds: what hosts may wait for beside the world that trains, so that its next smaller size need not form.
+
+The slices of a world are cut, in their order, into groups of the next smaller size; what is left over has no shadow.
+When a slice is lost, a group that is whole and waits is the next world. On which hosts, with which programs and at
+which coordinator a group waits makes its name: so the name that hosts report proves that they all wait for the same,
+and nobody has to remember what was asked of whom.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+from trainingjob_api.live import live_of
+from trainingjob_api.protocol import HostReport
+from trainingjob_api.world import World, join_address
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.observing.observe import Observed
+from trainingjob_operator.core.running.observing.seats import Seat
+
+
+def plan_shadows(plan: Plan, seen: Observed) -> tuple[World, ...]:
+    """Return the shadow worlds that hosts of the committed world may wait in; none before it has made a step."""
+    if seen.world is None or not plan.spec.elastic.shadow_world or not seen.has_stepped:
+        return ()
+    slices = seen.world.slices
+    size = plan.find_largest(len(slices) - 1)
+    if size is None:
+        return ()
+    groups = [slices[first : first + size] for first in range(0, len(slices) - size + 1, size)]
+    return tuple(shadow for group in groups if (shadow := _plan_shadow(plan, seen.world, seen.seats, group)))
+
+
+def find_waiting(plan: Plan, seen: Observed) -> tuple[World, ...]:
+    """Return the shadow worlds that are ready to take over: all their hosts wait."""
+    return tuple(
+        shadow
+        for shadow in plan_shadows(plan, seen)
+        if all(
+            seat.report and seat.report.shadow == shadow.shadow
+            for seat in seen.seats
+            if shadow.find_member(seat.member.pod_uid)
+        )
+    )
+
+
+def _plan_shadow(
+    plan: Plan, world: World, seats: Sequence[Seat], group: Sequence[int]
+) -> World | None:  # None: a host of it is not heard of, or has no part in such worlds
+    """Return the shadow world of a group of slices."""
+    chosen = [seat for seat in seats if seat.member.slice in group]
+    reports = [seat.report for seat in chosen if seat.report and seat.report.shadow_port]
+    if len(reports) < len(chosen):
+        return None
+    members = tuple(seat.member.model_copy(update={"process": process}) for process, seat in enumerate(chosen))
+    shadow = World(
+        generation=world.generation,
+        job_uid=world.job_uid,
+        coordinator=join_address(members[0].address, reports[0].shadow_port),
+        members=members,
+        layout=plan.layout(len(group)),
+        remat=plan.spec.memory.remat,
+        snapshots=plan.snapshots.every_steps if plan.snapshots else None,
+        live=live_of(plan.spec),
+    )
+    return shadow.model_copy(update={"shadow": _name(shadow, reports)})
+
+
+def _name(shadow: World, reports: Sequence[HostReport]) -> str:
+    """Return the name of a shadow world: another one where anything is other, or a process of it has ended."""
+    ports = ",".join(f"{report.instance}:{report.shadow_port}" for report in reports)
+    return hashlib.sha256(f"{shadow.model_dump_json()} {ports}".encode()).hexdigest()[:16]

@@ -1,0 +1,82 @@
+"""The verdict on a failure: whether the job is given up for it, and in which words.
+
+Restarting is right for what passes by itself. What would come again at the same step is not worth a third try, and a
+program that keeps failing is stopped by `maxRestarts`, sooner by `maxRestartsWithoutCommit` where it saves nothing in
+between. Lost nodes, deleted pods and planned changes never count.
+"""
+
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.status import Attempt, Cause
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.deciding.decisions import Fail
+from trainingjob_operator.core.running.deciding.restarts import failures_in_a_row
+from trainingjob_operator.core.running.deciding.rollbacks import find_exhaustion, goes_back
+from trainingjob_operator.core.running.judging.health import End, describe_failure
+from trainingjob_operator.core.running.observing.observe import Observed
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.units import plural
+
+OF_MACHINES = frozenset({FailureReason.ACCELERATOR, FailureReason.NETWORK, FailureReason.CORRUPTION})
+REPEATABLE = frozenset(FailureReason) - OF_MACHINES - {FailureReason.KILLED, FailureReason.PEER}
+"""Failures of the program itself: the same one at the same step twice is proof enough."""
+
+
+def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: worth another try
+    """Return why the job must be given up after its world ended."""
+    cause = end.cause
+    if end.fatal:
+        return Fail(cause.reason, f"{where(cause)}: {cause.message}", end)
+    if goes_back(plan, cause):
+        return find_exhaustion(plan, seen, end)
+    if not end.counted:
+        return None
+    if twin := _find_twin(seen, cause):
+        return Fail(Reason.SAME_FAILURE_TWICE, _describe_twins(cause, twin), end)
+    last = f"the last on {where(cause)}: {cause.message}"
+    in_a_row, limit = failures_in_a_row(seen) + 1, plan.spec.elastic.max_restarts_without_commit
+    if in_a_row > limit:
+        words = f"{plural(in_a_row, 'failure')} of the program in a row without a newly saved step, and"
+        return Fail(Reason.NO_STEP_SAVED, f"{words} `spec.elastic.maxRestartsWithoutCommit` is {limit}; {last}", end)
+    counted, limit = seen.status.restarts.counted + 1, plan.spec.elastic.max_restarts
+    if counted > limit:
+        words = f"{plural(counted, 'failure')} of the program, and `spec.elastic.maxRestarts` is {limit}; {last}"
+        return Fail(Reason.MAX_RESTARTS_EXCEEDED, words, end)
+    return None
+
+
+def find_broken_standby(plan: Plan, seen: Observed) -> Fail | None:  # None: nothing is broken, or enough is well
+    """Return the verdict on a job that never trained, where hosts that can start nothing leave too few slices."""
+    broken = next(((host, host.broken) for one in seen.slices for host in one.hosts if host.broken), None)
+    if broken is None or plan.find_largest(sum(one.is_coming for one in seen.slices)):
+        return None
+    host, failure = broken
+    words = f"host {host.host} of slice {host.slice} cannot start: {describe_failure(failure)}"
+    return Fail(Reason.STANDBY_FAILED, words)
+
+
+def where(cause: Cause) -> str:
+    """Return the host that a cause speaks of, or that none can be told."""
+    if cause.host is None:
+        return "a host that is not known"
+    known = [
+        f"node {cause.node}" if cause.node else "",
+        "" if cause.exit_code is None else f"exit code {cause.exit_code}",
+    ]
+    details = ", ".join(text for text in known if text)
+    return f"host {cause.host} of slice {cause.slice}" + (f" ({details})" if details else "")
+
+
+def _find_twin(seen: Observed, cause: Cause) -> Attempt | None:  # None: this has not happened before
+    if cause.reason not in REPEATABLE:
+        return None
+    for attempt in seen.status.attempts:
+        before = attempt.cause
+        if before and (before.reason, before.message, before.step) == (cause.reason, cause.message, cause.step):
+            return attempt
+    return None
+
+
+def _describe_twins(cause: Cause, twin: Attempt) -> str:
+    what = "training before its first step" if cause.step is None else f"step {cause.step:,}"
+    head = f"The same error stopped {what} twice, the last time on {where(cause)}, first in attempt {twin.generation}:"
+    return "\n".join(text for text in (head, f"  {cause.message}", cause.log) if text)

@@ -1,0 +1,143 @@
+"""A hang: all hosts of a world report, and none of them comes any further.
+
+Each host has a budget for what it does now. A world hangs when every member has stood still for longer than its own:
+one that still comes further keeps all others waiting for a good reason. Then the hosts are asked what their processes
+look like; when all have told, or had time to, the world is replaced and the one that kept the others is named.
+
+Budgets are learnt from the run. What was measured stands in the status and in the hosts' own reports, so an operator
+that has just started knows as much; only the standstill itself begins anew for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from trainingjob_api.base import seconds
+from trainingjob_api.protocol import Evidence, Phase, ProcessState
+from trainingjob_api.status import Cause
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.judging.health import Broke, End, Hangs
+from trainingjob_operator.core.running.judging.standing import Placed, Standing, place_all
+from trainingjob_operator.core.running.judging.suspects import Suspect, find_suspect
+from trainingjob_operator.core.running.observing.observe import Observed
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.units import plural, span
+
+HANG_SECONDS = 30.0
+"""How long a training world may stand still at least: a pause of the storage or of the network is no hang."""
+STEPS_OF_BUDGET = 10.0
+"""How many of its median steps a standstill must last."""
+FIRST_STEPS_SECONDS = 1800.0
+"""How long the first steps may take where nothing was measured yet: a step may be as long as its job likes."""
+TIMES_OF_BUDGET = 4.0
+"""How many times the longest that was measured another phase may take."""
+EXAMINATION_SECONDS = 3.0
+"""How long agents may take to tell about their children; it takes them about half a second."""
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How long a phase may stand still, in seconds: before it was measured in this job, and at least after that."""
+
+    unmeasured: float
+    least: float
+
+
+ALLOWANCES = {
+    Phase.PREPARING: Allowance(12 * 3600.0, 300.0),  # tokenising may take hours, and once it is done takes none
+    Phase.CONNECTING: Allowance(240.0, 60.0),  # the trainer itself gives up after 300
+    Phase.RESTORING: Allowance(1500.0, 120.0),  # this and the next ones: after 1800
+    Phase.COMPILING: Allowance(1500.0, 600.0),
+    Phase.EVALUATING: Allowance(1500.0, 120.0),
+    Phase.SAVING: Allowance(1500.0, 300.0),
+}
+NOT_JOINED = Evidence(state=ProcessState.SLEEPING, cores=0.0, entered=0, newest="nothing")
+"""What a member shows whose agent has not handed the world to a child yet."""
+
+
+def find_hang(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> Hangs | Broke | None:  # None: it goes on
+    """Return whether a world whose members are all well hangs, and which member keeps it, once that can be told."""
+    overdue = -_seconds_left(plan, seen, placed)
+    if overdue < 0:
+        return None
+    still = min(_still(item, seen) for item in placed)
+    clues = tuple(_clue(item) for item in placed)
+    if None in clues and overdue < EXAMINATION_SECONDS:
+        return Hangs(f"no host has made progress for {span(still)}; asking all of them where they stand")
+    suspect = find_suspect(clues)
+    return Broke(_end(plan, placed, clues, suspect, still))
+
+
+def seconds_left(plan: Plan, seen: Observed) -> float:
+    """Return how long the world may stand still from now on before it hangs."""
+    return _seconds_left(plan, seen, place_all(seen.seats, seen.hearing, seconds(plan.spec.elastic.silence_after)))
+
+
+def _seconds_left(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> float:
+    if not all(item.standing in (Standing.ACTIVE, Standing.JOINING) for item in placed):
+        return inf
+    return max((_budget(plan, seen, item, placed) - _still(item, seen) for item in placed), default=inf)
+
+
+def _still(item: Placed, seen: Observed) -> float:
+    """Return how long a member has made no progress in this world: what it did before does not count."""
+    return min(item.still, seen.hearing.announced)
+
+
+def _budget(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) -> float:
+    """Return how long a member may stand still in what it does now."""
+    phase = _phase(item)
+    if phase is Phase.TRAINING:
+        return _budget_of_steps(plan, seen, placed)
+    if phase is Phase.PREPARING and any(_phase(other) is not Phase.PREPARING for other in placed):
+        phase = Phase.CONNECTING  # another one is through, so the data is there
+    allowance = ALLOWANCES[phase]
+    reports = [other.seat.report for other in placed if other.seat.report]
+    longest = max((report.phase_seconds.get(phase, 0.0) for report in reports), default=0.0)
+    return max(TIMES_OF_BUDGET * longest, allowance.least) if longest else allowance.unmeasured
+
+
+def _phase(item: Placed) -> Phase:
+    """Return what a member does. Who has not begun yet is about to prepare."""
+    return item.seat.report.phase if item.seat.report else Phase.PREPARING
+
+
+def _budget_of_steps(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> float:
+    elastic = plan.spec.elastic
+    floor = seconds(elastic.hang_after) if elastic.hang_after else max(HANG_SECONDS, 2 * seconds(elastic.silence_after))
+    steps = [item.seat.report.progress for item in placed if item.seat.report and item.seat.report.progress]
+    typical = max((step.typical_seconds for step in steps if step.typical_seconds), default=None)
+    if typical is not None:
+        return max(floor, STEPS_OF_BUDGET * typical)
+    # The first steps of this world. One before it tells what to expect, at another size perhaps.
+    known = seen.status.progress.step_seconds if seen.status.progress else None
+    return max(floor, TIMES_OF_BUDGET * STEPS_OF_BUDGET * known) if known else FIRST_STEPS_SECONDS
+
+
+def _clue(item: Placed) -> Evidence | None:  # None: its agent has not told yet
+    return item.seat.report.evidence if item.seat.report else NOT_JOINED
+
+
+def _end(
+    plan: Plan, placed: Sequence[Placed], clues: Sequence[Evidence | None], suspect: Suspect | None, still: float
+) -> End:
+    steps = [item.seat.report.progress.step for item in placed if item.seat.report and item.seat.report.progress]
+    cause = Cause(reason=Reason.HUNG_HOST, step=max(steps) + 1 if steps else None)
+    stood = f"no host of the world made progress for {span(still)}"
+    stacks = f"Where all of them stood: {plan.spec.checkpoint.uri}/stacks"
+    if suspect is None:
+        told = sum(clue is not None for clue in clues)
+        words = f"{stood}, and which of them keeps the others is unknown: {told} of {plural(len(clues), 'host')} told "
+        words += f"where it stands, and nothing tells one apart. {stacks}"
+        return End(cause.model_copy(update={"message": words[:1024]}), counted=True, ago=still)
+    member, clue = placed[suspect.index].seat.member, clues[suspect.index]
+    words = f"host {member.host} of slice {member.slice} hangs: {stood}, and {suspect.why}. {stacks}"
+    named = {
+        "message": words[:1024],
+        "slice": member.slice,
+        "host": member.host,
+        "node": member.node,
+        "log": clue.stack if clue else "",
+    }
+    alone = any(item.seat.member.node != member.node for item in placed)
+    return End(cause.model_copy(update=named), counted=True, ago=still, alone=alone)

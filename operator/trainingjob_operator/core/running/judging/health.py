@@ -1,0 +1,216 @@
+"""The health of the committed world as a whole: it goes on, it is about to leave, or it has ended and why.
+
+An end has one cause: the earliest thing that went wrong by itself. Errors that follow from another host's end (`Peer`)
+are never the cause while anything else may be, so they wait for a window, and for every member to be heard of or to be
+silent; a world that any member was seen to fail in has ended in any case.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trainingjob_api.protocol import Failure, FailureReason, Phase
+from trainingjob_api.status import Cause
+from trainingjob_operator.core.running.judging.standing import Placed, Standing
+from trainingjob_operator.core.running.observing.pods import Pod
+from trainingjob_operator.core.running.observing.seats import Seat
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.units import span
+
+PATIENCE_SECONDS = 60.0
+"""How long the last members may take to leave, or to be done, after the first one was."""
+NOT_ITS_FAULT = frozenset({0, 137, 143, 255})
+"""Exit codes of an agent that was ended from outside: by kubelet, by its node, by the operator."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a world ended. `counted`: against `maxRestarts`. `planned`: it was asked to. `ago`: seconds since.
+
+    `alone`: nothing is known to have gone wrong on any other node than the cause's, though the world has others.
+    """
+
+    cause: Cause
+    counted: bool = False
+    planned: bool = False
+    fatal: bool = False
+    ago: float = 0.0
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """Nothing is wrong, or nothing that is certain: `doubt` says what, in words."""
+
+    doubt: str = ""
+
+
+@dataclass(frozen=True)
+class Hangs:
+    """All members report and none comes any further; they are being asked where they stand. `message`: in words."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Some members have saved and left, the others are about to."""
+
+
+@dataclass(frozen=True)
+class Finishes:
+    """Some members have trained and saved all steps, the others are about to have."""
+
+
+@dataclass(frozen=True)
+class HasLeft:
+    """All members saved at one step boundary and left, as asked."""
+
+
+@dataclass(frozen=True)
+class IsDone:
+    """All steps are trained and saved."""
+
+
+@dataclass(frozen=True)
+class Broke:
+    """A member was lost or failed: this world can never make another step."""
+
+    end: End
+
+
+type Health = GoesOn | Hangs | Leaves | Finishes | HasLeft | IsDone | Broke
+
+
+def judge(placed: Sequence[Placed], window: float) -> Health:
+    """Return the health of a world by where its members stand; earlier rules win."""
+    ends = sorted((_end_of(item) for item in placed if _is_primary(item)), key=lambda end: (not end.fatal, -end.ago))
+    if ends and ends[0].fatal:
+        return _broke(ends[0], placed)
+    at_work = [item for item in placed if item.standing in (Standing.ACTIVE, Standing.JOINING, Standing.SILENT)]
+    is_stuck = all(item.still > PATIENCE_SECONDS for item in at_work)
+    if any(item.standing is Standing.DONE for item in placed):
+        return IsDone() if is_stuck else Finishes()
+    if any(item.standing is Standing.LEFT for item in placed):
+        return HasLeft() if is_stuck else Leaves()
+    if ends:
+        return _broke(ends[0], placed)
+    followers = [item for item in placed if item.standing is Standing.FAILED]
+    if followers:
+        first = max(followers, key=lambda item: item.still)
+        is_known = first.still > window and all(item.was_heard for item in placed)
+        return _broke(_end_of(first), placed) if is_known else GoesOn(f"{_name(first.seat)} ended after another")
+    silent = [item for item in placed if item.standing is Standing.SILENT]
+    if silent:
+        longest = max(silent, key=lambda item: item.age)
+        return GoesOn(f"{_name(longest.seat)} has not been heard of for {span(longest.age)}")
+    return GoesOn()
+
+
+def _broke(end: End, placed: Sequence[Placed]) -> Broke:
+    """Return the end, not longer ago than the newest step: each step needs every member."""
+    steps = [item.still for item in placed if item.seat.report and item.seat.report.phase is Phase.TRAINING]
+    failed = {item.seat.member.node for item in placed if _is_primary(item)}
+    others = {item.seat.member.node for item in placed} - failed
+    return Broke(replace(end, ago=min([end.ago, *steps]), alone=failed == {end.cause.node} and bool(others)))
+
+
+def describe_failure(failure: Failure) -> str:
+    """Return a host's failure in its own words, with the field that is to be changed where one is."""
+    if not failure.path:
+        return failure.message
+    value = f" (is `{failure.value}`)" if failure.value else ""
+    return f"{failure.path}{value}: {failure.message}"
+
+
+def _is_primary(item: Placed) -> bool:
+    if item.standing is Standing.FAILED:
+        failure = item.seat.report.failure if item.seat.report else None
+        return failure is None or not (item.misses_a_peer or _is_unexplained(item.seat, failure))
+    return item.standing in (Standing.GONE, Standing.RESTARTED, Standing.LOST)
+
+
+def _is_unexplained(seat: Seat, failure: Failure) -> bool:
+    """Return whether a container was restarted and the API server has yet to tell why."""
+    return _was_restarted(failure) and seat.pod is not None and seat.pod.exit is None
+
+
+def _was_restarted(failure: Failure) -> bool:
+    """Return whether an agent says that its container was restarted: of a child alone it would know the signal."""
+    return failure.reason is FailureReason.KILLED and not failure.signal
+
+
+def _ended_from_outside(pod: Pod, failure: Failure) -> bool:
+    """Return whether the pod, its node or its container was ended, and the child with it."""
+    return pod.deleting or not pod.node_ready or _was_restarted(failure)
+
+
+def _end_of(item: Placed) -> End:
+    seat, pod = item.seat, item.seat.pod
+    if item.standing is Standing.FAILED:
+        return _end_of_child(seat, item.still)
+    if pod is None:
+        return _end(seat, Reason.POD_DELETED, f"{_name(seat)} is gone", ago=item.age)
+    if item.standing is Standing.LOST and pod.node_ready and not pod.deleting:
+        return _end(seat, Reason.HOST_SILENT, f"{_name(seat)} fell silent and its peers stopped", ago=item.age)
+    return _end_of_pod(seat, pod, ago=item.age)
+
+
+def _end_of_pod(seat: Seat, pod: Pod, *, ago: float) -> End:
+    """Return the end that the API server's view of a pod explains; its own words are the best there are."""
+    if pod.exit and pod.exit.reason == "OOMKilled":
+        words = f"{_name(seat)} ran out of memory: raise `spec.runtime.resources.memory`"
+        return _end(seat, FailureReason.OUT_OF_MEMORY, words, counted=True, ago=ago, exit_code=pod.exit.code)
+    if not pod.node_ready:
+        return _end(seat, Reason.NODE_LOST, f"node {pod.node} of {_name(seat)} is not ready", ago=ago)
+    if pod.deleting:
+        return _end(seat, Reason.POD_DELETED, f"{_name(seat)} was deleted", ago=ago)
+    if pod.phase == "Failed":
+        reason, words = (pod.trouble.reason, pod.trouble.message) if pod.trouble else (Reason.POD_FAILED, "")
+        return _end(seat, reason, f"{_name(seat)} failed: {words}".rstrip(": "), ago=ago)
+    if pod.exit and not pod.running:
+        words = f"the container of {_name(seat)} ended with exit code {pod.exit.code}"
+        counted = pod.exit.code not in NOT_ITS_FAULT
+        return _end(seat, Reason.CONTAINER_EXITED, words, counted=counted, ago=ago, exit_code=pod.exit.code)
+    return _end(
+        seat, Reason.AGENT_RESTARTED, f"the agent of {_name(seat)} has no process in the world any more", ago=ago
+    )
+
+
+def _end_of_child(seat: Seat, ago: float) -> End:
+    failure = seat.report.failure if seat.report else None
+    pod = seat.pod
+    if failure is None:
+        return _end(seat, FailureReason.CRASH, f"{_name(seat)} failed without a word", counted=True, ago=ago)
+    if failure.reason is FailureReason.KILLED and pod is not None and _ended_from_outside(pod, failure):
+        return _end_of_pod(seat, pod, ago=ago)
+    cause = Cause(
+        reason=failure.reason,
+        message=describe_failure(failure)[:1024],
+        slice=seat.member.slice,
+        host=seat.member.host,
+        node=seat.member.node,
+        step=failure.step,
+        exit_code=failure.exit_code,
+        log=failure.log,
+    )
+    if not failure.is_host_known:
+        cause = cause.model_copy(update={"slice": None, "host": None, "node": ""})
+    return End(cause, counted=True, fatal=failure.fatal, ago=ago)
+
+
+def _end(
+    seat: Seat, reason: str, words: str, *, ago: float, counted: bool = False, exit_code: int | None = None
+) -> End:
+    cause = Cause(
+        reason=reason[:64],
+        message=words[:1024],
+        slice=seat.member.slice,
+        host=seat.member.host,
+        node=seat.member.node,
+        exit_code=exit_code,
+    )
+    return End(cause, counted=counted, ago=ago)
+
+
+def _name(seat: Seat) -> str:
+    return f"host {seat.member.host} of slice {seat.member.slice}"

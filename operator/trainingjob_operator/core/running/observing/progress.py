@@ -1,0 +1,73 @@
+"""How far training is, and what of it survives everything: read from the reports of the committed world."""
+
+from datetime import datetime
+from typing import Any
+
+from trainingjob_api.protocol import Progress
+from trainingjob_api.status import CheckpointStatus, ProgressStatus
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.observing.observe import Observed
+from trainingjob_operator.core.running.observing.seats import find_restored, find_tier
+from trainingjob_operator.core.times import format_time
+
+
+def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None: no world has restored yet
+    """Return the newest step and its measures; what the world went on from, as long as it made no step itself."""
+    newest = _newest_progress(seen)
+    restored = find_restored(seen.seats)
+    total = plan.spec.training.steps
+    if newest is None:
+        old = seen.status.progress
+        if restored is None or (old is not None and old.step == restored):
+            return old
+        before = old.step_seconds if old else None  # what a hang is judged by until this world has stepped
+        return ProgressStatus(step=restored, of=total, percent=_percent(restored, total), step_seconds=before)
+    return ProgressStatus(
+        step=newest.step,
+        of=total,
+        percent=_percent(newest.step, total),
+        loss=newest.loss,
+        grad_norm=newest.grad_norm,
+        learning_rate=newest.learning_rate,
+        tokens_per_second=newest.tokens_per_second,
+        step_seconds=newest.step_seconds,
+        eta_seconds=round(max(total - newest.step, 0) * newest.step_seconds) if newest.step_seconds else None,
+        skipped=newest.skipped,
+        evaluations=newest.evaluations or (seen.status.progress.evaluations if seen.status.progress else {}),
+        **_find_snapshot(seen),
+    )
+
+
+def _find_snapshot(seen: Observed) -> dict[str, Any]:
+    """Return the newest step that every host holds a snapshot of, and what it cost; nothing where one holds none."""
+    told = [seat.report.progress if seat.report else None for seat in seen.seats]
+    kept = [one.snapshot for one in told if one and one.snapshot is not None]
+    if len(kept) < len(told):
+        return {}
+    return {"snapshot": min(kept), "snapshot_seconds": max(one.snapshot_seconds or 0.0 for one in told if one)}
+
+
+def _newest_progress(seen: Observed) -> Progress | None:  # None: no step of this world was reported
+    reports = [seat.report for seat in seen.seats if seat.report]
+    steps = [report.progress for report in reports if report.progress]
+    return max(steps, key=lambda progress: (progress.step, progress.loss is not None), default=None)
+
+
+def _percent(step: int, total: int) -> float:
+    return min(round(100 * step / total, 1), 100.0)  # an edit may have come a step too late
+
+
+def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  # None: nothing is saved yet
+    """Return the newest durable step: what this world committed, or what it went on from."""
+    newest, old = find_committed(seen), seen.status.checkpoint
+    if not newest or (old is not None and old.step == newest):
+        return old
+    return CheckpointStatus(step=newest, time=format_time(now))
+
+
+def find_committed(seen: Observed) -> int:
+    """Return the newest step that is known to be on storage; 0: none."""
+    committed = [seat.report.committed for seat in seen.seats if seat.report and seat.report.committed is not None]
+    restored = find_restored(seen.seats) if find_tier(seen.seats) == "durable" else None
+    newest = max(committed, default=restored)
+    return newest or (seen.status.checkpoint.step if seen.status.checkpoint else 0)

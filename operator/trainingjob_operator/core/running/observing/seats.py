@@ -1,0 +1,127 @@
+"""The committed world as it is now: its members, their pods, and what each of them last said.
+
+The status keeps a world as names and UIDs of pods, so an operator that was away, or has just started, recognises it.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trainingjob_api.protocol import HostReport
+from trainingjob_api.status import TrainingJobStatus, WorldStatus
+from trainingjob_api.world import Member, Tier, World
+from trainingjob_operator.core.running.observing import lineage
+from trainingjob_operator.core.running.observing.hearing import Hearing, News
+from trainingjob_operator.core.running.observing.pods import Pod
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A member of the committed world, its pod if it still exists, and what that pod last said."""
+
+    member: Member
+    pod: Pod | None
+    news: News | None
+    generation: int
+    """Of the world."""
+
+    @property
+    def report(self) -> HostReport | None:  # None: its child is not in this world, or not yet
+        """Return the newest report, if it speaks of this world."""
+        if self.news is None or self.news.report.generation != self.generation:
+            return None
+        return self.news.report
+
+
+def fingerprint(members: Sequence[Member]) -> str:
+    """Return a hash of who is in a world: two worlds with the same one have the same processes."""
+    lines = "\n".join(f"{member.slice}/{member.host}/{member.pod_uid}" for member in members)
+    return hashlib.sha256(lines.encode()).hexdigest()[:16]
+
+
+def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) -> World | None:  # None: none lives
+    """Return the committed world as the status tells it; addresses and nodes come from the pods that still exist."""
+    written = status.world
+    if written is None or status.completion_time is not None or has_ended(status):
+        return None
+    if not written.slices or written.generation < 1:
+        return None  # nobody of ours has written this
+    by_uid = {pod.uid: pod for pod in pods}
+    # The pods of a very large world are not in the status; then its hash tells whether these are still the same.
+    named = written.pods or tuple(f"{pod.name}/{pod.uid}" for pod in _find_members(by_uid.values(), written))
+    per_slice = max(len(named) // len(written.slices), 1)
+    members = []
+    for process, name_and_uid in enumerate(named):
+        name, _, uid = name_and_uid.partition("/")
+        pod = by_uid.get(uid)
+        members.append(
+            Member(
+                process=process,
+                slice=written.slices[min(process // per_slice, len(written.slices) - 1)],
+                host=process % per_slice,
+                pod=name,
+                pod_uid=uid,
+                address=pod.address if pod else "",
+                node=pod.node if pod else "",
+            )
+        )
+    return World(
+        generation=written.generation,
+        job_uid=job_uid,
+        coordinator=written.coordinator,
+        members=tuple(members),
+        lineage=lineage.before(status.lineage, written.generation),
+        rollbacks=tuple(one for one in status.rollbacks if one.generation < written.generation),
+        committed=status.checkpoint.step if status.checkpoint else 0,
+        live=written.live,
+        shadow=written.shadow,
+    )
+
+
+def has_ended(status: TrainingJobStatus) -> bool:
+    """Return whether the committed world's end is written down."""
+    if not status.world or not status.attempts:
+        return False
+    last = status.attempts[-1]
+    return last.generation == status.world.generation and last.ended is not None
+
+
+def take_seats(world: World | None, pods: Iterable[Pod], hearing: Hearing) -> tuple[Seat, ...]:
+    """Return a world's members with what is known of them."""
+    if world is None:
+        return ()
+    by_uid = {pod.uid: pod for pod in pods}
+    return tuple(
+        Seat(member, by_uid.get(member.pod_uid), hearing.news.get(member.pod_uid), world.generation)
+        for member in world.members
+    )
+
+
+def find_restored(seats: Iterable[Seat]) -> int | None:  # None: no member has restored yet
+    """Return the step that the world went on from."""
+    report = _find_restored(seats)
+    return report.restored if report else None
+
+
+def find_tier(seats: Iterable[Seat]) -> Tier | None:  # None: no member has restored yet, or all began from scratch
+    """Return what held the step that the world went on from."""
+    report = _find_restored(seats)
+    return report.tier if report and report.restored else None
+
+
+def find_newest_step(seats: Sequence[Seat]) -> int | None:  # None: no member has restored yet
+    """Return the newest step that the world is known to have reached."""
+    steps = [seat.report.progress.step for seat in seats if seat.report and seat.report.progress]
+    return max(steps, default=find_restored(seats))
+
+
+def _find_restored(seats: Iterable[Seat]) -> HostReport | None:
+    return next((seat.report for seat in seats if seat.report and seat.report.restored is not None), None)
+
+
+def _find_members(pods: Iterable[Pod], world: WorldStatus) -> list[Pod]:
+    best: dict[tuple[int, int], Pod] = {}
+    for pod in sorted(pods, key=lambda pod: pod.rank):
+        if pod.slice in world.slices:
+            best[pod.slice, pod.host] = pod
+    return [best[place] for place in sorted(best)]

@@ -1,0 +1,176 @@
+"""What follows from a status once it is written: what hosts are told, and what people hear of it as events."""
+
+from dataclasses import dataclass
+
+from trainingjob_api.protocol import Directive
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.world import World
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.deciding.decisions import (
+    Claim,
+    Decision,
+    EndWorld,
+    Examine,
+    Fail,
+    Leave,
+    Succeed,
+    end_of,
+)
+from trainingjob_operator.core.running.deciding.drills import Order, describe_drill, make_order
+from trainingjob_operator.core.running.deciding.rollbacks import describe_rollback
+from trainingjob_operator.core.running.deciding.shadows import plan_shadows
+from trainingjob_operator.core.running.judging.bad_nodes import ENOUGH, describe_bad_node
+from trainingjob_operator.core.running.judging.saves import describe_failing
+from trainingjob_operator.core.running.judging.stragglers import describe
+from trainingjob_operator.core.running.observing.observe import Observed
+from trainingjob_operator.core.running.observing.pods import Trouble
+from trainingjob_operator.core.running.reasons import Reason
+
+
+@dataclass(frozen=True)
+class Bulletin:
+    """What holds for a job now, for all its hosts."""
+
+    directive: Directive
+    world: World | None = None
+    outcome: str = ""
+    examine: bool = False
+    order: Order | None = None
+    """A drill that some of them are to make."""
+    moves: bool = False
+    """Whether a world that is to leave may do so without a save."""
+    shadows: tuple[World, ...] = ()
+    """Shadow worlds that some of them are to wait in."""
+
+
+@dataclass(frozen=True)
+class Happening:
+    """One event on the job."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+def make_bulletin(plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus) -> Bulletin:
+    """Return what a job's hosts are to be told, now that the status is written."""
+    if written.completion_time is not None:
+        return Bulletin(Directive.FINISH, outcome=describe_outcome(written))
+    if isinstance(decision, Claim):
+        return Bulletin(Directive.TRAIN, decision.world)
+    if seen.world is None or isinstance(decision, EndWorld):
+        return Bulletin(Directive.WAIT)
+    leave = decision if isinstance(decision, Leave) else None
+    return Bulletin(
+        Directive.LEAVE if leave else Directive.TRAIN,
+        seen.world,
+        examine=isinstance(decision, Examine),
+        order=make_order(written, seen.world),
+        moves=leave is not None and leave.moves,
+        shadows=plan_shadows(plan, seen),
+    )
+
+
+def describe_outcome(status: TrainingJobStatus) -> str:
+    """Return how a job ended, in one text: the verdict's word, its reason, its message."""
+    verdict = next(
+        (one for one in status.conditions if one.type in ("Succeeded", "Failed") and one.status == "True"), None
+    )
+    return f"{verdict.type}: {verdict.reason}: {verdict.message}"[:2048] if verdict else "Ended"
+
+
+def list_happenings(
+    plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus, refusal: Trouble | None
+) -> tuple[Happening, ...]:
+    """Return the events of one step, for people; nothing depends on them."""
+    happenings = [Happening(refusal.reason, refusal.message, warning=True)] if refusal else []
+    end = end_of(decision)
+    if end is not None and not end.planned:
+        happenings.append(Happening(end.cause.reason, end.cause.message, warning=True))
+    known = {one.node: one.faults for one in seen.status.nodes}
+    happenings += [
+        Happening(Reason.BAD_NODE, describe_bad_node(plan, seen, one), warning=True)
+        for one in written.nodes
+        if one.faults >= ENOUGH and one.faults > known.get(one.node, 0)
+    ]
+    happenings += [
+        Happening(Reason.ROLLED_BACK, describe_rollback(one), warning=True)
+        for one in written.rollbacks[len(seen.status.rollbacks) :]
+    ]
+    match decision:
+        case Claim(world, why):
+            slices = ", ".join(str(number) for number in world.slices)
+            words = f"generation {world.generation} trains on slices {slices}: {why}"
+            happenings.append(Happening(Reason.FORMED, words))
+        case EndWorld(_, reason, message):
+            happenings.append(Happening(reason, message))
+        case Leave(reason, message, _) if not _is_leaving(seen):
+            happenings.append(Happening(reason, message))
+        case Examine(reason, message) if seen.status.display.reason != Reason.EXAMINING:
+            happenings.append(Happening(reason, message))
+        case Succeed():
+            happenings.append(Happening(Reason.COMPLETED, "all steps are trained and saved"))
+        case Fail(reason, message):
+            happenings.append(Happening(reason, message, warning=True))
+    happenings += [*_drills(seen, written), *_stragglers(seen, written)]
+    return (*happenings, *_failing_saves(plan, seen, written), *_damages(seen), *_inheritances(seen))
+
+
+def _is_leaving(seen: Observed) -> bool:
+    return seen.status.phase in ("Resizing", "Suspending")
+
+
+def _is_restoring(seen: Observed) -> bool:
+    """Return whether it was not known yet what the committed world goes on from."""
+    attempts = seen.status.attempts
+    return bool(attempts) and attempts[-1].first_step is None
+
+
+def _drills(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
+    """Return what became of drills in this step."""
+    before = {one.id: one.state for one in seen.status.drills}
+    return [
+        Happening(Reason.DRILL, describe_drill(one), warning=one.state == "injected")
+        for one in written.drills
+        if one.state != before.get(one.id)
+    ]
+
+
+def _stragglers(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
+    """Return the host that the others wait for, in the step in which that became known."""
+    before, now = seen.status.straggler, written.straggler
+    if now is None or (before is not None and before.since == now.since):
+        return []
+    return [Happening(Reason.SLOW_HOST, describe(now), warning=True)]
+
+
+def _failing_saves(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[Happening]:
+    """Return that saves fail, in the step in which that became known."""
+    failing = written.failing_saves
+    if failing is None or seen.status.failing_saves is not None:
+        return []
+    return [Happening(Reason.CHECKPOINT_FAILING, describe_failing(plan, seen, failing), warning=True)]
+
+
+def _inheritances(seen: Observed) -> list[Happening]:
+    """Return whose parameters a first world began with, in the step in which that became known."""
+    if not _is_restoring(seen):
+        return []
+    told = {seat.report.inherited for seat in seen.seats if seat.report and seat.report.restored is not None}
+    return [Happening(Reason.INITIALIZED, f"began with the parameters of {words}") for words in sorted(told - {""})]
+
+
+def _damages(seen: Observed) -> list[Happening]:
+    """Return the damaged checkpoints that a world found when it restored, in the step in which that became known."""
+    if not _is_restoring(seen):
+        return []
+    damages = {
+        damage
+        for seat in seen.seats
+        if seat.report and seat.report.restored is not None
+        for damage in seat.report.damaged
+    }
+    return [
+        Happening(Reason.CHECKPOINT_DAMAGED, f"step {damage.step} was skipped: {damage.message}", warning=True)
+        for damage in sorted(damages, key=lambda damage: damage.step)
+    ]

@@ -1,0 +1,74 @@
+"""Attempts: the life of each world, from its forming to its end, as people read it afterwards."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from trainingjob_api.status import Attempt, Goodput
+from trainingjob_api.world import World
+from trainingjob_operator.core.running.judging.health import End
+from trainingjob_operator.core.running.observing.seats import Seat, find_newest_step, find_restored, find_tier
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.times import format_time, parse_time, seconds_between
+
+type Attempts = tuple[Attempt, ...]
+
+MAX_ATTEMPTS = 20
+
+
+def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: datetime) -> Attempts:
+    """Return the attempts after the world's hosts reported: where it started, how far it is, what it cost."""
+    if world is None or not attempts or attempts[-1].generation != world.generation:
+        return attempts
+    current = attempts[-1]
+    previous = attempts[-2] if len(attempts) > 1 else None
+    restored, step = find_restored(seats), find_newest_step(seats)
+    changes: dict[str, object] = {}
+    if current.first_step is None and restored is not None:
+        changes |= {"first_step": restored, "tier": find_tier(seats)}
+        if previous and previous.last_step is not None:
+            changes["lost_steps"] = max(previous.last_step - restored, 0)
+            # What is kept may be newer than what was told last.
+            attempts = (
+                *attempts[:-2],
+                previous.model_copy(update={"last_step": max(previous.last_step, restored)}),
+                current,
+            )
+    if step is not None:
+        changes["last_step"] = max(step, current.last_step or 0)
+    has_stepped = restored is not None and step is not None and step > restored
+    was_paused = previous is not None and previous.cause is not None and previous.cause.reason == Reason.SUSPENDED
+    if has_stepped and previous and previous.ended and not was_paused and current.recovery_seconds is None:
+        changes["recovery_seconds"] = round(seconds_between(previous.ended, now), 1)
+    return (*attempts[:-1], current.model_copy(update=changes))
+
+
+def spend(attempts: Attempts, before: Goodput, after: Goodput) -> Attempts:
+    """Return the attempts after time passed: what each bucket gained since is the living world's."""
+    if not attempts or attempts[-1].ended:
+        return attempts
+    spent = dict(attempts[-1].seconds)
+    for bucket, seconds in after.seconds.items():
+        gained = seconds - before.seconds.get(bucket, 0.0)
+        if gained:
+            spent[bucket] = max(round(spent.get(bucket, 0.0) + gained, 3), 0.0)
+    return (*attempts[:-1], attempts[-1].model_copy(update={"seconds": spent}))
+
+
+def finish(attempts: Attempts, end: End, now: datetime) -> Attempts:
+    """Return the attempts after the last one ended; it ended when its cause happened, not when that was noticed."""
+    if not attempts or attempts[-1].ended:
+        return attempts
+    current = attempts[-1]
+    ended = now - timedelta(seconds=end.ago)
+    started = parse_time(current.started)
+    ended = max(ended, started) if started and started <= now else ended
+    closed = current.model_copy(update={"ended": format_time(ended), "cause": end.cause})
+    return (*attempts[:-1], closed)
+
+
+def begin(attempts: Attempts, world: World, now: datetime) -> Attempts:
+    """Return the attempts with a new one for a world that is about to be announced."""
+    attempt = Attempt(
+        generation=world.generation, slices=len(world.slices), started=format_time(now), shadow=bool(world.shadow)
+    )
+    return (*attempts, attempt)[-MAX_ATTEMPTS:]

@@ -1,0 +1,25 @@
+"""The state of a job at a glance: the strings in the columns of `kubectl get`."""
+
+from trainingjob_api.status import Display, TrainingJobStatus
+from trainingjob_operator.core.planner.mesh import describe_mesh
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.telling.situation import Situation
+from trainingjob_operator.core.units import short, span
+
+
+def display(plan: Plan, status: TrainingJobStatus, situation: Situation) -> Display:
+    """Return the columns of a status that is otherwise complete."""
+    progress, world = status.progress, situation.world
+    num_slices = len(world.slices) if world else 0
+    layout = plan.find_layout(num_slices)
+    return Display(
+        slices=f"{num_slices}/{plan.allowed[-1]}",
+        step=f"{progress.step if progress else 0}/{plan.spec.training.steps}",
+        loss=f"{progress.loss:.4g}" if progress and progress.loss is not None else "",
+        goodput=f"{status.goodput.ratio * 100:.1f}%" if status.goodput.seconds else "",
+        mesh=describe_mesh(layout) if layout else "",
+        tokens_per_second=short(progress.tokens_per_second) if progress and progress.tokens_per_second else "",
+        eta=span(progress.eta_seconds) if progress and progress.eta_seconds is not None else "",
+        checkpoint=str(status.checkpoint.step) if status.checkpoint else "",
+        reason=situation.reason,
+    )

@@ -1,0 +1,203 @@
+"""The situation of a job after a decision: what people are told, and where the seconds from now on go.
+
+Conditions, phase, columns and goodput all read this one value, so that they never contradict each other.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from trainingjob_api.base import seconds
+from trainingjob_api.protocol import Phase
+from trainingjob_api.status import Cause
+from trainingjob_api.world import World
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.deciding.decisions import (
+    Claim,
+    Decision,
+    EndWorld,
+    Examine,
+    Fail,
+    Leave,
+    Succeed,
+    Wait,
+)
+from trainingjob_operator.core.running.goodput import OF_PHASE, Bucket
+from trainingjob_operator.core.running.judging.saves import describe_failing, follow_failing
+from trainingjob_operator.core.running.observing.observe import JobSet, Observed, Slice
+from trainingjob_operator.core.running.observing.pods import Trouble
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.telling.words import describe, find_absence, find_trouble
+from trainingjob_operator.core.units import plural
+
+
+class Stage(StrEnum):
+    """Where a job is in its life, as the STATUS column shows it."""
+
+    INVALID = "Invalid"
+    QUEUED = "Queued"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    DEGRADED = "Degraded"
+    RECOVERING = "Recovering"
+    RESIZING = "Resizing"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What holds after a decision. `reason` and `message` say why the stage is what it is."""
+
+    stage: Stage
+    reason: str
+    message: str
+    bucket: str
+    """Where the seconds from now on go. Empty: the job is over."""
+    world: World | None
+    """The world that holds now: the claimed one, or the one that goes on."""
+    missing: str = ""
+    """Why slices that the job could use are not in the world, in words. Empty: all of them are."""
+    is_training: bool = False
+    """Whether the world makes steps, as far as known."""
+    unsaved: str = ""
+    """Why no step can be saved, in words. Empty: nothing is known to be in the way."""
+
+
+_BUCKETS = {
+    Stage.STARTING: Bucket.STARTING,
+    Stage.RECOVERING: Bucket.RECOVERING,
+    Stage.RESIZING: Bucket.RESIZING,
+    Stage.SUSPENDING: Bucket.RESIZING,
+}
+"""Where the seconds of a world go while it does not train."""
+
+
+def describe_situation(
+    plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None, now: datetime
+) -> Situation:
+    """Return the situation; `refusal` is what the API server answered to the creation of children, if it refused."""
+    situation = _describe(plan, seen, decision, refusal)
+    failing = follow_failing(seen, now)
+    if failing is None or situation.world is not seen.world or not situation.bucket:
+        return situation
+    words = describe_failing(plan, seen, failing)
+    if situation.stage not in (Stage.RUNNING, Stage.DEGRADED):
+        return replace(situation, unsaved=words)
+    message = "; ".join([situation.message, words] if situation.stage is Stage.DEGRADED else [words])
+    return replace(situation, stage=Stage.DEGRADED, reason=Reason.CHECKPOINT_FAILING, message=message, unsaved=words)
+
+
+def _describe(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None) -> Situation:
+    match decision:
+        case Succeed():
+            return Situation(Stage.SUCCEEDED, Reason.COMPLETED, "all steps are trained and saved", "", seen.world)
+        case Fail(reason, message):
+            return Situation(Stage.FAILED, reason, message, "", None)
+        case Claim(world, _, end):
+            stage = _stage_of_forming(end.cause if end else _cause_before(seen, 1))
+            return _with_world(plan, seen, world, stage, Reason.JOINING, "hosts are joining the world")
+        case Leave(reason, message, _) if seen.world:
+            stage = Stage.SUSPENDING if plan.spec.suspend else Stage.RESIZING
+            return _with_world(plan, seen, seen.world, stage, reason, message, is_training=True)
+        case Examine(reason, message) if seen.world:
+            return _with_world(plan, seen, seen.world, Stage.RUNNING, reason, message, is_training=True)
+        case Wait(Reason.JOINING as reason, message) if seen.world:
+            return _with_world(plan, seen, seen.world, _stage_of_forming(_cause_before(seen, 2)), reason, message)
+        case Wait(reason, message) if seen.world:
+            words = message or f"training on {plural(len(seen.world.slices), 'slice')}"
+            return _with_world(plan, seen, seen.world, Stage.RUNNING, reason, words, is_training=True)
+    if plan.spec.suspend:
+        return _suspended(seen)
+    return _without_world(plan, seen, decision, refusal)
+
+
+def _cause_before(seen: Observed, number: int) -> Cause | None:  # None: there was no such attempt
+    """Return what ended an attempt, counted from the newest."""
+    attempts = seen.status.attempts
+    return attempts[-number].cause if len(attempts) >= number else None
+
+
+def _stage_of_forming(cause: Cause | None) -> Stage:
+    """Return what the forming of a world is, by what ended the one before it."""
+    if cause is None or cause.reason == Reason.SUSPENDED:
+        return Stage.STARTING
+    return Stage.RESIZING if cause.reason in (Reason.RESIZED, Reason.EDITED) else Stage.RECOVERING
+
+
+def _with_world(
+    plan: Plan, seen: Observed, world: World, stage: Stage, reason: str, message: str, *, is_training: bool = False
+) -> Situation:
+    missing = _find_missing(plan, seen, world)
+    if stage is Stage.RUNNING and missing:
+        stage = Stage.DEGRADED
+        words = f"training on {len(world.slices)} of {plan.allowed[-1]} slices; {missing}"
+        reason, message = (Reason.FEWER_SLICES, words) if reason == Reason.TRAINING else (reason, message)
+    bucket = _BUCKETS.get(stage, Bucket.TRAINING)
+    is_leaving = is_training and stage in _BUCKETS
+    if world is seen.world and not is_leaving:  # its hosts say more exactly what they do
+        bucket = _bucket_of_phases(seen) or bucket
+    return Situation(stage, reason, message, bucket, world, missing, is_training)
+
+
+def _bucket_of_phases(seen: Observed) -> Bucket | None:  # None: not all hosts have begun
+    """Return where the seconds of a world go: to what its slowest host does."""
+    phases = [seat.report.phase for seat in seen.seats if seat.report]
+    if len(phases) < len(seen.seats):
+        return None
+    order = list(Phase)
+    return OF_PHASE.get(min(phases, key=order.index))
+
+
+def _find_missing(plan: Plan, seen: Observed, world: World) -> str:
+    """Return why the world is not as large as it may be; empty where it is."""
+    if len(world.slices) >= plan.allowed[-1]:
+        return ""
+    window = float(seconds(plan.spec.elastic.silence_after))
+    absent = [one for one in seen.slices if one.number not in world.slices]
+    troubles = [(one, find_absence(one, window)) for one in absent]
+    words = [describe(one, trouble) for one, trouble in troubles if trouble]
+    return "; ".join(words[:4]) or "the other slices are ready and join after `spec.elastic.growCooldown`"
+
+
+def _suspended(seen: Observed) -> Situation:
+    if seen.pods or any(jobset.is_own for jobset in seen.jobsets):
+        return Situation(Stage.SUSPENDING, Reason.SUSPENDING, "giving all pods back", Bucket.SUSPENDED, None)
+    return Situation(Stage.SUSPENDED, Reason.SUSPENDED, "`spec.suspend` is true", Bucket.SUSPENDED, None)
+
+
+def _without_world(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None) -> Situation:
+    """Return what the job waits for: its pods, their nodes, their containers, or their first report."""
+    has_run = seen.status.world is not None
+    trouble = refusal or _find_trouble_of_base(plan, seen)
+    base = seen.base
+    if base is not None and base.suspended:
+        words = f"queue `{plan.spec.scheduling.queue_name or ''}` has not admitted the job"
+        return Situation(Stage.QUEUED, Reason.WAITING_FOR_QUOTA, words, Bucket.QUEUED, None)
+    is_placed = base is not None and all(one.is_placed for one in _base_slices(base, seen))
+    reason, message = (decision.reason, decision.message) if isinstance(decision, (Wait, EndWorld)) else ("", "")
+    if trouble:
+        reason, message = trouble.reason, f"{message}; {trouble.message}" if has_run and message else trouble.message
+    if has_run:
+        return Situation(Stage.RECOVERING, reason, message, Bucket.DOWN, None, message)
+    stage, bucket = (Stage.STARTING, Bucket.STARTING) if is_placed else (Stage.QUEUED, Bucket.QUEUED)
+    return Situation(stage, reason, message, bucket, None)
+
+
+def _find_trouble_of_base(plan: Plan, seen: Observed) -> Trouble | None:  # None: all its hosts are ready
+    base = seen.base
+    if base is None:
+        return Trouble(Reason.WAITING_FOR_PODS, "the pods are being asked for")
+    if not base.is_own:
+        return Trouble(Reason.NAME_TAKEN, f"JobSet {base.name} belongs to somebody else; delete or rename it")
+    window = float(seconds(plan.spec.elastic.silence_after))
+    for one in _base_slices(base, seen):
+        if trouble := find_trouble(one, window):
+            return Trouble(trouble.reason, describe(one, trouble))
+    return None
+
+
+def _base_slices(base: JobSet, seen: Observed) -> tuple[Slice, ...]:
+    return seen.slices[: len(base.slices)]

@@ -1,0 +1,174 @@
+"""The status that a job has after a decision: what people read, and what the operator must remember.
+
+It is made anew each time, from the status before, what was observed and what was decided.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from trainingjob_api.status import Cause, Goodput, TrainingJobStatus, WorldStatus
+from trainingjob_api.world import World
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.summary import describe_plan, describe_sizes
+from trainingjob_operator.core.running import goodput
+from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, Wait, end_of
+from trainingjob_operator.core.running.deciding.drills import follow_drills
+from trainingjob_operator.core.running.deciding.restarts import count_restarts
+from trainingjob_operator.core.running.deciding.rollbacks import follow_rollbacks
+from trainingjob_operator.core.running.deciding.waiting import begin_waiting, go_on_waiting
+from trainingjob_operator.core.running.goodput import Bucket
+from trainingjob_operator.core.running.judging.bad_nodes import count_faults
+from trainingjob_operator.core.running.judging.health import End
+from trainingjob_operator.core.running.judging.saves import follow_failing
+from trainingjob_operator.core.running.judging.stragglers import follow_straggler
+from trainingjob_operator.core.running.observing.observe import Observed
+from trainingjob_operator.core.running.observing.pods import Trouble
+from trainingjob_operator.core.running.observing.progress import find_checkpoint, find_progress
+from trainingjob_operator.core.running.observing.seats import fingerprint
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.telling import attempts as lives
+from trainingjob_operator.core.running.telling.conditions import (
+    KNOWN,
+    Conditions,
+    Wanted,
+    describe_conditions,
+    set_conditions,
+)
+from trainingjob_operator.core.running.telling.display import display
+from trainingjob_operator.core.running.telling.situation import Situation, Stage, describe_situation
+from trainingjob_operator.core.running.telling.writing import fit
+from trainingjob_operator.core.times import format_time
+from trainingjob_operator.core.units import plural
+
+
+def next_status(
+    plan: Plan,
+    seen: Observed,
+    decision: Decision,
+    now: datetime,
+    *,
+    warnings: tuple[str, ...] = (),
+    refusal: Trouble | None = None,
+) -> TrainingJobStatus:
+    """Return the status after a decision.
+
+    `warnings` are what the plan has to say; `refusal` is why the API server would not create a child.
+    """
+    old = seen.status
+    if seen.is_over or (isinstance(decision, Wait) and decision.reason == Reason.LISTENING):
+        return old  # there is nothing new to tell
+    situation = describe_situation(plan, seen, decision, refusal, now)
+    end = end_of(decision)
+    attempts = lives.follow(old.attempts, seen.world, seen.seats, now)
+    spent = _spend(old, end, now)
+    attempts = lives.spend(attempts, old.goodput, spent)
+    spent = _give_up_lost_steps(old, attempts, spent)
+    if end is None and not situation.bucket:  # the job is over, and its last world with it
+        end = End(Cause(reason=situation.reason, message=situation.message[:1024]), planned=True)
+    if end is not None:
+        attempts = lives.finish(attempts, end, now)
+    if isinstance(decision, Claim):
+        attempts = lives.begin(attempts, decision.world, now)
+    is_waiting_to_start = old.start_time is None and plan.spec.suspend
+    status = old.model_copy(
+        update={
+            "observed_generation": seen.generation,
+            "phase": situation.stage.value,
+            "conditions": _conditions(plan, seen, situation, warnings, now),
+            "problems": (),
+            "plan": describe_plan(plan),
+            "world": _world(decision.world, decision.why, now) if isinstance(decision, Claim) else old.world,
+            "lineage": seen.lineage,
+            "rollbacks": follow_rollbacks(plan, seen, end, now),
+            "progress": find_progress(plan, seen),
+            "checkpoint": find_checkpoint(seen, now),
+            # The last end of a failed job is followed by no restart.
+            "restarts": count_restarts(seen, end, now) if situation.bucket else old.restarts,
+            "nodes": count_faults(seen, end, now),
+            "waiting": begin_waiting(plan, seen, end, now) if end else go_on_waiting(plan, seen, now),
+            "failing_saves": follow_failing(seen, now),
+            "straggler": follow_straggler(seen.seats, old.straggler, now),
+            "attempts": attempts,
+            "drills": follow_drills(plan, seen, decision, attempts, now),
+            "start_time": old.start_time or (None if is_waiting_to_start else format_time(now)),
+            "goodput": spent.model_copy(update={"current": situation.bucket}),
+            "running_seconds": round(goodput.running_seconds(spent), 3),
+            "completion_time": None if situation.bucket else format_time(now),
+        }
+    )
+    return fit(status.model_copy(update={"display": display(plan, status, situation)}))
+
+
+def _conditions(plan: Plan, seen: Observed, at: Situation, warnings: tuple[str, ...], now: datetime) -> Conditions:
+    valid = "\n".join([f"planned for {describe_sizes(plan)}", *warnings])
+    wanted: list[Wanted] = [("Valid", "True", Reason.VALID, valid), *describe_conditions(at)]
+    return set_conditions(seen.status.conditions, wanted, seen.generation, now)
+
+
+def _world(world: World, why: str, now: datetime) -> WorldStatus:
+    return WorldStatus(
+        generation=world.generation,
+        slices=world.slices,
+        coordinator=world.coordinator,
+        members=fingerprint(world.members),
+        pods=tuple(f"{member.pod}/{member.pod_uid}" for member in world.members),
+        live=world.live,
+        shadow=world.shadow,
+        since=format_time(now),
+        why=why[:1024],
+    )
+
+
+def _spend(old: TrainingJobStatus, end: End | None, now: datetime) -> Goodput:
+    """Return the goodput up to now; since a world broke it did nothing that counts, whatever it seemed to do."""
+    spent = goodput.account(old, now)
+    if end is None or end.planned:
+        return spent
+    return goodput.move(spent, old.goodput.current, Bucket.DETECTING, end.ago)
+
+
+def _give_up_lost_steps(old: TrainingJobStatus, attempts: lives.Attempts, spent: Goodput) -> Goodput:
+    """Return the goodput without the training of steps that have just turned out to be lost."""
+    known = old.attempts[-1].lost_steps if old.attempts else None
+    lost = attempts[-1].lost_steps if attempts else None
+    if lost and known is None and old.progress and old.progress.step_seconds:
+        return goodput.move(spent, Bucket.TRAINING, Bucket.LOST_STEPS, lost * old.progress.step_seconds)
+    return spent
+
+
+def invalid_status(
+    old: TrainingJobStatus, problems: Sequence[str], generation: int, now: datetime
+) -> TrainingJobStatus:
+    """Return the status of a job whose spec cannot be planned. What runs from an earlier spec is left alone."""
+    words = "\n".join([f"{plural(len(problems), 'problem')}:", *problems])
+    wanted: list[Wanted] = [("Valid", "False", Reason.INVALID_SPEC, words)]
+    return _stopped(old, Stage.INVALID, wanted, generation, now, tuple(problem[:1024] for problem in problems[:64]))
+
+
+def blocked_status(
+    old: TrainingJobStatus, reason: str, message: str, generation: int, now: datetime
+) -> TrainingJobStatus:
+    """Return the status of a job that cannot go on for a reason outside of it."""
+    return _stopped(old, Stage.QUEUED, [("Queued", "True", reason, message)], generation, now)
+
+
+def _stopped(
+    old: TrainingJobStatus,
+    stage: Stage,
+    wanted: Sequence[Wanted],
+    generation: int,
+    now: datetime,
+    problems: tuple[str, ...] = (),
+) -> TrainingJobStatus:
+    has_run = old.world is not None
+    kind, _, reason, _message = wanted[0]
+    unknown: list[Wanted] = [(name, "Unknown", reason, "") for name in KNOWN if not has_run and name != kind]
+    return old.model_copy(
+        update={
+            "observed_generation": generation,
+            "phase": old.phase if has_run else stage.value,
+            "conditions": set_conditions(old.conditions, [*unknown, *wanted], generation, now),
+            "problems": problems,
+            "display": old.display.model_copy(update={"reason": reason}),
+        }
+    )

@@ -1,0 +1,109 @@
+"""Worlds that leave for a larger one: what their hosts keep in memory is enough, where all of them stay."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.builders import make_plan
+from tests.scenes import Scene, announce, claim, drop_pod, kind, shrunk
+from trainingjob_api.protocol import Phase
+from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
+from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Leave
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.telling.announce import make_bulletin
+
+
+def remembering(fewest: int, most: int, **changes: object) -> Plan:
+    """Return the plan of a job that takes snapshots."""
+    return replace(make_plan(fewest, most, **changes), snapshots=SnapshotPlan(5, 1 << 20))
+
+
+def moved(**changes: object) -> Scene:
+    """Return a job whose one slice left at step 25 for a larger world, with step 20 saved and the rest in memory."""
+    scene = shrunk(plan=remembering(1, 2))
+    assert scene.step() == Leave(Reason.GROWING, "slice 1 is back", moves=True)
+    return scene.train(step=25, restored=10, committed=20, phase=Phase.LEFT, **changes)
+
+
+def replan(scene: Scene, plan: Plan) -> Scene:
+    scene.plan = plan
+    return scene
+
+
+def suspend(scene: Scene) -> Scene:
+    return replan(scene, remembering(1, 2, suspend=True))
+
+
+MOVES: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
+    "to the larger world": (moved, (Claim, (0, 1), Reason.RESIZED, False)),
+    "to the same one, where what came back is gone": (
+        lambda: drop_pod(moved(), 1, 0),
+        (Claim, (0,), Reason.RESIZED, False),
+    ),
+    "back, to save, where the job was suspended": (lambda: suspend(moved()), (Claim, (0,), Reason.RESIZED, False)),
+    "nowhere, where the job was suspended and all is saved": (
+        lambda: suspend(moved(tier="ram").train(step=25, restored=10, committed=25, phase=Phase.LEFT)),
+        (EndWorld, Reason.SUSPENDED),
+    ),
+    "back, to save, where its own node is to go": (
+        lambda: announce(moved(), "node-0-1"),
+        (Claim, (0,), Reason.RESIZED, False),
+    ),
+    "to what is left, where it is not all there to come back": (
+        lambda: drop_pod(announce(moved(), "node-0-1"), 0, 0),
+        (Claim, (1,), Reason.RESIZED, False),
+    ),
+    "to what is allowed, where its size is not any more": (
+        lambda: replan(moved(), remembering(2, 2)),
+        (Claim, (0, 1), Reason.EDITED, False),
+    ),
+    "nowhere, where the job was suspended and its size is not allowed any more": (
+        lambda: replan(moved(), remembering(2, 2, suspend=True)),
+        (EndWorld, Reason.SUSPENDED),
+    ),
+}
+
+
+@pytest.mark.parametrize(("scene", "want"), MOVES.values(), ids=MOVES.keys())
+def test_where_a_world_goes_that_has_left_unsaved(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
+    assert kind(scene().decide()) == want
+
+
+def test_a_world_that_comes_back_to_save_says_so_and_saves_before_it_is_suspended() -> None:
+    scene = suspend(moved())
+
+    assert claim(scene).why == "what it holds in memory alone is to be saved first"
+    scene.step()
+    scene.train(step=26, restored=25, tier="ram", committed=None)
+    assert scene.step() == Leave(Reason.SUSPENDING, "saving, then giving all pods back")
+
+    scene.train(step=27, restored=25, tier="ram", committed=27, phase=Phase.LEFT)
+    assert kind(scene.step()) == (EndWorld, Reason.SUSPENDED)
+
+
+PLANS: dict[str, tuple[Plan, bool]] = {
+    "snapshots are taken": (remembering(1, 2), True),
+    "none are taken": (make_plan(1, 2), False),
+    "the larger world cuts the state elsewhere": (
+        remembering(1, 2, parallelism={"dcn": {"data": -1}, "shardOptimizerOverData": True}),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("plan", "want"), PLANS.values(), ids=PLANS.keys())
+def test_hosts_are_told_whether_memory_is_enough(plan: Plan, want: bool) -> None:
+    scene = shrunk(plan=plan)
+    seen, decision = scene.see(), scene.step()
+
+    assert make_bulletin(scene.plan, seen, decision, scene.status).moves is want
+
+
+def test_who_leaves_for_a_drain_saves() -> None:
+    scene = announce(Scene(plan=remembering(1, 2)).form(0, 1), "node-1-0")
+
+    decision = scene.decide()
+
+    assert isinstance(decision, Leave)
+    assert (decision.reason, decision.moves) == (Reason.DRAINING, False)

@@ -1,0 +1,85 @@
+"""Notices that a node will go: the world leaves in time where it can do without, and takes the slice back."""
+
+from typing import Any
+
+import pytest
+
+from tests.builders import make_plan, ready_node
+from tests.scenes import TAINT, Scene, announce, kind, trained
+from trainingjob_api.protocol import Phase
+from trainingjob_operator.core.running.deciding.decisions import Claim, Leave, Wait
+from trainingjob_operator.core.running.observing.nodes import find_notice
+from trainingjob_operator.core.running.reasons import Reason
+
+LABEL = "cloud.google.com/active-node-maintenance"
+
+
+def withdraw(scene: Scene, name: str) -> Scene:
+    scene.nodes[name] = ready_node(name)
+    return scene
+
+
+NODES: dict[str, tuple[dict[str, Any] | None, str]] = {
+    "nothing is said": (ready_node("a"), ""),
+    "it is gone": (None, ""),
+    "a taint of GKE": ({"spec": {"taints": [{"key": "other"}, {"key": TAINT}]}}, TAINT),
+    "maintenance goes on": ({"metadata": {"labels": {LABEL: "ONGOING"}}}, f"{LABEL}=ONGOING"),
+    "maintenance is over": ({"metadata": {"labels": {LABEL: "COMPLETE"}}}, ""),
+    "cordoned, which announces nothing": (
+        {"spec": {"unschedulable": True, "taints": [{"key": "node.kubernetes.io/unschedulable"}]}},
+        "",
+    ),
+    "nonsense": ({"spec": {"taints": "x"}, "metadata": {"labels": [1]}}, ""),
+}
+
+
+@pytest.mark.parametrize(("node", "want"), NODES.values(), ids=NODES)
+def test_a_notice_is_read_from_a_node(node: dict[str, Any] | None, want: str) -> None:
+    assert find_notice(node) == want
+
+
+def test_a_world_leaves_before_a_node_goes_and_comes_back_when_it_stays() -> None:
+    scene = announce(trained(), "node-1-0")
+
+    decision = scene.step()
+    assert decision == Leave(Reason.DRAINING, f"slice 1 is about to go: node node-1-0 has {TAINT}")
+
+    scene.hear_slice(0, 1, phase=Phase.LEFT)
+    assert kind(scene.step()) == (Claim, (0,), Reason.RESIZED, False)
+    scene.hear_slice(1, phase=Phase.IDLE).train(step=20, restored=10)
+    assert kind(scene.step(100.0)) == (Wait, Reason.TRAINING)
+    assert scene.status.conditions
+    degraded = next(one for one in scene.status.conditions if one.type == "Degraded")
+    assert degraded.message == f"slice 1: it is about to go: node node-1-0 has {TAINT}"
+
+    withdraw(scene, "node-1-0")
+    assert kind(scene.step()) == (Leave, Reason.GROWING)
+
+
+def test_a_world_that_needs_all_its_slices_trains_until_they_go() -> None:
+    scene = announce(Scene(plan=make_plan(fewest=2)).form(0, 1), "node-1-0")
+
+    assert kind(scene.step()) == (Wait, Reason.TRAINING)
+
+
+def test_a_world_does_without_what_is_about_to_go_where_it_can() -> None:
+    scene = Scene().place(0, 1).hear_slice(0, 1, phase=Phase.IDLE, still=1000.0)
+    announce(scene, "node-0-1")
+
+    assert kind(scene.decide()) == (Claim, (1,), None, None)
+
+
+def test_the_job_takes_what_is_about_to_go_where_it_has_nothing_else() -> None:
+    scene = Scene().place(0, 1).hear_slice(0, 1, phase=Phase.IDLE, still=1000.0)
+    announce(announce(scene, "node-0-1"), "node-1-0")
+
+    assert kind(scene.decide()) == (Claim, (0, 1), None, None)
+
+
+def test_a_job_that_waits_for_repairs_does_not_wait_for_what_is_about_to_go() -> None:
+    plan = make_plan(elastic={"policy": "wait", "shrinkAfter": "10m"})
+    scene = announce(Scene(plan=plan).form(0, 1), "node-1-0")
+
+    assert kind(scene.step()) == (Leave, Reason.DRAINING)
+    scene.hear_slice(0, 1, phase=Phase.LEFT)
+    assert kind(scene.step()) == (Claim, (0,), Reason.RESIZED, False)
