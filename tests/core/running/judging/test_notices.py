@@ -1,41 +1,15 @@
 """Notices that a node will go: the world leaves in time where it can do without, and takes the slice back."""
 
-from typing import Any
-
-import pytest
-
 from tests.builders import make_plan, ready_node
 from tests.scenes import TAINT, Scene, announce, kind, trained
 from trainingjob_api.protocol import Phase
 from trainingjob_operator.core.running.deciding.decisions import Claim, Leave, Wait
-from trainingjob_operator.core.running.observing.nodes import find_notice
 from trainingjob_operator.core.running.reasons import Reason
-
-LABEL = "cloud.google.com/active-node-maintenance"
 
 
 def withdraw(scene: Scene, name: str) -> Scene:
     scene.nodes[name] = ready_node(name)
     return scene
-
-
-NODES: dict[str, tuple[dict[str, Any] | None, str]] = {
-    "nothing is said": (ready_node("a"), ""),
-    "it is gone": (None, ""),
-    "a taint of GKE": ({"spec": {"taints": [{"key": "other"}, {"key": TAINT}]}}, TAINT),
-    "maintenance goes on": ({"metadata": {"labels": {LABEL: "ONGOING"}}}, f"{LABEL}=ONGOING"),
-    "maintenance is over": ({"metadata": {"labels": {LABEL: "COMPLETE"}}}, ""),
-    "cordoned, which announces nothing": (
-        {"spec": {"unschedulable": True, "taints": [{"key": "node.kubernetes.io/unschedulable"}]}},
-        "",
-    ),
-    "nonsense": ({"spec": {"taints": "x"}, "metadata": {"labels": [1]}}, ""),
-}
-
-
-@pytest.mark.parametrize(("node", "want"), NODES.values(), ids=NODES)
-def test_a_notice_is_read_from_a_node(node: dict[str, Any] | None, want: str) -> None:
-    assert find_notice(node) == want
 
 
 def test_a_world_leaves_before_a_node_goes_and_comes_back_when_it_stays() -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.builders import jobset_manifest, make_plan
-from tests.scenes import Scene, fail, trained
-from trainingjob_api.protocol import Directive, Phase
+from tests.scenes import Scene, drop_pod, fail, trained
+from trainingjob_api.protocol import Damage, Directive, Phase
 from trainingjob_operator.core.running.observing.pods import Trouble
 from trainingjob_operator.core.running.telling.announce import make_bulletin
 
@@ -134,3 +134,29 @@ def test_whose_parameters_a_job_began_with_is_told_once() -> None:
         (False, "Initialized", "began with the parameters of step 5,000 of /shared/base")
     ]
     assert scene.happenings() == ()
+
+
+def test_a_damaged_checkpoint_is_told_once_when_it_is_known_what_was_taken_instead() -> None:
+    scene = Scene().place(0, 1).hear_slice(0, 1)
+    scene.step()
+    damage = (Damage(step=20, message="data/0 differs"),)
+    scene.train(step=10, restored=10, damaged=damage)
+    first = scene.happenings()
+    scene.step()
+
+    assert [(one.warning, one.reason, one.message) for one in first] == [
+        (True, "CheckpointDamaged", "step 20 was skipped: data/0 differs")
+    ]
+    assert scene.happenings() == ()
+    assert Scene().happenings() == ()
+
+
+def test_hosts_hear_how_the_job_ended() -> None:
+    scene = drop_pod(trained().hear_slice(0, 1, phase=Phase.DONE), 1, 1)
+    scene.step()
+
+    bulletin = make_bulletin(scene.plan, scene.see(), scene.decide(), scene.status)
+
+    assert bulletin.outcome == "Succeeded: Completed: all steps are trained and saved"
+    forged = scene.status.model_copy(update={"conditions": ()})
+    assert make_bulletin(scene.plan, scene.see(), scene.decide(), forged).outcome == "Ended"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import failure, jobset_name, make_plan, pod_manifest
+from tests.builders import failure, jobset_name, make_plan
 from tests.scenes import Scene, drop_pod, lose_node, set_pod, trained
 from trainingjob_api.status import Condition
 from trainingjob_operator.core.running.deciding.decide import decide
@@ -248,13 +248,3 @@ def test_a_job_without_a_world_tells_what_it_has_and_what_it_lacks() -> None:
     assert scene.status.phase == "Recovering"
     assert find(scene, "Degraded").reason == Reason.WAITING_FOR_SLICES
     assert find(scene, "Running").message.startswith("1 of at least 2 slices ready; slice 1: host 0")
-
-
-def test_a_pod_that_was_replaced_stands_back_behind_its_successor() -> None:
-    scene = Scene().place(0).delete_pod(0, 0)
-    scene.more_pods.append(pod_manifest(scene.plan, 0, 0, uid="successor"))
-
-    host = scene.see().slices[0].hosts[0]
-
-    assert host.pod
-    assert host.pod.uid == "successor"
