@@ -27,7 +27,7 @@ from trainingjob_operator.core.running.judging.saves import describe_failing, fo
 from trainingjob_operator.core.running.observing.observe import JobSet, Observed, Slice
 from trainingjob_operator.core.running.observing.pods import Trouble
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.telling.words import describe, find_absence, find_trouble
+from trainingjob_operator.core.running.telling.absences import describe, find_absence, find_trouble
 from trainingjob_operator.core.units import plural
 
 
