@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import assert_never
 from weakref import WeakValueDictionary
 
-from trainingjob_api.base import seconds
 from trainingjob_api.problem import Problem
 from trainingjob_api.protocol import Directive
 from trainingjob_api.status import TrainingJobStatus
@@ -270,9 +269,9 @@ def _next_look(plan: Plan, seen: Observed, decision: Decision, status: TrainingJ
         left = IDLE_SECONDS if ttl is None else ttl - seconds_between(status.completion_time, now) + FORMING_SECONDS
         return min(max(left, FORMING_SECONDS), IDLE_SECONDS)
     if isinstance(decision, Wait) and seen.world is not None and decision.reason == Reason.TRAINING:
-        window = seconds(plan.spec.elastic.silence_after)
         oldest = max((seat.news.age for seat in seen.seats if seat.news), default=0.0)
-        until_silent, until_hung = max(window - oldest, FORMING_SECONDS), max(seconds_left(plan, seen), 0.0)
+        until_silent = max(plan.silence_seconds - oldest, FORMING_SECONDS)
+        until_hung = max(seconds_left(plan, seen), 0.0)
         return min(until_silent, until_hung, WAITING_SECONDS)
     if not seen.hearing.news and not seen.pods:  # the cluster's events wake it
         return IDLE_SECONDS

@@ -6,6 +6,7 @@ call it; the manifests and the trainer's RunConfig are made from it.
 
 from dataclasses import dataclass
 
+from trainingjob_api.base import seconds
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.choice import Choice
@@ -174,6 +175,11 @@ class Plan:
     def allowed(self) -> tuple[int, ...]:
         """Return the numbers of slices that the job may train on, ascending."""
         return tuple(size.num_slices for size in self.sizes if size.is_valid)
+
+    @property
+    def silence_seconds(self) -> float:
+        """Return for how long a host is not heard of before it counts as silent."""
+        return float(seconds(self.spec.elastic.silence_after))
 
     def find_largest(self, healthy: int) -> int | None:  # None: too few slices for any size
         """Return the largest allowed number of slices that `healthy` slices can form."""

@@ -70,7 +70,7 @@ def find_hang(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> Hangs | B
 
 def seconds_left(plan: Plan, seen: Observed) -> float:
     """Return how long the world may stand still from now on before it hangs."""
-    return _seconds_left(plan, seen, place_all(seen.seats, seen.hearing, seconds(plan.spec.elastic.silence_after)))
+    return _seconds_left(plan, seen, place_all(seen.seats, seen.hearing, plan.silence_seconds))
 
 
 def _seconds_left(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> float:
@@ -103,8 +103,8 @@ def _phase(item: Placed) -> Phase:
 
 
 def _budget_of_steps(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> float:
-    elastic = plan.spec.elastic
-    floor = seconds(elastic.hang_after) if elastic.hang_after else max(HANG_SECONDS, 2 * seconds(elastic.silence_after))
+    allowed = plan.spec.elastic.hang_after
+    floor = seconds(allowed) if allowed else max(HANG_SECONDS, 2 * plan.silence_seconds)
     steps = [item.seat.report.progress for item in placed if item.seat.report and item.seat.report.progress]
     typical = max((step.typical_seconds for step in steps if step.typical_seconds), default=None)
     if typical is not None:

@@ -175,6 +175,11 @@ class Observed:
         return self.find_jobset(base_jobset(self.name, self.uid))
 
     @property
+    def current(self) -> tuple[int, ...]:
+        """Return the slices of the committed world; none where there is no world."""
+        return self.world.slices if self.world else ()
+
+    @property
     def has_stepped(self) -> bool:
         """Return whether the committed world brought training forward."""
         return any(

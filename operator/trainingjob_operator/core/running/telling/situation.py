@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from trainingjob_api.base import seconds
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Cause
 from trainingjob_api.world import World
@@ -155,8 +154,8 @@ def _find_missing(plan: Plan, seen: Observed, world: World) -> str:
     """Return why the world is not as large as it may be; empty where it is."""
     if len(world.slices) >= plan.allowed[-1]:
         return ""
-    window = float(seconds(plan.spec.elastic.silence_after))
     absent = [one for one in seen.slices if one.number not in world.slices]
+    window = plan.silence_seconds
     troubles = [(one, find_absence(one, window)) for one in absent]
     words = [describe(one, trouble) for one, trouble in troubles if trouble]
     return "; ".join(words[:4]) or "the other slices are ready and join after `spec.elastic.growCooldown`"
@@ -192,7 +191,7 @@ def _find_trouble_of_base(plan: Plan, seen: Observed) -> Trouble | None:  # None
         return Trouble(Reason.WAITING_FOR_PODS, "the pods are being asked for")
     if not base.is_own:
         return Trouble(Reason.NAME_TAKEN, f"JobSet {base.name} belongs to somebody else; delete or rename it")
-    window = float(seconds(plan.spec.elastic.silence_after))
+    window = plan.silence_seconds
     for one in _base_slices(base, seen):
         if trouble := find_trouble(one, window):
             return Trouble(trouble.reason, describe(one, trouble))
