@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import assert_never
 
-from trainingjob_api.base import seconds
-from trainingjob_api.live import list_changes, live_of
-from trainingjob_api.protocol import Phase
-from trainingjob_api.status import Cause, FailingSaves
+from trainingjob_api.status import Cause
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.snapshots import serves
 from trainingjob_operator.core.running import goodput
 from trainingjob_operator.core.running.deciding.decisions import (
     Claim,
@@ -26,13 +22,14 @@ from trainingjob_operator.core.running.deciding.decisions import (
     Wait,
 )
 from trainingjob_operator.core.running.deciding.drills import excuse
-from trainingjob_operator.core.running.deciding.forming import choose_slices, form_world
+from trainingjob_operator.core.running.deciding.forming import choose_slices, find_sound, form_world, list_ready
+from trainingjob_operator.core.running.deciding.leaving import find_cause, keep_on
 from trainingjob_operator.core.running.deciding.restarts import count_restarts, hold_back
 from trainingjob_operator.core.running.deciding.rollbacks import follow_rollbacks, pardon
 from trainingjob_operator.core.running.deciding.shadows import find_waiting
 from trainingjob_operator.core.running.deciding.verdict import find_broken_standby, find_verdict
 from trainingjob_operator.core.running.deciding.waiting import begin_waiting, hold_for_repair
-from trainingjob_operator.core.running.judging.bad_nodes import Faults, count_faults, leave_out
+from trainingjob_operator.core.running.judging.bad_nodes import count_faults
 from trainingjob_operator.core.running.judging.hang import find_hang
 from trainingjob_operator.core.running.judging.health import (
     Broke,
@@ -46,23 +43,19 @@ from trainingjob_operator.core.running.judging.health import (
     Leaves,
     judge,
 )
-from trainingjob_operator.core.running.judging.notices import find_going, stay_clear
-from trainingjob_operator.core.running.judging.saves import describe_end, follow_failing, is_too_long, waits_to_save
+from trainingjob_operator.core.running.judging.saves import waits_to_save
 from trainingjob_operator.core.running.judging.standing import place_all
 from trainingjob_operator.core.running.observing.observe import Observed, Slice
 from trainingjob_operator.core.running.observing.progress import find_committed
 from trainingjob_operator.core.running.observing.seats import find_newest_step, fingerprint
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.times import parse_time, seconds_between
-from trainingjob_operator.core.units import plural, span
+from trainingjob_operator.core.times import parse_time
+from trainingjob_operator.core.units import plural
 
 SETTLE_SECONDS = 3.0
 """How long the first world, when it is not full, waits for more slices to report after enough have."""
 COMING_SECONDS = 30.0
 """How long it waits for a slice whose pods have their nodes already: growing later costs more than that."""
-SAVE_SECONDS = 300.0
-"""How long a suspended job may save without any sign of life before it is taken down all the same."""
-AT_WORK = frozenset({Phase.TRAINING, Phase.EVALUATING, Phase.SAVING})
 
 
 def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
@@ -96,7 +89,7 @@ def _respond(plan: Plan, seen: Observed, health: Health | None, now: datetime) -
         case Hangs(message):
             return Examine(Reason.EXAMINING, message)
         case GoesOn(doubt):
-            return _keep_on(plan, seen, doubt, now)
+            return keep_on(plan, seen, doubt, now)
         case _:
             assert_never(health)
 
@@ -106,7 +99,7 @@ def _examine(plan: Plan, seen: Observed) -> Health | None:  # None: there is no 
         return None
     if fingerprint(seen.world.members) != seen.status.world.members:
         return Broke(End(Cause(reason=Reason.MEMBERS_CHANGED, message="pods of the world were replaced meanwhile")))
-    window = _window(plan)
+    window = plan.silence_seconds
     placed = place_all(seen.seats, seen.hearing, window)
     health = judge(placed, window)
     has_own_patience = plan.spec.suspend or waits_to_save(seen)  # who is to save and go
@@ -129,8 +122,8 @@ def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
         return Wait(Reason.SUSPENDED, "`spec.suspend` is true")
     if seen.status.world is None and (broken := find_broken_standby(plan, seen)):
         return broken
-    ready = [one for one in seen.slices if one.is_ready(_window(plan)) and one.has_standbys]
-    chosen = choose_slices(plan, _leave_out(plan, seen, ready, seen.status.nodes))
+    ready = [one for one in list_ready(plan, seen) if one.has_standbys]
+    chosen = choose_slices(plan, find_sound(plan, seen, ready, seen.status.nodes))
     if not chosen:
         return Wait(*_too_few(plan, ready))
     hold = hold_back(seen, seen.status.restarts, now)
@@ -150,11 +143,11 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
 
     `end` is None where the world left as it was asked to.
     """
-    ready = [one for one in seen.slices if one.is_ready(_window(plan))]
-    sound = _leave_out(plan, seen, ready, count_faults(seen, end, now))
+    ready = list_ready(plan, seen)
+    sound = find_sound(plan, seen, ready, count_faults(seen, end, now))
     waiting = find_waiting(plan, seen)
-    chosen = choose_slices(plan, sound, keep=_current(seen), waiting=waiting)
-    end = end or End(_cause_of_change(plan, seen, chosen), planned=True)
+    chosen = choose_slices(plan, sound, keep=seen.current, waiting=waiting)
+    end = end or End(find_cause(plan, seen, chosen), planned=True)
     if plan.spec.suspend:
         return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
     if not chosen:
@@ -172,72 +165,18 @@ def _come_back(plan: Plan, seen: Observed) -> Claim | None:  # None: what is to 
     It left for a larger one, without a save. When meanwhile the job is suspended, or a node of it is about to go, it
     trains on, to leave as worlds do.
     """
-    current = _current(seen)
-    ready = [one for one in seen.slices if one.is_ready(_window(plan))]
+    current = seen.current
+    ready = list_ready(plan, seen)
     again = [one for one in ready if one.number in current]
     is_saved = (find_newest_step(seen.seats) or 0) <= find_committed(seen)
     if plan.snapshots is None or is_saved or len(again) < len(current) or len(current) not in plan.allowed:
         return None
-    staying = {one.number for one in _leave_out(plan, seen, ready, seen.status.nodes)}
+    staying = {one.number for one in find_sound(plan, seen, ready, seen.status.nodes)}
     if staying.issuperset(current) and not plan.spec.suspend:
         return None
     cause = Cause(reason=Reason.RESIZED, message="what it holds in memory alone is to be saved first")
     world = form_world(plan, seen, again, seen.status.rollbacks)
     return Claim(world, cause.message, End(cause, planned=True))
-
-
-def _keep_on(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:
-    """Let the world train, or have it leave for a good reason."""
-    failing = follow_failing(seen, now)
-    if failing and is_too_long(plan, failing, now):
-        return Fail(Reason.CHECKPOINT_FAILING, describe_end(seen, failing, now))
-    if plan.spec.suspend:
-        return _suspend(seen, failing, now)
-    if doubt:
-        return Wait(Reason.HOST_UNCERTAIN, doubt)
-    if any(seat.news is None for seat in seen.seats):
-        return Wait(Reason.LISTENING, "this operator is new and has not heard of all hosts yet")
-    leaving = [seat.member for seat in seen.seats if seat.pod and seat.pod.deleting]
-    if leaving:
-        words = ", ".join(f"host {member.host} of slice {member.slice}" for member in leaving[:4])
-        return Leave(Reason.DRAINING, f"the pod of {words} is being deleted")
-    if not all(seat.report and seat.report.phase in AT_WORK for seat in seen.seats):
-        return Wait(Reason.JOINING, "hosts are joining the world")
-    wish = None if failing else _find_wish(plan, seen)  # to leave would be to lose what cannot be saved
-    return wish or Wait(Reason.TRAINING)
-
-
-def _find_wish(plan: Plan, seen: Observed) -> Leave | None:  # None: the world should stay as it is
-    """Return what a world should leave for that is well, and may stay."""
-    ready = [one for one in seen.slices if one.is_ready(_window(plan))]
-    if going := find_going(seen, _leave_out(plan, seen, ready, seen.status.nodes)):
-        return Leave(Reason.DRAINING, going)
-    if edit := _find_edit(plan, seen):
-        return Leave(Reason.EDITED, edit)
-    if returned := _find_returned(plan, seen):
-        return Leave(Reason.GROWING, f"{_name(returned)} back", moves=_keeps_all(plan, seen, len(returned)))
-    return None
-
-
-def _suspend(seen: Observed, failing: FailingSaves | None, now: datetime) -> Decision:
-    stillest = min((seat.news.still for seat in seen.seats if seat.news), default=seen.hearing.listening)
-    failed = seconds_between(failing.since, now) if failing else 0.0
-    if max(stillest, failed) < SAVE_SECONDS:
-        return Leave(Reason.SUSPENDING, "saving, then giving all pods back")
-    why = f"saves fail for {span(failed)}" if failing else f"no host has made progress for {span(stillest)}"
-    words = f"suspended without a save: {why}"
-    end = End(Cause(reason=Reason.SUSPENDED, message=words), planned=True)
-    return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
-
-
-def _find_edit(plan: Plan, seen: Observed) -> str:
-    """Return what was edited since the world was formed and takes a new one; empty: nothing was."""
-    before = seen.world.live if seen.world else None
-    words = list_changes(before, live_of(plan.spec)) if before else []
-    size = len(_current(seen))
-    if size not in plan.allowed:
-        words.append(f"spec.slices no longer allows {plural(size, 'slice')}")
-    return "; ".join(words)
 
 
 def _has_more(plan: Plan, seen: Observed) -> bool:
@@ -250,56 +189,5 @@ def _has_more(plan: Plan, seen: Observed) -> bool:
     return live is not None and live.steps < plan.spec.training.steps and not has_ended
 
 
-def _find_returned(plan: Plan, seen: Observed) -> list[int]:
-    """Return slices that are worth leaving the world for, to come back larger; none: it should stay as it is.
-
-    A world is left only after a step of its own: else slices that come and go could keep training from all progress.
-    """
-    if seen.hearing.announced < seconds(plan.spec.elastic.grow_cooldown) or not seen.has_stepped:
-        return []
-    current = set(_current(seen))
-    able = [one for one in seen.slices if one.is_ready(_window(plan)) and one.has_standbys]
-    sound = _leave_out(plan, seen, able, seen.status.nodes)
-    # What trains now stays in the reckoning: without it, nothing would be larger than this world.
-    able = [one for one in able if one in sound or one.number in current]
-    chosen = {one.number for one in choose_slices(plan, able, keep=tuple(current))}
-    return sorted(chosen - current) if chosen > current else []
-
-
-def _keeps_all(plan: Plan, seen: Observed, num_more: int) -> bool:
-    """Return whether a world with so many slices more can go on from what the hosts of this one keep in memory."""
-    size = len(_current(seen))
-    return plan.snapshots is not None and serves(plan.spec, plan.layout(size), plan.layout(size + num_more))
-
-
-def _leave_out(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
-    """Return the slices to form a world of: without those on bad nodes, then without those that are about to go."""
-    return stay_clear(plan, leave_out(plan, seen, ready, faults))
-
-
-def _cause_of_change(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cause:
-    """Return why a world that left did so, by what comes after it."""
-    if plan.spec.suspend:
-        return Cause(reason=Reason.SUSPENDED, message="saved, then gave all pods back")
-    if edit := _find_edit(plan, seen):
-        return Cause(reason=Reason.EDITED, message=edit)
-    before, after = set(_current(seen)), {one.number for one in chosen}
-    words = [f"{_name(sorted(after - before))} back"] if after - before else []
-    words += [f"{_name(sorted(before - after))} away"] if before - after else []
-    return Cause(reason=Reason.RESIZED, message=", ".join(words) or "left together and formed again")
-
-
 def _too_few(plan: Plan, ready: Sequence[Slice]) -> tuple[str, str]:
     return Reason.WAITING_FOR_SLICES, f"{len(ready)} of at least {plural(plan.allowed[0], 'slice')} ready"
-
-
-def _name(slices: Sequence[int]) -> str:
-    return f"slice {slices[0]} is" if len(slices) == 1 else f"slices {', '.join(map(str, slices))} are"
-
-
-def _current(seen: Observed) -> tuple[int, ...]:
-    return seen.world.slices if seen.world else ()
-
-
-def _window(plan: Plan) -> float:
-    return float(seconds(plan.spec.elastic.silence_after))

@@ -1,0 +1,120 @@
+"""Going on, or leaving: what is decided about a world with which nothing is wrong.
+
+A world that leaves saves and comes back in another shape, which costs all its hosts some seconds. So it leaves for
+a good reason alone: pods or nodes of it are about to go, the spec was edited or suspended, or slices are back.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from trainingjob_api.base import seconds
+from trainingjob_api.live import list_changes, live_of
+from trainingjob_api.protocol import Phase
+from trainingjob_api.status import Cause, FailingSaves
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.snapshots import serves
+from trainingjob_operator.core.running.deciding.decisions import Decision, EndWorld, Fail, Leave, Wait
+from trainingjob_operator.core.running.deciding.forming import choose_slices, find_sound, list_ready
+from trainingjob_operator.core.running.judging.health import End
+from trainingjob_operator.core.running.judging.notices import find_going
+from trainingjob_operator.core.running.judging.saves import describe_end, follow_failing, is_too_long
+from trainingjob_operator.core.running.observing.observe import Observed, Slice
+from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.times import seconds_between
+from trainingjob_operator.core.units import plural, span
+
+SAVE_SECONDS = 300.0
+"""How long a suspended job may save without any sign of life before it is taken down all the same."""
+AT_WORK = frozenset({Phase.TRAINING, Phase.EVALUATING, Phase.SAVING})
+
+
+def keep_on(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:
+    """Let the world train, or have it leave for a good reason."""
+    failing = follow_failing(seen, now)
+    if failing and is_too_long(plan, failing, now):
+        return Fail(Reason.CHECKPOINT_FAILING, describe_end(seen, failing, now))
+    if plan.spec.suspend:
+        return _suspend(seen, failing, now)
+    if doubt:
+        return Wait(Reason.HOST_UNCERTAIN, doubt)
+    if any(seat.news is None for seat in seen.seats):
+        return Wait(Reason.LISTENING, "this operator is new and has not heard of all hosts yet")
+    leaving = [seat.member for seat in seen.seats if seat.pod and seat.pod.deleting]
+    if leaving:
+        words = ", ".join(f"host {member.host} of slice {member.slice}" for member in leaving[:4])
+        return Leave(Reason.DRAINING, f"the pod of {words} is being deleted")
+    if not all(seat.report and seat.report.phase in AT_WORK for seat in seen.seats):
+        return Wait(Reason.JOINING, "hosts are joining the world")
+    wish = None if failing else _find_wish(plan, seen)  # to leave would be to lose what cannot be saved
+    return wish or Wait(Reason.TRAINING)
+
+
+def find_cause(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cause:
+    """Return why a world that left did so, by what comes after it."""
+    if plan.spec.suspend:
+        return Cause(reason=Reason.SUSPENDED, message="saved, then gave all pods back")
+    if edit := _find_edit(plan, seen):
+        return Cause(reason=Reason.EDITED, message=edit)
+    before, after = set(seen.current), {one.number for one in chosen}
+    words = [f"{_name(sorted(after - before))} back"] if after - before else []
+    words += [f"{_name(sorted(before - after))} away"] if before - after else []
+    return Cause(reason=Reason.RESIZED, message=", ".join(words) or "left together and formed again")
+
+
+def _find_wish(plan: Plan, seen: Observed) -> Leave | None:  # None: the world should stay as it is
+    """Return what a world should leave for that is well, and may stay."""
+    ready = list_ready(plan, seen)
+    if going := find_going(seen, find_sound(plan, seen, ready, seen.status.nodes)):
+        return Leave(Reason.DRAINING, going)
+    if edit := _find_edit(plan, seen):
+        return Leave(Reason.EDITED, edit)
+    if returned := _find_returned(plan, seen):
+        return Leave(Reason.GROWING, f"{_name(returned)} back", moves=_keeps_all(plan, seen, len(returned)))
+    return None
+
+
+def _suspend(seen: Observed, failing: FailingSaves | None, now: datetime) -> Decision:
+    stillest = min((seat.news.still for seat in seen.seats if seat.news), default=seen.hearing.listening)
+    failed = seconds_between(failing.since, now) if failing else 0.0
+    if max(stillest, failed) < SAVE_SECONDS:
+        return Leave(Reason.SUSPENDING, "saving, then giving all pods back")
+    why = f"saves fail for {span(failed)}" if failing else f"no host has made progress for {span(stillest)}"
+    words = f"suspended without a save: {why}"
+    end = End(Cause(reason=Reason.SUSPENDED, message=words), planned=True)
+    return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
+
+
+def _find_edit(plan: Plan, seen: Observed) -> str:
+    """Return what was edited since the world was formed and takes a new one; empty: nothing was."""
+    before = seen.world.live if seen.world else None
+    words = list_changes(before, live_of(plan.spec)) if before else []
+    size = len(seen.current)
+    if size not in plan.allowed:
+        words.append(f"spec.slices no longer allows {plural(size, 'slice')}")
+    return "; ".join(words)
+
+
+def _find_returned(plan: Plan, seen: Observed) -> list[int]:
+    """Return slices that are worth leaving the world for, to come back larger; none: it should stay as it is.
+
+    A world is left only after a step of its own: else slices that come and go could keep training from all progress.
+    """
+    if seen.hearing.announced < seconds(plan.spec.elastic.grow_cooldown) or not seen.has_stepped:
+        return []
+    current = set(seen.current)
+    able = [one for one in list_ready(plan, seen) if one.has_standbys]
+    sound = find_sound(plan, seen, able, seen.status.nodes)
+    # What trains now stays in the reckoning: without it, nothing would be larger than this world.
+    able = [one for one in able if one in sound or one.number in current]
+    chosen = {one.number for one in choose_slices(plan, able, keep=tuple(current))}
+    return sorted(chosen - current) if chosen > current else []
+
+
+def _keeps_all(plan: Plan, seen: Observed, num_more: int) -> bool:
+    """Return whether a world with so many slices more can go on from what the hosts of this one keep in memory."""
+    size = len(seen.current)
+    return plan.snapshots is not None and serves(plan.spec, plan.layout(size), plan.layout(size + num_more))
+
+
+def _name(slices: Sequence[int]) -> str:
+    return f"slice {slices[0]} is" if len(slices) == 1 else f"slices {', '.join(map(str, slices))} are"
