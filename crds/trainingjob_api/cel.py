@@ -128,10 +128,12 @@ SPEC_RULES: Rules = {
     ("memory",): (_WORLD,),
     ("checkpoint",): (
         _at(".snapshots", "has(self.snapshots) == has(oldSelf.snapshots)", _PODS["message"]),
+        _at(".backup", "has(self.backup) == has(oldSelf.backup)", _PODS["message"]),
         _at(".initializeFrom", "has(self.initializeFrom) == has(oldSelf.initializeFrom)", _ORIGIN["message"]),
     ),
     ("checkpoint", "uri"): (_STORAGE,),
     ("checkpoint", "snapshots"): (_PODS,),
+    ("checkpoint", "backup"): (_PODS,),
     ("checkpoint", "initializeFrom"): (_ORIGIN,),
     ("checkpoint", "takeover"): (_STORAGE,),
     ("elastic", "silenceAfter"): (_PODS,),

@@ -139,7 +139,7 @@ class Damage(Open):
 
 
 class FailedSave(Open):
-    """A step that could not be saved; training goes on, and the next save tries again."""
+    """A step that could not be saved, or not copied; training goes on, and the next save tries again."""
 
     step: Count
     message: Annotated[str, Field(max_length=MAX_MESSAGE)]
@@ -179,6 +179,12 @@ class HostReport(Open):
     committed: Count | None = None
     failed_save: FailedSave | None = Field(
         default=None, description="The newest save, where it failed. Unset: it did not, or there was none."
+    )
+    copied: Count | None = Field(
+        default=None, description="Newest step that is whole on the backup store. Unset: this world has none there."
+    )
+    failed_copy: FailedSave | None = Field(
+        default=None, description="The newest copy, where it failed. Unset: it did not, or there was none."
     )
     damaged: tuple[Damage, ...] = ()
     failure: Failure | None = None

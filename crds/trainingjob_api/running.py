@@ -66,6 +66,23 @@ class Snapshots(Strict):
     )
 
 
+class Backup(Strict):
+    """Copies of saved steps on a second store, which is slower and still there when the first one is lost."""
+
+    uri: AbsolutePath = Field(
+        description="A folder of the job's own on another volume of `runtime.volumes`, at least two levels deep. All "
+        "hosts must see the same files there."
+    )
+    every: Duration = Field(
+        default="1h",
+        description="Time between the beginnings of two copies. The first step that is saved after it is copied; so is "
+        "the first one of each world, and the last one of all.",
+    )
+    keep: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=3, description="How many of the newest copies stay when newer ones are made."
+    )
+
+
 class InitializeFrom(Strict):
     """The parameters that another job saved, for a job that has nothing of its own yet."""
 
@@ -93,6 +110,11 @@ class Checkpoint(Strict):
     snapshots: Snapshots | None = Field(
         default=None,
         description="Snapshots in the memory of the hosts, which a smaller world goes on from. Unset: none are taken.",
+    )
+    backup: Backup | None = Field(
+        default=None,
+        description="Copies of saved steps on a second store, which training goes on from where `uri` has lost them. "
+        "Unset: none are made.",
     )
     initialize_from: InitializeFrom | None = Field(
         default=None,

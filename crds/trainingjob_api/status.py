@@ -1,8 +1,8 @@
 """The status of a TrainingJob: what the operator tells people, and what it must remember.
 
-`world`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `restarts`, `waiting`, `nodes`, `straggler`, `attempts`,
-`goodput`, `drills`, `startTime`, `completionTime` and the conditions Succeeded and Failed are memory: the operator
-reads them back. All the rest is for people; nothing decides by it.
+`world`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `backup`, `failingCopies`, `restarts`, `waiting`,
+`nodes`, `straggler`, `attempts`, `goodput`, `drills`, `startTime`, `completionTime` and the conditions Succeeded and
+Failed are memory: the operator reads them back. All the rest is for people; nothing decides by it.
 """
 
 from typing import Annotated, Literal
@@ -121,11 +121,18 @@ class CheckpointStatus(Open):
 
 
 class FailingSaves(Open):
-    """Saves that fail, one after the other, while the job trains on."""
+    """Saves, or copies of saved steps, that fail one after the other while the job trains on."""
 
     since: Time = Field(description="When the first of them was heard of.")
-    step: int = Field(description="The newest step that could not be saved.")
+    step: int = Field(description="The newest step for which it failed.")
     message: Text = Field(default="", description="Why it could not, and on which host.")
+
+
+class BackupStatus(Open):
+    """The newest copy of a saved step on the backup store."""
+
+    step: int = Field(description="Newest step that is copied, hashed and announced.")
+    time: Time = Field(description="When the operator heard of it.")
 
 
 class RollbackStatus(Rollback):
@@ -207,8 +214,8 @@ class Attempt(Open):
     first_step: int | None = Field(default=None, description="Step that it started from. Unset: it never restored.")
     tier: Tier | None = Field(
         default=None,
-        description="What held that step: `durable` storage, or the `ram` of its hosts. Unset: it began from scratch, "
-        "or never restored.",
+        description="What held that step: `durable` storage, the `ram` of its hosts, or the `backup` store. Unset: it "
+        "began from scratch, or never restored.",
     )
     shadow: bool = Field(default=False, description="Whether a shadow world took over: its processes waited already.")
     last_step: int | None = Field(default=None, description="Newest step that it reached. Unset: it never restored.")
@@ -311,6 +318,12 @@ class TrainingJobStatus(Open):
     checkpoint: CheckpointStatus | None = Field(default=None, description="The newest durable checkpoint.")
     failing_saves: FailingSaves | None = Field(
         default=None, description="The saves that fail now. Unset: the newest one did not."
+    )
+    backup: BackupStatus | None = Field(
+        default=None, description="The newest copy on the backup store. Unset: none is known."
+    )
+    failing_copies: FailingSaves | None = Field(
+        default=None, description="The copies to the backup store that fail now. Unset: the newest one did not."
     )
     restarts: Restarts = Field(default=Restarts(), description="How often training began again unasked.")
     waiting: Waiting | None = Field(

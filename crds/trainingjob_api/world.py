@@ -17,8 +17,10 @@ from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.sharding import RULES
 
 Count = Annotated[int, Field(ge=0)]
-Tier = Literal["durable", "ram"]
-"""What holds a step: storage that outlives pods and nodes, or the memory of hosts."""
+Tier = Literal["durable", "ram", "backup"]
+"""What holds a step: storage that outlives pods and nodes, the memory of hosts, or a copy on a second storage."""
+ON_STORAGE: tuple[Tier, ...] = ("durable", "backup")
+"""The tiers that hold a step without any host."""
 
 
 def join_address(host: str, port: int | None) -> str:
@@ -135,7 +137,7 @@ class Span(Open):
     last: Count | None = Field(default=None, description="Last step of it that counts. Unset: it is not closed yet.")
     tier: Tier = Field(
         default="durable",
-        description="What held the step before `first`: `durable` storage, or the `ram` of hosts.",
+        description="What held the step before `first`: `durable` storage, the `ram` of hosts, or the `backup`.",
     )
 
 

@@ -88,11 +88,12 @@ def test_forgetting_takes_the_run_and_leaves_the_data(workspace: Workspace) -> N
     with workspace.held():
         shared = workspace.bind([SHARED], [])["/shared"]
         (shared / "demo").mkdir()
+        (shared / "copies").mkdir()
         (shared / "corpus.txt").touch()
         workspace.save_job({})
         workspace.log(0, 1).touch()
 
-        workspace.forget(shared / "demo")
+        workspace.forget(shared / "demo", shared / "copies")
 
         assert workspace.load_job() is None
         assert [path.name for path in shared.iterdir()] == ["corpus.txt"]
@@ -104,6 +105,6 @@ def test_checkpoints_elsewhere_are_not_deleted(workspace: Workspace, tmp_path: P
         workspace.save_job({})
 
         with pytest.raises(CommandError, match="move or delete them first"):
-            workspace.forget(tmp_path / "elsewhere")
+            workspace.forget(workspace.root / "demo", tmp_path / "elsewhere")
 
         assert workspace.load_job() == {}

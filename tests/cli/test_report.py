@@ -44,6 +44,12 @@ def test_a_running_job_is_told_whole() -> None:
             "since": "2026-11-21T12:07:30Z",
             "message": "host 0 of slice 1: Stale file handle",
         },
+        backup={"step": 47000, "time": "2026-11-21T11:10:00Z"},
+        failingCopies={
+            "step": 48000,
+            "since": "2026-11-21T12:07:00Z",
+            "message": "host 1 of slice 1: Broken pipe",
+        },
         straggler={"slice": 1, "host": 0, "node": "gke-9ab", "ratio": 0.41, "since": START},
         attempts=[
             attempt(
@@ -62,8 +68,9 @@ def test_a_running_job_is_told_whole() -> None:
     assert describe_job("llama3-8b", status, NOW) == [
         "llama3-8b  Degraded: slice 2: node gke-7f31 of host 0 is not ready",
         "step 48,210 of 200,000 (24 %)   loss 2.113   held-out 2.2   2.02 M tokens/s   done in about 5 d 7 h",
-        "checkpoint 48,000 durable, 3 m 0 s ago · snapshot 48,200",
+        "checkpoint 48,000 durable, 3 m 0 s ago · backup 47,000, 1 h 0 m ago · snapshot 48,200",
         "saves have failed for 2 m 30 s, the last one of step 48,200: host 0 of slice 1: Stale file handle",
+        "copies to the backup have failed for 3 m 0 s, the last one of step 48,000: host 1 of slice 1: Broken pipe",
         "host 0 of slice 1 (node gke-9ab) is slow: all others wait for it in 41.0 % of each step",
         "attempts",
         "  #1  4 slices  step       0  -> 31,977  node gke-11c9 is not ready  back in 4.1 s from memory, 3 steps lost",

@@ -71,6 +71,7 @@ NUMBERS = {
     "trainingjob_slices": labelled(2, **J),
     "trainingjob_checkpoint_last_commit_timestamp_seconds": labelled(START.timestamp() + 10.5, **J),
     "trainingjob_checkpoint_failing": labelled(0, **J),
+    "trainingjob_backup_failing": labelled(0, **J),
     "trainingjob_badput_seconds_total": labelled(6, cause="compiling", **J) | labelled(4, cause="starting", **J),
     "trainingjob_build_info": labelled(1, version="1.2.3"),
 }
@@ -87,6 +88,13 @@ def test_a_job_that_cannot_save_is_counted(jobs: Jobs) -> None:
     jobs.put(**STATUS, failingSaves={"step": 120, "since": BEFORE, "message": "No space left on device"})
 
     assert jobs.read("trainingjob_checkpoint_failing") == labelled(1, **J)
+
+
+def test_a_job_that_cannot_copy_is_counted(jobs: Jobs) -> None:
+    jobs.put(**STATUS, failingCopies={"step": 120, "since": BEFORE, "message": "No space left on device"})
+
+    assert jobs.read("trainingjob_backup_failing") == labelled(1, **J)
+    assert jobs.read("trainingjob_checkpoint_failing") == labelled(0, **J)
 
 
 def test_a_job_that_is_gone_takes_its_numbers_along(jobs: Jobs) -> None:

@@ -213,7 +213,7 @@ def test_an_old_step_that_cannot_be_deleted_stops_nothing(
     def refuse(folder: Path) -> None:
         raise OSError(errno.EIO, "")
 
-    monkeypatch.setattr("trainingjob_trainer.checkpoints.delete_step", refuse)
+    monkeypatch.setattr("trainingjob_trainer.retention.delete_step", refuse)
     checkpoints = opened(checkpoint__keep__last=1)
     for step in (1, 2):
         checkpoints.save(step, make_state((1, 1), step))
@@ -330,7 +330,7 @@ def test_choose_deletions(saved: Iterable[int], keep: Keep, restored: int, want:
     losses = saved if isinstance(saved, dict) else {}
     measured = {step: {"news": losses[step], "code": -step} if step in losses else {"code": 0.0} for step in saved}
 
-    assert choose_deletions(measured, keep, restored) == want
+    assert choose_deletions(measured, keep, {restored}) == want
 
 
 def test_a_step_that_is_one_of_the_best_is_saved_and_stays_in_the_next_world_too(

@@ -11,8 +11,9 @@ from jax.errors import JaxRuntimeError
 from tests.trainer.meeting import together
 from tests.trainer.tiny import UID
 from trainingjob_trainer import commit
-from trainingjob_trainer.commit import Committer, SaveFailedError, describe
+from trainingjob_trainer.commit import COMMIT_SECONDS, Committer
 from trainingjob_trainer.integrity import Integrity, find_damage, read_integrity
+from trainingjob_trainer.votes import MAX_PROBLEM, SaveFailedError, Votes, describe
 from trainingjob_trainer.world import Peers
 
 STATE: Any = None
@@ -64,6 +65,7 @@ def save(committer: Committer, folder: Path) -> str:
 def start(peers: Peers, failing: dict[str, Exception]) -> Committer:
     committer = Committer(Peers(0, 1), f"host {peers.process}")
     committer._peers = peers
+    committer._votes = Votes(peers, f"host {peers.process}", "save", COMMIT_SECONDS)
     orbax: Any = Orbax(peers, committer._meet, failing)
     committer.orbax = orbax
     return committer
@@ -153,4 +155,4 @@ def test_a_host_that_is_gone_is_no_failure_of_the_store(tmp_path: Path) -> None:
 def test_words_are_the_operating_systems_own_and_not_endless() -> None:
     assert describe(OSError(errno.EROFS, "")) == "Read-only file system"
     assert describe(ValueError()) == "ValueError"
-    assert len(describe(ValueError("x" * 5000))) == commit.MAX_PROBLEM
+    assert len(describe(ValueError("x" * 5000))) == MAX_PROBLEM

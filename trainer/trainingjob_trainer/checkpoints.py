@@ -19,11 +19,13 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from jax.errors import JaxRuntimeError
 
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave
 from trainingjob_api.world import RunConfig, Tier, World
-from trainingjob_trainer.commit import Committer, SaveFailedError
+from trainingjob_trainer.backup import Backup
+from trainingjob_trainer.commit import Committer
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import storage_error
 from trainingjob_trainer.history import find_skipped
@@ -32,15 +34,15 @@ from trainingjob_trainer.restore_point import (
     Memory,
     Recalled,
     RestorePoint,
-    delete_step,
     lineage_folder,
     list_saved,
 )
-from trainingjob_trainer.retention import Bests, choose_deletions, find_losses
+from trainingjob_trainer.retention import Bests, delete_old, find_losses
 from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.spikes import begin_like
 from trainingjob_trainer.step import Asked, State
+from trainingjob_trainer.votes import SaveFailedError
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 
@@ -75,7 +77,11 @@ class Checkpoints:
         self._commit: threading.Thread | None = None
         self._outcome: FailedSave | int | None = None  # None: there is none since the last look
         self._error: Exception | None = None
-        self._committer = Committer(peers, _name(world, peers.process))
+        name = _name(world, peers.process)
+        self._committer = Committer(peers, name)
+        self._backup = Backup(config, world, peers, events, name) if self._checkpoint.backup else None
+        self._is_copy = False
+        self._saved: Integrity | None = None  # None: nothing was saved in this world
         self.is_failing = False
         """Whether the newest save that was waited for has failed: the same on all processes at the same step."""
 
@@ -94,7 +100,10 @@ class Checkpoints:
 
     def _restore(self, state: State, memory: Memory | None) -> State | None:  # None: start from scratch
         takeover = self._checkpoint.takeover
-        search = RestorePoint(self._root, self._world, self._peers, self._events, memory, takeover=takeover)
+        backup = self._backup.root if self._backup else None
+        search = RestorePoint(
+            self._root, self._world, self._peers, self._events, memory, takeover=takeover, backup=backup
+        )
         try:
             found = search.find(self._data, tuple(hash_shapes(form) for form in _forms(state)))
         except OSError as error:
@@ -112,18 +121,21 @@ class Checkpoints:
         since = saved.generation if saved.job_uid == self._world.job_uid else 0
         self.skipped = find_skipped(self._world, self._batch_size, since, saved.skipped)
         self._restored = self._newest = saved.step
+        self._is_copy = not found.is_relative_to(self._root)
         return self._load(found, saved, state)
 
     @property
     def tier(self) -> Tier:
         """Return where the state was restored from, if it was."""
-        return "durable" if self.recalled is None else "ram"
+        if self.recalled is not None:
+            return "ram"
+        return "backup" if self._is_copy else "durable"
 
     @property
     def is_durable(self) -> bool:
-        """Return whether what was restored is a saved step too."""
+        """Return whether what was restored is a saved step too, below the checkpoint folder itself."""
         if self.recalled is None:
-            return True
+            return not self._is_copy
         saved = (one.integrity for one in list_saved(self._root) if one.step == self._newest)
         return any(one is not None and (one.generation, one.step) == self.recalled for one in saved)
 
@@ -200,6 +212,11 @@ class Checkpoints:
             self.save(step, state)
             self.wait()
 
+    def finish_copy(self) -> None:
+        """Wait until the newest step that was saved here is copied to the backup store, or could not be."""
+        if self._backup and self._saved:
+            self._backup.finish(self._folder / str(self._saved.step), self._saved, self._restored)
+
     def check(self) -> None:
         """Raise what went wrong in the background."""
         if self._error:
@@ -226,7 +243,7 @@ class Checkpoints:
             files={},
         )
         try:
-            self._committer.finish(self._folder / str(step), record)
+            self._saved = self._committer.finish(self._folder / str(step), record)
         except SaveFailedError as error:
             self._tell_failure(step, str(error))
         except Exception as error:  # noqa: BLE001  # the training thread raises it
@@ -234,26 +251,25 @@ class Checkpoints:
         else:
             self._outcome = step
             self._events.send(Event(committed=step))
-            if self._peers.process == 0:
-                self._delete_old(step)
+            self._clean_up(self._saved)
+
+    def _clean_up(self, saved: Integrity) -> None:
+        """Begin to copy the step that was just saved, if it is time, and delete older ones that nobody needs."""
+        needed = [self._restored]
+        if self._backup:
+            try:
+                self._backup.offer(self._folder / str(saved.step), saved, self._restored)
+            except JaxRuntimeError as error:
+                self._error = error
+                return
+            needed += self._backup.needed
+        if self._peers.process == 0:
+            delete_old(self._root, self._world, self._checkpoint.keep, saved.step, needed)
 
     def _tell_failure(self, step: int, message: str) -> None:
         LOG.warning("a step could not be saved, training goes on step=%d error=%s", step, message)
         self._outcome = FailedSave(step=step, message=message[:MAX_MESSAGE])
         self._events.send(Event(failed_save=self._outcome))
-
-    def _delete_old(self, step: int) -> None:
-        try:
-            saved = [(one.folder, one.integrity) for one in list_saved(self._root) if one.integrity]
-            own = [record.generation for _, record in saved if record.job_uid == self._world.job_uid]
-            if max(own, default=0) > self._world.generation:
-                return  # a later world builds on what is here, and this one is cut off
-            committed = {record.step: (folder, record.evaluations) for folder, record in saved if record.step <= step}
-            measured = {number: losses for number, (_, losses) in committed.items()}
-            for old in choose_deletions(measured, self._checkpoint.keep, self._restored):
-                delete_step(committed[old][0])
-        except OSError as error:  # it is tried again after the next save
-            LOG.warning("an old step cannot be deleted error=%s", error)
 
 
 def _name(world: World, process: int) -> str:

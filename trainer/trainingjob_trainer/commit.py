@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import orbax.checkpoint as ocp
-from jax.errors import JaxRuntimeError
 from orbax.checkpoint.path import atomicity
 
 from trainingjob_trainer.integrity import (
@@ -27,17 +26,13 @@ from trainingjob_trainer.integrity import (
     share,
     write_integrity,
 )
+from trainingjob_trainer.votes import SaveFailedError, Votes, describe
 from trainingjob_trainer.world import Peers
 
 COMMIT_SECONDS = 1800
 SAVE_SECONDS = 1200
 UNFINISHED = ".orbax-checkpoint-tmp"
 """In the name of a folder that Orbax has not moved into place."""
-MAX_PROBLEM = 512
-
-
-class SaveFailedError(Exception):
-    """A step could not be saved on some host, in words. All processes know it, and training can go on."""
 
 
 class PatientFolder(atomicity.AtomicRenameTemporaryPath):  # type: ignore[misc]
@@ -69,11 +64,8 @@ class Committer:
 
     def __init__(self, peers: Peers, name: str) -> None:
         self._peers = peers
-        self._name = name
-        self._number = 0
-        self._votes = 0
+        self._votes = Votes(peers, name, "save", COMMIT_SECONDS)
         self._problem = ""
-        self._lost: JaxRuntimeError | None = None
         processes = name_processes(peers, "trainingjob")
         self.orbax = ocp.AsyncCheckpointer(
             ocp.StandardCheckpointHandler(multiprocessing_options=processes),
@@ -90,50 +82,53 @@ class Committer:
         Raises:
             SaveFailedError: nothing can be written there.
         """
-        self._number += 1
-        self._votes = 0
-        self._vote(self._prepare(folder) if self._peers.process == 0 else "")
+        self._votes.begin()
+        self._votes.cast(self._prepare(folder) if self._peers.process == 0 else "")
         self._problem = ""
         try:
             self.orbax.save(folder, args=ocp.args.StandardSave(state))
         except Exception as error:  # noqa: BLE001  # whatever it is, the others write meanwhile and hear of it then
             self._problem = describe(error)
 
-    def finish(self, folder: Path, record: Integrity) -> None:
+    def finish(self, folder: Path, record: Integrity) -> Integrity:
         """Wait until a state is written, hash its files, each host its share, and write the record with the hashes.
+
+        All processes return that record.
 
         Raises:
             SaveFailedError: it could not be, and what there is of it is deleted.
             JaxRuntimeError: another process is gone.
         """
         try:
-            self._prove(folder, record)
+            return self._prove(folder, record)
         except SaveFailedError:
             if self._peers.process == 0:
                 discard(folder)
             raise
 
-    def _prove(self, folder: Path, record: Integrity) -> None:
+    def _prove(self, folder: Path, record: Integrity) -> Integrity:
         peers = self._peers
         if self._problem:
-            self._vote(self._problem)
+            self._votes.cast(self._problem)
         try:
             self.orbax.wait_until_finished()
             listed = list_files(folder) if peers.process == 0 else []
             if peers.process == 0 and not listed:
                 raise FileNotFoundError(f"nothing was written to {folder}")
-            names: list[str] = json.loads(self._vote(said=json.dumps(listed))[0])
+            names: list[str] = json.loads(self._votes.cast(said=json.dumps(listed))[0])
             mine = hash_files(folder, share(names, peers.process, peers.num_processes))
-            shares = self._vote(said=dump_fingerprints(mine))
+            shares = self._votes.cast(said=dump_fingerprints(mine))
+            proven = record.model_copy(update={"files": merge_fingerprints(shares)})
             if peers.process == 0:
-                write_integrity(folder, record.model_copy(update={"files": merge_fingerprints(shares)}))
+                write_integrity(folder, proven)
         except SaveFailedError:
             raise
         except Exception as error:  # Orbax tells a full disk as a ValueError
-            if self._lost:
-                raise self._lost from error
-            self._vote(describe(error))
-        self._vote()
+            if self._votes.lost:
+                raise self._votes.lost from error
+            self._votes.cast(describe(error))
+        self._votes.cast()
+        return proven
 
     def _prepare(self, folder: Path) -> str:
         """Make way for a step and prove that something can be written there; return what is wrong, empty: nothing."""
@@ -152,27 +147,7 @@ class Committer:
     def _meet(self, *, key: str, timeout_ms: int) -> None:
         """Meet the others where Orbax does: when all is written, and when it is in place."""
         del key, timeout_ms
-        self._vote()
-
-    def _vote(self, problem: str = "", said: str = "") -> list[str]:
-        """Return what each process says after a stage, in process order.
-
-        Raises:
-            SaveFailedError: one of them says what is wrong.
-            JaxRuntimeError: one of them says nothing any more.
-        """
-        name = f"save/{self._number}/{self._votes}"
-        self._votes += 1
-        problem = f"{self._name}: {problem}" if problem else ""
-        try:
-            answers = self._peers.exchange(name, json.dumps([problem, said]), COMMIT_SECONDS)
-        except JaxRuntimeError as error:
-            self._lost = error
-            raise
-        votes: list[tuple[str, str]] = [json.loads(answer) for answer in answers]
-        if failed := next((failed for failed, _ in votes if failed), ""):
-            raise SaveFailedError(failed)
-        return [words for _, words in votes]
+        self._votes.cast()
 
 
 def name_processes(peers: Peers, prefix: str) -> ocp.options.MultiprocessingOptions:
@@ -190,11 +165,3 @@ def discard(folder: Path) -> None:
     unfinished = folder.with_name(folder.name + UNFINISHED)
     for left in (unfinished,) if (folder / FILE).exists() else (unfinished, folder):
         shutil.rmtree(left, ignore_errors=True)
-
-
-def describe(error: Exception) -> str:
-    """Return what went wrong, in the operating system's words where it has any."""
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
-    words = " ".join(str(error).split()) or type(error).__name__
-    return words if len(words) <= MAX_PROBLEM else f"{words[: MAX_PROBLEM - 1]}…"

@@ -58,14 +58,14 @@ class TrainingError(Exception):
         self.is_host_known = is_host_known
 
 
-def storage_error(error: OSError, doing: str, uri: str) -> TrainingError:
-    """Return the error for a failed operation below `spec.checkpoint.uri`, in the operating system's words."""
+def storage_error(error: OSError, doing: str, uri: str, field: str = "spec.checkpoint.uri") -> TrainingError:
+    """Return the error for a failed operation below the folder that a field names, in the operating system's words."""
     words = os.strerror(error.errno) if error.errno else str(error)
     return TrainingError(
         FailureReason.STORAGE,
         f"{doing} failed: {words}. Every host must be able to write there: check the volume that "
         "spec.runtime.volumes mounts, and its access mode and permissions.",
-        path="spec.checkpoint.uri",
+        path=field,
         value=uri,
         fatal=error.errno in HOPELESS_ERRNOS,
     )

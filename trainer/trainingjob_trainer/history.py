@@ -12,7 +12,7 @@ whichever name, trains on no sample twice.
 
 from typing import Protocol
 
-from trainingjob_api.world import World
+from trainingjob_api.world import ON_STORAGE, World
 from trainingjob_trainer.rows import Skipped, skip
 
 
@@ -35,7 +35,7 @@ def belongs(record: Record, world: World, *, takeover: bool) -> bool:
     """Return whether a step that was saved, or kept in memory, is part of the history that a world goes on from."""
     step, generation = record.step, record.generation
     if record.job_uid != world.job_uid:
-        foreign_restore_point = any(step == span.first - 1 and span.tier == "durable" for span in world.lineage)
+        foreign_restore_point = any(step == span.first - 1 and span.tier in ON_STORAGE for span in world.lineage)
         return takeover and (not world.lineage or foreign_restore_point)
     if any(generation <= rollback.generation and step > rollback.parent for rollback in world.rollbacks):
         return False

@@ -19,8 +19,8 @@ UNFINISHED_SECONDS = 2.0
 """How long an empty OWNER may belong to a job that is just writing it."""
 
 
-def check_writable(root: Path) -> None:
-    """Prove that this host can write below the checkpoint folder, which is made if need be.
+def check_writable(root: Path, field: str = "spec.checkpoint.uri") -> None:
+    """Prove that this host can write below the folder that a field names, which is made if need be.
 
     Raises:
         TrainingError: it cannot.
@@ -31,11 +31,11 @@ def check_writable(root: Path) -> None:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        raise storage_error(error, f"writing to {root}", str(root)) from error
+        raise storage_error(error, f"writing to {root}", str(root), field) from error
 
 
-def claim(root: Path, config: RunConfig) -> None:
-    """Make the folder this job's own, or confirm that it is.
+def claim(root: Path, config: RunConfig, field: str = "spec.checkpoint.uri") -> None:
+    """Make the folder that a field names this job's own, or confirm that it is.
 
     Raises:
         TrainingError: it is another job's and the spec does not take over, or it cannot be written.
@@ -49,7 +49,7 @@ def claim(root: Path, config: RunConfig) -> None:
             with path.open("xb") as file:
                 file.write(content)
         except FileExistsError:
-            owner = _read(path)
+            owner = _read(path, field)
         else:
             return
         if owner is None or (owner["uid"] != job.uid and config.spec.checkpoint.takeover):
@@ -59,14 +59,14 @@ def claim(root: Path, config: RunConfig) -> None:
                 FailureReason.CONFIG,
                 f"the folder holds the checkpoints of {owner['job']} (UID {owner['uid']}). Choose another folder, or "
                 "set spec.checkpoint.takeover to true to go on from them; that job can then no longer use them.",
-                path="spec.checkpoint.uri",
+                path=field,
                 value=root,
             )
     except OSError as error:
-        raise storage_error(error, f"claiming {path}", str(root)) from error
+        raise storage_error(error, f"claiming {path}", str(root), field) from error
 
 
-def _read(path: Path) -> dict[str, str] | None:  # None: whoever made it died before writing a word
+def _read(path: Path, field: str) -> dict[str, str] | None:  # None: whoever made it died before writing a word
     """Return what OWNER says."""
     deadline = time.monotonic() + UNFINISHED_SECONDS
     while True:
@@ -79,7 +79,7 @@ def _read(path: Path) -> dict[str, str] | None:  # None: whoever made it died be
                 raise TrainingError(
                     FailureReason.STORAGE,
                     f"{path} is not what a TrainingJob writes. If no job uses the folder, delete the file.",
-                    path="spec.checkpoint.uri",
+                    path=field,
                     value=path.parent,
                 ) from error
         if time.monotonic() > deadline:

@@ -1,13 +1,14 @@
 """Which saved step a new world goes on from: the newest one of the job's history that proves whole.
 
-Snapshots in the hosts' memory are judged by the same rule, and the newest of both is taken: the snapshot where both are
-of the same step, for it is there already.
+Copies on the backup store, and snapshots in the hosts' memory, are judged by the same rule, and the newest of all is
+taken. Where they are of the same step, that is the snapshot, for it is there already, and the copy last.
 
 A damaged step is reported, moved aside and passed over. When damage leaves nothing, the job fails: it never starts from
 scratch in silence.
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trainingjob_api.protocol import Damage, FailureReason
-from trainingjob_api.world import World
+from trainingjob_api.world import ON_STORAGE, World
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.history import belongs, is_of_known_lineage
@@ -26,10 +27,13 @@ from trainingjob_trainer.step import State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 
+LOG = logging.getLogger(__name__)
 VERIFY_SECONDS = 1800
 LINEAGE = "lineage-"
 FROM_MEMORY = "memory"
 """What is said in place of a step's name where the snapshot is newer."""
+UNFINISHED_COPY = ".copying"
+"""In the name of a folder on the backup store that is not whole yet."""
 NO_RECORD = f"{FILE} is missing"
 GONE = "it is not there any more"
 
@@ -97,12 +101,21 @@ def rank(saved: Iterable[Saved], world: World, *, takeover: bool) -> list[Saved]
 
 
 class RestorePoint:
-    """The search for the step to restore below `root`, made by all processes of a world together."""
+    """The search for the step to restore below `root`, or `backup`, made by all processes of a world together."""
 
     def __init__(
-        self, root: Path, world: World, peers: Peers, events: Events, memory: Memory | None = None, *, takeover: bool
+        self,
+        root: Path,
+        world: World,
+        peers: Peers,
+        events: Events,
+        memory: Memory | None = None,
+        *,
+        takeover: bool,
+        backup: Path | None = None,
     ) -> None:
         self._root = root
+        self._backup = backup
         self._memory = memory
         self._world = world
         self._peers = peers
@@ -134,7 +147,7 @@ class RestorePoint:
                     return Recalled(snapshot, loaded, self._memory.skipped(snapshot))
                 attempt += 1
                 continue
-            folder = self._root / choice
+            folder = Path(choice)
             texts = self._peers.exchange(f"verify/{attempt}", verify(folder, self._peers), VERIFY_SECONDS)
             damage = next(filter(None, texts), "")
             if not damage:
@@ -142,7 +155,7 @@ class RestorePoint:
                     self._clear_after(int(folder.name))
                 self._peers.wait(f"verified/{attempt}", VERIFY_SECONDS)
                 return folder
-            self._tell(int(folder.name), damage)
+            self._tell(int(folder.name), self._where(folder) + damage)
             if self._peers.process == 0:
                 self._set_aside(folder)
             attempt += 1
@@ -162,13 +175,13 @@ class RestorePoint:
         return str(choice)
 
     def _choose(self, data: str, states: Collection[str], snapshot: Key | None) -> str:
-        """Return the best step's folder below the root, or `FROM_MEMORY`; empty: there is none, and none is missing."""
-        saved = list_saved(self._root)
-        for one in saved:
+        """Return the best step's folder, or `FROM_MEMORY`; empty: there is none, and none is missing."""
+        saved, copied = list_saved(self._root), self._list_copies()
+        for one in (*saved, *copied):
             if one.damage:
-                self._tell(one.step, one.damage)
+                self._tell(one.step, self._where(one.folder) + one.damage)
                 self._set_aside(one.folder)
-        best = next(iter(rank(saved, self._world, takeover=self._takeover)), None)
+        best = next(iter(rank((*saved, *copied), self._world, takeover=self._takeover)), None)
         if self._world.committed > (best.step if best else 0):
             self._tell_of_lost(
                 [one for one in saved if one.step == self._world.committed], is_all=not (best or snapshot)
@@ -201,7 +214,7 @@ class RestorePoint:
                     path="spec.model",
                 )
             if snapshot is None or snapshot < self._rate(best.integrity):
-                return best.folder.relative_to(self._root).as_posix()
+                return str(best.folder)
         if snapshot is not None:
             return FROM_MEMORY
         self._refuse_scratch()
@@ -220,16 +233,17 @@ class RestorePoint:
 
     def _refuse_scratch(self) -> None:
         """Raise where a step was once saved: then something is missing, and to begin anew would hide it."""
-        restored = max((span.first - 1 for span in self._world.lineage if span.tier == "durable"), default=0)
+        restored = max((span.first - 1 for span in self._world.lineage if span.tier in ON_STORAGE), default=0)
         parents = [rollback.parent for rollback in self._world.rollbacks[-1:]]
         known = max(restored, self._world.committed, *parents)
         if not (self._damaged or known):
             return
         damage = "; ".join(f"step {one.step}: {one.message}" for one in self._damaged)
+        where = f"{self._root} or {self._backup}" if self._backup else str(self._root)
         missing = f", though step {known} was {'restored' if known == restored else 'saved'} before."
         raise TrainingError(
             FailureReason.STORAGE,
-            f"no saved step in {self._root} is whole, so there is nothing to go on from"
+            f"no saved step in {where} is whole, so there is nothing to go on from"
             + (f" ({damage})." if damage else missing)
             + " Bring the folder back from a copy, or start a new job from scratch in another folder.",
             path="spec.checkpoint.uri",
@@ -253,9 +267,25 @@ class RestorePoint:
 
     def _clear_after(self, step: int) -> None:
         """Delete later steps, which no history holds, and unfinished saves: training is about to write them anew."""
-        for folder in (one for lineage in list_lineages(self._root) for one in lineage.iterdir()):
-            if ".orbax-checkpoint-tmp" in folder.name or (folder.name.isdigit() and int(folder.name) > step):
-                delete_step(folder)
+        _clear_after(self._root, step)
+        if self._backup:
+            try:
+                _clear_after(self._backup, step)
+            except OSError as error:  # no reader takes them
+                LOG.warning("later copies cannot be deleted error=%s", error)
+
+    def _list_copies(self) -> list[Saved]:
+        """Return the steps on the backup store; none where it does not answer: it is not what training goes on with."""
+        try:
+            return list_saved(self._backup) if self._backup else []
+        except OSError as error:
+            LOG.warning("the backup folder cannot be read error=%s", error)
+            return []
+
+    def _where(self, folder: Path) -> str:
+        """Return what is said before what is wrong with a copy. Empty: it is a saved step itself."""
+        is_copy = self._backup is not None and folder.is_relative_to(self._backup)
+        return f"its copy in {self._backup}: " if is_copy else ""
 
 
 def verify(folder: Path, peers: Peers) -> str:
@@ -268,6 +298,13 @@ def verify(folder: Path, peers: Peers) -> str:
         return "integrity.json is not there on every host: is the folder on storage that all hosts share?"
     names = share(sorted(integrity.files), peers.process, peers.num_processes)
     return find_damage(folder, {name: integrity.files[name] for name in names})
+
+
+def _clear_after(root: Path, step: int) -> None:
+    for folder in (one for lineage in list_lineages(root) for one in lineage.iterdir()):
+        is_unfinished = ".orbax-checkpoint-tmp" in folder.name or UNFINISHED_COPY in folder.name
+        if is_unfinished or (folder.name.isdigit() and int(folder.name) > step):
+            delete_step(folder)
 
 
 def delete_step(folder: Path) -> None:

@@ -1,12 +1,17 @@
 """Which saved steps stay, and which steps are saved because they are among the best."""
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 from math import isfinite, nan
+from pathlib import Path
 
 from trainingjob_api.running import Keep, KeepBest
+from trainingjob_api.world import World
+from trainingjob_trainer.restore_point import delete_step, list_saved
 from trainingjob_trainer.world import Peers
 
+LOG = logging.getLogger(__name__)
 AGREE_SECONDS = 300
 
 
@@ -54,12 +59,28 @@ def find_losses(keep: KeepBest | None, saved: Mapping[int, Mapping[str, float]])
     return {step: measured[keep.evaluation] for step, measured in saved.items() if keep.evaluation in measured}
 
 
-def choose_deletions(saved: Mapping[int, Mapping[str, float]], keep: Keep, restored: int) -> list[int]:
-    """Return the steps to delete: not the newest few, no multiples to keep, not the best, never the one restored.
+def delete_old(root: Path, world: World, keep: Keep, step: int, needed: Collection[int]) -> None:
+    """Delete what need not be kept of the steps below `root`, up to one that this world has just put there."""
+    try:
+        saved = [(one.folder, one.integrity) for one in list_saved(root) if one.integrity]
+        own = [record.generation for _, record in saved if record.job_uid == world.job_uid]
+        if max(own, default=0) > world.generation:
+            return  # a later world builds on what is here, and this one is cut off
+        committed = {record.step: (folder, record.evaluations) for folder, record in saved if record.step <= step}
+        measured = {number: losses for number, (_, losses) in committed.items()}
+        for old in choose_deletions(measured, keep, needed):
+            delete_step(committed[old][0])
+    except OSError as error:  # it is tried again after the next one
+        LOG.warning("an old step cannot be deleted error=%s", error)
 
-    `saved` has what was measured of each step on held-out texts. Of equally good steps the earlier one is better.
+
+def choose_deletions(saved: Mapping[int, Mapping[str, float]], keep: Keep, needed: Collection[int]) -> list[int]:
+    """Return the steps to delete: not the newest few, no multiples to keep, not the best, none that is needed.
+
+    Needed are the step that was restored, and one that is being copied. `saved` has what was measured of each step on
+    held-out texts. Of equally good steps the earlier one is better.
     """
     losses = find_losses(keep.best, saved)
     best = sorted(losses, key=lambda step: (losses[step], step))[: keep.best.count if keep.best else 0]
-    kept = {restored, *sorted(saved)[-keep.last :], *best}
+    kept = {*needed, *sorted(saved)[-keep.last :], *best}
     return [step for step in saved if step not in kept and not (keep.every_steps and step % keep.every_steps == 0)]

@@ -10,7 +10,7 @@ import jax
 
 from trainingjob_api.protocol import Phase
 from trainingjob_api.running import InitializeFrom
-from trainingjob_trainer import owner
+from trainingjob_trainer import backup, owner
 from trainingjob_trainer.ahead.neighbours import Neighbours
 from trainingjob_trainer.asks import Asks
 from trainingjob_trainer.batches import Batches
@@ -54,6 +54,7 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
     owner.check_writable(root)
     if start.process == 0:
         owner.claim(root, config)
+        backup.claim(config)
     if tools is None:
         party = join(start, events)
     peers, programs, steps, indexes = party.peers, party.programs, party.steps, party.indexes
@@ -88,6 +89,8 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
                 reporter,
                 asks,
             )
+            if phase is Phase.DONE:
+                checkpoints.finish_copy()
         except BadStepError:
             reporter.resume(Phase.SAVING)
             checkpoints.wait()  # the next world goes on from what was saved before: all hosts tell of that first

@@ -57,8 +57,9 @@ class Event(Strict):
     `ready` comes once, before `Start`; `waiting` once, in a shadow world that is ready to take over. `entered` names
     what the child is about to enter as all other processes do: a step, an evaluation, a meeting. `restored` is the step
     that training goes on from (0: from scratch), `tier` what held it, `inherited` whose parameters a start from scratch
-    has, in words, `committed` a step whose files are saved and hashed, `failed_save` one that could not be saved. After
-    `phase` LEFT or DONE, or after `failure`, the child ends by itself.
+    has, in words, `committed` a step whose files are saved and hashed, `failed_save` one that could not be saved,
+    `copied` and `failed_copy` the same of copies on the backup store. After `phase` LEFT or DONE, or after `failure`,
+    the child ends by itself.
     """
 
     ready: bool = False
@@ -71,5 +72,7 @@ class Event(Strict):
     inherited: str = ""
     committed: int | None = None
     failed_save: FailedSave | None = None
+    copied: int | None = None
+    failed_copy: FailedSave | None = None
     damaged: Damage | None = None
     failure: Failure | None = None

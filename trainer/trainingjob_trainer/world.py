@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 
 import jax
@@ -53,6 +54,12 @@ class Peers:
         self.num_processes = num_processes
         self._client = client.client if client else None
         self._tell = tell
+
+    def quietly(self) -> "Peers":
+        """Return the same process for meetings beside training that may take long: nobody is held to be late there."""
+        quiet = copy(self)
+        quiet._tell = lambda name: None  # noqa: SLF001  # its own copy
+        return quiet
 
     def wait(self, name: str, seconds: float) -> None:
         """Wait until every process waits for the same name. A name serves once.

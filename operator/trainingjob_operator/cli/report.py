@@ -36,6 +36,8 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
     if status.checkpoint:
         age = span(seconds_between(status.checkpoint.time, now))
         kept.append(f"checkpoint {status.checkpoint.step:,} {status.checkpoint.tier}, {age} ago")
+    if status.backup:
+        kept.append(f"backup {status.backup.step:,}, {span(seconds_between(status.backup.time, now))} ago")
     if status.progress and status.progress.snapshot is not None:
         kept.append(f"snapshot {status.progress.snapshot:,}")
     if kept:
@@ -44,6 +46,10 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
         step, why = status.failing_saves.step, status.failing_saves.message
         age = span(seconds_between(status.failing_saves.since, now))
         lines.append(f"saves have failed for {age}, the last one of step {step:,}: {why}")
+    if status.failing_copies:
+        step, why = status.failing_copies.step, status.failing_copies.message
+        age = span(seconds_between(status.failing_copies.since, now))
+        lines.append(f"copies to the backup have failed for {age}, the last one of step {step:,}: {why}")
     if status.straggler:
         lines.append(describe_straggler(status.straggler))
     lines += [describe_rollback(one) for one in status.rollbacks[-1:]]
@@ -148,7 +154,8 @@ def describe_recovery(attempt: Attempt) -> str:
 def _describe_cost(seconds: float | None, tier: Tier | None, lost_steps: int | None, *, shadow: bool = False) -> str:
     parts = []
     if seconds is not None:
-        how = f"{' by a shadow world' if shadow else ''}{' from memory' if tier == 'ram' else ''}"
+        source = {"ram": " from memory", "backup": " from the backup"}.get(tier or "", "")
+        how = f"{' by a shadow world' if shadow else ''}{source}"
         parts.append(f"back in {span(seconds)}{how}")
     if lost_steps is not None:
         parts.append(f"{plural(lost_steps, 'step')} lost")

@@ -104,7 +104,10 @@ class JobCollector(Collector):
         )
         yield _slices(jobs)
         yield _last_commits(jobs)
-        yield _failing_saves(jobs)
+        yield _failing("trainingjob_checkpoint_failing", "1 while a job trains and cannot save.", jobs, "failingSaves")
+        yield _failing(
+            "trainingjob_backup_failing", "1 while a job trains and cannot copy what it saves.", jobs, "failingCopies"
+        )
         yield _badput(jobs)
         yield self._count_restarts(jobs)
 
@@ -189,13 +192,11 @@ def _last_commits(jobs: Iterable[Manifest]) -> Metric:
     return family
 
 
-def _failing_saves(jobs: Iterable[Manifest]) -> Metric:
-    family = GaugeMetricFamily(
-        "trainingjob_checkpoint_failing", "1 while a job trains and cannot save.", labels=JOB_LABELS
-    )
+def _failing(name: str, words: str, jobs: Iterable[Manifest], field: str) -> Metric:
+    family = GaugeMetricFamily(name, words, labels=JOB_LABELS)
     for job in jobs:
         if dig(job, "status", "world"):
-            family.add_metric(_names(job), float(bool(dig(job, "status", "failingSaves"))))
+            family.add_metric(_names(job), float(bool(dig(job, "status", field))))
     return family
 
 

@@ -100,6 +100,19 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         [*TRAINING, (9, Spoke(1, Event(failed_save=FULL)), []), (9, Spoke(1, Event(committed=6)), [])],
         {"committed": 6, "failed_save": None},
     ),
+    "a step that was copied, and one that could not be": (
+        [
+            *TRAINING,
+            (9, Spoke(1, Event(copied=2)), []),
+            (9, Spoke(1, Event(failed_copy=FULL)), []),
+            (9, Spoke(1, Event(committed=6)), []),
+        ],
+        {"committed": 6, "copied": 2, "failed_copy": FULL},
+    ),
+    "a step that was copied after one that could not be": (
+        [*TRAINING, (9, Spoke(1, Event(failed_copy=FULL)), []), (9, Spoke(1, Event(copied=6)), [])],
+        {"copied": 6, "failed_copy": None},
+    ),
     "what was found out about the child": (
         [*TRAINING, (9, joined(1, "step 1"), []), (9, joined(1, "step 2"), []), *LOOKED_AT],
         {"evidence": Evidence(state=ProcessState.SLEEPING, cores=0.12, entered=2, newest="step 2", stack="Thread 0x1")},

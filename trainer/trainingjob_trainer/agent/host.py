@@ -162,6 +162,8 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
         inherited=event.inherited or active.inherited,
         committed=active.committed if event.committed is None else event.committed,
         failed_save=event.failed_save or (active.failed_save if event.committed is None else None),
+        copied=active.copied if event.copied is None else event.copied,
+        failed_copy=event.failed_copy or (active.failed_copy if event.copied is None else None),
         done_at=now if event.phase is Phase.DONE else active.done_at,
     )
     if event.damaged and event.damaged not in active.damaged:

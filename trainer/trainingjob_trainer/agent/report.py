@@ -42,6 +42,8 @@ def describe(host: Host, place: Place, state: State, port: int, shadow_port: int
         inherited=active.inherited if active else "",
         committed=active.committed if active else None,
         failed_save=active.failed_save if active else None,
+        copied=active.copied if active else None,
+        failed_copy=active.failed_copy if active else None,
         damaged=active.damaged if active else (),
         failure=active.failure if active else None,
         phase_seconds={phase: round(longest, 1) for phase, longest in state.phase_seconds.items()},

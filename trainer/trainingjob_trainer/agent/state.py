@@ -87,6 +87,9 @@ class Active:
     committed: int | None = None
     failed_save: FailedSave | None = None
     """The newest save, where it failed."""
+    copied: int | None = None
+    failed_copy: FailedSave | None = None
+    """The newest copy to the backup store, where it failed."""
     inherited: str = ""
     damaged: tuple[Damage, ...] = ()
     failure: Failure | None = None

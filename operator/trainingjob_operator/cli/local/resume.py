@@ -65,7 +65,11 @@ def _rested(status: TrainingJobStatus) -> TrainingJobStatus:
             update={"goodput": status.goodput.model_copy(update={"current": Bucket.SUSPENDED.value})}
         )
     return TrainingJobStatus(
-        world=status.world, lineage=status.lineage, progress=status.progress, checkpoint=status.checkpoint
+        world=status.world,
+        lineage=status.lineage,
+        progress=status.progress,
+        checkpoint=status.checkpoint,
+        backup=status.backup,
     )
 
 

@@ -72,7 +72,8 @@ def run_file(file: str, options: Options, console: Console) -> int:
         for line in (headline(document.name, plan), *warning_lines(warnings), *missing):
             _print(console, line)
         if options.fresh:
-            workspace.forget(checkpoints)
+            backup = plan.spec.checkpoint.backup
+            workspace.forget(checkpoints, *([Path(move_path(backup.uri, volumes))] if backup else []))
         job = _open_job(document.name, spec, workspace)
         if has_succeeded(job):
             _print(console, "all steps were trained in an earlier run; --fresh starts anew")

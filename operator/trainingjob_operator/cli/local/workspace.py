@@ -103,15 +103,16 @@ class Workspace:
             folders.setdefault(volume.name, own).mkdir(parents=True, exist_ok=True)
         return {volume.mount_path: folders[volume.name] for volume in volumes}
 
-    def forget(self, checkpoints: Path) -> None:
-        """Delete what earlier runs left: the job, its logs and its checkpoints. Other files stay.
+    def forget(self, *folders: Path) -> None:
+        """Delete what earlier runs left: the job, its logs and its checkpoints in `folders`. Other files stay.
 
         Raises:
             CommandError: the checkpoints are outside this folder; they are not deleted unasked.
         """
-        if not checkpoints.is_relative_to(self.root):
-            raise CommandError(f"the checkpoints are in {checkpoints}, outside {self.root}: move or delete them first.")
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        if outside := [folder for folder in folders if not folder.is_relative_to(self.root)]:
+            raise CommandError(f"the checkpoints are in {outside[0]}, outside {self.root}: move or delete them first.")
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
         for log in self.logs.glob("*.log"):
             log.unlink()
         (self.root / "job.json").unlink(missing_ok=True)

@@ -57,6 +57,8 @@ class Reason(StrEnum):
     RESIZED = "Resized"
     CHECKPOINT_DAMAGED = "CheckpointDamaged"
     CHECKPOINT_FAILING = "CheckpointFailing"
+    BACKUP_FAILING = "BackupFailing"
+    RESTORED_FROM_BACKUP = "RestoredFromBackup"
     DRILL = "Drill"
     # The end of a job, for now or for good
     SUSPENDING = "Suspending"

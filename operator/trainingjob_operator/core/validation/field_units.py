@@ -32,6 +32,7 @@ UNITS: dict[str, str] = {
     "checkpoint.save.everySteps": "optimizer steps",
     "checkpoint.keep.last": "checkpoints",
     "checkpoint.keep.best.count": "checkpoints",
+    "checkpoint.backup.keep": "copies",
     "checkpoint.initializeFrom.step": "optimizer steps",
     "checkpoint.snapshots.everySteps": "optimizer steps",
     "checkpoint.keep.everySteps": "optimizer steps",

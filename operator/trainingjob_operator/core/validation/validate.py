@@ -21,6 +21,7 @@ from trainingjob_operator.core.planner.strategy import settle
 from trainingjob_operator.core.planner.ways_out import suggest_ways_out
 from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.validation import (
+    validate_backup,
     validate_data,
     validate_experts,
     validate_learning,
@@ -41,6 +42,7 @@ RULES = (
     *validate_experts.RULES,
     *validate_data.RULES,
     *validate_storage.RULES,
+    *validate_backup.RULES,
     *validate_running.RULES,
     *validate_protection.RULES,
 )
@@ -52,6 +54,7 @@ WARNINGS = (
     *validate_experts.WARNINGS,
     *validate_data.WARNINGS,
     *validate_storage.WARNINGS,
+    *validate_backup.WARNINGS,
     *validate_running.WARNINGS,
     *validate_protection.WARNINGS,
 )

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME, seconds
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
+from trainingjob_api.running import Volume
 from trainingjob_operator.core.names import free_name, nearest_names
 from trainingjob_operator.core.planner.mesh import nearest_multiples
 from trainingjob_operator.core.validation.folders import is_below, is_reserved
@@ -17,14 +18,19 @@ MOUNTS = "runtime.volumes"
 def check_checkpoint_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Checkpoints must outlive the pod: they lie in a folder of a writable volume."""
     uri = PurePosixPath(spec.checkpoint.uri)
-    mounts = [volume for volume in spec.runtime.volumes if uri.is_relative_to(volume.mount_path)]
-    volume = max(mounts, key=lambda volume: len(PurePosixPath(volume.mount_path).parts), default=None)
-    path, name = "spec.checkpoint.uri", uri.name or "run"
-    nearest = tuple(f"{mount.rstrip('/')}/{name}" for mount in _writable_mounts(spec))
+    nearest = tuple(f"{mount.rstrip('/')}/{uri.name or 'run'}" for mount in writable_mounts(spec))
+    yield from check_own_folder(spec, "spec.checkpoint.uri", uri, "checkpoints", nearest)
+
+
+def check_own_folder(
+    spec: TrainingJobSpec, path: str, uri: PurePosixPath, what: str, nearest: tuple[str, ...]
+) -> Iterator[Problem]:
+    """A folder that the job writes to, and owns alone, lies on a writable volume; `what` it keeps there outlives it."""
+    volume = find_volume(spec, uri)
     if ".." in uri.parts:
         yield Problem(path, str(uri), f"{uri} steps upwards: name the folder itself.")
     elif volume is None:
-        message = f"{uri} is on none of spec.runtime.volumes: checkpoints there would end with the pod."
+        message = f"{uri} is on none of spec.runtime.volumes: {what} there would end with the pod."
         if not nearest:
             message += " Mount a PersistentVolumeClaim that all hosts share, and name a folder below it."
         yield Problem(path, str(uri), message, nearest)
@@ -59,7 +65,7 @@ def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Compiled programs need a folder that can be written."""
-    path, writable = spec.runtime.compile_cache.path, _writable_mounts(spec)
+    path, writable = spec.runtime.compile_cache.path, writable_mounts(spec)
     if path is None:
         return
     if ".." in PurePosixPath(path).parts or not any(is_below(path, mount) for mount in writable):
@@ -142,7 +148,13 @@ def warn_of_rare_keeps(spec: TrainingJobSpec) -> Iterator[Problem]:
         )
 
 
-def _writable_mounts(spec: TrainingJobSpec) -> list[str]:
+def find_volume(spec: TrainingJobSpec, path: PurePosixPath) -> Volume | None:  # None: it is on none
+    """Return the volume that a path lies on."""
+    mounts = [volume for volume in spec.runtime.volumes if path.is_relative_to(volume.mount_path)]
+    return max(mounts, key=lambda volume: len(PurePosixPath(volume.mount_path).parts), default=None)
+
+
+def writable_mounts(spec: TrainingJobSpec) -> list[str]:
     """Return where files can be written that outlive the pod."""
     return [one.mount_path for one in spec.runtime.volumes if not (one.read_only or is_reserved(one.mount_path))]
 

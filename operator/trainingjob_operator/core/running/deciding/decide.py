@@ -102,7 +102,7 @@ def _examine(plan: Plan, seen: Observed) -> Health | None:  # None: there is no 
     window = plan.silence_seconds
     placed = place_all(seen.seats, seen.hearing, window)
     health = judge(placed, window)
-    has_own_patience = plan.spec.suspend or waits_to_save(seen)  # who is to save and go
+    has_own_patience = plan.spec.suspend or waits_to_save(plan, seen)  # who is to save and go
     if isinstance(health, GoesOn) and not has_own_patience:
         return find_hang(plan, seen, placed) or health
     return health

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status import Cause, RollbackStatus
+from trainingjob_api.world import ON_STORAGE
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.decisions import Fail
 from trainingjob_operator.core.running.judging.health import End
@@ -89,5 +90,5 @@ def describe_rollback(rollback: RollbackStatus) -> str:
 
 def _find_parent(seen: Observed, step: int) -> int:
     """Return the newest step before another that is known to be saved; 0: there is none."""
-    restored = [span.first - 1 for span in seen.lineage if span.tier == "durable"]
+    restored = [span.first - 1 for span in seen.lineage if span.tier in ON_STORAGE]
     return max((saved for saved in (*restored, find_committed(seen)) if saved < step), default=0)

@@ -5,10 +5,12 @@ and the operator tells since when, why, and how many steps would be lost. Nothin
 them: no edit, no growth. Only when no save has succeeded for as long as the spec allows, the job fails.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from math import inf
 
 from trainingjob_api.base import seconds
-from trainingjob_api.protocol import Phase
+from trainingjob_api.protocol import FailedSave, Phase
 from trainingjob_api.status import FailingSaves
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.observing.observe import Observed
@@ -21,10 +23,14 @@ from trainingjob_operator.core.units import plural, span
 def follow_failing(seen: Observed, now: datetime) -> FailingSaves | None:  # None: the newest save did not fail
     """Return the saves of the committed world that fail, as the status has them."""
     told = [seat.report.failed_save for seat in seen.seats if seat.report and seat.report.failed_save]
+    return follow(told, seen.status.failing_saves, now)
+
+
+def follow(told: Sequence[FailedSave], known: FailingSaves | None, now: datetime) -> FailingSaves | None:
+    """Return what hosts say has failed, since it was first known. None: they say nothing."""
     if not told:
         return None
     newest = max(told, key=lambda one: one.step)
-    known = seen.status.failing_saves
     since = earlier(known.since, now) if known else None
     return FailingSaves(since=since or format_time(now), step=newest.step, message=newest.message)
 
@@ -52,9 +58,11 @@ def is_too_long(plan: Plan, failing: FailingSaves, now: datetime) -> bool:
     return seconds_between(failing.since, now) > _limit(plan).total_seconds()
 
 
-def waits_to_save(seen: Observed) -> bool:
-    """Return whether the world stands still because it tries to save again: it is no hang."""
-    return any(seat.report and seat.report.failed_save and seat.report.phase is Phase.SAVING for seat in seen.seats)
+def waits_to_save(plan: Plan, seen: Observed) -> bool:
+    """Return whether the world stands still because it tries to save again, or copies its last step: it is no hang."""
+    saving = [seat.report for seat in seen.seats if seat.report and seat.report.phase is Phase.SAVING]
+    last = plan.spec.training.steps if plan.spec.checkpoint.backup else inf
+    return any(report.failed_save or (report.committed or 0) >= last for report in saving)
 
 
 def _describe_risk(seen: Observed) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from trainingjob_api.protocol import Progress
 from trainingjob_api.status import CheckpointStatus, ProgressStatus
+from trainingjob_api.world import ON_STORAGE
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.observing.seats import find_restored, find_tier
@@ -68,6 +69,6 @@ def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  
 def find_committed(seen: Observed) -> int:
     """Return the newest step that is known to be on storage; 0: none."""
     committed = [seat.report.committed for seat in seen.seats if seat.report and seat.report.committed is not None]
-    restored = find_restored(seen.seats) if find_tier(seen.seats) == "durable" else None
+    restored = find_restored(seen.seats) if find_tier(seen.seats) in ON_STORAGE else None
     newest = max(committed, default=restored)
     return newest or (seen.status.checkpoint.step if seen.status.checkpoint else 0)

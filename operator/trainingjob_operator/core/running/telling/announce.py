@@ -20,10 +20,12 @@ from trainingjob_operator.core.running.deciding.drills import Order, describe_dr
 from trainingjob_operator.core.running.deciding.rollbacks import describe_rollback
 from trainingjob_operator.core.running.deciding.shadows import plan_shadows
 from trainingjob_operator.core.running.judging.bad_nodes import ENOUGH, describe_bad_node
+from trainingjob_operator.core.running.judging.copies import describe_failing_copies
 from trainingjob_operator.core.running.judging.saves import describe_failing
 from trainingjob_operator.core.running.judging.stragglers import describe
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.observing.pods import Trouble
+from trainingjob_operator.core.running.observing.seats import find_restored, find_tier
 from trainingjob_operator.core.running.reasons import Reason
 
 
@@ -113,7 +115,8 @@ def list_happenings(
         case Fail(reason, message):
             happenings.append(Happening(reason, message, warning=True))
     happenings += [*_drills(seen, written), *_stragglers(seen, written)]
-    return (*happenings, *_failing_saves(plan, seen, written), *_damages(seen), *_inheritances(seen))
+    happenings += [*_failing_saves(plan, seen, written), *_failing_copies(plan, seen, written)]
+    return (*happenings, *_damages(seen), *_restored_copies(plan, seen), *_inheritances(seen))
 
 
 def _is_leaving(seen: Observed) -> bool:
@@ -150,6 +153,26 @@ def _failing_saves(plan: Plan, seen: Observed, written: TrainingJobStatus) -> li
     if failing is None or seen.status.failing_saves is not None:
         return []
     return [Happening(Reason.CHECKPOINT_FAILING, describe_failing(plan, seen, failing), warning=True)]
+
+
+def _failing_copies(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[Happening]:
+    """Return that copies of saved steps fail, in the step in which that became known."""
+    failing = written.failing_copies
+    if failing is None or seen.status.failing_copies is not None:
+        return []
+    return [Happening(Reason.BACKUP_FAILING, describe_failing_copies(plan, seen, failing), warning=True)]
+
+
+def _restored_copies(plan: Plan, seen: Observed) -> list[Happening]:
+    """Return that a world went on from a copy, in the step in which that became known."""
+    backup = plan.spec.checkpoint.backup
+    if backup is None or not _is_restoring(seen) or find_tier(seen.seats) != "backup":
+        return []
+    words = (
+        f"went on from step {find_restored(seen.seats):,} in {backup.uri}: {plan.spec.checkpoint.uri} has no step as "
+        "new that is whole"
+    )
+    return [Happening(Reason.RESTORED_FROM_BACKUP, words, warning=True)]
 
 
 def _inheritances(seen: Observed) -> list[Happening]:

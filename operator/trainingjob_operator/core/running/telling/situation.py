@@ -22,6 +22,7 @@ from trainingjob_operator.core.running.deciding.decisions import (
     Wait,
 )
 from trainingjob_operator.core.running.goodput import OF_PHASE, Bucket
+from trainingjob_operator.core.running.judging.copies import describe_failing_copies, follow_failing_copies
 from trainingjob_operator.core.running.judging.saves import describe_failing, follow_failing
 from trainingjob_operator.core.running.observing.observe import JobSet, Observed, Slice
 from trainingjob_operator.core.running.observing.pods import Trouble
@@ -61,8 +62,8 @@ class Situation:
     """Why slices that the job could use are not in the world, in words. Empty: all of them are."""
     is_training: bool = False
     """Whether the world makes steps, as far as known."""
-    unsaved: str = ""
-    """Why no step can be saved, in words. Empty: nothing is known to be in the way."""
+    unsaved: Trouble | None = None
+    """Why no step can be saved, or copied. None: nothing is known to be in the way."""
 
 
 _BUCKETS = {
@@ -79,14 +80,23 @@ def describe_situation(
 ) -> Situation:
     """Return the situation; `refusal` is what the API server answered to the creation of children, if it refused."""
     situation = _describe(plan, seen, decision, refusal)
-    failing = follow_failing(seen, now)
-    if failing is None or situation.world is not seen.world or not situation.bucket:
+    unsaved = _find_unsaved(plan, seen, now)
+    if unsaved is None or situation.world is not seen.world or not situation.bucket:
         return situation
-    words = describe_failing(plan, seen, failing)
     if situation.stage not in (Stage.RUNNING, Stage.DEGRADED):
-        return replace(situation, unsaved=words)
-    message = "; ".join([situation.message, words] if situation.stage is Stage.DEGRADED else [words])
-    return replace(situation, stage=Stage.DEGRADED, reason=Reason.CHECKPOINT_FAILING, message=message, unsaved=words)
+        return replace(situation, unsaved=unsaved)
+    message = f"{situation.message}; {unsaved.message}" if situation.stage is Stage.DEGRADED else unsaved.message
+    return replace(situation, stage=Stage.DEGRADED, reason=unsaved.reason, message=message, unsaved=unsaved)
+
+
+def _find_unsaved(plan: Plan, seen: Observed, now: datetime) -> Trouble | None:  # None: saves and copies succeed
+    """Return what is in the way of saves and copies; a save that fails is the worse of the two."""
+    saves, copies = follow_failing(seen, now), follow_failing_copies(seen, now)
+    words = [describe_failing(plan, seen, saves)] if saves else []
+    words += [describe_failing_copies(plan, seen, copies)] if copies else []
+    if not words:
+        return None
+    return Trouble(Reason.CHECKPOINT_FAILING if saves else Reason.BACKUP_FAILING, "; ".join(words))
 
 
 def _describe(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None) -> Situation:

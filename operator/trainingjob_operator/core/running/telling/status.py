@@ -18,6 +18,7 @@ from trainingjob_operator.core.running.deciding.rollbacks import follow_rollback
 from trainingjob_operator.core.running.deciding.waiting import begin_waiting, go_on_waiting
 from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.running.judging.bad_nodes import count_faults
+from trainingjob_operator.core.running.judging.copies import find_backup, follow_failing_copies
 from trainingjob_operator.core.running.judging.health import End
 from trainingjob_operator.core.running.judging.saves import follow_failing
 from trainingjob_operator.core.running.judging.stragglers import follow_straggler
@@ -87,6 +88,8 @@ def next_status(
             "nodes": count_faults(seen, end, now),
             "waiting": begin_waiting(plan, seen, end, now) if end else go_on_waiting(plan, seen, now),
             "failing_saves": follow_failing(seen, now),
+            "backup": find_backup(seen, now),
+            "failing_copies": follow_failing_copies(seen, now),
             "straggler": follow_straggler(seen.seats, old.straggler, now),
             "attempts": attempts,
             "drills": follow_drills(plan, seen, decision, attempts, now),

@@ -50,6 +50,8 @@ def _slow(status: TrainingJobStatus) -> object:
             ),
             "straggler": status.straggler and status.straggler.model_copy(update={"ratio": 0.0}),
             "failing_saves": status.failing_saves and status.failing_saves.since,
+            "backup": status.backup is None,
+            "failing_copies": status.failing_copies and status.failing_copies.since,
             "goodput": None,
             "running_seconds": None,
             "display": (status.display.slices, status.display.mesh, status.display.reason),

@@ -1,0 +1,42 @@
+"""The second store of checkpoints: which step is copied there, and copies that fail.
+
+Nothing is decided by it: training goes on, saves go on, and the next copy is tried when it is due. People are told, for
+what they count on is no longer there.
+"""
+
+from datetime import datetime
+
+from trainingjob_api.status import BackupStatus, FailingSaves
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.judging.saves import follow
+from trainingjob_operator.core.running.observing.observe import Observed
+from trainingjob_operator.core.running.observing.seats import find_restored, find_tier
+from trainingjob_operator.core.times import format_time
+
+
+def find_backup(seen: Observed, now: datetime) -> BackupStatus | None:  # None: no copy is known
+    """Return the newest copy: what this world copied, or what it went on from."""
+    copied = [seat.report.copied for seat in seen.seats if seat.report and seat.report.copied is not None]
+    restored = find_restored(seen.seats) if find_tier(seen.seats) == "backup" else None
+    newest, old = max(copied, default=restored), seen.status.backup
+    if newest is None or (old is not None and old.step == newest):
+        return old
+    return BackupStatus(step=newest, time=format_time(now))
+
+
+def follow_failing_copies(seen: Observed, now: datetime) -> FailingSaves | None:  # None: the newest copy did not fail
+    """Return the copies of the committed world that fail, as the status has them."""
+    told = [seat.report.failed_copy for seat in seen.seats if seat.report and seat.report.failed_copy]
+    return follow(told, seen.status.failing_copies, now)
+
+
+def describe_failing_copies(plan: Plan, seen: Observed, failing: FailingSaves) -> str:
+    """Return what cannot be copied, why, and what there is instead, in words."""
+    backup = plan.spec.checkpoint.backup
+    where = f" to {backup.uri}" if backup else ""
+    newest = seen.status.backup
+    there = f"the newest copy is of step {newest.step:,}" if newest else "there is no copy yet"
+    return (
+        f"no step can be copied{where}: {failing.message.rstrip('.')}; {there}. Training and saves go on, and the "
+        "next copy that is due tries again"
+    )

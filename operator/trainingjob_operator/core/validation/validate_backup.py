@@ -1,0 +1,75 @@
+"""Rules about the second store of checkpoints: a folder of its own, on a volume of its own, and copies now and then."""
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from trainingjob_api.base import seconds
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem
+from trainingjob_operator.core.validation.rule import Rule
+from trainingjob_operator.core.validation.validate_storage import (
+    MOUNTS,
+    check_own_folder,
+    find_volume,
+    writable_mounts,
+)
+
+PATH = "spec.checkpoint.backup.uri"
+
+
+def check_backup_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Copies lie in a folder of their own: in that of the checkpoints they would be taken for what they copy."""
+    backup = spec.checkpoint.backup
+    if backup is None:
+        return
+    uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
+    nearest = _list_folders(spec, uri.name or "run")
+    if ".." not in uri.parts and _are_one(uri, own):
+        message = f"{uri} and spec.checkpoint.uri, {own}, are not two folders. Copies go to another volume."
+        yield Problem(PATH, str(uri), message, nearest)
+    else:
+        yield from check_own_folder(spec, PATH, uri, "copies", nearest)
+
+
+def check_backup_interval(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Between two copies passes some time."""
+    backup = spec.checkpoint.backup
+    if backup is not None and seconds(backup.every) == 0:
+        message = f"{backup.every} is no time. To copy every step that is saved, as fast as the store takes it, say 1s."
+        yield Problem("spec.checkpoint.backup.every", backup.every, message, ("1s",))
+
+
+def warn_of_one_volume(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A copy beside the original is lost with it."""
+    backup = spec.checkpoint.backup
+    if backup is None:
+        return
+    uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
+    first, second = find_volume(spec, own), find_volume(spec, uri)
+    is_wrong = ".." in uri.parts or _are_one(uri, own)  # which is told as a problem
+    if first and second and first.claim_name == second.claim_name and not is_wrong:
+        message = (
+            f"{uri} is on the claim {second.claim_name}, as spec.checkpoint.uri is: what loses one of them loses both. "
+            "Mount a second claim, on other storage."
+        )
+        yield Problem(PATH, str(uri), message, _list_folders(spec, uri.name))
+
+
+def _are_one(one: PurePosixPath, other: PurePosixPath) -> bool:
+    """Return whether what is written to one folder lies in the other."""
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+def _list_folders(spec: TrainingJobSpec, name: str) -> tuple[str, ...]:
+    """Return folders of a name on writable volumes, other claims than that of the checkpoints."""
+    own = find_volume(spec, PurePosixPath(spec.checkpoint.uri))
+    claims = {volume.mount_path: volume.claim_name for volume in spec.runtime.volumes}
+    mounts = [mount for mount in writable_mounts(spec) if own is None or claims[mount] != own.claim_name]
+    return tuple(f"{mount.rstrip('/')}/{name}" for mount in mounts)
+
+
+RULES = (
+    Rule(("checkpoint.backup", "checkpoint.uri", MOUNTS), check_backup_uri),
+    Rule(("checkpoint.backup",), check_backup_interval),
+)
+WARNINGS = (Rule(("checkpoint.backup", "checkpoint.uri", MOUNTS), warn_of_one_volume),)

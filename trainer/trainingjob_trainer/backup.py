@@ -1,0 +1,235 @@
+"""Copies of saved steps on a second store, made beside training, at most one at a time.
+
+A step that was just saved and hashed is copied file by file, each host its share, and every file is compared with its
+hash on the way. The copy gets its name when all files are there, and its `integrity.json` last; so it lies below the
+backup folder as a step lies below the checkpoint folder, and whoever reads the one reads the other.
+
+A copy that fails stops nothing: it is told, training and saves go on, and the next one that is due tries again.
+"""
+
+import hashlib
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from trainingjob_api.base import seconds
+from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
+from trainingjob_api.running import Keep
+from trainingjob_api.world import RunConfig, World
+from trainingjob_trainer import owner
+from trainingjob_trainer.events import Events
+from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.integrity import Fingerprint, Integrity, share, write_integrity
+from trainingjob_trainer.restore_point import UNFINISHED_COPY, delete_step, lineage_folder, list_saved
+from trainingjob_trainer.retention import delete_old
+from trainingjob_trainer.votes import SaveFailedError, Votes, describe
+from trainingjob_trainer.wire import Event
+from trainingjob_trainer.world import Peers
+
+LOG = logging.getLogger(__name__)
+FIELD = "spec.checkpoint.backup.uri"
+OFFER_SECONDS = 1800
+COPY_SECONDS = 24 * 3600
+"""How long the first process waits for the last one's files: a store may be as slow as it likes."""
+LAST_COPY_SECONDS = 3600
+"""How long the end of a job waits for the copy of its last step."""
+RETRY_SECONDS = 60.0
+"""How long after a copy that failed the next saved step is copied at the earliest."""
+CHUNK = 1 << 22
+
+
+def find_root(config: RunConfig) -> Path | None:  # None: nothing is copied
+    """Return the folder on the second store."""
+    backup = config.spec.checkpoint.backup
+    return Path(backup.uri) if backup else None
+
+
+def claim(config: RunConfig) -> None:
+    """Make the backup folder this job's own. A store that does not answer is told when there is something to copy.
+
+    Raises:
+        TrainingError: it is another job's and the spec does not take over.
+    """
+    root = find_root(config)
+    if root is None:
+        return
+    try:
+        _claim(root, config)
+    except TrainingError as error:
+        if error.reason is not FailureReason.STORAGE:
+            raise
+        LOG.warning("the backup folder cannot be used, training goes on without it error=%s", error)
+
+
+class Backup:
+    """The copies of a job, as one process of one world makes them. `name` is this host's, for people.
+
+    Raises:
+        ValueError: the spec asks for none.
+    """
+
+    def __init__(self, config: RunConfig, world: World, peers: Peers, events: Events, name: str) -> None:
+        backup = config.spec.checkpoint.backup
+        if backup is None:
+            raise ValueError("the spec names no backup folder")
+        self.root = Path(backup.uri)
+        self._every = seconds(backup.every)
+        self._keep = Keep(last=backup.keep)
+        self._config = config
+        self._world = world
+        self._peers = peers.quietly()
+        self._events = events
+        self._votes = Votes(self._peers, name, "copy", COPY_SECONDS)
+        self._offers = 0
+        self._begun: float | None = None  # None: nothing was copied in this world
+        self._is_failing = False
+        self._newest = 0
+        self._copying: int | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def needed(self) -> tuple[int, ...]:
+        """Return the steps that must not be deleted where they were saved: they are being copied."""
+        step = self._copying
+        return () if step is None else (step,)
+
+    def offer(self, folder: Path, record: Integrity, restored: int) -> None:
+        """Begin to copy a step that was just saved, if it is time: one process says so, for clocks differ.
+
+        `restored` is the step that the world went on from: it stays.
+
+        Raises:
+            JaxRuntimeError: another process is gone.
+        """
+        said = "copy" if self._peers.process == 0 and self._is_due() else ""
+        self._offers += 1
+        if self._peers.exchange(f"backup/{self._offers}", said, OFFER_SECONDS)[0]:
+            self._begin(folder, record, restored)
+
+    def finish(self, folder: Path, record: Integrity, restored: int) -> None:
+        """Wait until a step is copied, or could not be: it is the last one."""
+        deadline = time.monotonic() + LAST_COPY_SECONDS
+        self._wait(deadline)
+        if self._copying is None and self._newest < record.step:
+            self._begin(folder, record, restored)
+            self._wait(deadline)
+        if self._copying is not None:
+            self._tell_failure(self._copying, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")
+
+    def _is_due(self) -> bool:
+        if self._copying is not None:
+            return False
+        pause = min(RETRY_SECONDS, self._every) if self._is_failing else self._every
+        return self._begun is None or time.monotonic() - self._begun >= pause
+
+    def _wait(self, deadline: float) -> None:
+        if self._thread:
+            self._thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _begin(self, folder: Path, record: Integrity, restored: int) -> None:
+        if self._thread:
+            self._thread.join()  # process 0 has seen the end of it, and the others are about to
+        self._begun, self._copying = time.monotonic(), record.step
+        self._thread = threading.Thread(
+            target=self._copy, args=(folder, record, restored), name=f"copy-{record.step}", daemon=True
+        )
+        self._thread.start()
+
+    def _copy(self, folder: Path, record: Integrity, restored: int) -> None:
+        goal = lineage_folder(self.root, record.lineage) / str(record.step)
+        fresh = goal.with_name(f"{goal.name}{UNFINISHED_COPY}-{self._world.generation}")
+        try:
+            self._make(folder, fresh, goal, record)
+        except SaveFailedError as error:
+            self._is_failing = True
+            self._tell_failure(record.step, str(error))
+            if self._peers.process == 0:
+                shutil.rmtree(fresh, ignore_errors=True)
+        except Exception:  # another process is gone, and the training thread meets that too
+            LOG.exception("a copy was given up step=%d", record.step)
+        else:
+            self._is_failing, self._newest = False, record.step
+            self._events.send(Event(copied=record.step))
+            if self._peers.process == 0:
+                delete_old(self.root, self._world, self._keep, record.step, {restored})
+        self._copying = None
+
+    def _make(self, source: Path, fresh: Path, goal: Path, record: Integrity) -> None:
+        process = self._peers.process
+        mine = share(sorted(record.files), process, self._peers.num_processes)
+        self._votes.begin()
+        self._together(lambda: self._prepare(fresh) if process == 0 else None)
+        self._together(lambda: copy_files(source, fresh, {name: record.files[name] for name in mine}))
+        self._together(lambda: self._put_in_place(fresh, goal, record) if process == 0 else None)
+
+    def _together(self, act: Callable[[], None]) -> None:
+        """Do this process's part of a stage, and hear how the others fared.
+
+        Raises:
+            SaveFailedError: one of them failed.
+        """
+        problem = ""
+        try:
+            act()
+        except (OSError, ValueError, TrainingError) as error:
+            problem = describe(error)
+        self._votes.cast(problem)
+
+    def _prepare(self, fresh: Path) -> None:
+        _claim(self.root, self._config)
+        self._check_generation()
+        fresh.parent.mkdir(parents=True, exist_ok=True)
+        for left in fresh.parent.glob(f"*{UNFINISHED_COPY}*"):  # of a world that was killed: it may fill the disk
+            shutil.rmtree(left)
+        fresh.mkdir()
+
+    def _put_in_place(self, fresh: Path, goal: Path, record: Integrity) -> None:
+        self._check_generation()
+        if goal.exists():  # of a world before, which this one went behind
+            delete_step(goal)
+        fresh.rename(goal)
+        write_integrity(goal, record)
+
+    def _check_generation(self) -> None:
+        """Raise where a later world copies to the same store: this one is cut off."""
+        own = [one.integrity for one in list_saved(self.root) if one.integrity]
+        newest = max((record.generation for record in own if record.job_uid == self._world.job_uid), default=0)
+        if newest > self._world.generation:
+            raise ValueError(f"generation {newest} copies there, and this is generation {self._world.generation}")
+
+    def _tell_failure(self, step: int, message: str) -> None:
+        LOG.warning("a step could not be copied, training goes on step=%d error=%s", step, message)
+        self._events.send(Event(failed_copy=FailedSave(step=step, message=message[:MAX_MESSAGE])))
+
+
+def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint]) -> None:
+    """Copy files of a step from folder to folder, and compare each with its fingerprint on the way.
+
+    Raises:
+        OSError: one cannot be read or written.
+        ValueError: one is not what was saved.
+    """
+    for name, fingerprint in wanted.items():
+        (goal / name).parent.mkdir(parents=True, exist_ok=True)
+        if _copy_file(source / name, goal / name) != fingerprint:
+            raise ValueError(f"{name} has changed since it was saved")
+
+
+def _copy_file(source: Path, goal: Path) -> Fingerprint:
+    digest = hashlib.sha256()
+    with source.open("rb") as reading, goal.open("wb") as writing:
+        while chunk := reading.read(CHUNK):
+            digest.update(chunk)
+            writing.write(chunk)
+        writing.flush()
+        os.fsync(writing.fileno())
+        return Fingerprint(size=reading.tell(), sha256=digest.hexdigest())
+
+
+def _claim(root: Path, config: RunConfig) -> None:
+    owner.check_writable(root, FIELD)
+    owner.claim(root, config, FIELD)
