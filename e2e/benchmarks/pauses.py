@@ -14,8 +14,6 @@ from trainingjob_api.status import Attempt, TrainingJobStatus
 
 RUNS = int(os.environ.get("RUNS", "20"))
 ONLY = os.environ.get("ONLY", "")
-CALM_STEPS = 30
-"""Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
 STEPS_TO_TELL = 2
 """Whole steps of the next world that tell how long one takes."""
 PATIENCE_SECONDS = 300.0

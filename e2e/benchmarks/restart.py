@@ -21,7 +21,6 @@ from rich.progress import track
 
 from e2e.benchmarks.pauses import (
     BACK_GOAL,
-    CALM_STEPS,
     ELASTIC,
     FIRST,
     FIRST_GOAL,
@@ -43,6 +42,8 @@ from e2e.soak.job import NAME, SHARED
 from e2e.soak.stage import Stage, send, trainers_of
 from trainingjob_api.protocol import HostReport
 
+CALM_STEPS = 12
+"""Steps that a full world makes before it is struck: two snapshots are taken by then."""
 AWAY_SECONDS = 4.0
 """After which a slice that was lost is back."""
 
@@ -127,8 +128,8 @@ LOSSES = {
 }
 
 
-class Shadows:
-    """Which hosts wait in a shadow world, by what they report."""
+class Hosts:
+    """What hosts are ready for, by what they report."""
 
     def __init__(self) -> None:
         self._reports: dict[tuple[int, int], HostReport] = {}
@@ -137,9 +138,12 @@ class Shadows:
         """Take a report."""
         self._reports[report.slice, report.host] = report
 
-    def wait_beside(self, number: int) -> bool:
-        """Return whether all hosts wait in one beside a world."""
-        return all(one.shadow and one.generation == number for one in self._reports.values())
+    def are_ready(self, number: int, *, has_shadow: bool) -> bool:
+        """Return whether all hosts of a world have what takes over from it."""
+        return all(
+            one.generation == number and one.standby and bool(one.shadow) >= has_shadow
+            for one in self._reports.values()
+        )
 
 
 @asynccontextmanager
@@ -184,12 +188,12 @@ async def measure_losses_of_job(
 ) -> AsyncIterator[dict[str, list[Pause]]]:
     """Yield the same of losses that one job suffers, one after the other."""
     async with on_stage(AWAY_SECONDS, has_shadow=has_shadow) as stage:
-        shadows = Shadows()
-        stage.gate.listeners.append(shadows.hear)
+        hosts = Hosts()
+        stage.gate.listeners.append(hosts.hear)
         for name, loss in losses.items():
             pauses: dict[str, list[Pause]] = {}
             for _ in track(range(loss.runs), description=name, console=console):
-                await calm(stage, shadows if has_shadow else None)
+                await calm(stage, hosts, has_shadow=has_shadow)
                 pauses.setdefault(name, []).append(await strike(stage, loss.strike, is_planned=loss.is_planned))
                 if loss.back:
                     undo = loss.then or (lambda _: 0.0)
@@ -201,20 +205,21 @@ async def measure_recreation(console: Console) -> list[Pause]:
     """Return the pauses where all pods die and come anew at once."""
     pauses = []
     async with on_stage(0.0) as stage:
+        hosts = Hosts()
+        stage.gate.listeners.append(hosts.hear)
         for _ in track(range(RUNS), description="all recreated", console=console):
-            await calm(stage)
+            await calm(stage, hosts)
             pauses.append(await strike(stage, kill_all, is_planned=False))
     return pauses
 
 
-async def calm(stage: Stage, shadows: Shadows | None = None) -> None:
+async def calm(stage: Stage, hosts: Hosts, *, has_shadow: bool = False) -> None:
     """Wait until both slices have trained for a while, and the hosts are ready for the next loss."""
 
     def is_calm() -> bool:
         number = generation(stage)
-        is_ready = shadows is None or shadows.wait_beside(number)
         return (
-            is_ready
+            hosts.are_ready(number, has_shadow=has_shadow)
             and len(of_generation(stage, number)) > CALM_STEPS
             and find_attempt(stage.status, number).slices == 2
         )

@@ -15,7 +15,6 @@ from rich.progress import track
 
 from e2e.benchmarks.pauses import (
     BACK_GOAL,
-    CALM_STEPS,
     ELASTIC,
     FIRST,
     FIRST_GOAL,
@@ -38,6 +37,8 @@ from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import TrainingJobStatus
 
 NAMESPACE = "bench-restart"
+CALM_STEPS = 30
+"""Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
 
 type Strike = Callable[[Job], object]
 
