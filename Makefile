@@ -115,6 +115,10 @@ bench-restart: install ## Measure how long training stands still for each kind o
 bench-restart-pods: install ## The same on pods of the real cluster, by drills and power cuts (RUNS=20, ONLY=hang)
 	$(BIN)/python -m e2e.benchmarks.restart_pods
 
+.PHONY: bench-verdicts
+bench-verdicts: install ## Hold verdicts against real hosts: healthy ones in noise, then ones that hang or are slow (HEALTHY=600, RUNS=20)
+	$(BIN)/python -m e2e.benchmarks.verdicts
+
 .PHONY: bench-goodput
 bench-goodput: install ## Hold the simulator against a job of this machine whose slices lose their power (LENGTH=300, MTBF=60)
 	$(BIN)/python -m e2e.benchmarks.goodput

@@ -74,6 +74,8 @@ class Stage:
         """The latest and the last time of day that an operator has read before the job was over."""
         self.begun = self.ended = 0.0
         """When the first status was written and when the last one, by the monotonic clock."""
+        self._lines: list[Line] = []
+        self._lines_end = 0
         self._note = note
         self._workspace = Workspace(folder)
         self._cache = cache
@@ -168,11 +170,16 @@ class Stage:
             operator.wake()
 
     def lines(self) -> list[Line]:
-        """Return what the trainers wrote of each step, in that order."""
+        """Return what the trainers wrote of each step, in that order. What was read before is not read again."""
         path = self.checkpoints / "metrics/metrics.jsonl"
-        text = path.read_text() if path.exists() else ""
-        whole = text[: text.rfind("\n") + 1].splitlines()
-        return [line for line in map(json.loads, whole) if "loss" in line]
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self._lines_end)
+                fresh = file.read()
+            whole = fresh[: fresh.rfind(b"\n") + 1]
+            self._lines_end += len(whole)
+            self._lines += [line for line in map(json.loads, whole.splitlines()) if "loss" in line]
+        return self._lines
 
     async def wait_for(self, what: str, is_there: Callable[[], bool], seconds: float) -> None:
         """Wait until a condition holds, or the job is over.

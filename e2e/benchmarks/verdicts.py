@@ -1,0 +1,200 @@
+"""Verdicts on real processes: that nobody is named who is well, and who is named when a host hangs or is slow.
+
+First the demo's job trains in noise, for `HEALTHY` seconds: at random moments a host's agent or trainer stands still
+for up to a second, another program takes a core, the disk has much to write. Whatever is said of a host then is false.
+Then hosts that are drawn at random hang or are slow, `RUNS` times in all. `SEED` draws both.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from signal import SIGCONT, SIGSTOP
+
+from rich.console import Console
+from rich.progress import Progress, track
+
+from e2e.benchmarks.pauses import PATIENCE_SECONDS, RUNS, find_attempt
+from e2e.benchmarks.restart import AWAY_SECONDS, Hosts, calm, generation, on_stage
+from e2e.benchmarks.table import Figure, show, write
+from e2e.soak.stage import Stage, StuckError, send, trainers_of
+
+NAME = "verdicts"
+HEALTHY = float(os.environ.get("HEALTHY", "600"))
+"""Seconds of training in noise."""
+HEALTHY_GOAL = 7200.0
+SEED = int(os.environ.get("SEED", "1"))
+LULL_SECONDS = (1.0, 8.0)
+"""Between two noises."""
+STILL_SECONDS = (0.05, 1.0)
+"""For how long a process stands still in noise."""
+BURN_SECONDS = (0.5, 3.0)
+WRITTEN_BYTES = 64 << 20
+STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.1
+"""For how long in turn a slow trainer stands still and goes on."""
+POLL_SECONDS = 0.1
+RIGHT_SHARE = 0.95
+"""Of the hosts that hang or are slow, at least so many are to be named."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was said of a host that was made to hang or to be slow: whether it was named, or nobody was."""
+
+    is_right: bool
+    is_unknown: bool
+    seconds: float
+    """From the harm to the verdict."""
+
+
+class Noise:
+    """What healthy hosts bear: each noise is over before the next one begins."""
+
+    def __init__(self, stage: Stage, random: Random) -> None:
+        self._stage = stage
+        self._random = random
+        self.count = 0
+
+    async def make(self) -> None:
+        """Make one noise, after a lull."""
+        await asyncio.sleep(self._random.uniform(*LULL_SECONDS))
+        await self._random.choice((self._stand_still, self._burn, self._write))()
+        self.count += 1
+
+    async def _stand_still(self) -> None:
+        containers = [container for _, container in self._stage.containers()]
+        container = self._random.choice(containers)
+        pids = self._random.choice(([container.pid], trainers_of(container)[:1]))
+        send(SIGSTOP, *pids)
+        await asyncio.sleep(self._random.uniform(*STILL_SECONDS))
+        send(SIGCONT, *pids)
+
+    async def _burn(self) -> None:
+        seconds = self._random.uniform(*BURN_SECONDS)
+        words = f"import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+        await (await asyncio.create_subprocess_exec(sys.executable, "-c", words)).wait()
+
+    async def _write(self) -> None:
+        def write_down() -> None:
+            with tempfile.TemporaryFile() as file:
+                file.write(os.urandom(WRITTEN_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+
+        await asyncio.to_thread(write_down)
+
+
+async def train_in_noise(stage: Stage, random: Random, console: Console) -> list[Figure]:
+    """Return for how long a job trained in noise, and what was said of its hosts meanwhile."""
+    noise, begun, before = Noise(stage, random), time.monotonic(), generation(stage)
+    slow: set[tuple[int, int, str]] = set()
+
+    def look() -> None:
+        if one := stage.status.straggler:
+            slow.add((one.slice, one.host, one.since))
+
+    stage.gate.listeners.append(lambda _: look())
+    with Progress(console=console) as progress:
+        task = progress.add_task("healthy, but noisy", total=HEALTHY)
+        while (lived := time.monotonic() - begun) < HEALTHY and not stage.is_over:
+            progress.update(task, completed=lived)
+            await noise.make()
+    ended = [one for number, one in sorted(stage.witness.attempts.items()) if number >= before and one.cause]
+    for attempt in ended:
+        console.print(f"world {attempt.generation}: {attempt.cause}", style="bold red", markup=False)
+    for number, host, since in sorted(slow):
+        console.print(f"host {host} of slice {number} was called slow at {since}", style="bold red", markup=False)
+    return [
+        Figure("healthy: training in noise", lived, "s", HEALTHY_GOAL),
+        Figure("healthy: noises", noise.count, "noises", noise.count or 1),
+        Figure("healthy: steps", stage.witness.highest, "steps", stage.witness.highest or 1),
+        Figure("healthy: worlds that ended", len(ended), "verdicts", 1),
+        Figure("healthy: hosts called slow", len(slow), "verdicts", 1),
+    ]
+
+
+async def let_hang(stage: Stage, place: tuple[int, int]) -> Verdict:
+    """Stop a host's trainer, and return what was said when its world ended."""
+    before, begun = generation(stage), time.monotonic()
+    send(SIGSTOP, *_trainer(stage, place))
+    await stage.wait_for("a verdict on a hang", lambda: generation(stage) > before, PATIENCE_SECONDS)
+    cause = find_attempt(stage.status, before).cause
+    said = (cause.slice, cause.host) if cause else (None, None)
+    return Verdict(said == place, said == (None, None), time.monotonic() - begun)
+
+
+async def slow_down(stage: Stage, place: tuple[int, int]) -> Verdict:
+    """Stop a host's trainer again and again until somebody is called slow, and return who was."""
+    begun = time.monotonic()
+
+    async def stumble() -> None:
+        while True:
+            send(SIGSTOP, *_trainer(stage, place))
+            await asyncio.sleep(STOPPED_SECONDS)
+            send(SIGCONT, *_trainer(stage, place))
+            await asyncio.sleep(RUNNING_SECONDS)
+
+    stumbling = asyncio.create_task(stumble())
+    with suppress(StuckError):
+        await stage.wait_for("a host that is slow", lambda: stage.status.straggler is not None, PATIENCE_SECONDS)
+    seconds, one = time.monotonic() - begun, stage.status.straggler
+    stumbling.cancel()
+    await asyncio.wait([stumbling])
+    send(SIGCONT, *_trainer(stage, place))
+    await stage.wait_for("nobody to be slow", lambda: stage.status.straggler is None, PATIENCE_SECONDS)
+    return Verdict(one is not None and (one.slice, one.host) == place, one is None, seconds)
+
+
+HARMS = {"hang": let_hang, "slow": slow_down}
+
+
+def _trainer(stage: Stage, place: tuple[int, int]) -> list[int]:
+    slice_number, host = place
+    return trainers_of(stage.machine.controllers.containers_of(slice_number)[host])[:1]
+
+
+def summarise(name: str, verdicts: Sequence[Verdict]) -> list[Figure]:
+    """Return how many verdicts of a kind were right, and how long they took."""
+    wrong = sum(not (one.is_right or one.is_unknown) for one in verdicts)
+    return [
+        Figure(f"{name}: named", sum(one.is_right for one in verdicts), "hosts", RIGHT_SHARE * len(verdicts)),
+        Figure(f"{name}: unknown", sum(one.is_unknown for one in verdicts), "hosts", len(verdicts)),
+        Figure(f"{name}: another named", wrong, "hosts", 1),
+        Figure(f"{name}: until then, median", statistics.median(one.seconds for one in verdicts), "s", 1),
+    ]
+
+
+async def measure(console: Console) -> None:
+    """Measure all. What is known is shown and kept at once: all together take long."""
+    random = Random(SEED)  # noqa: S311  # no secret
+    figures: list[Figure] = []
+    async with on_stage(AWAY_SECONDS) as stage:
+        hosts = Hosts()
+        stage.gate.listeners.append(hosts.hear)
+        await calm(stage, hosts)
+        figures += await train_in_noise(stage, random, console)
+        show("healthy", figures, console)
+        write(NAME, figures)
+        verdicts: dict[str, list[Verdict]] = {name: [] for name in HARMS}
+        for number in track(range(RUNS), description="hosts that are not", console=console):
+            name = tuple(HARMS)[number % len(HARMS)]
+            await calm(stage, hosts)
+            verdicts[name].append(await HARMS[name](stage, (random.randrange(2), random.randrange(2))))
+    figures += [figure for name, found in verdicts.items() if found for figure in summarise(name, found)]
+    show(f"bench-{NAME}", figures, console)
+    write(NAME, figures)
+
+
+def main() -> None:
+    """Measure and publish."""
+    asyncio.run(measure(Console()))
+
+
+if __name__ == "__main__":
+    main()
