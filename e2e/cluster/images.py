@@ -9,7 +9,9 @@ import hashlib
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +40,8 @@ PIP_DOWNLOAD_OPTIONS = frozenset(
 BASE_SUITE = "trixie"
 BASE_PACKAGES = "python3,python3-venv,ca-certificates"
 BASE_IMAGE = f"localhost/trainingjob-python:{BASE_SUITE}"
+_BASE = threading.Lock()
+"""Held by whoever makes the base image, or looks whether it is there."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,9 @@ def project_recipes() -> list[Recipe]:
 
 
 def build(recipes: Iterable[Recipe]) -> list[Image]:
-    """Build the images whose inputs changed and return all."""
-    return [_build(recipe) for recipe in recipes]
+    """Build the images whose inputs changed, several at once, and return all."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # what installs packages keeps one core busy
+        return list(pool.map(_build, recipes))
 
 
 def _build(recipe: Recipe) -> Image:
@@ -107,7 +112,8 @@ def _build(recipe: Recipe) -> Image:
     if not archive.exists():
         say(f"building {recipe.name}")
         archive.parent.mkdir(parents=True, exist_ok=True)
-        base = [f"--build-arg=PYTHON_IMAGE={_ensure_base()}"] if recipe.has_base else []
+        with _BASE:
+            base = [f"--build-arg=PYTHON_IMAGE={_ensure_base()}"] if recipe.has_base else []
         _buildah("build", "--layers", *base, *_build_only_mounts(), f"--tag={recipe.name}",
                  f"--file={recipe.containerfile}", str(recipe.context))  # fmt: skip
         scratch = archive.with_suffix(".new")

@@ -54,8 +54,7 @@ class LocalCluster:
             if self.is_up():
                 self._choose_topology()  # refuse before the builds, not after
             ensure_packages()
-            ensure_binaries()
-            built = images.build([*images.system_recipes(), *images.project_recipes()])
+            built = _build_all()
             if network.SWITCH.find_init() is None:
                 self._begin(built)
             topology = self._choose_topology()
@@ -277,6 +276,14 @@ def _empty_state() -> None:
         if path in SURVIVORS:
             continue
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _build_all() -> list[images.Image]:
+    """Build what the cluster runs. While Go compiles, the project's own images are built, for they need none of it."""
+    with ThreadPoolExecutor(1) as pool:
+        own = pool.submit(images.build, images.project_recipes())
+        ensure_binaries()
+        return [*images.build(images.system_recipes()), *own.result()]
 
 
 def _in_parallel(calls: Iterable[Callable[[], None]]) -> None:

@@ -1,6 +1,5 @@
 """Telling a person what takes so long: a live bar on a terminal, one plain line a step elsewhere."""
 
-import sys
 import time
 from types import TracebackType
 from typing import Self
@@ -9,11 +8,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 _START = time.monotonic()
+_CONSOLE = Console(stderr=True)
+"""One for all: lines that are said while a bar is shown appear above it."""
 
 
 def say(text: str) -> None:
     """Print one line with the seconds since the program began."""
-    print(f"{time.monotonic() - _START:6.1f} s  {text}", file=sys.stderr, flush=True)
+    line = f"{time.monotonic() - _START:6.1f} s  {text}"
+    _CONSOLE.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class Steps:
@@ -23,20 +25,19 @@ class Steps:
         self._title = title
         self._total = total
         self._begun = 0
-        self._console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=self._console, transient=True)
+        self._progress = Progress(*columns, console=_CONSOLE, transient=True)
 
     def __enter__(self) -> Self:
         say(self._title)
-        if self._console.is_terminal:
+        if _CONSOLE.is_terminal:
             self._progress.start()
             self._task = self._progress.add_task("", total=self._total)
         return self
 
     def begin(self, name: str) -> None:
         """Say that the next step begins; the one before it is done."""
-        if self._console.is_terminal:
+        if _CONSOLE.is_terminal:
             self._progress.update(self._task, description=name, completed=self._begun)
         else:
             say(f"[{self._begun + 1}/{self._total}] {name}")
@@ -45,5 +46,5 @@ class Steps:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._console.is_terminal:
+        if _CONSOLE.is_terminal:
             self._progress.stop()
