@@ -11,6 +11,8 @@ BASE_PYTHON := $(shell for p in python$(WANTED) python python3; do \
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest
+# What takes longest is told at the end, so that it is known what to make quicker.
+SLOWEST := --durations=20 --durations-min=5
 FAST := -m 'not cluster and not slow' -n auto --maxprocesses=8
 # The pure rooms' own tests reach their every branch; to watch the others too would take a minute more.
 PURE := tests/api tests/core tests/corpus
@@ -66,11 +68,11 @@ check: lint ## The fast part: lint, types, contracts, generated files, every tes
 
 .PHONY: slow
 slow: install ## Whole runs of the real trainer on this machine, without a cluster
-	$(PYTEST) -m slow -n auto --maxprocesses=2 --dist worksteal tests
+	$(PYTEST) -m slow -n auto --maxprocesses=2 --dist worksteal $(SLOWEST) tests
 
 .PHONY: journeys
 journeys: install ## The journeys on a real cluster (E2E_CLUSTER=local|kind|existing)
-	$(PYTEST) -m cluster e2e/journeys tests
+	$(PYTEST) -m cluster $(SLOWEST) e2e/journeys tests
 	$(PYTEST) -q tests/render/chart # left out of the first `make check` of a machine without helm; now it has one
 
 .PHONY: soak
