@@ -133,6 +133,7 @@ SPEC_RULES: Rules = {
     ),
     ("checkpoint", "uri"): (_STORAGE,),
     ("checkpoint", "snapshots"): (_PODS,),
+    ("checkpoint", "readers"): (_PODS,),
     ("checkpoint", "backup"): (_PODS,),
     ("checkpoint", "initializeFrom"): (_ORIGIN,),
     ("checkpoint", "takeover"): (_STORAGE,),

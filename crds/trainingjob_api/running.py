@@ -111,6 +111,12 @@ class Checkpoint(Strict):
         default=None,
         description="Snapshots in the memory of the hosts, which a smaller world goes on from. Unset: none are taken.",
     )
+    readers: Literal["allHosts", "oneReplica"] = Field(
+        default="allHosts",
+        description="Which hosts read a saved step when a world begins. `allHosts`: each its own part. `oneReplica`: "
+        "of hosts with the same part, as the `data` axis makes them, only the first. They give it to the others over "
+        "the network, which spares the storage where many hosts begin at once.",
+    )
     backup: Backup | None = Field(
         default=None,
         description="Copies of saved steps on a second store, which training goes on from where `uri` has lost them. "

@@ -70,6 +70,7 @@ SAMPLE: dict[str, Any] = {
         "keep": {"last": 3, "everySteps": 1000, "best": {"evaluation": "held-out", "count": 1}},
         "failAfter": "1h",
         "snapshots": {"everySteps": 10},
+        "readers": "oneReplica",
         "backup": {"uri": "/archive/run", "every": "1h", "keep": 3},
         "initializeFrom": {"uri": "/shared/base", "step": 5000},
         "takeover": False,

@@ -138,6 +138,7 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Layout, tuple[str, ...]]] = {
     "the step alone": ({}, SIZES[1], ("train",)),
     "with evaluations": ({"evaluation": EVALUATION}, SIZES[1], ("train", "evaluate")),
     "with snapshots": ({"checkpoint__snapshots": {}}, SIZES[1], ("train", "spread")),
+    "with one replica that reads": ({"checkpoint__readers": "oneReplica"}, SIZES[1], ("train", "spread")),
     "with snapshots, on one host": ({"checkpoint__snapshots": {}}, SIZES[0], ("train",)),
 }
 

@@ -7,8 +7,6 @@ decided here: Orbax's own bookkeeping knows neither generations nor damage.
 A step that cannot be saved stops nothing: it is told, training goes on, and the next save tries again.
 """
 
-import hashlib
-import json
 import logging
 import threading
 import time
@@ -17,7 +15,6 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 from jax.errors import JaxRuntimeError
 
@@ -30,6 +27,7 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import storage_error
 from trainingjob_trainer.history import find_skipped
 from trainingjob_trainer.integrity import Integrity, read_integrity
+from trainingjob_trainer.one_replica import OneReplica
 from trainingjob_trainer.restore_point import (
     Memory,
     Recalled,
@@ -39,6 +37,7 @@ from trainingjob_trainer.restore_point import (
 )
 from trainingjob_trainer.retention import Bests, delete_old, find_losses
 from trainingjob_trainer.rows import Skipped
+from trainingjob_trainer.shards import hash_shapes
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.spikes import begin_like
 from trainingjob_trainer.step import Asked, State
@@ -85,24 +84,37 @@ class Checkpoints:
         self.is_failing = False
         """Whether the newest save that was waited for has failed: the same on all processes at the same step."""
 
-    def restore(self, state: State, memory: Memory | None = None) -> State | None:  # None: start from scratch
+    def restore(
+        self, state: State, memory: Memory | None = None, replica: OneReplica | None = None
+    ) -> State | None:  # None: start from scratch
         """Return the newest whole state of the job's history, saved or in memory, laid out as `state` describes.
+
+        `replica` reads a saved one for the others. None: all processes read.
 
         Raises:
             TrainingError: there are checkpoints, and none can be used.
         """
-        restored = self._restore(state, memory)
+        restored = self._restore(state, memory, replica if replica and replica.is_fewer else None)
         if keep := self._checkpoint.keep.best:
             saved = list_saved(self._root) if self._peers.process == 0 else []
             measured = {one.step: one.integrity.evaluations for one in saved if one.integrity}
             self._bests = Bests.agree(keep, find_losses(keep, measured), self._peers)
         return restored
 
-    def _restore(self, state: State, memory: Memory | None) -> State | None:  # None: start from scratch
+    def _restore(
+        self, state: State, memory: Memory | None, replica: OneReplica | None
+    ) -> State | None:  # None: start from scratch
         takeover = self._checkpoint.takeover
         backup = self._backup.root if self._backup else None
         search = RestorePoint(
-            self._root, self._world, self._peers, self._events, memory, takeover=takeover, backup=backup
+            self._root,
+            self._world,
+            self._peers,
+            self._events,
+            memory,
+            takeover=takeover,
+            backup=backup,
+            readers=replica.readers if replica else None,
         )
         try:
             found = search.find(self._data, tuple(hash_shapes(form) for form in _forms(state)))
@@ -122,7 +134,7 @@ class Checkpoints:
         self.skipped = find_skipped(self._world, self._batch_size, since, saved.skipped)
         self._restored = self._newest = saved.step
         self._is_copy = not found.is_relative_to(self._root)
-        return self._load(found, saved, state)
+        return self._load(found, saved, state, replica)
 
     @property
     def tier(self) -> Tier:
@@ -222,8 +234,10 @@ class Checkpoints:
         if self._error:
             raise self._error
 
-    def _load(self, folder: Path, saved: Integrity, state: State) -> State:
+    def _load(self, folder: Path, saved: Integrity, state: State, replica: OneReplica | None) -> State:
         """Return a saved state. Where it was saved before spikes were looked for, nothing was seen yet."""
+        if replica and saved.state == hash_shapes(state):
+            return replica.load(folder)
         form = next(form for form in _forms(state) if hash_shapes(form) == saved.state)
         restored = State(**self._committer.orbax.restore(folder, args=ocp.args.StandardRestore(_written(form))))
         if state.window is None or restored.window is not None:
@@ -286,10 +300,3 @@ def _forms(state: State) -> list[State]:
 def _written(state: State) -> dict[str, Any]:
     """Return a state as it is saved: what it does not have leaves no trace."""
     return {name: value for name, value in state._asdict().items() if value is not None}
-
-
-def hash_shapes(state: State) -> str:
-    """Return a hash of the names, shapes and formats of a state's arrays."""
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    described = [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves]
-    return hashlib.sha256(json.dumps(sorted(described)).encode()).hexdigest()

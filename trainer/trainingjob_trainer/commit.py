@@ -8,7 +8,7 @@ saved what another one could not write, and all know of it before the next save 
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,13 +150,16 @@ class Committer:
         self._votes.cast()
 
 
-def name_processes(peers: Peers, prefix: str) -> ocp.options.MultiprocessingOptions:
-    """Return all processes of a world for Orbax; `prefix` sets apart what else meets there.
+def name_processes(
+    peers: Peers, prefix: str, processes: Sequence[int] | None = None
+) -> ocp.options.MultiprocessingOptions:
+    """Return processes of a world for Orbax, by default all; `prefix` sets apart what else meets there.
 
     Named, they meet at the coordination service's barriers instead of in collectives.
     """
+    active = range(peers.num_processes) if processes is None else processes
     return ocp.options.MultiprocessingOptions(
-        primary_host=0, active_processes=set(range(peers.num_processes)), barrier_sync_key_prefix=prefix
+        primary_host=active[0], active_processes=set(active), barrier_sync_key_prefix=prefix
     )
 
 

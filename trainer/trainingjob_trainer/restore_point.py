@@ -10,7 +10,7 @@ scratch in silence.
 import json
 import logging
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -113,7 +113,9 @@ class RestorePoint:
         *,
         takeover: bool,
         backup: Path | None = None,
+        readers: Sequence[int] | None = None,  # None: all processes read
     ) -> None:
+        self._readers = tuple(range(peers.num_processes) if readers is None else readers)
         self._root = root
         self._backup = backup
         self._memory = memory
@@ -148,7 +150,9 @@ class RestorePoint:
                 attempt += 1
                 continue
             folder = Path(choice)
-            texts = self._peers.exchange(f"verify/{attempt}", verify(folder, self._peers), VERIFY_SECONDS)
+            texts = self._peers.exchange(
+                f"verify/{attempt}", verify(folder, self._peers, self._readers), VERIFY_SECONDS
+            )
             damage = next(filter(None, texts), "")
             if not damage:
                 if self._peers.process == 0:
@@ -288,15 +292,21 @@ class RestorePoint:
         return f"its copy in {self._backup}: " if is_copy else ""
 
 
-def verify(folder: Path, peers: Peers) -> str:
-    """Return what is wrong with this process's share of a step's files; empty: nothing."""
+def verify(folder: Path, peers: Peers, readers: Sequence[int] | None = None) -> str:
+    """Return what is wrong with this process's share of a step's files; empty: nothing.
+
+    `readers` are the processes that share them out, by default all of them.
+    """
+    readers = range(peers.num_processes) if readers is None else readers
+    if peers.process not in readers:
+        return ""
     try:
         integrity = read_integrity(folder)
     except ValueError as error:
         return str(error)
     if integrity is None:
         return "integrity.json is not there on every host: is the folder on storage that all hosts share?"
-    names = share(sorted(integrity.files), peers.process, peers.num_processes)
+    names = share(sorted(integrity.files), readers.index(peers.process), len(readers))
     return find_damage(folder, {name: integrity.files[name] for name in names})
 
 

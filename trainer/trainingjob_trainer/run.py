@@ -18,6 +18,7 @@ from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.inherit import inherit
 from trainingjob_trainer.joining import Party, Tools, equip, join
+from trainingjob_trainer.one_replica import OneReplica
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.recall import Recall
@@ -63,7 +64,10 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
     checkpoints = Checkpoints(root, config, world, peers, indexes.train.identity, events)
     every = spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None
     snapshots = Snapshots(start.snapshots, every or 0, world, indexes.train.identity, steps.state, party.shards)
-    state = checkpoints.restore(steps.state, Recall(snapshots, steps.state, programs, peers) if every else None)
+    memory = Recall(snapshots, steps.state, programs, peers) if every else None
+    is_one = spec.checkpoint.readers == "oneReplica"
+    replica = OneReplica(steps.state, party.shards, programs, peers) if is_one else None
+    state = checkpoints.restore(steps.state, memory, replica)
 
     events.enter(Phase.COMPILING)
     state = state or _begin(spec.checkpoint.initialize_from, steps, programs, peers, events)

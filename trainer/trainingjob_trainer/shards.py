@@ -4,6 +4,8 @@ Every process numbers them alike, from the state's shapes and shardings alone. S
 numbers, and a shard is known again where the mesh is another one but cuts the array in the same place.
 """
 
+import hashlib
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,6 +60,13 @@ class Shards:
         """Return one replica of each shard that this process has of a state."""
         on_device = [{piece.device: piece.data for piece in leaf.addressable_shards} for leaf in jax.tree.leaves(state)]
         return [(shard, on_device[shard.leaf][self.here(shard)[0]]) for shard in self.mine.values()]
+
+
+def hash_shapes(state: State) -> str:
+    """Return a hash of the names, shapes and formats of a state's arrays."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    described = [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves]
+    return hashlib.sha256(json.dumps(sorted(described)).encode()).hexdigest()
 
 
 def _list_shards(state: State) -> list[Shard]:

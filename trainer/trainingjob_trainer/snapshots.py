@@ -18,10 +18,9 @@ import jax
 import numpy as np
 
 from trainingjob_api.world import World
-from trainingjob_trainer.checkpoints import hash_shapes
 from trainingjob_trainer.history import belongs, is_of_known_lineage
 from trainingjob_trainer.rows import Skipped
-from trainingjob_trainer.shards import Shard, Shards
+from trainingjob_trainer.shards import Shard, Shards, hash_shapes
 from trainingjob_trainer.snapshot_files import NUM_SLOTS, Header, Key, Piece, Slot, place
 from trainingjob_trainer.step import State
 

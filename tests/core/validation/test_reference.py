@@ -164,6 +164,7 @@ def test_fields_below_are_all_of_them() -> None:
         "spec.checkpoint.failAfter",
         "spec.checkpoint.snapshots",
         "spec.checkpoint.snapshots.everySteps",
+        "spec.checkpoint.readers",
         "spec.checkpoint.backup",
         "spec.checkpoint.backup.uri",
         "spec.checkpoint.backup.every",

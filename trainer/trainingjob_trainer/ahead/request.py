@@ -17,9 +17,10 @@ class Request(Strict):
 
 def list_programs(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
     """Return the programs of a world that goes on from a saved step; what makes a state only the first world needs."""
+    is_given = spec.checkpoint.snapshots is not None or spec.checkpoint.readers == "oneReplica"
     names = {
         "train": True,
         "evaluate": bool(spec.evaluation),
-        "spread": spec.checkpoint.snapshots is not None and layout.num_hosts > 1,
+        "spread": is_given and layout.num_hosts > 1,
     }
     return tuple(name for name, is_built in names.items() if is_built)

@@ -119,6 +119,21 @@ def warn_of_single_replicas(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
         yield Problem("spec.protection.compareReplicas", None, found)
 
 
+def warn_of_idle_readers(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+    """One replica can read for the others only where others are on hosts of their own."""
+    layouts = [size.layout for size in plan.sizes if size.layout]
+    if plan.spec.checkpoint.readers == "oneReplica" and not any(map(_has_more_replicas, layouts)):
+        message = (
+            "oneReplica has no effect: at no size does the axis data have replicas on different hosts, so each host "
+            "reads its own part."
+        )
+        yield Problem("spec.checkpoint.readers", "oneReplica", message, ("allHosts",))
+
+
+def _has_more_replicas(layout: Layout) -> bool:
+    return layout.dcn.data > 1 or (layout.ici.data > 1 and layout.hosts_per_slice > 1)
+
+
 def warn_of_host_memory(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
     """The devices of a `cpu` host live in its own memory, which must hold what they need."""
     estimates = [size.memory.total for size in plan.sizes if size.memory]
@@ -153,6 +168,7 @@ WARNINGS = (
     PlanWarning(READS, warn_of_idle_stages),
     PlanWarning(READS, warn_of_whole_optimizer),
     PlanWarning((*READS, "protection.compareReplicas"), warn_of_single_replicas),
+    PlanWarning((*READS, "checkpoint.readers"), warn_of_idle_readers),
     PlanWarning((*READS, "runtime.resources.memory"), warn_of_host_memory),
     PlanWarning((*READS, "checkpoint.snapshots", "checkpoint.save.everySteps"), warn_of_late_snapshots),
 )

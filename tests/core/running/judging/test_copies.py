@@ -70,6 +70,18 @@ def test_copies_that_fail_are_told_once_and_training_goes_on() -> None:
     assert is_worth_writing(before, scene.status, scene.now)
 
 
+def test_that_another_copy_fails_is_no_reason_to_write() -> None:
+    scene = copying(failed_copy=FULL)
+    scene.step()
+    before = scene.status
+
+    scene.train(step=45, failed_copy=FULL.model_copy(update={"step": 44})).step(9.0)
+
+    assert scene.status.failing_copies
+    assert scene.status.failing_copies.step == 44
+    assert not is_worth_writing(before, scene.status, scene.now)
+
+
 def test_copies_may_fail_for_as_long_as_they_like() -> None:
     scene = copying(failed_copy=FULL)
     scene.step()
@@ -161,6 +173,16 @@ def test_what_a_world_went_on_from_is_told() -> None:
         Span(generation=1, first=1, last=20),
         Span(generation=2, first=21, tier="backup"),
     )
+
+
+def test_what_is_on_the_first_store_is_no_news() -> None:
+    scene = copying(copied=20)
+    scene.step()
+    fail(scene, 0, 0).step()
+
+    scene.train(step=41, restored=40, committed=None, copied=None, failure=None)
+
+    assert told(scene) == []
 
 
 def test_a_copy_that_was_restored_is_what_is_left_on_storage() -> None:

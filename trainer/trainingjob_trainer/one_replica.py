@@ -1,0 +1,114 @@
+"""Restoring a saved step with little to read: the hosts of one replica read it, and give it to all others.
+
+Along the data axis a world holds the same state several times. Where hundreds of hosts begin at once, it is the storage
+that they wait for, while the network between them lies idle. So only those read whose devices come first along that
+axis, and one sum gives what they have read to the others, bit for bit. Arrays that are split along it, as moments of an
+optimizer may be, lie nowhere twice: each host reads its own part of them.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh, NamedSharding
+
+from trainingjob_trainer.commit import name_processes
+from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.recall import assemble, spread
+from trainingjob_trainer.shards import Shards
+from trainingjob_trainer.step import State
+from trainingjob_trainer.world import Peers
+
+LOG = logging.getLogger(__name__)
+AXIS = "data"
+
+
+class OneReplica:
+    """Reads saved states for a world of which one replica does so. `state` describes them, `shards` are its own."""
+
+    def __init__(self, state: State, shards: Shards, programs: Programs, peers: Peers) -> None:
+        self._state = state
+        self._shards = shards
+        self._programs = programs
+        self._peers = peers
+        self._mesh = _cut(jax.tree.leaves(state)[0].sharding.mesh)
+        self._first = frozenset(self._mesh.devices.flat)
+        self.readers: tuple[int, ...] = tuple(sorted({device.process_index for device in self._first}))
+        """The processes of that replica."""
+
+    @property
+    def is_fewer(self) -> bool:
+        """Return whether any process need not read."""
+        return len(self.readers) < self._peers.num_processes
+
+    def load(self, folder: Path) -> State:
+        """Return the state that is saved in a folder, on every device of the world."""
+        leaves, tree = jax.tree.flatten(self._state)
+        split = [_is_split(leaf.sharding) for leaf in leaves]
+        read: list[Any] = [ocp.PLACEHOLDER] * len(leaves)
+        if self._peers.process in self.readers:
+            wanted = [self._on_replica(leaf) for leaf in leaves]
+            read = self._read(folder, tree, _only(wanted, [not one for one in split]), self.readers)
+        if any(split):
+            own = self._read(folder, tree, _only(leaves, split), range(self._peers.num_processes))
+            read = [mine if is_split else shared for mine, shared, is_split in zip(own, read, split, strict=True)]
+        held = self._take(read)
+        num_bytes = sum(numbers.nbytes for numbers in held.values())
+        LOG.info("read one replica of a state folder=%s readers=%d bytes_here=%d", folder, len(self.readers), num_bytes)
+        return spread(self._programs, self._state, assemble(self._shards, self._state, held, set(held)))
+
+    def _on_replica(self, leaf: Any) -> Any:
+        sharding = NamedSharding(self._mesh, leaf.sharding.spec)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    def _read(self, folder: Path, tree: Any, wanted: list[Any], processes: Sequence[int]) -> list[Any]:
+        """Return the arrays that are wanted, read by some processes together; the others are not looked at."""
+        who = name_processes(self._peers, f"replica-{len(processes)}", processes)
+        reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=who), multiprocessing_options=who)
+        state = jax.tree.unflatten(tree, wanted)
+        item = {name: value for name, value in state._asdict().items() if value is not None}
+        how = jax.tree.map(_how, item)
+        found = reader.restore(folder, args=ocp.args.PyTreeRestore(item=item, restore_args=how))
+        return jax.tree.leaves(State(**found))
+
+    def _take(self, read: list[Any]) -> dict[int, np.ndarray]:
+        """Return the shards that this process gives to the others, by number: each shard has one giver."""
+        on_device = [
+            {} if leaf is ocp.PLACEHOLDER else {piece.device: piece.data for piece in leaf.addressable_shards}
+            for leaf in read
+        ]
+        held = {}
+        for number, shard in self._shards.mine.items():
+            giver = next((device for device in shard.devices if device in self._first), shard.devices[0])
+            if giver in self._shards.here(shard):
+                held[number] = np.asarray(on_device[shard.leaf][giver])
+        for leaf in read:  # both may not fit
+            if leaf is not ocp.PLACEHOLDER:
+                leaf.delete()
+        return held
+
+
+def _cut(mesh: Mesh) -> Mesh:
+    """Return the part of a mesh that comes first along the data axis."""
+    place = mesh.axis_names.index(AXIS)
+    return Mesh(mesh.devices.take([0], place), mesh.axis_names, axis_types=mesh.axis_types)
+
+
+def _is_split(sharding: NamedSharding) -> bool:
+    """Return whether an array is split along the data axis."""
+    return any(AXIS in ((entry,) if isinstance(entry, str) else entry or ()) for entry in sharding.spec)
+
+
+def _only(leaves: list[Any], wanted: list[bool]) -> list[Any]:
+    return [leaf if is_wanted else ocp.PLACEHOLDER for leaf, is_wanted in zip(leaves, wanted, strict=True)]
+
+
+def _how(leaf: Any) -> Any:
+    """Return how Orbax is to restore an array."""
+    if leaf is ocp.PLACEHOLDER:
+        return ocp.RestoreArgs()
+    return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
