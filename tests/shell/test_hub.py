@@ -10,7 +10,7 @@ from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Directive, Evidence, HostReport, Phase, ProcessState, Progress
 from trainingjob_api.world import Member, World
-from trainingjob_operator.core.running.deciding.drills import Order
+from trainingjob_operator.core.running.deciding.strikes import Order
 from trainingjob_operator.core.running.observing.hearing import Hearing
 from trainingjob_operator.core.running.telling.announce import Bulletin
 from trainingjob_operator.shell.hub import AWAY_SECONDS, FORGET_SECONDS, Hub

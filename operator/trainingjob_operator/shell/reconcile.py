@@ -34,7 +34,7 @@ from trainingjob_operator.core.running.deciding.chores import (
 )
 from trainingjob_operator.core.running.deciding.decide import decide
 from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, Expire, Wait
-from trainingjob_operator.core.running.deciding.drills import find_pause, list_strikes
+from trainingjob_operator.core.running.deciding.strikes import find_pause, list_strikes
 from trainingjob_operator.core.running.judging.hang import seconds_left
 from trainingjob_operator.core.running.observing.observe import Observed, observe
 from trainingjob_operator.core.running.observing.pods import Trouble, read_pod

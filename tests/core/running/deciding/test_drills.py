@@ -15,7 +15,8 @@ from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import RollbackStatus
 from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld
-from trainingjob_operator.core.running.deciding.drills import MOST, find_pause, list_strikes, make_order
+from trainingjob_operator.core.running.deciding.drills import MOST
+from trainingjob_operator.core.running.deciding.strikes import find_pause, list_strikes, make_order
 from trainingjob_operator.core.running.telling.announce import make_bulletin
 from trainingjob_operator.core.times import format_time
 

@@ -21,12 +21,12 @@ from trainingjob_operator.core.running.deciding.decisions import (
     Succeed,
     Wait,
 )
-from trainingjob_operator.core.running.deciding.drills import excuse
 from trainingjob_operator.core.running.deciding.forming import choose_slices, find_sound, form_world, list_ready
 from trainingjob_operator.core.running.deciding.leaving import find_cause, keep_on
 from trainingjob_operator.core.running.deciding.restarts import count_restarts, hold_back
 from trainingjob_operator.core.running.deciding.rollbacks import follow_rollbacks, pardon
 from trainingjob_operator.core.running.deciding.shadows import find_waiting
+from trainingjob_operator.core.running.deciding.strikes import excuse
 from trainingjob_operator.core.running.deciding.verdict import find_broken_standby, find_verdict
 from trainingjob_operator.core.running.deciding.waiting import begin_waiting, hold_for_repair
 from trainingjob_operator.core.running.judging.bad_nodes import count_faults

@@ -2,23 +2,20 @@
 
 A drill is written into the status before anybody acts on it, as a world is. So whoever looks later, also an operator
 that has just started, finds it there and does not make it again: what was stopped between the writing and the deed is
-never done. A drill strikes a world that trains well, and no other; the end of that world is held against nobody.
+never done. A drill strikes a world that trains well, and no other. What is done once it is written is in `strikes`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 
-from trainingjob_api.drill import Drill, DrillRequest
+from trainingjob_api.drill import DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Progress
-from trainingjob_api.status import Attempt, DrillStatus, TrainingJobStatus
+from trainingjob_api.status import Attempt, DrillStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.deciding.chores import DeletePod
 from trainingjob_operator.core.running.deciding.decisions import Decision, Wait
 from trainingjob_operator.core.running.goodput import Bucket
-from trainingjob_operator.core.running.judging.health import Broke, Health
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.times import format_time, parse_time, seconds_between
@@ -63,14 +60,6 @@ PHASES = (
 """Where the time of a recovery goes, in its order."""
 
 
-@dataclass(frozen=True)
-class Order:
-    """A drill, and the pods whose agents are to make it."""
-
-    drill: Drill
-    pods: frozenset[str]
-
-
 def follow_drills(plan: Plan, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime) -> Drills:
     """Return the drills after a decision: how the known ones go on, and a new one if it is its moment."""
     known = tuple(_follow(one, seen, decision, attempts, now) for one in seen.status.drills)
@@ -81,53 +70,12 @@ def follow_drills(plan: Plan, seen: Observed, decision: Decision, attempts: Sequ
     return (*known, fresh)[-MOST:] if fresh else known
 
 
-def excuse(status: TrainingJobStatus, health: Health | None) -> Health | None:
-    """Return the health of a world; an end that was asked for counts against neither the program nor a node."""
-    world = status.world
-    if not isinstance(health, Broke) or world is None:
-        return health
-    if not any(one.state in OPEN and one.generation == world.generation for one in status.drills):
-        return health
-    return Broke(replace(health.end, counted=False, fatal=False, alone=False))
-
-
-def make_order(status: TrainingJobStatus, world: World) -> Order | None:  # None: nothing is to be done
-    """Return what agents of a world are to do to their hosts, as the written status has it."""
-    for one in status.drills:
-        if one.state == "ordered" and one.generation == world.generation:
-            pods = {member.pod_uid for member in world.members if (member.slice, member.host) == (one.slice, one.host)}
-            return Order(Drill(id=one.id, kind=one.kind, seconds=one.seconds), frozenset(pods))
-    return None
-
-
-def list_strikes(seen: Observed, written: TrainingJobStatus) -> tuple[DeletePod, ...]:
-    """Return the pods that are to be deleted for a drill which has just been written."""
-    new = _find_new(seen, written)
-    if new is None or new.kind is DrillKind.OPERATOR_DOWN:
-        return ()
-    struck = [seat for seat in seen.seats if seat.member.slice == new.slice and new.host in (None, seat.member.host)]
-    force = new.kind is not DrillKind.PREEMPT
-    return tuple(DeletePod(seat.pod, force=force) for seat in struck if seat.pod)
-
-
-def find_pause(seen: Observed, written: TrainingJobStatus) -> float:
-    """Return for how many seconds the operator is to be away for this job from now on, for a drill just written."""
-    new = _find_new(seen, written)
-    return float(new.seconds) if new and new.kind is DrillKind.OPERATOR_DOWN else 0.0
-
-
 def describe_drill(one: DrillStatus) -> str:
     """Return whom a drill strikes and what became of it, in words."""
     host = "" if one.host is None else f" of host {one.host}"
     where = "" if one.slice is None else f"{host} of slice {one.slice}"
     told = f": {one.message}" if one.message else ""
     return f"drill {one.kind}{where}: {STATES[one.state]}{told}"
-
-
-def _find_new(seen: Observed, written: TrainingJobStatus) -> DrillStatus | None:  # None: no drill of the operator's own
-    known = {one.id for one in seen.status.drills}
-    new = [one for one in written.drills if one.id not in known and one.state == "injected"]
-    return new[0] if new else None
 
 
 def _begin(

@@ -16,9 +16,10 @@ from trainingjob_operator.core.running.deciding.decisions import (
     Succeed,
     end_of,
 )
-from trainingjob_operator.core.running.deciding.drills import Order, describe_drill, make_order
+from trainingjob_operator.core.running.deciding.drills import describe_drill
 from trainingjob_operator.core.running.deciding.rollbacks import describe_rollback
 from trainingjob_operator.core.running.deciding.shadows import plan_shadows
+from trainingjob_operator.core.running.deciding.strikes import Order, make_order
 from trainingjob_operator.core.running.judging.bad_nodes import ENOUGH, describe_bad_node
 from trainingjob_operator.core.running.judging.copies import describe_failing_copies
 from trainingjob_operator.core.running.judging.saves import describe_failing

@@ -1,0 +1,65 @@
+"""Strikes: what is done for a drill that is written, and what its world's end counts for.
+
+Agents are ordered to make it, pods are deleted for it, or the operator stays away from the job. The end of a world that
+a drill struck is what was asked for: it is held against nobody.
+"""
+
+from dataclasses import dataclass, replace
+
+from trainingjob_api.drill import Drill
+from trainingjob_api.drill_kinds import DrillKind
+from trainingjob_api.status import DrillStatus, TrainingJobStatus
+from trainingjob_api.world import World
+from trainingjob_operator.core.running.deciding.chores import DeletePod
+from trainingjob_operator.core.running.deciding.drills import OPEN
+from trainingjob_operator.core.running.judging.health import Broke, Health
+from trainingjob_operator.core.running.observing.observe import Observed
+
+
+@dataclass(frozen=True)
+class Order:
+    """A drill, and the pods whose agents are to make it."""
+
+    drill: Drill
+    pods: frozenset[str]
+
+
+def excuse(status: TrainingJobStatus, health: Health | None) -> Health | None:
+    """Return the health of a world; an end that was asked for counts against neither the program nor a node."""
+    world = status.world
+    if not isinstance(health, Broke) or world is None:
+        return health
+    if not any(one.state in OPEN and one.generation == world.generation for one in status.drills):
+        return health
+    return Broke(replace(health.end, counted=False, fatal=False, alone=False))
+
+
+def make_order(status: TrainingJobStatus, world: World) -> Order | None:  # None: nothing is to be done
+    """Return what agents of a world are to do to their hosts, as the written status has it."""
+    for one in status.drills:
+        if one.state == "ordered" and one.generation == world.generation:
+            pods = {member.pod_uid for member in world.members if (member.slice, member.host) == (one.slice, one.host)}
+            return Order(Drill(id=one.id, kind=one.kind, seconds=one.seconds), frozenset(pods))
+    return None
+
+
+def list_strikes(seen: Observed, written: TrainingJobStatus) -> tuple[DeletePod, ...]:
+    """Return the pods that are to be deleted for a drill which has just been written."""
+    new = _find_new(seen, written)
+    if new is None or new.kind is DrillKind.OPERATOR_DOWN:
+        return ()
+    struck = [seat for seat in seen.seats if seat.member.slice == new.slice and new.host in (None, seat.member.host)]
+    force = new.kind is not DrillKind.PREEMPT
+    return tuple(DeletePod(seat.pod, force=force) for seat in struck if seat.pod)
+
+
+def find_pause(seen: Observed, written: TrainingJobStatus) -> float:
+    """Return for how many seconds the operator is to be away for this job from now on, for a drill just written."""
+    new = _find_new(seen, written)
+    return float(new.seconds) if new and new.kind is DrillKind.OPERATOR_DOWN else 0.0
+
+
+def _find_new(seen: Observed, written: TrainingJobStatus) -> DrillStatus | None:  # None: no drill of the operator's own
+    known = {one.id for one in seen.status.drills}
+    new = [one for one in written.drills if one.id not in known and one.state == "injected"]
+    return new[0] if new else None
