@@ -55,6 +55,42 @@ def test_a_program_is_compiled_once(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
 
 
+def begin(folder: Path | str, root: Path) -> tuple[Programs, jax.Array]:
+    """Begin to load a program, and return what builds it and what it takes."""
+    programs = Programs(str(folder), root, make_config(make_spec(root, root)), make_layout(), Peers(0, 1))
+    argument = jax.device_put(jnp.arange(4.0), everywhere())
+    programs.begin_loading("double", (argument,), 0)
+    return programs, argument
+
+
+def test_a_program_whose_loading_was_begun_is_not_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path / "kept", tmp_path)
+    reads: list[Path] = []
+    content_of = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (reads.append(path), content_of(path))[1])
+
+    programs, argument = begin(tmp_path / "kept", tmp_path)
+    result = programs.build("double", double, (argument,), 0)(argument)
+
+    assert result.tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert len([path for path in reads if path.suffix == ".program"]) == 1
+    assert count(caplog, "loaded a compiled program") == 1
+
+
+@pytest.mark.parametrize("folder", ["kept", ""])
+def test_a_program_whose_loading_was_begun_in_vain_is_compiled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, folder: str
+) -> None:
+    programs, argument = begin(tmp_path / folder if folder else "", tmp_path)
+
+    result = programs.build("double", double, (argument,), 0)(argument)
+
+    assert result.tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert count(caplog, "compiled a program") == 1
+
+
 def test_nothing_is_kept_where_the_cache_is_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     build("", tmp_path)
     build("", tmp_path)

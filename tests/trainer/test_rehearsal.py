@@ -21,10 +21,12 @@ from jax._src import xla_bridge
 from trainingjob_trainer.child import rehearse
 from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.model import split_model
+from trainingjob_trainer.preflight import expect_digests
 from trainingjob_trainer.step import Steps
 
 rehearse(os.environ)
 assert split_model.cache_info().currsize == 1
+assert expect_digests.cache_info().currsize == 1
 assert not xla_bridge.backends_are_initialized()
 """
 
@@ -50,6 +52,20 @@ def test_a_world_of_the_same_model_does_not_trace_it_again(tmp_path: Path) -> No
 
     info = split_model.cache_info()
     assert (info.hits, info.misses) == (1, 2)
+
+
+def test_describing_a_world_s_state_compiles_nothing() -> None:
+    mesh = build_mesh(jax.devices()[:2], make_layout())
+    jax.clear_caches()
+    heard: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, seconds, **_: heard.append(name))
+
+    Steps(spec_with(), mesh)
+    assert [name for name in heard if "backend_compile" in name] == []
+
+    jax.jit(lambda: 2)()
+    assert [name for name in heard if "backend_compile" in name]
+    jax.monitoring.clear_event_listeners()
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no JSON"], ids=["no file", "another release's", "broken"])

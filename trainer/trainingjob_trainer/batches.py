@@ -10,15 +10,19 @@ from jax.sharding import NamedSharding
 from trainingjob_api.world import Layout
 from trainingjob_trainer.index import Index
 from trainingjob_trainer.rows import Skipped, rows_of_slots, slots_of_step
-from trainingjob_trainer.step import Batch
+from trainingjob_trainer.step import Batch, BatchShape
+
+
+def shape_of(layout: Layout) -> BatchShape:
+    """Return the shape of a layout's batches."""
+    return layout.accumulation, layout.microbatches, layout.rows_per_microbatch
 
 
 class Batches:
     """Makes batches of one global size over one layout. `skipped` are the samples that are left out."""
 
     def __init__(self, layout: Layout, sharding: NamedSharding, global_batch_size: int, skipped: Skipped = ()) -> None:
-        self.shape = (layout.accumulation, layout.microbatches, layout.rows_per_microbatch)
-        """Microsteps, microbatches of each, and rows of these."""
+        self.shape = shape_of(layout)
         self._sharding = sharding
         self._size = global_batch_size
         self._skipped = skipped

@@ -26,6 +26,7 @@ from trainingjob_trainer.ending import end_at_once
 from trainingjob_trainer.events import ORPHANED, Events
 from trainingjob_trainer.failures import explain
 from trainingjob_trainer.model import split_model
+from trainingjob_trainer.preflight import expect_digests
 from trainingjob_trainer.run import run
 from trainingjob_trainer.wire import CONFIG_VARIABLE, STANDBY, Command, Event, Start
 
@@ -78,7 +79,8 @@ def main() -> NoReturn:
 
 
 def rehearse(environment: Mapping[str, str]) -> None:
-    """Do in advance what a world of the pod's config will need and no device is needed for: trace its model."""
+    """Do in advance what a world of the pod's config will need and no device is needed for."""
+    expect_digests()
     path = environment.get(CONFIG_VARIABLE)
     if not path:
         return

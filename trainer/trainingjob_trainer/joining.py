@@ -8,7 +8,7 @@ import jax
 
 from trainingjob_api.protocol import Phase
 from trainingjob_api.world import Layout
-from trainingjob_trainer.batches import Batches
+from trainingjob_trainer.batches import Batches, shape_of
 from trainingjob_trainer.evaluate import Evaluator
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.index import Indexes, prepare
@@ -59,6 +59,7 @@ def join(start: Start, events: Events) -> Party:
     programs = Programs(start.compile_cache, root, config, layout, peers)
     check_world(mesh, programs, peers, config.accelerator_platform, is_proven=start.proven)
     steps = Steps(config.spec, mesh)
+    steps.begin_loading_train(programs, shape_of(layout))  # meanwhile the state is restored
     return Party(layout, peers, programs, steps, Shards(steps.state), indexes)
 
 

@@ -21,6 +21,7 @@ import pickle
 import platform
 import zlib
 from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ SHARE_SECONDS = 1800
 """How long a process waits for another one to compile."""
 FOLDER = "programs"
 """Where hosts hand programs to each other, below the job's checkpoint folder."""
+type Loaded = tuple[bytes, Any | None]
+"""A program's file and the program; empty and None: there is none that is of use."""
 LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "numpy")
 
 
@@ -53,6 +56,8 @@ class Programs:
         self._shaped_by = describe_surroundings(config, layout)
         self._platform = config.accelerator_platform
         self._peers = peers
+        self._loader = ThreadPoolExecutor(1, "load-program")
+        self._loading: dict[str, Future[Loaded]] = {}
         jax.config.update("jax_enable_compilation_cache", False)  # noqa: FBT003  # JAX's own signature
 
     def build(
@@ -74,11 +79,8 @@ class Programs:
             return compile_here()
         shared = self.find_shared(name)
         kept = self._folder / shared.name
-        trees = jax.tree.structure((arguments, {})), jax.tree.structure(result)
-        content = _read(kept)
-        program = _load(content, *trees)
-        if program is None and (program := _load(content := _read(shared), *trees)) is not None:
-            _write(kept, content)
+        trees = _structures(arguments, result)
+        content, program = self._loading.pop(name).result() if name in self._loading else self._load(name, *trees)
         told = self._peers.exchange(f"program/{name}", json.dumps([shared.name, program is not None]), SHARE_SECONDS)
         everyone: list[tuple[str, bool]] = [json.loads(text) for text in told]
         if all(has for _, has in everyone):
@@ -102,6 +104,22 @@ class Programs:
             shared.unlink(missing_ok=True)
         # Another kind of processor than the giver's, or a platform whose programs cannot be written down.
         return compile_here() if program is None else program
+
+    def begin_loading(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
+        """Begin to load a program, if it is there, beside whatever comes before it is built. Nobody waits for that."""
+        if self._folder:
+            self._loading[name] = self._loader.submit(self._load, name, *_structures(arguments, result))
+
+    def _load(self, name: str, arguments: Any, result: Any) -> Loaded:
+        """Return a program as this host keeps it, or as another one handed it over; then it is kept here too."""
+        assert self._folder is not None  # noqa: S101  # nothing is loaded without one
+        shared = self.find_shared(name)
+        kept = self._folder / shared.name
+        content = _read(kept)
+        program = _load(content, arguments, result)
+        if program is None and (program := _load(content := _read(shared), arguments, result)) is not None:
+            _write(kept, content)
+        return content, program
 
     def find_shared(self, name: str) -> Path:
         """Return the file in which hosts hand a program to each other, whether it is there or not."""
@@ -186,6 +204,11 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         LOG.warning("cannot read a compiled program path=%s error=%s", path, error)
         return b""
+
+
+def _structures(arguments: tuple[Any, ...], result: Any) -> tuple[Any, Any]:
+    """Return the structures of what a program takes and of what it returns, as they are kept apart from it."""
+    return jax.tree.structure((arguments, {})), jax.tree.structure(result)
 
 
 def _load(content: bytes, arguments: Any, result: Any) -> Any | None:  # None: there is none, or it is of no use

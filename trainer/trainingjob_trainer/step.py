@@ -9,6 +9,7 @@ Shapes: A microsteps, M microbatches, R rows, L length, S stages, V vocabulary, 
 
 from collections.abc import Callable
 from enum import IntFlag
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -130,21 +131,28 @@ class Steps:
 
     def compile_train(self, programs: Programs, shape: BatchShape) -> TrainStep:
         """Return `train` compiled for batches of a shape. It consumes the state that it is given."""
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
+        compiled: TrainStep = programs.build(
+            "train",
+            self.train,
+            *self._describe_train(shape),
+            out_shardings=(shardings, self._everywhere),
+            donate_argnums=0,
+        )
+        return compiled
+
+    def begin_loading_train(self, programs: Programs, shape: BatchShape) -> None:
+        """Begin to load `train`, beside whatever comes before it is compiled."""
+        programs.begin_loading("train", *self._describe_train(shape))
+
+    def _describe_train(self, shape: BatchShape) -> tuple[tuple[Any, ...], tuple[State, Measures]]:
+        """Return what `train` takes, and a tree of the structure that it returns."""
         everywhere: Any = self._everywhere
         untold = {"load_balance", "dropped"} if not self._spec.model.experts else set()
         untold |= {"spikes"} if not self._spec.protection.spikes else set()
         measures = Measures(**{name: everywhere for name in Measures._fields if name not in untold})
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
         flags = jax.ShapeDtypeStruct((self._mesh.size,), jnp.int32, sharding=self._flags)
-        compiled: TrainStep = programs.build(
-            "train",
-            self.train,
-            (self.state, self._describe_batch(shape), flags),
-            (self.state, measures),
-            out_shardings=(shardings, everywhere),
-            donate_argnums=0,
-        )
-        return compiled
+        return (self.state, self._describe_batch(shape), flags), (self.state, measures)
 
     def compile_evaluate(self, programs: Programs, shape: BatchShape) -> EvaluateStep:
         """Return `evaluate` compiled for batches of a shape."""
@@ -335,7 +343,7 @@ class Steps:
         everywhere: Any = NamedSharding(self._mesh, PartitionSpec())
         params = shard_like(self._model.axes, shapes.params, self._mesh, self._rules)
         opt = optax.tree_utils.tree_map_params(
-            self._optimizer,
+            partial(jax.eval_shape, self._optimizer.init),  # its counter would be compiled and made on a device
             lambda _, sharding: sharding,
             shapes.opt,
             self._moments,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trainingjob_api.compiled import CompiledStep
 from trainingjob_api.world import Layout, RunConfig
+from trainingjob_trainer.batches import shape_of
 from trainingjob_trainer.compiling.arithmetic import count_flops
 from trainingjob_trainer.compiling.devices import find_devices
 from trainingjob_trainer.compiling.hlo import Program
@@ -26,7 +27,7 @@ def compile_step(config: RunConfig, layout: Layout, dump: Path | None = None) ->
     programs = Programs("", Path(), config, layout, Peers(0, 1))
     began = time.monotonic()
     # What a built train step offers beyond being called is JAX's `Compiled`.
-    compiled = steps.compile_train(programs, (layout.accumulation, layout.microbatches, layout.rows_per_microbatch))
+    compiled = steps.compile_train(programs, shape_of(layout))
     seconds = time.monotonic() - began
     memory = compiled.memory_analysis()  # type: ignore[attr-defined]
     text = compiled.as_text()  # type: ignore[attr-defined]
