@@ -92,6 +92,11 @@ class InitializeFrom(Strict):
     step: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         default=None, description="The saved step to take. Unset: the newest one that proves whole."
     )
+    allow_partial: bool = Field(
+        default=False,
+        description="Take the parameters that both models have, and begin with random ones for those that the saved "
+        "step lacks. Those of another shape are refused in any case. Without it the models must have the same ones.",
+    )
 
 
 class Checkpoint(Strict):

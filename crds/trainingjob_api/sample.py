@@ -72,7 +72,7 @@ SAMPLE: dict[str, Any] = {
         "snapshots": {"everySteps": 10},
         "readers": "oneReplica",
         "backup": {"uri": "/archive/run", "every": "1h", "keep": 3},
-        "initializeFrom": {"uri": "/shared/base", "step": 5000},
+        "initializeFrom": {"uri": "/shared/base", "step": 5000, "allowPartial": False},
         "takeover": False,
     },
     "elastic": {

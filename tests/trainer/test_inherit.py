@@ -11,15 +11,20 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.trainer.crew import Crew, Trainer
-from tests.trainer.tiny import make_config, make_spec, make_world
-from trainingjob_api.protocol import FailureReason
+from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
+from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.running import InitializeFrom
+from trainingjob_api.world import RunConfig
 from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.inherit import inherit
+from trainingjob_trainer.inherit import Inherited, inherit
 from trainingjob_trainer.integrity import FILE, read_integrity, write_integrity
-from trainingjob_trainer.step import State
+from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.run import _begin
+from trainingjob_trainer.step import State, Steps
+from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 
 ALONE = Peers(0, 1)
@@ -61,6 +66,22 @@ def wanted(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def fresh(**changes: Any) -> dict[str, Any]:
+    """Return the random parameters of such a world."""
+    return jax.tree.map(
+        lambda leaf: jax.device_put(np.full(leaf.shape, 0.5, leaf.dtype), leaf.sharding), wanted(**changes)
+    )
+
+
+def take(root: Path, step: int | None = None, *, allow_partial: bool = False, **changes: Any) -> Inherited:
+    source = InitializeFrom(uri=str(root), step=step, allow_partial=allow_partial)
+    return inherit(source, wanted(**changes), ALONE, fresh(**changes))
+
+
+def leaf(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, np.float32, sharding=wanted()["norm"].sharding)
+
+
 def break_step(root: Path, step: int) -> None:
     saved = (one for one in (root / f"lineage-0/{step}").rglob("*") if one.is_file() and one.name != FILE)
     file = max(saved, key=lambda one: one.stat().st_size)
@@ -99,7 +120,7 @@ def test_a_step_is_chosen_laid_out_anew_and_left_as_it_is(
     prepare(tmp_path)
     before = files(tmp_path)
 
-    found = inherit(InitializeFrom(uri=str(tmp_path), step=step), wanted(), ALONE)
+    found = take(tmp_path, step)
 
     assert np.array_equal(found.params["layers"]["w"], matrix(want).astype(jax.numpy.bfloat16))
     assert found.params["layers"]["w"].sharding == wanted()["layers"]["w"].sharding
@@ -143,10 +164,18 @@ ERRORS: dict[str, tuple[Callable[[Path], None], int | None, dict[str, Any], Fail
     "another model": (
         lambda root: None,
         None,
-        {"norm": jax.ShapeDtypeStruct((4,), np.float32), "bias": jax.ShapeDtypeStruct((), np.float32)},
+        {"norm": leaf(4), "bias": leaf()},
         FailureReason.CONFIG,
         "spec.model",
         "another model: bias is not there, not a number; norm is 8, not 4. The section",
+    ),
+    "another model, which lacks some": (
+        lambda root: None,
+        None,
+        {name: leaf(2, 3) for name in ("a", "b", "c", "d", "e")},
+        FailureReason.CONFIG,
+        "spec.checkpoint.initializeFrom.allowPartial",
+        "another model: " + "; ".join(f"{name} is not there, not 2x3" for name in "abcde") + ". Set spec.checkpoint.",
     ),
 }
 
@@ -165,10 +194,61 @@ def test_what_cannot_be_taken_is_told_by_the_field(
     prepare(tmp_path)
 
     with pytest.raises(TrainingError) as caught:
-        inherit(InitializeFrom(uri=str(tmp_path), step=step), wanted(**changes), ALONE)
+        take(tmp_path, step, **changes)
 
     assert (caught.value.reason, caught.value.path, caught.value.fatal) == (reason, path, True)
     assert words in str(caught.value)
+
+
+def test_what_the_saved_step_lacks_begins_random_where_that_is_allowed(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    more = {"layers": {"w": wanted()["layers"]["w"], "bias": leaf(8)}, "head": leaf(2, 3)}
+
+    found = take(tmp_path, allow_partial=True, **more)
+
+    assert np.array_equal(found.params["layers"]["w"], matrix(2).astype(jax.numpy.bfloat16))
+    assert np.array_equal(found.params["norm"], np.ones(8))
+    assert np.array_equal(found.params["head"], np.full((2, 3), 0.5))
+    assert np.array_equal(found.params["layers"]["bias"], np.full(8, 0.5))
+    assert jax.tree.map(lambda one: one.sharding, found.params) == jax.tree.map(
+        lambda one: one.sharding, wanted(**more)
+    )
+    assert found.source == f"step 2 of {tmp_path}, but for random ones that it lacks: head, layers.bias"
+
+
+def test_what_only_the_saved_step_has_is_left_out_where_that_is_allowed(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    source = InitializeFrom(uri=str(tmp_path), allow_partial=True)
+
+    found = inherit(source, {"norm": wanted()["norm"]}, ALONE, {"norm": fresh()["norm"]})
+
+    assert list(found.params) == ["norm"]
+    assert np.array_equal(found.params["norm"], np.ones(8))
+    assert found.source == f"step 2 of {tmp_path}; not used: layers.w"
+
+
+def test_another_shape_is_never_allowed(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    before = fresh(norm=leaf(4), bias=leaf())
+
+    with pytest.raises(TrainingError, match=r"another model: norm is 8, not 4\. The section model") as caught:
+        inherit(
+            InitializeFrom(uri=str(tmp_path), allow_partial=True),
+            wanted(norm=leaf(4), bias=leaf()),
+            ALONE,
+            before,
+        )
+
+    assert caught.value.path == "spec.model"
+
+
+def test_words_about_many_arrays_are_not_endless(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+
+    found = take(tmp_path, allow_partial=True, **{f"parameter-{number}": leaf() for number in range(200)})
+
+    assert len(found.source) == MAX_MESSAGE
+    assert found.source.endswith("…")
 
 
 @pytest.mark.slow
@@ -201,3 +281,46 @@ def test_a_job_begins_with_the_parameters_of_another_and_all_else_anew(
         assert (heir.restored, list(heir.losses)) == (0, [1])
         assert evaluated(heir) == pytest.approx(evaluated(base), abs=1e-5)
         assert heir.losses[1] != base.losses[1]
+
+
+def test_what_is_taken_is_the_sources_and_all_else_that_of_a_fresh_job_of_the_same_seed(tmp_path: Path) -> None:
+    layout = make_layout()
+    mesh = build_mesh(jax.devices()[: layout.num_devices], layout)
+
+    def open_job(**changes: Any) -> tuple[RunConfig, Steps, Programs]:
+        config = make_config(make_spec(tmp_path / "base", tmp_path, **changes), (layout,))
+        return config, Steps(config.spec, mesh), Programs("", tmp_path, config, layout, ALONE)
+
+    config, steps, programs = open_job(model__tieEmbeddings=True)
+    base = steps.compile_init(programs)()
+    log = tmp_path / "events"
+    with log.open("wb", buffering=0) as file:
+        events = Events(file.fileno())
+        checkpoints = Checkpoints(tmp_path / "base", config, make_world(1, 1), ALONE, "index", events)
+        checkpoints.save(2, base)
+        checkpoints.wait()
+        _, steps, programs = open_job(model__tieEmbeddings=False, training__seed=7)
+        fresh = steps.compile_init(programs)()
+
+        begun = _begin(InitializeFrom(uri=str(tmp_path / "base"), allow_partial=True), steps, programs, ALONE, events)
+
+    saved = {name_leaf(path): leaf for path, leaf in jax.tree.leaves_with_path(base.params)}
+    lacks = []
+    for (path, seen), own in zip(jax.tree.leaves_with_path(begun.params), jax.tree.leaves(fresh.params), strict=True):
+        name = name_leaf(path)
+        assert np.array_equal(seen, saved.get(name, own)), name
+        if name in saved:
+            assert name.endswith(("scale", "norm")) or not np.array_equal(seen, own), "another seed"
+        else:
+            lacks.append(name)
+    rest = begun._replace(params=()), fresh._replace(params=())
+    assert jax.tree.all(jax.tree.map(np.array_equal, *rest))
+    (told,) = [
+        event.inherited for event in map(Event.model_validate_json, log.read_text().splitlines()) if event.inherited
+    ]
+    assert lacks
+    assert told == f"step 2 of {tmp_path / 'base'}, but for random ones that it lacks: {', '.join(lacks)}"
+
+
+def name_leaf(path: Any) -> str:
+    return str(jax.tree_util.keystr(path, simple=True, separator="."))

@@ -11,17 +11,22 @@ from typing import Any, NamedTuple
 import jax
 import orbax.checkpoint as ocp
 
-from trainingjob_api.protocol import FailureReason
+from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.running import InitializeFrom
 from trainingjob_trainer.commit import name_processes
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.model import Params
+from trainingjob_trainer.one_replica import PLACEHOLDER, describe_read
 from trainingjob_trainer.restore_point import VERIFY_SECONDS, list_saved, verify
 from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
 PATH = "spec.checkpoint.initializeFrom"
 MOST_NAMED = 3
+"""How many damaged steps are named. Of arrays, all that differ are: a model that is scanned has few."""
+
+
+type Shapes = dict[str, tuple[int, ...]]
 
 
 class Inherited(NamedTuple):
@@ -31,10 +36,11 @@ class Inherited(NamedTuple):
     source: str
 
 
-def inherit(source: InitializeFrom, params: Params, peers: Peers) -> Inherited:
+def inherit(source: InitializeFrom, params: Params, peers: Peers, random: Params) -> Inherited:
     """Return the parameters that another job saved, laid out as `params` describes; all processes call it together.
 
-    Without a step in the source the newest one counts that proves whole.
+    Without a step in the source the newest one counts that proves whole. `random` are those to begin with where the
+    source has none; it is consumed, for both may not fit.
 
     Raises:
         TrainingError: there is none, or it holds the parameters of another model.
@@ -52,17 +58,19 @@ def inherit(source: InitializeFrom, params: Params, peers: Peers) -> Inherited:
         LOG.warning("a saved step is passed over folder=%s damage=%s", folder, damage)
         damages.append(f"{folder}: {damage}")
         candidates = candidates[1:]
-    if difference := _find_difference(params, orbax.metadata(folder).item_metadata.tree["params"]):
-        raise TrainingError(
-            FailureReason.CONFIG,
-            f"step {folder.name} of {source.uri} holds the parameters of another model: {difference}. The section "
-            "model must be that of the job that saved it.",
-            path="spec.model",
-        )
-    wanted = {"params": params}
-    how = ocp.checkpoint_utils.construct_restore_args(wanted)
+    ours, theirs = _shapes(params), _shapes(orbax.metadata(folder).item_metadata.tree["params"])
+    _check_shapes(source, folder, ours, theirs)
+    names, tree = list(ours), jax.tree.structure(params)
+    own = dict(zip(names, jax.tree.leaves(random), strict=True))
+    for name in ours.keys() & theirs.keys():
+        own[name].delete()
+    leaves = zip(names, jax.tree.leaves(params), strict=True)
+    wanted = {"params": jax.tree.unflatten(tree, [leaf if name in theirs else PLACEHOLDER for name, leaf in leaves])}
+    how = jax.tree.map(describe_read, wanted)
     found = orbax.restore(folder, args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True))
-    return Inherited(found["params"], f"step {int(folder.name):,} of {source.uri}")
+    taken = zip(names, jax.tree.leaves(found["params"]), strict=True)
+    whole = jax.tree.unflatten(tree, [own[name] if leaf is PLACEHOLDER else leaf for name, leaf in taken])
+    return Inherited(whole, _describe_source(source, folder, ours, theirs))
 
 
 def _open(peers: Peers) -> ocp.Checkpointer:
@@ -103,15 +111,44 @@ def _choose(source: InitializeFrom, candidates: list[Path], damages: list[str]) 
     )
 
 
-def _find_difference(wanted: Params, saved: Any) -> str:
-    """Return in which arrays two trees of parameters differ, in words. Empty: in none."""
-    ours, theirs = _shapes(wanted), _shapes(saved)
-    names = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
-    words = [f"{name} is {_show(theirs.get(name))}, not {_show(ours.get(name))}" for name in names[:MOST_NAMED]]
-    return "; ".join([*words, *([f"and {len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else [])])
+def _check_shapes(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Shapes) -> None:
+    """Raise where a saved step does not have the parameters that are to be taken, and name all that differ."""
+    differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
+    both = [name for name in differing if name in ours and name in theirs]
+    if source.allow_partial:
+        differing = both
+    if not differing:
+        return
+    words = "; ".join(f"{name} is {_show(theirs.get(name))}, not {_show(ours.get(name))}" for name in differing)
+    is_way_out = not both and not source.allow_partial
+    raise TrainingError(
+        FailureReason.CONFIG,
+        f"step {folder.name} of {source.uri} holds the parameters of another model: {words}. "
+        + (
+            f"Set {PATH}.allowPartial to true to take those that both models have and begin with random ones for the "
+            "others, or let the section model be that of the job that saved it."
+            if is_way_out
+            else "The section model must be that of the job that saved it."
+        ),
+        path=f"{PATH}.allowPartial" if is_way_out else "spec.model",
+        value=str(source.allow_partial).lower() if is_way_out else "",
+    )
 
 
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+def _describe_source(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Shapes) -> str:
+    """Return where the parameters come from, and which of them do not, in words."""
+    words = f"step {int(folder.name):,} of {source.uri}"
+    missing, unused = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
+    if missing:
+        words += f", but for random ones that it lacks: {', '.join(missing)}"
+    if unused:
+        words += f"; not used: {', '.join(unused)}"
+    LOG.info("began with the parameters of %s", words)
+    return words if len(words) <= MAX_MESSAGE else f"{words[: MAX_MESSAGE - 1]}…"
+
+
+def _shapes(tree: Any) -> Shapes:
+    """Return the shapes of a tree's arrays by their names, in the order of its leaves."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): tuple(leaf.shape)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

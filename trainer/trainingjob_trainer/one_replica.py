@@ -25,6 +25,8 @@ from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
 AXIS = "data"
+PLACEHOLDER = ocp.PLACEHOLDER
+"""Stands for an array that is not to be read."""
 
 
 class OneReplica:
@@ -49,7 +51,7 @@ class OneReplica:
         """Return the state that is saved in a folder, on every device of the world."""
         leaves, tree = jax.tree.flatten(self._state)
         split = [_is_split(leaf.sharding) for leaf in leaves]
-        read: list[Any] = [ocp.PLACEHOLDER] * len(leaves)
+        read: list[Any] = [PLACEHOLDER] * len(leaves)
         if self._peers.process in self.readers:
             wanted = [self._on_replica(leaf) for leaf in leaves]
             read = self._read(folder, tree, _only(wanted, [not one for one in split]), self.readers)
@@ -71,14 +73,14 @@ class OneReplica:
         reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=who), multiprocessing_options=who)
         state = jax.tree.unflatten(tree, wanted)
         item = {name: value for name, value in state._asdict().items() if value is not None}
-        how = jax.tree.map(_how, item)
+        how = jax.tree.map(describe_read, item)
         found = reader.restore(folder, args=ocp.args.PyTreeRestore(item=item, restore_args=how))
         return jax.tree.leaves(State(**found))
 
     def _take(self, read: list[Any]) -> dict[int, np.ndarray]:
         """Return the shards that this process gives to the others, by number: each shard has one giver."""
         on_device = [
-            {} if leaf is ocp.PLACEHOLDER else {piece.device: piece.data for piece in leaf.addressable_shards}
+            {} if leaf is PLACEHOLDER else {piece.device: piece.data for piece in leaf.addressable_shards}
             for leaf in read
         ]
         held = {}
@@ -87,7 +89,7 @@ class OneReplica:
             if giver in self._shards.here(shard):
                 held[number] = np.asarray(on_device[shard.leaf][giver])
         for leaf in read:  # both may not fit
-            if leaf is not ocp.PLACEHOLDER:
+            if leaf is not PLACEHOLDER:
                 leaf.delete()
         return held
 
@@ -104,11 +106,11 @@ def _is_split(sharding: NamedSharding) -> bool:
 
 
 def _only(leaves: list[Any], wanted: list[bool]) -> list[Any]:
-    return [leaf if is_wanted else ocp.PLACEHOLDER for leaf, is_wanted in zip(leaves, wanted, strict=True)]
+    return [leaf if is_wanted else PLACEHOLDER for leaf, is_wanted in zip(leaves, wanted, strict=True)]
 
 
-def _how(leaf: Any) -> Any:
-    """Return how Orbax is to restore an array."""
-    if leaf is ocp.PLACEHOLDER:
+def describe_read(leaf: Any) -> Any:
+    """Return how Orbax is to read an array, by its shape, format and sharding; a placeholder is not read."""
+    if leaf is PLACEHOLDER:
         return ocp.RestoreArgs()
     return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)

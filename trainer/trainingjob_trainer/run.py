@@ -6,8 +6,6 @@ In a shadow world the programs come before the state: a process waits there for 
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
-
 from trainingjob_api.protocol import Phase
 from trainingjob_api.running import InitializeFrom
 from trainingjob_trainer import backup, owner
@@ -108,9 +106,7 @@ def _begin(source: InitializeFrom | None, steps: Steps, programs: Programs, peer
     state = steps.compile_init(programs)()
     if source is None:
         return state
-    for random in jax.tree.leaves(state.params):  # both may not fit
-        random.delete()
-    inherited = inherit(source, steps.state.params, peers)
+    inherited = inherit(source, steps.state.params, peers, state.params)
     events.send(Event(inherited=inherited.source))
     return state._replace(params=inherited.params)
 

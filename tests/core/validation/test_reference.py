@@ -172,6 +172,7 @@ def test_fields_below_are_all_of_them() -> None:
         "spec.checkpoint.initializeFrom",
         "spec.checkpoint.initializeFrom.uri",
         "spec.checkpoint.initializeFrom.step",
+        "spec.checkpoint.initializeFrom.allowPartial",
         "spec.checkpoint.takeover",
     ]
     assert len(fields_below(field("spec"))) == len(list_fields()) - 1
