@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from e2e.cluster.binaries import HELM, KUBERNETES
+from e2e.cluster.binaries import binaries_dir
 from e2e.cluster.commands import ClusterError
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.paths import KUBECONFIG
@@ -51,10 +51,8 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
             cluster.gather_logs(arguments.folder)
         case "kubeconfig":
             print(cluster.kubeconfig())
-        case "kubectl":
-            _become(KUBERNETES.folder() / "kubectl", rest)
-        case "helm":
-            _become(HELM.folder() / "helm", rest)
+        case "kubectl" | "helm":
+            _become(binaries_dir() / arguments.verb, rest)
         case verb:
             _, act = NODE_VERBS[verb]
             act(cluster, arguments.node)

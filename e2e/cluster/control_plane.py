@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from e2e.cluster import network, pki
+from e2e.cluster.binaries import binaries_dir
 from e2e.cluster.commands import run
 from e2e.cluster.machine import Daemon, Machine
 from e2e.cluster.paths import KUBECONFIG, PKI, STATE
@@ -32,28 +33,26 @@ def write_credentials() -> None:
         pki.ensure_kubeconfig(PKI / f"{name}.kubeconfig", f"system:{name}")
 
 
-def start(kubernetes: Path, etcd: Path, nodes: Iterable[Node]) -> None:
-    """Start what is missing of the control plane and wait for the API. Arguments: the folders of the binaries."""
+def start(nodes: Iterable[Node]) -> None:
+    """Start what is missing of the control plane and wait for the API."""
     if MACHINE.find_init() is None:
         MACHINE.boot()
         network.plug(MACHINE, OCTET, nodes)
-    MACHINE.start(Daemon("etcd", etcd_command(etcd)))
-    MACHINE.start(Daemon("kube-apiserver", api_server_command(kubernetes)))
-    MACHINE.wait_for(
-        "kube-apiserver", lambda: _is_api_ready(kubernetes / "kubectl"), "the API server to be ready", seconds=90
-    )
-    MACHINE.start(Daemon("kube-controller-manager", controller_manager_command(kubernetes)))
-    MACHINE.start(Daemon("kube-scheduler", scheduler_command(kubernetes)))
+    MACHINE.start(Daemon("etcd", etcd_command()))
+    MACHINE.start(Daemon("kube-apiserver", api_server_command()))
+    MACHINE.wait_for("kube-apiserver", _is_api_ready, "the API server to be ready", seconds=90)
+    MACHINE.start(Daemon("kube-controller-manager", controller_manager_command()))
+    MACHINE.start(Daemon("kube-scheduler", scheduler_command()))
 
 
-def _is_api_ready(kubectl: Path) -> bool:
-    return run([kubectl, f"--kubeconfig={KUBECONFIG}", "get", "--raw", "/readyz"]) == "ok"
+def _is_api_ready() -> bool:
+    return run([binaries_dir() / "kubectl", f"--kubeconfig={KUBECONFIG}", "get", "--raw", "/readyz"]) == "ok"
 
 
-def etcd_command(binaries: Path) -> list[str | Path]:
+def etcd_command() -> list[str | Path]:
     """Return etcd's command line. Its ports are the machine's own, so they collide with nothing."""
     return [
-        binaries / "etcd",
+        binaries_dir() / "etcd",
         f"--data-dir={STATE / 'etcd'}",
         "--listen-client-urls=http://127.0.0.1:2379",
         "--advertise-client-urls=http://127.0.0.1:2379",
@@ -63,12 +62,12 @@ def etcd_command(binaries: Path) -> list[str | Path]:
     ]
 
 
-def api_server_command(binaries: Path) -> list[str | Path]:
+def api_server_command() -> list[str | Path]:
     """Return the API server's command line."""
     serving = pki.ensure_certificate("kube-apiserver", "kube-apiserver", addresses=SERVER_NAMES)
     kubelet_client = pki.ensure_certificate("kube-apiserver-kubelet", "kube-apiserver", group="system:masters")
     return [
-        binaries / "kube-apiserver",
+        binaries_dir() / "kube-apiserver",
         f"--advertise-address={CONTROL_PLANE_ADDRESS}",
         "--secure-port=6443",
         "--etcd-servers=http://127.0.0.1:2379",
@@ -90,10 +89,10 @@ def api_server_command(binaries: Path) -> list[str | Path]:
     ]
 
 
-def controller_manager_command(binaries: Path) -> list[str | Path]:
+def controller_manager_command() -> list[str | Path]:
     """Return the controller manager's command line."""
     return [
-        binaries / "kube-controller-manager",
+        binaries_dir() / "kube-controller-manager",
         f"--kubeconfig={PKI / 'kube-controller-manager.kubeconfig'}",
         "--leader-elect=false",
         "--use-service-account-credentials",
@@ -104,10 +103,10 @@ def controller_manager_command(binaries: Path) -> list[str | Path]:
     ]
 
 
-def scheduler_command(binaries: Path) -> list[str | Path]:
+def scheduler_command() -> list[str | Path]:
     """Return the scheduler's command line."""
     return [
-        binaries / "kube-scheduler",
+        binaries_dir() / "kube-scheduler",
         f"--kubeconfig={PKI / 'kube-scheduler.kubeconfig'}",
         "--leader-elect=false",
         "--bind-address=127.0.0.1",

@@ -11,6 +11,7 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+from e2e.cluster.binaries import binaries_dir
 from e2e.cluster.commands import run, wait_until
 from e2e.cluster.image_delta import write_delta
 from e2e.cluster.images import Image
@@ -35,11 +36,8 @@ address = "{CONTAINERD_SOCKET}"
 """
 
 
-def ensure_seed(images: list[Image], containerd: Path) -> None:
-    """Bring the seed to these images. No node may run: a replaced image's layers go away.
-
-    `containerd` is the folder of its binaries.
-    """
+def ensure_seed(images: list[Image]) -> None:
+    """Bring the seed to these images. No node may run: a replaced image's layers go away."""
     if _has_all(SEED, images):
         return
     SEED_MACHINE.kill()
@@ -47,16 +45,16 @@ def ensure_seed(images: list[Image], containerd: Path) -> None:
     (SEED / "containerd.toml").write_text(SEED_CONFIG)
     SEED_MACHINE.boot()
     try:
-        command: list[str | Path] = [containerd / "containerd", "--config", f"{NODE_ROOT}/containerd.toml"]
-        SEED_MACHINE.start(Daemon("containerd", command, path=[containerd]))
-        load(SEED_MACHINE, SEED, images, containerd)
+        command: list[str | Path] = [binaries_dir() / "containerd", "--config", f"{NODE_ROOT}/containerd.toml"]
+        SEED_MACHINE.start(Daemon("containerd", command, path=[binaries_dir()]))
+        load(SEED_MACHINE, SEED, images)
     finally:
         SEED_MACHINE.kill()
 
 
-def load(machine: Machine, root: Path, images: list[Image], containerd: Path) -> None:
+def load(machine: Machine, root: Path, images: list[Image]) -> None:
     """Import the images that a machine's containerd does not have yet, in this content."""
-    ctr: list[str | Path] = [containerd / "ctr", f"--address={CONTAINERD_SOCKET}", "--namespace=k8s.io"]
+    ctr: list[str | Path] = [binaries_dir() / "ctr", f"--address={CONTAINERD_SOCKET}", "--namespace=k8s.io"]
     wait_until(lambda: bool(machine.run([*ctr, "version"])), f"containerd of {machine.name} to answer", seconds=60)
     index = _read_index(root)
     blobs = root / "containerd" / CONTENT / "blobs" / "sha256"

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster.binaries import COREDNS, JOBSET
+from e2e.cluster.binaries import binaries_dir
 from e2e.cluster.commands import run
 from e2e.cluster.node_config import PAUSE_IMAGE
 from e2e.cluster.paths import CHECKOUT, RUN, cache_dir
@@ -80,8 +80,8 @@ def system_recipes() -> list[Recipe]:
     busybox = Path(shutil.which("busybox") or "/bin/busybox")
     return [
         Recipe(PAUSE_IMAGE, OWN / "pause.Containerfile", busybox.parent, (busybox.name,)),
-        Recipe(JOBSET_IMAGE, OWN / "jobset.Containerfile", JOBSET.folder(), ("jobset",)),
-        Recipe(COREDNS_IMAGE, OWN / "coredns.Containerfile", COREDNS.folder(), ("coredns",)),
+        Recipe(JOBSET_IMAGE, OWN / "jobset.Containerfile", binaries_dir(), ("jobset",)),
+        Recipe(COREDNS_IMAGE, OWN / "coredns.Containerfile", binaries_dir(), ("coredns",)),
     ]
 
 

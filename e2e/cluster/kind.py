@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from e2e.cluster.addons import install_jobset
-from e2e.cluster.binaries import JOBSET, ensure_binaries
+from e2e.cluster.binaries import binaries_dir, ensure_binaries
 from e2e.cluster.commands import run, wait_until
 from e2e.cluster.evidence import gather_objects
 from e2e.cluster.images import JOBSET_IMAGE, OPERATOR_IMAGE, OWN, TRAINER_IMAGE
@@ -39,8 +39,8 @@ class KindCluster:
         system = f"{NAME}-control-plane"
         self.kubectl("taint", "node", system, "node-role.kubernetes.io/control-plane-")
         self.kubectl("taint", "node", system, f"{SYSTEM_TAINT}=true:NoSchedule", "--overwrite")
-        ensure_binaries([JOBSET])
-        self._load(JOBSET_IMAGE, OWN / "jobset.Containerfile", JOBSET.folder())
+        ensure_binaries(["jobset"])
+        self._load(JOBSET_IMAGE, OWN / "jobset.Containerfile", binaries_dir())
         self.load_images()
         install_jobset(self.helm)
 

@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from e2e.cluster import addons, cgroups, control_plane, image_store, images, network, node, owner
-from e2e.cluster.binaries import CONTAINERD, ETCD, KUBERNETES, ensure_binaries
+from e2e.cluster.binaries import ensure_binaries
 from e2e.cluster.commands import ClusterError, wait_until
 from e2e.cluster.evidence import gather_objects
 from e2e.cluster.machine import Machine
-from e2e.cluster.node import NodeBinaries
 from e2e.cluster.packages import ensure_packages
 from e2e.cluster.paths import CHECKOUT, KUBECONFIG, LOGS, NODES, RUN, SEED, SHARED, STATE, TOPOLOGY
 from e2e.cluster.processes import recorded_machines
@@ -152,7 +151,7 @@ class LocalCluster:
         try:
             yield
         finally:
-            control_plane.start(KUBERNETES.folder(), ETCD.folder(), self.topology().nodes())
+            control_plane.start(self.topology().nodes())
 
     def gather_logs(self, folder: Path) -> None:
         """Copy daemons' logs, pods' logs, events and objects into a folder."""
@@ -173,7 +172,7 @@ class LocalCluster:
         _empty_state()
         shutil.rmtree(LOGS, ignore_errors=True)
         say("preparing images for the nodes")
-        image_store.ensure_seed(built, CONTAINERD.folder())
+        image_store.ensure_seed(built)
         topology = self._wanted or Topology()
         TOPOLOGY.write_text(json.dumps(topology.to_json()))
         network.SWITCH.boot()
@@ -193,7 +192,7 @@ class LocalCluster:
         # A node that restarts shows the Ready of its last life for a while.
         since = datetime.now(UTC)
         restarted = [one for one in nodes if not Machine(one.name).is_running("kubelet")]
-        start_control_plane = partial(control_plane.start, KUBERNETES.folder(), ETCD.folder(), nodes)
+        start_control_plane = partial(control_plane.start, nodes)
         _in_parallel([start_control_plane, *(partial(self._start_runtime, one) for one in nodes)])
         _in_parallel([partial(self._start_kubelet, one) for one in nodes])
         addons.ensure_addons()
@@ -210,15 +209,14 @@ class LocalCluster:
                 network.heal(one.octet)
 
     def _start_runtime(self, one: Node) -> None:
-        binaries = NodeBinaries(KUBERNETES.folder(), CONTAINERD.folder())
-        node.start_runtime(one, self.topology().nodes(), binaries)
+        node.start_runtime(one, self.topology().nodes())
         self._load_remembered(one)
 
     def _start_kubelet(self, one: Node) -> None:
-        node.start_kubelet(one, NodeBinaries(KUBERNETES.folder(), CONTAINERD.folder()))
+        node.start_kubelet(one)
 
     def _load_remembered(self, one: Node) -> None:
-        image_store.load(Machine(one.name), node.node_root(one.name), image_store.remembered(), CONTAINERD.folder())
+        image_store.load(Machine(one.name), node.node_root(one.name), image_store.remembered())
 
     def _wait_ready(self, one: Node, since: datetime) -> None:
         wait_until(lambda: self._is_ready(one.name, since), f"node {one.name} to be Ready", seconds=120)

@@ -4,26 +4,18 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from e2e.cluster import cgroups, image_store, network, node_config, pki
+from e2e.cluster.binaries import binaries_dir
 from e2e.cluster.machine import Daemon, Machine
 from e2e.cluster.paths import NODES, PKI
 from e2e.cluster.topology import Node
 
 # Folders whose place is compiled into kubelet and CNI. Each machine has its own there; the host's stay empty.
 FIXED_FOLDERS = (Path("/var/lib/kubelet"), Path("/var/lib/cni"))
-
-
-@dataclass(frozen=True)
-class NodeBinaries:
-    """The folders of the binaries that a node runs."""
-
-    kubernetes: Path
-    containerd: Path
 
 
 def node_root(name: str) -> Path:
@@ -41,7 +33,7 @@ def machine_of(node: Node) -> Machine:
     return Machine(node.name, setup="\n".join([*binds, image_store.bind_script()]))
 
 
-def start_runtime(node: Node, nodes: Iterable[Node], binaries: NodeBinaries) -> None:
+def start_runtime(node: Node, nodes: Iterable[Node]) -> None:
     """Switch a node on, as far as it is off: machine, network and containerd. Needs no API server."""
     machine = machine_of(node)
     if machine.find_init() is None:
@@ -50,19 +42,19 @@ def start_runtime(node: Node, nodes: Iterable[Node], binaries: NodeBinaries) -> 
         machine.boot()
         network.plug(machine, node.octet, nodes)
     command: list[str | Path] = [
-        binaries.containerd / "containerd",
+        binaries_dir() / "containerd",
         "--config",
         f"{node_config.NODE_ROOT}/containerd.toml",
     ]
-    machine.start(Daemon("containerd", command, path=[binaries.containerd]))
+    machine.start(Daemon("containerd", command, path=[binaries_dir()]))
 
 
-def start_kubelet(node: Node, binaries: NodeBinaries) -> None:
+def start_kubelet(node: Node) -> None:
     """Start a node's kubelet and kube-proxy, unless they run. Needs the API server."""
     machine = machine_of(node)
     machine.wait_for("containerd", lambda: _has_socket(machine), f"containerd of {node.name} to listen", seconds=60)
-    machine.start(Daemon("kubelet", _kubelet_command(node, binaries)))
-    proxy: list[str | Path] = [binaries.kubernetes / "kube-proxy", f"--config={node_config.NODE_ROOT}/kube-proxy.yaml"]
+    machine.start(Daemon("kubelet", _kubelet_command(node)))
+    proxy: list[str | Path] = [binaries_dir() / "kube-proxy", f"--config={node_config.NODE_ROOT}/kube-proxy.yaml"]
     machine.start(Daemon("kube-proxy", proxy))
 
 
@@ -75,9 +67,9 @@ def _has_socket(machine: Machine) -> bool:
     return Path(f"/proc/{machine.init().pid}/root{node_config.CONTAINERD_SOCKET}").exists()
 
 
-def _kubelet_command(node: Node, binaries: NodeBinaries) -> list[str | Path]:
+def _kubelet_command(node: Node) -> list[str | Path]:
     return [
-        binaries.kubernetes / "kubelet",
+        binaries_dir() / "kubelet",
         f"--config={node_config.NODE_ROOT}/kubelet.yaml",
         f"--kubeconfig={node_config.NODE_ROOT}/kubelet.kubeconfig",
         f"--hostname-override={node.name}",

@@ -21,9 +21,11 @@ def say(text: str) -> None:
 class Steps:
     """A known number of long steps, each with a name."""
 
-    def __init__(self, title: str, total: int) -> None:
+    def __init__(self, title: str, total: int, steps_a_line: int = 1) -> None:
+        """Show steps under a title; where there is no terminal, a line is printed for each so many of them."""
         self._title = title
         self._total = total
+        self._steps_a_line = steps_a_line
         self._begun = 0
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=_CONSOLE, transient=True)
@@ -39,7 +41,7 @@ class Steps:
         """Say that the next step begins; the one before it is done."""
         if _CONSOLE.is_terminal:
             self._progress.update(self._task, description=name, completed=self._begun)
-        else:
+        elif self._begun % self._steps_a_line == 0:
             say(f"[{self._begun + 1}/{self._total}] {name}")
         self._begun += 1
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster.binaries import HELM
+from e2e.cluster.binaries import binaries_dir
 
 CHART = Path(__file__).parents[3] / "charts/trainingjob"
 NAMESPACE = "trainingjob-system"
@@ -104,7 +104,7 @@ class Chart:
 
 @pytest.fixture(scope="session")
 def chart() -> Chart:
-    program = shutil.which("helm") or str(HELM.folder() / "helm")
+    program = shutil.which("helm") or str(binaries_dir() / "helm")
     if not Path(program).exists():
         pytest.skip("no helm on PATH, and `make cluster-up` has not built one yet")
     return Chart(program)
