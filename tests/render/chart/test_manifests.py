@@ -1,6 +1,7 @@
 """What the chart installs: the operator, its webhook, the definition."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ CUSTOM_KINDS = {"Certificate", "Issuer", "ServiceMonitor", "PodMonitor"}
 
 
 def test_the_manifests_are_the_golden_ones(chart, golden, variants, variant) -> None:
-    golden(ROOT / f"tests/golden/chart/{variant}.yaml", chart.template(variants[variant]))
+    # Releases of Helm differ in the empty lines that they put between manifests.
+    manifests = re.sub(r"\n+---\n", "\n---\n", chart.template(variants[variant]))
+    golden(ROOT / f"tests/golden/chart/{variant}.yaml", manifests)
 
 
 def test_every_object_is_one_that_the_api_server_knows(chart, variants, variant) -> None:
