@@ -14,6 +14,7 @@ PYTEST := $(BIN)/python -m pytest
 # What takes longest is told at the end, so that it is known what to make quicker.
 SLOWEST := --durations=20 --durations-min=5
 FAST := -m 'not cluster and not slow' -n auto --maxprocesses=8
+SLOW := -m slow -n auto --maxprocesses=2 --dist worksteal $(SLOWEST)
 # The pure rooms' own tests reach their every branch; to watch the others too would take a minute more.
 PURE := tests/api tests/core tests/corpus
 # By itself: JAX's threads and the command line's child processes do not go together.
@@ -68,7 +69,8 @@ check: lint ## The fast part: lint, types, contracts, generated files, every tes
 
 .PHONY: slow
 slow: install ## Whole runs of the real trainer on this machine, without a cluster
-	$(PYTEST) -m slow -n auto --maxprocesses=2 --dist worksteal $(SLOWEST) tests
+	$(PYTEST) $(SLOW) tests --ignore=$(TRAINER)
+	$(PYTEST) $(SLOW) $(TRAINER)
 
 .PHONY: journeys
 journeys: install ## The journeys on a real cluster (E2E_CLUSTER=local|kind|existing)
