@@ -2,16 +2,15 @@
 
 import os
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.trainer.forked import Forked
 from trainingjob_api.protocol import Damage, Failure, Phase
 from trainingjob_api.world import RunConfig, World
-from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Command, Event, Start
+from trainingjob_trainer.wire import Command, Event, Start
 
 PATIENCE = 120.0
 
@@ -20,35 +19,25 @@ class Trainer:
     """A trainer process and all that it said."""
 
     def __init__(self) -> None:
-        reading, writing = os.pipe()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "trainingjob_trainer.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(writing,),
-            env={**os.environ, EVENTS_FD_VARIABLE: str(writing), "JAX_PLATFORMS": "cpu"},
-        )
-        os.close(writing)
+        self.process = Forked(dict(os.environ))
         self.world: list[Trainer] = [self]
         self.events: list[Event] = []
         self.log = ""
         self._news: queue.Queue[Event | None] = queue.Queue()
         self._readers = [
-            threading.Thread(target=self._read_events, args=(reading,), daemon=True),
+            threading.Thread(target=self._read_events, daemon=True),
             threading.Thread(target=self._read_log, daemon=True),
         ]
         for reader in self._readers:
             reader.start()
 
-    def _read_events(self, reading: int) -> None:
-        with os.fdopen(reading, "rb") as events:
+    def _read_events(self) -> None:
+        with self.process.events as events:
             for line in events:
                 self._news.put(Event.model_validate_json(line))
         self._news.put(None)
 
     def _read_log(self) -> None:
-        assert self.process.stdout is not None
         with self.process.stdout as output:
             self.log = ""
             for line in output:
@@ -71,9 +60,7 @@ class Trainer:
         return "".join(logs)
 
     def write(self, message: Start | Command) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(message.model_dump_json().encode() + b"\n")
-        self.process.stdin.flush()
 
     def wait_for_step(self, step: int) -> None:
         self.wait(lambda event: event.progress and event.progress.step >= step)
@@ -94,7 +81,6 @@ class Trainer:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        assert self.process.stdin is not None
         self.process.stdin.close()
         for reader in self._readers:
             reader.join(timeout=PATIENCE)

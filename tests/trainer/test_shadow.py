@@ -120,7 +120,6 @@ def test_a_shadow_whose_agent_goes_ends_unseen(crew: Crew, root: Path, text: Pat
     """Without its programs it waits for them, and leaves no trace."""
     (shadow,) = crew.start(make(root, text), shadow_of(1), tmp_path / "none")
 
-    assert shadow.process.stdin is not None
     shadow.process.stdin.close()
 
     assert shadow.wait_for_end() == 3
