@@ -135,6 +135,11 @@ class Job:
             raise JourneyError(f"`{name}` ended with {done.returncode}: {done.stdout}\n{self.describe()}")
         return done.stdout
 
+    def patch(self, spec: Manifest) -> None:
+        """Change parts of the spec, as a user's edit does."""
+        change = json.dumps({"spec": spec})
+        self.cluster.kubectl("patch", "trainingjob", self.name, "-n", self.namespace, "--type=merge", "-p", change)
+
     def delete(self) -> None:
         """Delete the job and wait until the API server has let go of it."""
         self.cluster.kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found")

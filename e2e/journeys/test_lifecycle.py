@@ -45,13 +45,13 @@ def wait_until_gone(job: Job, uid: str) -> None:
 def test_suspend_saves_and_resume_goes_on_from_there(product: Product, namespace: str) -> None:
     job = long_job(product, namespace, "sleeper")
     job.wait_for_step(5, timeout=180)
-    patch_job(product, job, '{"spec": {"suspend": true}}')
+    job.patch({"suspend": True})
     suspended = job.wait("suspension", lambda status: condition(status, "Suspended").get("status") == "True", 120)
     wait_until("no pods", lambda: True if not job.pods() else None, timeout=GRACE_SECONDS * 3)
     step = step_of(suspended)
     assert suspended["checkpoint"]["step"] == step
 
-    patch_job(product, job, '{"spec": {"suspend": false}}')
+    job.patch({"suspend": False})
     resumed = job.wait_for_step(step + 2, timeout=180)
     assert resumed["attempts"][-1]["firstStep"] == step
     assert resumed["restarts"]["total"] == 0
@@ -63,7 +63,7 @@ def test_an_edit_takes_effect_while_training_and_loses_no_step(product: Product,
     job.wait_for_step(5, timeout=180)
     job.wait("training on both slices", lambda status: status["display"]["slices"] == "2/2", timeout=600)
 
-    patch_job(product, job, '{"spec": {"training": {"steps": 90000}, "slices": {"max": 1}}}')
+    job.patch({"training": {"steps": 90_000}, "slices": {"max": 1}})
     edited = job.wait("one slice", lambda status: status["display"]["slices"] == "1/1", timeout=120)
     edited = job.wait_for_step(step_of(edited) + 2, timeout=120)
 
@@ -75,12 +75,8 @@ def test_an_edit_takes_effect_while_training_and_loses_no_step(product: Product,
     assert edited["restarts"]["total"] == 0
     wait_until("its pods to go", lambda: True if len(job.pods()) == 2 else None, timeout=3 * GRACE_SECONDS)
     with pytest.raises(ClusterError, match="1 is behind the job, which is at step"):
-        patch_job(product, job, '{"spec": {"training": {"steps": 1}}}')
+        job.patch({"training": {"steps": 1}})
     job.delete()
-
-
-def patch_job(product: Product, job: Job, patch: str) -> None:
-    product.cluster.kubectl("patch", "tj", job.name, "-n", job.namespace, "--type=merge", "-p", patch)
 
 
 def test_delete_while_training_leaves_nothing(product: Product, namespace: str) -> None:
