@@ -129,12 +129,13 @@ LOSSES = {
 
 
 class Hosts:
-    """What hosts are ready for, by what they report."""
+    """What hosts of a stage are ready for, by what they report."""
 
-    def __init__(self) -> None:
+    def __init__(self, stage: Stage) -> None:
         self._reports: dict[tuple[int, int], HostReport] = {}
+        stage.gate.listeners.append(self._hear)
 
-    def hear(self, report: HostReport) -> None:
+    def _hear(self, report: HostReport) -> None:
         """Take a report."""
         self._reports[report.slice, report.host] = report
 
@@ -188,8 +189,7 @@ async def measure_losses_of_job(
 ) -> AsyncIterator[dict[str, list[Pause]]]:
     """Yield the same of losses that one job suffers, one after the other."""
     async with on_stage(AWAY_SECONDS, has_shadow=has_shadow) as stage:
-        hosts = Hosts()
-        stage.gate.listeners.append(hosts.hear)
+        hosts = Hosts(stage)
         for name, loss in losses.items():
             pauses: dict[str, list[Pause]] = {}
             for _ in track(range(loss.runs), description=name, console=console):
@@ -205,8 +205,7 @@ async def measure_recreation(console: Console) -> list[Pause]:
     """Return the pauses where all pods die and come anew at once."""
     pauses = []
     async with on_stage(0.0) as stage:
-        hosts = Hosts()
-        stage.gate.listeners.append(hosts.hear)
+        hosts = Hosts(stage)
         for _ in track(range(RUNS), description="all recreated", console=console):
             await calm(stage, hosts)
             pauses.append(await strike(stage, kill_all, is_planned=False))

@@ -175,8 +175,7 @@ async def measure(console: Console) -> None:
     random = Random(SEED)  # noqa: S311  # no secret
     figures: list[Figure] = []
     async with on_stage(AWAY_SECONDS) as stage:
-        hosts = Hosts()
-        stage.gate.listeners.append(hosts.hear)
+        hosts = Hosts(stage)
         await calm(stage, hosts)
         figures += await train_in_noise(stage, random, console)
         show("healthy", figures, console)
