@@ -24,7 +24,13 @@ from trainingjob_trainer import owner
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.integrity import Fingerprint, Integrity, share, write_integrity
-from trainingjob_trainer.restore_point import UNFINISHED_COPY, delete_step, lineage_folder, list_saved
+from trainingjob_trainer.restore_point import (
+    UNFINISHED_COPY,
+    delete_step,
+    find_newest_generation,
+    lineage_folder,
+    list_saved,
+)
 from trainingjob_trainer.retention import delete_old
 from trainingjob_trainer.votes import SaveFailedError, Votes, describe
 from trainingjob_trainer.wire import Event
@@ -42,23 +48,17 @@ RETRY_SECONDS = 60.0
 CHUNK = 1 << 22
 
 
-def find_root(config: RunConfig) -> Path | None:  # None: nothing is copied
-    """Return the folder on the second store."""
-    backup = config.spec.checkpoint.backup
-    return Path(backup.uri) if backup else None
-
-
 def claim(config: RunConfig) -> None:
     """Make the backup folder this job's own. A store that does not answer is told when there is something to copy.
 
     Raises:
         TrainingError: it is another job's and the spec does not take over.
     """
-    root = find_root(config)
-    if root is None:
+    backup = config.spec.checkpoint.backup
+    if backup is None:
         return
     try:
-        _claim(root, config)
+        _claim(Path(backup.uri), config)
     except TrainingError as error:
         if error.reason is not FailureReason.STORAGE:
             raise
@@ -196,8 +196,7 @@ class Backup:
 
     def _check_generation(self) -> None:
         """Raise where a later world copies to the same store: this one is cut off."""
-        own = [one.integrity for one in list_saved(self.root) if one.integrity]
-        newest = max((record.generation for record in own if record.job_uid == self._world.job_uid), default=0)
+        newest = find_newest_generation(list_saved(self.root), self._world)
         if newest > self._world.generation:
             raise ValueError(f"generation {newest} copies there, and this is generation {self._world.generation}")
 

@@ -58,6 +58,11 @@ class TrainingError(Exception):
         self.is_host_known = is_host_known
 
 
+def shorten(words: str, limit: int) -> str:
+    """Return words in at most so many characters; an ellipsis says that there were more."""
+    return words if len(words) <= limit else f"{words[: limit - 1]}…"
+
+
 def storage_error(error: OSError, doing: str, uri: str, field: str = "spec.checkpoint.uri") -> TrainingError:
     """Return the error for a failed operation below the folder that a field names, in the operating system's words."""
     words = os.strerror(error.errno) if error.errno else str(error)

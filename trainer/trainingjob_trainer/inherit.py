@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.running import InitializeFrom
 from trainingjob_trainer.commit import name_processes
-from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.failures import TrainingError, shorten
 from trainingjob_trainer.model import Params
 from trainingjob_trainer.one_replica import PLACEHOLDER, describe_read
 from trainingjob_trainer.restore_point import VERIFY_SECONDS, list_saved, verify
@@ -144,7 +144,7 @@ def _describe_source(source: InitializeFrom, folder: Path, ours: Shapes, theirs:
     if unused:
         words += f"; not used: {', '.join(unused)}"
     LOG.info("began with the parameters of %s", words)
-    return words if len(words) <= MAX_MESSAGE else f"{words[: MAX_MESSAGE - 1]}…"
+    return shorten(words, MAX_MESSAGE)
 
 
 def _shapes(tree: Any) -> Shapes:

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from trainingjob_trainer.commit import name_processes
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.recall import assemble, spread
-from trainingjob_trainer.shards import Shards
+from trainingjob_trainer.shards import Shards, split_axes
 from trainingjob_trainer.step import State
 from trainingjob_trainer.world import Peers
 
@@ -50,7 +50,7 @@ class OneReplica:
     def load(self, folder: Path) -> State:
         """Return the state that is saved in a folder, on every device of the world."""
         leaves, tree = jax.tree.flatten(self._state)
-        split = [_is_split(leaf.sharding) for leaf in leaves]
+        split = [AXIS in split_axes(leaf.sharding.spec) for leaf in leaves]
         read: list[Any] = [PLACEHOLDER] * len(leaves)
         if self._peers.process in self.readers:
             wanted = [self._on_replica(leaf) for leaf in leaves]
@@ -98,11 +98,6 @@ def _cut(mesh: Mesh) -> Mesh:
     """Return the part of a mesh that comes first along the data axis."""
     place = mesh.axis_names.index(AXIS)
     return Mesh(mesh.devices.take([0], place), mesh.axis_names, axis_types=mesh.axis_types)
-
-
-def _is_split(sharding: NamedSharding) -> bool:
-    """Return whether an array is split along the data axis."""
-    return any(AXIS in ((entry,) if isinstance(entry, str) else entry or ()) for entry in sharding.spec)
 
 
 def _only(leaves: list[Any], wanted: list[bool]) -> list[Any]:

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from trainingjob_trainer.holdings import Holding, choose_snapshot, find_givers, parse_holding
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.rows import Skipped
-from trainingjob_trainer.shards import Shards
+from trainingjob_trainer.shards import Shards, split_axes
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.snapshots import Snapshots, describe_kept
 from trainingjob_trainer.step import State
@@ -118,7 +118,7 @@ def compile_spread(programs: Programs, state: State) -> Callable[[State], State]
 
 def _unused(spec: PartitionSpec, mesh: Any) -> tuple[str, ...]:
     """Return the axes of a mesh over which an array is replicated."""
-    used = {axis for entry in spec if entry is not None for axis in ((entry,) if isinstance(entry, str) else entry)}
+    used = split_axes(spec)
     return tuple(axis for axis, degree in mesh.shape.items() if degree > 1 and axis not in used)
 
 

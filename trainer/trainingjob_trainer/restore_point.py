@@ -17,6 +17,7 @@ from typing import Protocol
 
 from trainingjob_api.protocol import Damage, FailureReason
 from trainingjob_api.world import ON_STORAGE, World
+from trainingjob_trainer.commit import UNFINISHED
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.history import belongs, is_of_known_lineage
@@ -90,6 +91,12 @@ def list_saved(root: Path) -> list[Saved]:
     return sorted(saved, key=lambda one: one.step)
 
 
+def find_newest_generation(saved: Iterable[Saved], world: World) -> int:
+    """Return the highest generation of a world's job that has saved a step; 0: none has."""
+    records = (one.integrity for one in saved if one.integrity)
+    return max((record.generation for record in records if record.job_uid == world.job_uid), default=0)
+
+
 def rank(saved: Iterable[Saved], world: World, *, takeover: bool) -> list[Saved]:
     """Return the steps that a world may go on from, best first: its own job's before another's, then the newest."""
     usable = [
@@ -115,7 +122,7 @@ class RestorePoint:
         backup: Path | None = None,
         readers: Sequence[int] | None = None,  # None: all processes read
     ) -> None:
-        self._readers = tuple(range(peers.num_processes) if readers is None else readers)
+        self._readers = readers
         self._root = root
         self._backup = backup
         self._memory = memory
@@ -312,7 +319,7 @@ def verify(folder: Path, peers: Peers, readers: Sequence[int] | None = None) -> 
 
 def _clear_after(root: Path, step: int) -> None:
     for folder in (one for lineage in list_lineages(root) for one in lineage.iterdir()):
-        is_unfinished = ".orbax-checkpoint-tmp" in folder.name or UNFINISHED_COPY in folder.name
+        is_unfinished = UNFINISHED in folder.name or UNFINISHED_COPY in folder.name
         if is_unfinished or (folder.name.isdigit() and int(folder.name) > step):
             delete_step(folder)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainingjob_api.running import Keep, KeepBest
 from trainingjob_api.world import World
-from trainingjob_trainer.restore_point import delete_step, list_saved
+from trainingjob_trainer.restore_point import delete_step, find_newest_generation, list_saved
 from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
@@ -62,11 +62,11 @@ def find_losses(keep: KeepBest | None, saved: Mapping[int, Mapping[str, float]])
 def delete_old(root: Path, world: World, keep: Keep, step: int, needed: Collection[int]) -> None:
     """Delete what need not be kept of the steps below `root`, up to one that this world has just put there."""
     try:
-        saved = [(one.folder, one.integrity) for one in list_saved(root) if one.integrity]
-        own = [record.generation for _, record in saved if record.job_uid == world.job_uid]
-        if max(own, default=0) > world.generation:
+        saved = list_saved(root)
+        if find_newest_generation(saved, world) > world.generation:
             return  # a later world builds on what is here, and this one is cut off
-        committed = {record.step: (folder, record.evaluations) for folder, record in saved if record.step <= step}
+        records = [(one.folder, one.integrity) for one in saved if one.integrity]
+        committed = {record.step: (folder, record.evaluations) for folder, record in records if record.step <= step}
         measured = {number: losses for number, (_, losses) in committed.items()}
         for old in choose_deletions(measured, keep, needed):
             delete_step(committed[old][0])

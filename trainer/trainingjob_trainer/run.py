@@ -81,16 +81,7 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
         Neighbours(start, events, snapshots, restored=restored),
     ):
         try:
-            phase = train(
-                state,
-                tools,
-                party,
-                batches,
-                checkpoints,
-                snapshots,
-                reporter,
-                asks,
-            )
+            phase = train(state, tools, party, batches, checkpoints, snapshots, reporter, asks)
             if phase is Phase.DONE:
                 checkpoints.finish_copy()
         except BadStepError:

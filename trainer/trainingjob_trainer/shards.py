@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from trainingjob_trainer.step import State
 
@@ -60,6 +61,11 @@ class Shards:
         """Return one replica of each shard that this process has of a state."""
         on_device = [{piece.device: piece.data for piece in leaf.addressable_shards} for leaf in jax.tree.leaves(state)]
         return [(shard, on_device[shard.leaf][self.here(shard)[0]]) for shard in self.mine.values()]
+
+
+def split_axes(spec: PartitionSpec) -> set[str]:
+    """Return the axes of a mesh over which an array is split."""
+    return {axis for entry in spec if entry is not None for axis in ((entry,) if isinstance(entry, str) else entry)}
 
 
 def hash_shapes(state: State) -> str:

@@ -5,6 +5,7 @@ import os
 
 from jax.errors import JaxRuntimeError
 
+from trainingjob_trainer.failures import shorten
 from trainingjob_trainer.world import Peers
 
 MAX_PROBLEM = 512
@@ -60,5 +61,4 @@ def describe(error: Exception) -> str:
     """Return what went wrong, in the operating system's words where it has any."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
-    words = " ".join(str(error).split()) or type(error).__name__
-    return words if len(words) <= MAX_PROBLEM else f"{words[: MAX_PROBLEM - 1]}…"
+    return shorten(" ".join(str(error).split()) or type(error).__name__, MAX_PROBLEM)

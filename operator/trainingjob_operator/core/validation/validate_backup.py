@@ -9,6 +9,7 @@ from trainingjob_api.problem import Problem
 from trainingjob_operator.core.validation.rule import Rule
 from trainingjob_operator.core.validation.validate_storage import (
     MOUNTS,
+    are_one,
     check_own_folder,
     find_volume,
     writable_mounts,
@@ -24,7 +25,7 @@ def check_backup_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
         return
     uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
     nearest = _list_folders(spec, uri.name or "run")
-    if ".." not in uri.parts and _are_one(uri, own):
+    if ".." not in uri.parts and are_one(uri, own):
         message = f"{uri} and spec.checkpoint.uri, {own}, are not two folders. Copies go to another volume."
         yield Problem(PATH, str(uri), message, nearest)
     else:
@@ -46,18 +47,13 @@ def warn_of_one_volume(spec: TrainingJobSpec) -> Iterator[Problem]:
         return
     uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
     first, second = find_volume(spec, own), find_volume(spec, uri)
-    is_wrong = ".." in uri.parts or _are_one(uri, own)  # which is told as a problem
+    is_wrong = ".." in uri.parts or are_one(uri, own)  # which is told as a problem
     if first and second and first.claim_name == second.claim_name and not is_wrong:
         message = (
             f"{uri} is on the claim {second.claim_name}, as spec.checkpoint.uri is: what loses one of them loses both. "
             "Mount a second claim, on other storage."
         )
         yield Problem(PATH, str(uri), message, _list_folders(spec, uri.name))
-
-
-def _are_one(one: PurePosixPath, other: PurePosixPath) -> bool:
-    """Return whether what is written to one folder lies in the other."""
-    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def _list_folders(spec: TrainingJobSpec, name: str) -> tuple[str, ...]:

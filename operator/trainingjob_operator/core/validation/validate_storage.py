@@ -85,7 +85,7 @@ def check_initialize_from(spec: TrainingJobSpec) -> Iterator[Problem]:
     elif not any(is_below(source.uri, volume.mount_path) for volume in spec.runtime.volumes):
         message = f"{uri} is on none of spec.runtime.volumes: no pod can read it. Mount the volume that holds it."
         yield Problem(path, source.uri, message)
-    elif uri.is_relative_to(own) or own.is_relative_to(uri):
+    elif are_one(uri, own):
         message = f"{uri} and spec.checkpoint.uri, {own}, are not two folders. A job goes on from its own by itself."
         yield Problem(path, source.uri, message)
 
@@ -146,6 +146,11 @@ def warn_of_rare_keeps(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(
             "spec.checkpoint.keep.everySteps", keep, message, (str(min(spec.checkpoint.save.every_steps, steps)),)
         )
+
+
+def are_one(one: PurePosixPath, other: PurePosixPath) -> bool:
+    """Return whether what is written to one folder lies in the other."""
+    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def find_volume(spec: TrainingJobSpec, path: PurePosixPath) -> Volume | None:  # None: it is on none
