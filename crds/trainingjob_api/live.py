@@ -1,6 +1,6 @@
 """What of a spec may change while the job trains, apart from what only the operator reads.
 
-A program holds such values fixed too: they change from one world to the next, which all hosts enter together. So a
+A trainer holds such values fixed too: they change from one world to the next, which all hosts enter together. So a
 world carries the values that it was formed with, and the status keeps them.
 """
 

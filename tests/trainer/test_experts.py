@@ -53,7 +53,7 @@ def test_each_token_goes_its_way_as_in_the_reference(experts: dict[str, Any]) ->
     params = numpy_tree(run.state.params)
 
     total, weight = run.evaluate(run.state.params, batch)
-    _, measures = run.step(run.state, batch, run.steps.flags(Asked.NOTHING))
+    _, measures = run.step(run.state, batch, run.steps.controls(Asked.NOTHING))
 
     rows = [run_row(spec, params, row) for row in np.asarray(batch.tokens[0, 0])]
     said = np.mean([routing for _, routing in rows], axis=(0, 1))
@@ -132,7 +132,7 @@ def test_a_state_goes_on_over_another_mesh(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_tokens_travel_to_their_experts_and_back_once_each_way() -> None:
     run = Run(SPEC, LAYOUTS["expert 4"])
-    program = run.step.lower(run.state, run.batch(1), run.steps.flags(Asked.NOTHING)).compile().as_text()
+    program = run.step.lower(run.state, run.batch(1), run.steps.controls(Asked.NOTHING)).compile().as_text()
 
     assert len(re.findall(r" all-to-all\(", program)) == 4  # forward and backward
 

@@ -218,19 +218,40 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+ALL = make_layout(devices_per_host=8, ici=AxisDegrees(fsdp=8), rows_per_shard=1)  # all devices, as in a world
+PEERS = Peers(0, 1)
+
+
 @each("changes", MODELS)
 def test_a_train_step_is_loaded_and_trains(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any]
 ) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, training__globalBatchSize=8, **changes))
-    layout = make_layout(devices_per_host=8, ici=AxisDegrees(fsdp=8), rows_per_shard=1)  # all devices, as in a world
-    run = Run(config.spec, layout)
-    programs = Programs(str(tmp_path / "kept"), tmp_path, config, layout, Peers(0, 1))
+    run = Run(config.spec, ALL)
+    programs = Programs(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS)
 
     run.steps.compile_train(programs, run.batches.shape)
     step = run.steps.compile_train(programs, run.batches.shape)
-    _, measures = step(run.state, run.batch(1), run.steps.flags(Asked.NOTHING))
+    _, measures = step(run.state, run.batch(1), run.steps.controls(Asked.NOTHING))
 
     assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
     assert float(measures.loss) > 1
     assert (measures.load_balance is None) == (not changes)
+
+
+def test_a_train_step_serves_on_after_an_edit_of_the_number_of_steps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    falling = {"type": "linear", "finalFraction": 0}
+    rates = []
+    for steps in (10, 20):
+        spec = make_spec(tmp_path, tmp_path, training__globalBatchSize=8, training__steps=steps, schedule=falling)
+        config = make_config(spec)
+        run = Run(config.spec, ALL)
+        programs = Programs(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS)
+        step = run.steps.compile_train(programs, run.batches.shape)
+        _, measures = step(run.state, run.batch(1), run.steps.controls(Asked.NOTHING))
+        rates.append(float(measures.learning_rate))
+
+    assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
+    assert rates == pytest.approx([0.01 * 9 / 10, 0.01 * 19 / 20])  # the first of so many, down to 0

@@ -339,6 +339,6 @@ RATES: dict[str, tuple[Schedule, dict[int, float]]] = {
 def test_learning_rate(schedule: Schedule, want: dict[int, float]) -> None:
     optimizer = Optimizer(learning_rate=2.0)
 
-    seen = {step: float(learning_rate(jnp.int32(step), optimizer, schedule, 100)) for step in want}
+    seen = {step: float(learning_rate(jnp.int32(step), optimizer, schedule, jnp.int32(100))) for step in want}
 
     assert seen == pytest.approx({step: 2.0 * rate for step, rate in want.items()}, abs=1e-6)

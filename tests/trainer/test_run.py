@@ -38,11 +38,11 @@ class Notes:
         self.said: list[str] = []
         self.leave = leave
         self.asks = Asks()
-        self.flags: dict[int, Asked] = {}
+        self.told: dict[int, Asked] = {}
         self.asked = asked or {}
         self.failing = failing
         self.compares = compare > 0
-        self.steps: Any = SimpleNamespace(last=last, seed=0, flags=lambda asked: asked)
+        self.steps: Any = SimpleNamespace(last=last, seed=0, controls=lambda asked: asked)
         self.checkpoints = self._part("save", save)
         self.checkpoints.save = self._save
         self.checkpoints.ask = lambda: Asked.NOTHING
@@ -111,15 +111,15 @@ class Notes:
         if self.compares and (is_kept or self.replicas.is_due(step)):
             self.said.append(f"compare {step}")
 
-    def _step(self, state: Any, batch: Any, flags: Any) -> Any:
+    def _step(self, state: Any, batch: Any, controls: Any) -> Any:
         self.said.append(f"step {batch}")
-        self.flags[batch] = flags
+        self.told[batch] = controls
         return state, batch
 
     def _report(self, step: int, measures: Any) -> Asked:
         assert measures == step
         self.said.append(f"report {step}")
-        return self.flags[step] | self.asked.get(step, Asked.NOTHING)
+        return self.told[step] | self.asked.get(step, Asked.NOTHING)
 
     def _save(self, step: int, state: object, measured: dict[str, float]) -> None:
         assert measured == ({"news": step} if self.evaluator.is_due(step) else {})

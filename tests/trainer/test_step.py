@@ -16,7 +16,7 @@ from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, num
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.model import split_model
-from trainingjob_trainer.step import Asked, Batch
+from trainingjob_trainer.step import Asked, Batch, Controls
 
 
 @cache
@@ -192,7 +192,7 @@ def test_a_device_holds_the_activations_of_its_own_rows_alone(axis: str) -> None
 
 
 def temporary_bytes(run: Run) -> int:
-    step = run.step.lower(run.state, run.batch(1), run.steps.flags(Asked.NOTHING)).compile()
+    step = run.step.lower(run.state, run.batch(1), run.steps.controls(Asked.NOTHING)).compile()
     return int(step.memory_analysis().temp_size_in_bytes)
 
 
@@ -201,7 +201,7 @@ def test_gradients_cross_the_data_axis_once_a_step() -> None:
         num_slices=2, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=2), rows_per_shard=1, accumulation=2
     )
     run = Run(spec_with(), layout)
-    program = run.step.lower(run.state, run.batch(1), run.steps.flags(Asked.NOTHING)).compile().as_text()
+    program = run.step.lower(run.state, run.batch(1), run.steps.controls(Asked.NOTHING)).compile().as_text()
 
     inside_loops, outside = [], []
     for computation in re.split(r"\n(?=\S)", program):
@@ -256,30 +256,40 @@ def test_training_recovers_after_a_skipped_step() -> None:
     assert np.isfinite(float(measures.loss))
 
 
+def ask(run: Run, *flags: int) -> Controls:
+    """Return the controls of a step for which the process of each device asks for something."""
+    nothing = run.steps.controls(Asked.NOTHING)
+    return nothing._replace(asked=jax.device_put(np.array(flags, np.int32), nothing.asked.sharding))
+
+
 def test_what_any_process_asks_for_reaches_all() -> None:
     run = Run(spec_with(), LAYOUTS["data 8"])
-    flags = jax.device_put(np.array([0, 0, 0, 1, 0, 0, 2, 3], np.int32), run.steps.flags(Asked.NOTHING).sharding)
 
-    _, measures = run.step(run.state, run.batch(1), flags)
+    _, measures = run.step(run.state, run.batch(1), ask(run, 0, 0, 0, 1, 0, 0, 2, 3))
 
     assert Asked(int(measures.asked)) == Asked.LEAVE | Asked.SAVE
     assert measures.asked.sharding.is_fully_replicated
 
 
-@pytest.mark.parametrize(("drills", "skipped"), [("allowed", 1), ("refused", 0)])
-def test_a_step_is_poisoned_by_any_process_where_drills_are_allowed(drills: str, skipped: int) -> None:
-    run = Run(spec_with(elastic={"drills": drills}), LAYOUTS["data 8"])
-    flags = jax.device_put(np.array([0, 0, 0, 4, 0, 0, 0, 1], np.int32), run.steps.flags(Asked.NOTHING).sharding)
+def test_a_step_is_poisoned_by_any_process() -> None:
+    run = Run(spec_with(), LAYOUTS["data 8"])
     before = flat(run.state.params)
 
-    state, measures = run.step(run.state, run.batch(1), flags)
+    state, measures = run.step(run.state, run.batch(1), ask(run, 0, 0, 0, 4, 0, 0, 0, 1))
     after = flat(state.params)
-    _, next_measures = run.step(state, run.batch(2), run.steps.flags(Asked.NOTHING))
+    _, next_measures = run.step(state, run.batch(2), run.steps.controls(Asked.NOTHING))
 
-    assert (int(measures.skipped), int(next_measures.skipped)) == (skipped, skipped)
+    assert (int(measures.skipped), int(next_measures.skipped)) == (1, 1)
     assert np.isfinite(float(measures.loss))
-    assert all(np.array_equal(before[path], after[path]) for path in before) == bool(skipped)
+    assert all(np.array_equal(before[path], after[path]) for path in before)
     assert Asked.LEAVE in Asked(int(measures.asked))
+
+
+@pytest.mark.parametrize(("drills", "want"), [("allowed", Asked.POISON | Asked.SAVE), ("refused", Asked.SAVE)])
+def test_a_process_asks_for_poison_only_where_drills_are_allowed(drills: str, want: Asked) -> None:
+    steps = Run(spec_with(elastic={"drills": drills}), ONE).steps
+
+    assert int(steps.controls(Asked.POISON | Asked.SAVE).asked[0]) == want
 
 
 def test_padding_may_hold_anything() -> None:

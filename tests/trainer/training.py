@@ -54,7 +54,7 @@ class Run:
     def train(self, num_steps: int = NUM_STEPS) -> Iterator[Measures]:
         first = int(self.state.step) + 1
         for number in range(first, first + num_steps):
-            self.state, measures = self.step(self.state, self.batch(number), self.steps.flags(Asked.NOTHING))
+            self.state, measures = self.step(self.state, self.batch(number), self.steps.controls(Asked.NOTHING))
             yield measures
 
 

@@ -1,7 +1,7 @@
 """The optimizer: AdamW in float32, whatever the format of the parameters, and the learning rate over the steps.
 
-The learning rate is a function of the step that the state carries, so that the compiled program does not change with it
-and a skipped update does not shift the schedule.
+The learning rate is a function of the step that the state carries and of the number of steps, so that the compiled
+program changes with neither, and a skipped update does not shift the schedule.
 """
 
 from typing import Any
@@ -14,11 +14,11 @@ from trainingjob_api.learning import Optimizer, Schedule
 from trainingjob_trainer.model import Params
 
 
-def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: int) -> jax.Array:
-    """Return the learning rate of a step, counted from 1: the last one gets the final fraction of the peak."""
+def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: jax.Array) -> jax.Array:
+    """Return the learning rate of a step of so many, counted from 1: the last gets the final fraction of the peak."""
     step = step.astype(jnp.float32)
     warmup, fraction = schedule.warmup_steps, schedule.final_fraction
-    progress = jnp.clip((step - warmup) / max(num_steps - warmup, 1), 0.0, 1.0)
+    progress = jnp.clip((step - warmup) / jnp.maximum(num_steps - warmup, 1), 0.0, 1.0)
     match schedule.type:
         case "constant":
             decay = jnp.ones_like(progress)

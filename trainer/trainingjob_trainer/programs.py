@@ -145,7 +145,7 @@ def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
     sections = (
         spec.parallelism,
         spec.model,
-        spec.training,
+        spec.training.model_copy(update={"steps": 1}),  # a program is told how many, and serves on after an edit
         spec.optimizer,
         spec.schedule,
         spec.precision,

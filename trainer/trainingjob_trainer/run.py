@@ -135,7 +135,7 @@ def train(
     for step in range(checkpoints.newest + 1, last + 1):
         batch = batches.train(index, step, steps.seed)
         reporter.begin(f"step {step}")
-        state, measures = train_step(state, batch, steps.flags(asks.take() | checkpoints.ask()))
+        state, measures = train_step(state, batch, steps.controls(asks.take() | checkpoints.ask()))
         asked = reporter.report(step - 1, pending) if pending else Asked.NOTHING
         pending = measures
         checkpoints.check()

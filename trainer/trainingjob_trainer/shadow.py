@@ -75,7 +75,7 @@ def _rehearse(start: Start, party: Party, tools: Tools) -> None:
     if not all(party.peers.exchange("rehearsal", "yes" if is_free else "", PATIENCE_SECONDS)):
         return
     batch = Batches(party.layout, steps.rows, size).train(party.indexes.train, 1, steps.seed)
-    _, measures = tools.train_step(_make_zeros(steps.state), batch, steps.flags(Asked.NOTHING))
+    _, measures = tools.train_step(_make_zeros(steps.state), batch, steps.controls(Asked.NOTHING))
     jax.block_until_ready(measures)
 
 

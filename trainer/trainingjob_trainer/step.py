@@ -1,4 +1,4 @@
-"""The train step: one pure, donated function from (state, batch, flags) to (state, measures).
+"""The train step: one pure, donated function from (state, batch, controls) to (state, measures).
 
 Its result does not depend on the mesh or on the number of microsteps. Loss sums, weights and gradients accumulate in
 float32 and are divided once by the global weight. The axis `data` is manual, so that gradients are reduced over it, and
@@ -9,7 +9,7 @@ Shapes: A microsteps, M microbatches, R rows, L length, S stages, V vocabulary, 
 
 from collections.abc import Callable
 from enum import IntFlag
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -60,9 +60,18 @@ class Asked(IntFlag):
     SAVE = 2
     """Save at this step boundary: it is time."""
     POISON = 4
-    """Let the gradients of this step not be finite: a drill. Heard only where the spec allows drills."""
+    """Let the gradients of this step not be finite: a drill. Nobody asks for it where the spec refuses drills."""
     MOVE = 8
     """Leave the world at this step boundary; what all hosts keep in memory need not be saved first."""
+
+
+class Controls(NamedTuple):
+    """What steers a step and does not shape its program: that one serves on when any of it changes."""
+
+    asked: jax.Array  # int32 [devices]
+    """What the process of each device asks for, as `Asked`."""
+    last: jax.Array
+    """The number of steps in all, int32; an edit may change it in mid-training."""
 
 
 class Measures(NamedTuple):
@@ -96,7 +105,7 @@ class Sums(NamedTuple):
 
 type BatchShape = tuple[int, int, int]
 """Microsteps, microbatches of each, and rows of these."""
-type TrainStep = Callable[[State, Batch, jax.Array], tuple[State, Measures]]
+type TrainStep = Callable[[State, Batch, Controls], tuple[State, Measures]]
 type EvaluateStep = Callable[[Params, Batch], tuple[jax.Array, jax.Array]]
 
 
@@ -119,7 +128,7 @@ class Steps:
         self._is_one_shard = mesh.shape["data"] == 1
         self._num_stages = mesh.shape["stage"]
         self._everywhere = NamedSharding(mesh, PartitionSpec())
-        self._flags = NamedSharding(mesh, PartitionSpec(AXES))
+        self._by_device = NamedSharding(mesh, PartitionSpec(AXES))
 
     def compile_init(self, programs: Programs) -> Callable[[], State]:
         """Return `init` compiled."""
@@ -151,8 +160,9 @@ class Steps:
         untold = {"load_balance", "dropped"} if not self._spec.model.experts else set()
         untold |= {"spikes"} if not self._spec.protection.spikes else set()
         measures = Measures(**{name: everywhere for name in Measures._fields if name not in untold})
-        flags = jax.ShapeDtypeStruct((self._mesh.size,), jnp.int32, sharding=self._flags)
-        return (self.state, self._describe_batch(shape), flags), (self.state, measures)
+        asked: Any = jax.ShapeDtypeStruct((self._mesh.size,), jnp.int32, sharding=self._by_device)
+        last: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
+        return (self.state, self._describe_batch(shape), Controls(asked, last)), (self.state, measures)
 
     def compile_evaluate(self, programs: Programs, shape: BatchShape) -> EvaluateStep:
         """Return `evaluate` compiled for batches of a shape."""
@@ -165,11 +175,17 @@ class Steps:
         )
         return compiled
 
-    def flags(self, asked: Asked) -> jax.Array:
-        """Return what this process asks for, once a device."""
-        return jax.make_array_from_callback(
-            (self._mesh.size,), self._flags, lambda place: np.full(1, int(asked), np.int32)
+    def controls(self, asked: Asked) -> Controls:
+        """Return what steers a step; `asked` is what this process asks for."""
+        may_ask = asked if self._spec.elastic.drills == "allowed" else asked & ~Asked.POISON
+        here = np.full(1, int(may_ask), np.int32)
+        return Controls(
+            asked=jax.make_array_from_callback((self._mesh.size,), self._by_device, lambda _: here), last=self._last
         )
+
+    @cached_property
+    def _last(self) -> jax.Array:
+        return jax.make_array_from_callback((), self._everywhere, lambda _: np.array(self.last, np.int32))
 
     def init(self) -> State:
         """Return the state before the first step; to be compiled with the shardings of `state`."""
@@ -182,21 +198,19 @@ class Steps:
         window = begin(spikes.window) if spikes else None
         return State(zero, params, self._optimizer.init(as_float32(params)), zero, zero, window)
 
-    def train(self, state: State, batch: Batch, flags: jax.Array) -> tuple[State, Measures]:
-        """Train one step. `flags` [devices] is what the process of each device asks for."""
+    def train(self, state: State, batch: Batch, controls: Controls) -> tuple[State, Measures]:
+        """Train one step."""
         spec = self._spec
         sums, grads = self._sum_gradients(state.params, batch)
         loss = sums.loss / sums.weight
-        weight = sums.weight
-        if spec.elastic.drills == "allowed":
-            weight = jnp.where(jnp.any(flags & int(Asked.POISON)), jnp.nan, weight)
+        weight = jnp.where(jnp.any(controls.asked & int(Asked.POISON)), jnp.nan, sums.weight)
         # Split as the optimizer's state is, so that each device makes its own part of the update.
         grads = jax.lax.with_sharding_constraint(jax.tree.map(lambda grad: grad / weight, grads), self._moments)
         grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         taken, window = self._judge(state.window, jnp.stack([loss, grad_norm]), finite)
         step = state.step + 1
-        rate = learning_rate(step, spec.optimizer, spec.schedule, spec.training.steps)
+        rate = learning_rate(step, spec.optimizer, spec.schedule, controls.last)
         params32 = as_float32(state.params)
         updates, opt = self._optimizer.update(grads, state.opt, params32)
         params = jax.tree.map(
@@ -208,7 +222,7 @@ class Steps:
         non_finite = jnp.where(finite, 0, state.non_finite + 1)
         skipped = state.skipped + jnp.where(taken, 0, 1)
         routing = jax.tree.map(lambda total: total / sums.weight / spec.model.num_layers, sums.routing)
-        asked = sum(jnp.max(flags & int(one)) for one in Asked)
+        asked = sum(jnp.max(controls.asked & int(one)) for one in Asked)
         measures = Measures(loss, grad_norm, rate, non_finite, skipped, jnp.asarray(asked), *(routing or ()))
         if window:
             measures = measures._replace(spikes=window.in_a_row)
