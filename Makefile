@@ -120,7 +120,7 @@ bench-restart-pods: install ## The same on pods of the real cluster, by drills a
 	$(BIN)/python -m e2e.benchmarks.restart_pods
 
 .PHONY: bench-verdicts
-bench-verdicts: install ## Hold verdicts against real hosts: healthy ones in noise, then ones that hang or are slow (HEALTHY=600, RUNS=20)
+bench-verdicts: install ## Hold verdicts against real hosts: healthy in noise, then hanging, slow, with flipped bits (HEALTHY=600, RUNS=20, ONLY=hang)
 	$(BIN)/python -m e2e.benchmarks.verdicts
 
 .PHONY: bench-goodput

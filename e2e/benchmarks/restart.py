@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from signal import SIGKILL, SIGSTOP
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -37,7 +38,7 @@ from e2e.benchmarks.pauses import (
 )
 from e2e.benchmarks.table import Figure, publish
 from e2e.history import Line
-from e2e.product import Manifest, load_example
+from e2e.product import Manifest, change, load_example
 from e2e.soak.job import NAME, SHARED
 from e2e.soak.stage import Stage, send, trainers_of
 from trainingjob_api.protocol import HostReport
@@ -148,24 +149,24 @@ class Hosts:
 
 
 @asynccontextmanager
-async def on_stage(away_seconds: float, *, has_shadow: bool = False) -> AsyncIterator[Stage]:
-    """Run the job while the context lasts."""
+async def on_stage(away_seconds: float, **changes: Any) -> AsyncIterator[Stage]:
+    """Run the job while the context lasts; `changes` are of its spec, as `load_example` takes them."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         cache = root / "cache"
         cache.mkdir()
         with (root / "restart.log").open("w", buffering=1) as log:
             random = Random(0)  # noqa: S311  # no secret
-            spec = make_spec()
-            spec["elastic"]["shadowWorld"] = has_shadow
-            stage = Stage(spec, root / "job", cache, random, away_seconds, lambda line: print(line, file=log))
+            stage = Stage(
+                make_spec(**changes), root / "job", cache, random, away_seconds, lambda line: print(line, file=log)
+            )
             async with stage.running():
                 yield stage
 
 
-def make_spec() -> Manifest:
+def make_spec(**changes: Any) -> Manifest:
     """Return the demo's spec for a run that never ends."""
-    return load_example(
+    job = load_example(
         "demo",
         metrics__everySteps=1,
         training__steps=1_000_000,
@@ -173,7 +174,9 @@ def make_spec() -> Manifest:
         evaluation=[],
         elastic=dict(ELASTIC),
         runtime={"volumes": [{"name": "shared", "claimName": "shared", "mountPath": SHARED}]},
-    )["spec"]
+    )
+    spec: Manifest = change(job, changes)["spec"]
+    return spec
 
 
 async def measure_losses(losses: dict[str, Loss], console: Console) -> AsyncIterator[dict[str, list[Pause]]]:
@@ -188,7 +191,7 @@ async def measure_losses_of_job(
     losses: dict[str, Loss], console: Console, *, has_shadow: bool
 ) -> AsyncIterator[dict[str, list[Pause]]]:
     """Yield the same of losses that one job suffers, one after the other."""
-    async with on_stage(AWAY_SECONDS, has_shadow=has_shadow) as stage:
+    async with on_stage(AWAY_SECONDS, elastic__shadowWorld=has_shadow) as stage:
         hosts = Hosts(stage)
         for name, loss in losses.items():
             pauses: dict[str, list[Pause]] = {}

@@ -1,8 +1,9 @@
-"""Verdicts on real processes: that nobody is named who is well, and who is named when a host hangs or is slow.
+"""Verdicts on real processes: that nobody well is named, and who is when a host hangs, is slow or holds wrong bits.
 
 First the demo's job trains in noise, for `HEALTHY` seconds: at random moments a host's agent or trainer stands still
 for up to a second, another program takes a core, the disk has much to write. Whatever is said of a host then is false.
-Then hosts that are drawn at random hang or are slow, `RUNS` times in all. `SEED` draws both.
+Then hosts that are drawn at random hang, are slow, or have a bit of their parameters flipped, `RUNS` times each. `SEED`
+draws all of that. The learning rate is so small that no parameter changes: so their bytes are known, and can be found.
 """
 
 import asyncio
@@ -11,16 +12,18 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from signal import SIGCONT, SIGSTOP
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, track
 
-from e2e.benchmarks.pauses import PATIENCE_SECONDS, RUNS, find_attempt
+from e2e.benchmarks.memory import flip_bit, sample_parameters
+from e2e.benchmarks.pauses import ONLY, PATIENCE_SECONDS, RUNS, find_attempt
 from e2e.benchmarks.restart import AWAY_SECONDS, Hosts, calm, generation, on_stage
 from e2e.benchmarks.table import Figure, show, write
 from e2e.soak.stage import Stage, StuckError, send, trainers_of
@@ -40,12 +43,19 @@ STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.1
 """For how long in turn a slow trainer stands still and goes on."""
 POLL_SECONDS = 0.1
 RIGHT_SHARE = 0.95
-"""Of the hosts that hang or are slow, at least so many are to be named."""
+"""Of the hosts that are not well, at least so many are to be named."""
+COMPARE_STEPS = 10
+CHANGES: Mapping[str, Any] = {
+    "optimizer__learningRate": 1e-30,
+    "protection__compareReplicas": {"everySteps": COMPARE_STEPS},
+}
+FLIPS_SECONDS = 30.0
+"""After which a bit is flipped again: the one before was written over at that very moment."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was said of a host that was made to hang or to be slow: whether it was named, or nobody was."""
+    """What was said where a host was harmed: whether it was named for that, or nobody was."""
 
     is_right: bool
     is_unknown: bool
@@ -124,9 +134,27 @@ async def let_hang(stage: Stage, place: tuple[int, int]) -> Verdict:
     before, begun = generation(stage), time.monotonic()
     send(SIGSTOP, *_trainer(stage, place))
     await stage.wait_for("a verdict on a hang", lambda: generation(stage) > before, PATIENCE_SECONDS)
-    cause = find_attempt(stage.status, before).cause
-    said = (cause.slice, cause.host) if cause else (None, None)
-    return Verdict(said == place, said == (None, None), time.monotonic() - begun)
+    return _read_verdict(stage, before, place, "HungHost", time.monotonic() - begun)
+
+
+async def corrupt(stage: Stage, place: tuple[int, int]) -> Verdict:
+    """Flip a bit of a host's parameters, and return what was said when its world ended."""
+    before, begun = generation(stage), time.monotonic()
+    while generation(stage) == before:
+        (trainer,) = _trainer(stage, place)
+        send(SIGSTOP, trainer)
+        flip_bit(trainer, sample_parameters(trainer))
+        send(SIGCONT, trainer)
+        with suppress(StuckError):
+            await stage.wait_for("a verdict on a flipped bit", lambda: generation(stage) > before, FLIPS_SECONDS)
+    return _read_verdict(stage, before, place, "Corruption", time.monotonic() - begun)
+
+
+def _read_verdict(stage: Stage, world: int, place: tuple[int, int], reason: str, seconds: float) -> Verdict:
+    """Return what was said when a world ended that was to end for one reason and at one place."""
+    cause = find_attempt(stage.status, world).cause
+    said = (cause.slice, cause.host) if cause and cause.reason == reason else (None, None)
+    return Verdict(said == place, said == (None, None), seconds)
 
 
 async def slow_down(stage: Stage, place: tuple[int, int]) -> Verdict:
@@ -151,7 +179,7 @@ async def slow_down(stage: Stage, place: tuple[int, int]) -> Verdict:
     return Verdict(one is not None and (one.slice, one.host) == place, one is None, seconds)
 
 
-HARMS = {"hang": let_hang, "slow": slow_down}
+HARMS = {"hang": let_hang, "slow": slow_down, "flipped bit": corrupt}
 
 
 def _trainer(stage: Stage, place: tuple[int, int]) -> list[int]:
@@ -174,20 +202,23 @@ async def measure(console: Console) -> None:
     """Measure all. What is known is shown and kept at once: all together take long."""
     random = Random(SEED)  # noqa: S311  # no secret
     figures: list[Figure] = []
-    async with on_stage(AWAY_SECONDS) as stage:
+
+    def keep(name: str, found: Sequence[Figure]) -> None:
+        figures.extend(found)
+        show(name, found, console)
+        write(NAME, figures)
+
+    async with on_stage(AWAY_SECONDS, **CHANGES) as stage:
         hosts = Hosts(stage)
         await calm(stage, hosts)
-        figures += await train_in_noise(stage, random, console)
-        show("healthy", figures, console)
-        write(NAME, figures)
-        verdicts: dict[str, list[Verdict]] = {name: [] for name in HARMS}
-        for number in track(range(RUNS), description="hosts that are not", console=console):
-            name = tuple(HARMS)[number % len(HARMS)]
-            await calm(stage, hosts)
-            verdicts[name].append(await HARMS[name](stage, (random.randrange(2), random.randrange(2))))
-    figures += [figure for name, found in verdicts.items() if found for figure in summarise(name, found)]
-    show(f"bench-{NAME}", figures, console)
-    write(NAME, figures)
+        keep("healthy", await train_in_noise(stage, random, console))
+        for name, harm in HARMS.items():
+            verdicts = []
+            for _ in track(range(RUNS if ONLY in name else 0), description=name, console=console):
+                await calm(stage, hosts)
+                verdicts.append(await harm(stage, (random.randrange(2), random.randrange(2))))
+            if verdicts:
+                keep(name, summarise(name, verdicts))
 
 
 def main() -> None:

@@ -61,14 +61,14 @@ class Slot:
     """One file and its header."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        self._data = folder / f"snapshot-{number}"
+        self.path = folder / f"snapshot-{number}"
         self._header = folder / f"snapshot-{number}.header"
 
     @property
     def num_bytes(self) -> int:
         """Return what the file takes of the volume."""
         try:
-            return self._data.stat().st_size
+            return self.path.stat().st_size
         except FileNotFoundError:
             return 0
 
@@ -100,7 +100,7 @@ class Slot:
         Raises:
             OSError: the volume has no room.
         """
-        file = os.open(self._data, os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(file, size)
             os.posix_fallocate(file, 0, size)
@@ -122,7 +122,7 @@ class Slot:
             ValueError: one of them is not there, or has changed since it was written.
             OSError: the file cannot be read.
         """
-        with self._data.open("rb") as file:
+        with self.path.open("rb") as file:
             memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         return {number: _read(memory, header, shard) for number, shard in shards.items()}
 
