@@ -84,6 +84,20 @@ def test_a_state_is_restored_onto_another_mesh(opened: Opened, tmp_path: Path) -
     assert committed(tmp_path) == [7]
 
 
+def test_training_waits_for_no_compiler_where_a_small_state_is_saved(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints, state = opened(), make_state((4, 2))
+    jax.clear_caches()
+
+    with jax.log_compiles():
+        checkpoints.save(7, state)
+        checkpoints.wait()
+
+    assert checkpoints.newest == 7
+    assert "compil" not in caplog.text.lower()
+
+
 def test_nothing_saved_is_nothing_restored(opened: Opened) -> None:
     checkpoints = opened()
 

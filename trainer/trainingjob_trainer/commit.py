@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.path import atomicity
 
@@ -33,6 +34,8 @@ COMMIT_SECONDS = 1800
 SAVE_SECONDS = 1200
 UNFINISHED = ".orbax-checkpoint-tmp"
 """In the name of a folder that Orbax has not moved into place."""
+PART_BYTES = 4 << 20
+"""The least that each of several replicas writes of a shard; where it would be less, one of them writes it all."""
 
 
 class PatientFolder(atomicity.AtomicRenameTemporaryPath):  # type: ignore[misc]
@@ -66,6 +69,7 @@ class Committer:
         self._peers = peers
         self._votes = Votes(peers, name, "save", COMMIT_SECONDS)
         self._problem = ""
+        share_out_large_arrays()
         processes = name_processes(peers, "trainingjob")
         self.orbax = ocp.AsyncCheckpointer(
             ocp.StandardCheckpointHandler(multiprocessing_options=processes),
@@ -148,6 +152,17 @@ class Committer:
         """Meet the others where Orbax does: when all is written, and when it is in place."""
         del key, timeout_ms
         self._votes.cast()
+
+
+def share_out_large_arrays() -> None:
+    """Have Orbax split the writing of a shard between its replicas only where each has much to write.
+
+    A part is cut out by a program. The first save of every world would compile one for each shape while training waits:
+    for seconds where many are small and the machine is busy.
+    """
+    # Another handler in its place would be warned of in every world's log, and would not write what lies beside arrays.
+    handler: Any = ocp.type_handlers.get_type_handler(jax.Array)
+    handler._min_slice_bytes_for_replica_parallel = PART_BYTES  # noqa: SLF001  # it takes that when it is made, only
 
 
 def name_processes(
