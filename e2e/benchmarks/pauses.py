@@ -75,16 +75,17 @@ class Account:
         """Take the pauses of a kind of loss."""
         found = list(summarise(name, pauses, goal))
         self._medians[name] = found[0].value
-        self._keep(name, found)
+        self.keep(name, found)
 
     def compare(self, everything: Sequence[Pause]) -> None:
         """Take the pauses where all is made anew, and hold a killed slice against them."""
         name, reference = "all recreated", statistics.median(pause.seconds for pause in everything)
         self.add(name, everything, reference)
         killed = "slice killed"
-        self._keep(f"{killed}, {name}", [Figure(f"{killed}, {name}", self._medians[killed], "s", reference)])
+        self.keep(f"{killed}, {name}", [Figure(f"{killed}, {name}", self._medians[killed], "s", reference)])
 
-    def _keep(self, title: str, figures: Sequence[Figure]) -> None:
+    def keep(self, title: str, figures: Sequence[Figure]) -> None:
+        """Take further figures, show them, and write all that there are."""
         self.figures.extend(figures)
         show(title, figures, self._console)
         write(self._name, self.figures)

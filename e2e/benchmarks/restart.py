@@ -38,7 +38,7 @@ from e2e.benchmarks.pauses import (
 )
 from e2e.benchmarks.table import Figure, publish
 from e2e.history import Line
-from e2e.product import Manifest, change, load_example
+from e2e.product import Manifest, load_example
 from e2e.soak.job import NAME, SHARED
 from e2e.soak.stage import Stage, send, trainers_of
 from trainingjob_api.protocol import HostReport
@@ -166,7 +166,7 @@ async def on_stage(away_seconds: float, **changes: Any) -> AsyncIterator[Stage]:
 
 def make_spec(**changes: Any) -> Manifest:
     """Return the demo's spec for a run that never ends."""
-    job = load_example(
+    spec: Manifest = load_example(
         "demo",
         metrics__everySteps=1,
         training__steps=1_000_000,
@@ -174,8 +174,8 @@ def make_spec(**changes: Any) -> Manifest:
         evaluation=[],
         elastic=dict(ELASTIC),
         runtime={"volumes": [{"name": "shared", "claimName": "shared", "mountPath": SHARED}]},
-    )
-    spec: Manifest = change(job, changes)["spec"]
+        **changes,
+    )["spec"]
     return spec
 
 

@@ -23,10 +23,12 @@ from rich.console import Console
 from rich.progress import Progress, track
 
 from e2e.benchmarks.memory import flip_bit, sample_parameters
-from e2e.benchmarks.pauses import ONLY, PATIENCE_SECONDS, RUNS, find_attempt
+from e2e.benchmarks.pauses import ONLY, PATIENCE_SECONDS, RUNS, Account, find_attempt
 from e2e.benchmarks.restart import AWAY_SECONDS, Hosts, calm, generation, on_stage
-from e2e.benchmarks.table import Figure, show, write
+from e2e.benchmarks.table import Figure
 from e2e.soak.stage import Stage, StuckError, send, trainers_of
+from trainingjob_api.protocol import FailureReason
+from trainingjob_operator.core.running.reasons import Reason
 
 NAME = "verdicts"
 HEALTHY = float(os.environ.get("HEALTHY", "600"))
@@ -41,7 +43,6 @@ BURN_SECONDS = (0.5, 3.0)
 WRITTEN_BYTES = 64 << 20
 STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.1
 """For how long in turn a slow trainer stands still and goes on."""
-POLL_SECONDS = 0.1
 RIGHT_SHARE = 0.95
 """Of the hosts that are not well, at least so many are to be named."""
 COMPARE_STEPS = 10
@@ -134,27 +135,28 @@ async def let_hang(stage: Stage, place: tuple[int, int]) -> Verdict:
     before, begun = generation(stage), time.monotonic()
     send(SIGSTOP, *_trainer(stage, place))
     await stage.wait_for("a verdict on a hang", lambda: generation(stage) > before, PATIENCE_SECONDS)
-    return _read_verdict(stage, before, place, "HungHost", time.monotonic() - begun)
+    return _read_verdict(stage, before, place, Reason.HUNG_HOST, time.monotonic() - begun)
 
 
 async def corrupt(stage: Stage, place: tuple[int, int]) -> Verdict:
     """Flip a bit of a host's parameters, and return what was said when its world ended."""
     before, begun = generation(stage), time.monotonic()
-    while generation(stage) == before:
+    while generation(stage) == before and not stage.is_over and time.monotonic() - begun < PATIENCE_SECONDS:
         (trainer,) = _trainer(stage, place)
         send(SIGSTOP, trainer)
         flip_bit(trainer, sample_parameters(trainer))
         send(SIGCONT, trainer)
         with suppress(StuckError):
             await stage.wait_for("a verdict on a flipped bit", lambda: generation(stage) > before, FLIPS_SECONDS)
-    return _read_verdict(stage, before, place, "Corruption", time.monotonic() - begun)
+    return _read_verdict(stage, before, place, FailureReason.CORRUPTION, time.monotonic() - begun)
 
 
 def _read_verdict(stage: Stage, world: int, place: tuple[int, int], reason: str, seconds: float) -> Verdict:
     """Return what was said when a world ended that was to end for one reason and at one place."""
     cause = find_attempt(stage.status, world).cause
-    said = (cause.slice, cause.host) if cause and cause.reason == reason else (None, None)
-    return Verdict(said == place, said == (None, None), seconds)
+    said = (cause.slice, cause.host) if cause else (None, None)
+    is_right = cause is not None and cause.reason == reason and said == place
+    return Verdict(is_right, said == (None, None), seconds)
 
 
 async def slow_down(stage: Stage, place: tuple[int, int]) -> Verdict:
@@ -201,24 +203,18 @@ def summarise(name: str, verdicts: Sequence[Verdict]) -> list[Figure]:
 async def measure(console: Console) -> None:
     """Measure all. What is known is shown and kept at once: all together take long."""
     random = Random(SEED)  # noqa: S311  # no secret
-    figures: list[Figure] = []
-
-    def keep(name: str, found: Sequence[Figure]) -> None:
-        figures.extend(found)
-        show(name, found, console)
-        write(NAME, figures)
-
+    account = Account(NAME, console)
     async with on_stage(AWAY_SECONDS, **CHANGES) as stage:
         hosts = Hosts(stage)
         await calm(stage, hosts)
-        keep("healthy", await train_in_noise(stage, random, console))
+        account.keep("healthy", await train_in_noise(stage, random, console))
         for name, harm in HARMS.items():
             verdicts = []
             for _ in track(range(RUNS if ONLY in name else 0), description=name, console=console):
                 await calm(stage, hosts)
                 verdicts.append(await harm(stage, (random.randrange(2), random.randrange(2))))
             if verdicts:
-                keep(name, summarise(name, verdicts))
+                account.keep(name, summarise(name, verdicts))
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ from e2e.benchmarks.memory import SAMPLE_BYTES, flip_bit
 
 HOLDER = """
 import sys
-sample = bytearray(sys.stdin.buffer.read(256))
-others = bytes(sample[:255])
+sample = bytearray(sys.stdin.buffer.read(int(sys.argv[1])))
+others = bytes(sample[:-1])
 print("held", flush=True)
 sys.stdin.buffer.read(1)
 print(sample.hex(), others.hex())
@@ -18,7 +18,8 @@ print(sample.hex(), others.hex())
 
 def test_one_bit_of_a_sample_flips_in_the_memory_of_another_process() -> None:
     sample = os.urandom(SAMPLE_BYTES)
-    process = subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", HOLDER, str(SAMPLE_BYTES)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with process:
         assert process.stdin
         assert process.stdout
