@@ -10,7 +10,7 @@ from trainingjob_api.protocol import Damage
 from trainingjob_api.world import Rollback, RunConfig, Span
 from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.step import State
+from trainingjob_trainer.signature import State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 

@@ -21,7 +21,7 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.integrity import Integrity, read_integrity, write_integrity
 from trainingjob_trainer.retention import choose_deletions
-from trainingjob_trainer.step import Asked, State
+from trainingjob_trainer.signature import Asked, State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 

@@ -17,7 +17,7 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.model import split_model
-from trainingjob_trainer.step import Asked
+from trainingjob_trainer.signature import Asked
 
 WEIGHT = 0.1
 TIGHT = {"count": 4, "perToken": 2, "capacityFactor": 0.75, "loadBalanceWeight": WEIGHT}

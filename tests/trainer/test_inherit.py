@@ -23,7 +23,8 @@ from trainingjob_trainer.integrity import FILE, read_integrity, write_integrity
 from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.run import _begin
-from trainingjob_trainer.step import State, Steps
+from trainingjob_trainer.signature import State
+from trainingjob_trainer.step import Steps
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 

@@ -20,7 +20,7 @@ from trainingjob_trainer.integrity import Integrity, hash_files, list_files, wri
 from trainingjob_trainer.one_replica import OneReplica
 from trainingjob_trainer.restore_point import verify
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.step import State
+from trainingjob_trainer.signature import State
 from trainingjob_trainer.world import Peers
 
 FOUR_SLICES = make_layout(

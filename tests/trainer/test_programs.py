@@ -16,7 +16,7 @@ from tests.trainer.tiny import make_config, make_layout, make_spec
 from tests.trainer.training import Run
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_trainer.programs import FOLDER, Programs, describe_surroundings
-from trainingjob_trainer.step import Asked
+from trainingjob_trainer.signature import Asked
 from trainingjob_trainer.world import Peers
 
 

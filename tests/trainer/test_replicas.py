@@ -22,7 +22,7 @@ from trainingjob_trainer.failures import explain as explain_error
 from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.replicas import Odd, Replicas, compile_sums, explain, find_odd
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.step import State
+from trainingjob_trainer.signature import State
 
 FOUR = make_layout(num_slices=4, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=4), rows_per_shard=1)
 TWO = make_layout(num_slices=2, devices_per_host=4, ici=AxisDegrees(fsdp=4), dcn=AxisDegrees(data=2), rows_per_shard=1)

@@ -28,8 +28,8 @@ from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.optimizer import learning_rate
 from trainingjob_trainer.reporter import FEW_STEPS, MANY_STEPS, Reporter
 from trainingjob_trainer.shards import Shards
+from trainingjob_trainer.signature import Measures
 from trainingjob_trainer.snapshots import Snapshots
-from trainingjob_trainer.step import Measures
 from trainingjob_trainer.wire import Event, Start
 
 EXPLAINED: dict[str, tuple[BaseException, FailureReason, bool]] = {

@@ -18,8 +18,8 @@ from trainingjob_trainer.history import belongs
 from trainingjob_trainer.integrity import Integrity, hash_files, list_files, write_integrity
 from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint
 from trainingjob_trainer.rows import Skipped
+from trainingjob_trainer.signature import State
 from trainingjob_trainer.snapshot_files import Key
-from trainingjob_trainer.step import State
 from trainingjob_trainer.world import Peers
 
 DATA = "index"

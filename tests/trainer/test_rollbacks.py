@@ -20,8 +20,8 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.history import find_skipped
 from trainingjob_trainer.integrity import read_integrity
 from trainingjob_trainer.rows import Skipped
+from trainingjob_trainer.signature import State
 from trainingjob_trainer.snapshot_files import Key
-from trainingjob_trainer.step import State
 from trainingjob_trainer.world import Peers
 
 PARENT, BAD = 2, 4

@@ -9,7 +9,7 @@ from trainingjob_api.protocol import Phase
 from trainingjob_trainer.asks import Asks
 from trainingjob_trainer.joining import Tools
 from trainingjob_trainer.run import train
-from trainingjob_trainer.step import Asked
+from trainingjob_trainer.signature import Asked
 
 
 class Notes:

@@ -23,9 +23,10 @@ from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.recall import Recall, assemble, spread
 from trainingjob_trainer.shards import Shards
+from trainingjob_trainer.signature import State
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.snapshots import Snapshots
-from trainingjob_trainer.step import State, Steps
+from trainingjob_trainer.step import Steps
 from trainingjob_trainer.world import Peers
 
 DATA = "index"

@@ -18,8 +18,8 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.protection import MOST_NON_FINITE, MOST_SPIKES, check_step
+from trainingjob_trainer.signature import Measures
 from trainingjob_trainer.spikes import Window, begin, follow, is_spike
-from trainingjob_trainer.step import Measures
 
 SIZE = 8
 SIGMA = 3.0

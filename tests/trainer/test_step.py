@@ -16,7 +16,7 @@ from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, num
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.model import split_model
-from trainingjob_trainer.step import Asked, Batch, Controls
+from trainingjob_trainer.signature import Asked, Batch, Controls
 
 
 @cache

@@ -17,7 +17,8 @@ from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.index import Index
 from trainingjob_trainer.mesh import build_mesh
-from trainingjob_trainer.step import Asked, Batch, Measures, State, Steps
+from trainingjob_trainer.signature import Asked, Batch, Measures, State
+from trainingjob_trainer.step import Steps
 from trainingjob_trainer.world import Peers
 
 NUM_STEPS = 6

@@ -2,7 +2,7 @@
 
 import threading
 
-from trainingjob_trainer.step import Asked
+from trainingjob_trainer.signature import Asked
 
 
 class Asks:

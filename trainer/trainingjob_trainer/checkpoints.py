@@ -38,9 +38,9 @@ from trainingjob_trainer.restore_point import (
 from trainingjob_trainer.retention import Bests, delete_old, find_losses
 from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.shards import hash_shapes
+from trainingjob_trainer.signature import Asked, State
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.spikes import begin_like
-from trainingjob_trainer.step import Asked, State
 from trainingjob_trainer.votes import SaveFailedError
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers

@@ -6,7 +6,8 @@ from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.index import Index
 from trainingjob_trainer.model import Params
 from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.step import EvaluateStep, Steps
+from trainingjob_trainer.signature import EvaluateStep
+from trainingjob_trainer.step import Steps
 
 
 class Evaluator:

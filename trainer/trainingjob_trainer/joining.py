@@ -17,7 +17,8 @@ from trainingjob_trainer.preflight import check_world
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.replicas import Replicas
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.step import Steps, TrainStep
+from trainingjob_trainer.signature import TrainStep
+from trainingjob_trainer.step import Steps
 from trainingjob_trainer.wire import Start
 from trainingjob_trainer.world import Peers, configure, connect
 

@@ -20,7 +20,7 @@ from trainingjob_trainer.commit import name_processes
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.recall import assemble, spread
 from trainingjob_trainer.shards import Shards, split_axes
-from trainingjob_trainer.step import State
+from trainingjob_trainer.signature import State
 from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from trainingjob_trainer.holdings import Holding, choose_snapshot, find_givers, 
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.shards import Shards, split_axes
+from trainingjob_trainer.signature import State
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.snapshots import Snapshots, describe_kept
-from trainingjob_trainer.step import State
 from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from trainingjob_api.world import World
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.shards import Shard
-from trainingjob_trainer.step import State
+from trainingjob_trainer.signature import State
 
 type Owner = tuple[int, int]
 """The process that a device belongs to, and its number there."""

@@ -18,8 +18,8 @@ from trainingjob_trainer.failures import storage_error
 from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.protection import check_step
 from trainingjob_trainer.rows import Skipped, slots_of_step
+from trainingjob_trainer.signature import Asked, Measures
 from trainingjob_trainer.snapshots import Snapshots
-from trainingjob_trainer.step import Asked, Measures
 from trainingjob_trainer.wire import Event, Start
 
 LOG = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.history import belongs, is_of_known_lineage
 from trainingjob_trainer.integrity import FILE, Integrity, find_damage, read_integrity, share
 from trainingjob_trainer.rows import Skipped
+from trainingjob_trainer.signature import State
 from trainingjob_trainer.snapshot_files import Key
-from trainingjob_trainer.step import State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 

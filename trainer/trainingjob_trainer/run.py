@@ -22,8 +22,9 @@ from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.recall import Recall
 from trainingjob_trainer.reporter import Reporter
 from trainingjob_trainer.shadow import wait
+from trainingjob_trainer.signature import Asked, Measures, State
 from trainingjob_trainer.snapshots import Snapshots
-from trainingjob_trainer.step import Asked, Measures, State, Steps
+from trainingjob_trainer.step import Steps
 from trainingjob_trainer.wire import Event, Start
 from trainingjob_trainer.world import Peers
 

@@ -23,7 +23,7 @@ from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.joining import Party, Tools, equip, join
 from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.step import Asked, State
+from trainingjob_trainer.signature import Asked, State
 from trainingjob_trainer.wire import Event, Start
 from trainingjob_trainer.world import Peers, configure
 

@@ -21,8 +21,8 @@ from trainingjob_api.world import World
 from trainingjob_trainer.history import belongs, is_of_known_lineage
 from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.shards import Shard, Shards, hash_shapes
+from trainingjob_trainer.signature import State
 from trainingjob_trainer.snapshot_files import NUM_SLOTS, Header, Key, Piece, Slot, place
-from trainingjob_trainer.step import State
 
 LOG = logging.getLogger(__name__)
 SNAPSHOTS_A_LOG_LINE = 100
