@@ -112,7 +112,7 @@ bench-demo: install ## Measure the demo: first step, shrink, grow, and the same 
 	$(BIN)/python -m e2e.benchmarks.demo
 
 .PHONY: bench-restart
-bench-restart: install ## Measure how long training stands still for each kind of loss, without a cluster (RUNS=20, ONLY=hang)
+bench-restart: install ## Measure how long training stands still for each kind of loss, without a cluster (RUNS=20, ONLY=hang,planned)
 	$(BIN)/python -m e2e.benchmarks.restart
 
 .PHONY: bench-restart-pods
@@ -122,6 +122,10 @@ bench-restart-pods: install ## The same on pods of the real cluster, by drills a
 .PHONY: bench-verdicts
 bench-verdicts: install ## Hold verdicts against real hosts: healthy in noise, then hanging, slow, with flipped bits (HEALTHY=600, RUNS=20, ONLY=hang)
 	$(BIN)/python -m e2e.benchmarks.verdicts
+
+.PHONY: bench-saves
+bench-saves: install ## Measure how long snapshots and saves keep training waiting, first saves apart (RUNS=20)
+	$(BIN)/python -m e2e.benchmarks.saves
 
 .PHONY: bench-goodput
 bench-goodput: install ## Hold the simulator against a job of this machine whose slices lose their power (LENGTH=300, MTBF=60)

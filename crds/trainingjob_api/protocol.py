@@ -129,6 +129,9 @@ class Progress(Open):
     snapshot_seconds: float | None = Field(
         default=None, description="For how long the newest snapshot kept training waiting. Unset: there was none."
     )
+    save_seconds: float | None = Field(
+        default=None, description="For how long this world's newest save kept training waiting. Unset: there was none."
+    )
 
 
 class Damage(Open):

@@ -108,6 +108,9 @@ class ProgressStatus(Open):
     snapshot_seconds: float | None = Field(
         default=None, description="For how long the newest snapshot kept the slowest host from training."
     )
+    save_seconds: float | None = Field(
+        default=None, description="For how long this world's newest save kept the slowest host from training."
+    )
 
 
 class CheckpointStatus(Open):

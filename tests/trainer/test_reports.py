@@ -3,6 +3,8 @@
 import errno
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from statistics import median
@@ -78,6 +80,32 @@ def test_a_long_message_is_cut() -> None:
     assert len(explain(RuntimeError("x" * 5000), step=None).message) == 1024
 
 
+def make_measures(loss: object = 2.5) -> Measures:
+    values = {"grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
+    held: Any = loss if isinstance(loss, Clock) else jnp.asarray(loss)
+    return Measures(held, **{name: jnp.asarray(value) for name, value in values.items()})
+
+
+def read_sent(root: Path) -> list[Event]:
+    return [Event.model_validate_json(line) for line in (root / "events").read_text().splitlines()]
+
+
+@contextmanager
+def reporting(
+    root: Path, process: int = 1, restored: int = 0, snapshots: Snapshots | None = None
+) -> Iterator[tuple[Reporter, list[Event]]]:
+    """Give a reporter, and the events that it has sent once the context is over."""
+    spec = make_spec(root, root, metrics__tensorboard=False)
+    start = Start(config=make_config(spec), world=make_world(1, 2), process=process)
+    events: list[Event] = []
+    with (
+        (root / "events").open("wb", buffering=0) as file,
+        Reporter(start, Events(file.fileno()), root, restored=restored, snapshots=snapshots) as reporter,
+    ):
+        yield reporter, events
+    events.extend(read_sent(root))
+
+
 def test_events_are_lines_and_a_phase_is_told_once(tmp_path: Path) -> None:
     with (tmp_path / "events").open("wb", buffering=0) as file:
         events = Events(file.fileno())
@@ -85,66 +113,46 @@ def test_events_are_lines_and_a_phase_is_told_once(tmp_path: Path) -> None:
             events.enter(phase)
         events.send(Event(progress=Progress(step=3, loss=1.5)))
 
-    lines = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
+    lines = read_sent(tmp_path)
     assert [line.phase for line in lines[:3]] == [Phase.TRAINING, Phase.SAVING, Phase.TRAINING]
     assert lines[3].progress == Progress(step=3, loss=1.5)
     assert events.step == 3
 
 
 def test_held_out_losses_of_the_last_step_are_told(tmp_path: Path) -> None:
-    start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=1)
-    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
-    measures = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
-    with (
-        (tmp_path / "events").open("wb", buffering=0) as file,
-        Reporter(start, Events(file.fileno()), tmp_path, restored=5) as reporter,
-    ):
-        reporter.report(6, measures)
+    with reporting(tmp_path, restored=5) as (reporter, events):
+        reporter.report(6, make_measures())
         reporter.report_evaluations(6, {"held": 1.25, "empty": float("nan")})
 
-    lines = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
-    told = [line.progress for line in lines if line.progress]
+    told = [event.progress for event in events if event.progress]
     assert [one.evaluations for one in told] == [{}, {"held": 1.25}]
     assert told[1].model_copy(update={"evaluations": {}}) == told[0]
 
 
 def test_what_a_process_enters_is_told_before_and_what_steps_take_after_a_few(tmp_path: Path) -> None:
-    start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=1)
-    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
-    measures = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
-    with (
-        (tmp_path / "events").open("wb", buffering=0) as file,
-        Reporter(start, Events(file.fileno()), tmp_path, restored=0) as reporter,
-    ):
+    with reporting(tmp_path) as (reporter, events):
         for step in range(1, FEW_STEPS + 1):
             reporter.begin(f"step {step}")
-            reporter.report(step, measures)
+            reporter.report(step, make_measures())
 
-    lines = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
-    assert [line.entered for line in lines[::2]] == [f"step {step}" for step in range(1, FEW_STEPS + 1)]
-    steps = [line.progress for line in lines if line.progress]
+    assert [event.entered for event in events[::2]] == [f"step {step}" for step in range(1, FEW_STEPS + 1)]
+    steps = [event.progress for event in events if event.progress]
     assert [one.typical_seconds for one in steps[:-1]] == [None] * (FEW_STEPS - 1)
     assert steps[-1].typical_seconds == median(one.step_seconds for one in steps if one.step_seconds)
 
 
 def test_snapshots_are_told_once_there_are_some(tmp_path: Path) -> None:
-    start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=0)
-    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
-    measures = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
+    measures = make_measures()
     described = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), leaf.dtype, sharding=leaf.sharding), [measures.loss])
-    snapshots: Any = Snapshots("", 5, start.world, "index", described, Shards(described))  # type: ignore[arg-type]
-    with (
-        (tmp_path / "events").open("wb", buffering=0) as file,
-        Reporter(start, Events(file.fileno()), tmp_path, restored=0, snapshots=snapshots) as reporter,
-    ):
+    snapshots: Any = Snapshots("", 5, make_world(1, 2), "index", described, Shards(described))  # type: ignore[arg-type]
+    with reporting(tmp_path, process=0, snapshots=snapshots) as (reporter, events):
         reporter.report(1, measures)
         snapshots.newest, snapshots.seconds = 5, 0.25
         reporter.report(6, measures)
 
-    lines = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
-    told = [line.progress for line in lines if line.progress]
+    told = [event.progress for event in events if event.progress]
     assert [(one.snapshot, one.snapshot_seconds) for one in told] == [(None, None), (5, 0.25)]
-    written = [json.loads(line) for line in (tmp_path / "metrics/metrics.jsonl").read_text().splitlines()]
+    written = read_lines(tmp_path)
     assert [line.get("snapshot_seconds") for line in written] == [None, 0.25]
     assert "snapshot" not in written[0]
 
@@ -164,45 +172,50 @@ class Clock:
         return 2.5
 
 
-def test_how_long_steps_were_waited_for_is_told_once_there_are_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr("trainingjob_trainer.reporter.time", clock)
-    start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=1)
-    values = {"grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
-    measures: Any = Measures(clock, **{name: jnp.asarray(value) for name, value in values.items()})
-    with (
-        (tmp_path / "events").open("wb", buffering=0) as file,
-        Reporter(start, Events(file.fileno()), tmp_path, restored=0) as reporter,
-    ):
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("trainingjob_trainer.reporter.time", made)
+    return made
+
+
+def test_what_a_save_kept_waiting_is_told_from_then_on(tmp_path: Path, clock: Clock) -> None:
+    with reporting(tmp_path, process=0) as (reporter, events):
+        for step, seconds in ((1, 0.25), (2, 0.5)):
+            reporter.resume(Phase.TRAINING)
+            clock.now += 3.0
+            reporter.report(step, make_measures(clock))
+            reporter.resume(Phase.SAVING)
+            clock.now += seconds
+        reporter.resume(Phase.TRAINING)
+        for step in (3, 4):
+            reporter.report(step, make_measures(clock))
+
+    told = [event.progress for event in events if event.progress]
+    assert [one.save_seconds for one in told] == [None, 0.25, 0.5, 0.5]
+    assert [line.get("save_seconds", "absent") for line in read_lines(tmp_path)] == ["absent", 0.25, 0.5, 0.5]
+
+
+def test_how_long_steps_were_waited_for_is_told_once_there_are_many(tmp_path: Path, clock: Clock) -> None:
+    with reporting(tmp_path) as (reporter, events):
         for step in range(1, MANY_STEPS + 2):
             clock.now += 0.5
             clock.wait = 0.25 if step < MANY_STEPS // 2 else 2.0
-            reporter.report(step, measures)
+            reporter.report(step, make_measures(clock))
 
-    lines = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
-    told = [line.progress for line in lines if line.progress]
+    told = [event.progress for event in events if event.progress]
     assert [one.wait_seconds for one in told] == [None] * (MANY_STEPS - 1) + [2.0, 2.0]
     assert told[-1].typical_seconds == 2.5
 
 
 def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:
-    start = Start(config=make_config(make_spec(tmp_path, tmp_path)), world=make_world(1, 2), process=0)
-    values = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
-    dense = Measures(**{name: jnp.asarray(value) for name, value in values.items()})
-    with (
-        (tmp_path / "events").open("wb", buffering=0) as file,
-        Reporter(start, Events(file.fileno()), tmp_path, restored=0) as reporter,
-    ):
+    dense = make_measures()
+    with reporting(tmp_path, process=0) as (reporter, events):
         reporter.report(1, dense)
         reporter.report(2, dense._replace(load_balance=jnp.asarray(1.5), dropped=jnp.asarray(0.25)))
 
-    events = [Event.model_validate_json(line) for line in (tmp_path / "events").read_text().splitlines()]
-    assert [(one.progress.load_balance, one.progress.dropped) for one in events if one.progress] == [
-        (None, None),
-        (1.5, 0.25),
-    ]
+    told = [event.progress for event in events if event.progress]
+    assert [(one.load_balance, one.dropped) for one in told] == [(None, None), (1.5, 0.25)]
     first, second = read_lines(tmp_path)
     assert {"load_balance", "dropped"} & first.keys() == set()
     assert (second["load_balance"], second["dropped"]) == (1.5, 0.25)

@@ -20,8 +20,8 @@ from trainingjob_trainer.files import append_whole
 
 LOG = logging.getLogger(__name__)
 LONGEST_LINE = 1 << 16
-NOT_OF_ALL = ("load_balance", "dropped", "snapshot", "snapshot_seconds")
-"""Measures that a model without experts does not have, or a job without snapshots."""
+NOT_OF_ALL = ("load_balance", "dropped", "snapshot", "snapshot_seconds", "save_seconds")
+"""Measures that a model without experts does not have, a job without snapshots, or a world that has not saved yet."""
 
 
 class MetricsWriter:

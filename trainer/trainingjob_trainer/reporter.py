@@ -54,6 +54,8 @@ class Reporter:
         self._protection = start.config.spec.protection
         self._newest: Progress | None = None
         self._evaluations: dict[str, float] = {}
+        self._phase: Phase | None = None
+        self._save_seconds: float | None = None
         self._since = time.monotonic()
         self._seconds: deque[float] = deque(maxlen=MANY_STEPS)
         self._waits: deque[float] = deque(maxlen=MANY_STEPS)
@@ -75,9 +77,12 @@ class Reporter:
         self._open.close()
 
     def resume(self, phase: Phase) -> None:
-        """Say that a phase begins. Step times are counted from here."""
+        """Say that a phase begins. Step times are counted from here, and from SAVING how long training waits for it."""
         self._events.enter(phase)
-        self._since = time.monotonic()
+        now = time.monotonic()
+        if self._phase is Phase.SAVING:
+            self._save_seconds = now - self._since
+        self._phase, self._since = phase, now
 
     def begin(self, name: str) -> None:
         """Say that this process is about to enter what needs all processes."""
@@ -108,6 +113,7 @@ class Reporter:
             load_balance=_read(measures.load_balance),
             dropped=_read(measures.dropped),
             skipped=int(measures.skipped),
+            save_seconds=self._save_seconds,
             **self._describe_snapshot(),
         )
         self._newest = progress

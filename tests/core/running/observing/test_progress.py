@@ -37,6 +37,16 @@ def test_a_snapshot_counts_once_every_host_holds_it() -> None:
     assert (scene.status.progress.snapshot, scene.status.progress.snapshot_seconds) == (5, 0.5)
 
 
+def test_a_save_took_as_long_as_the_slowest_host_waited_for_it() -> None:
+    scene = trained()
+    for slice_number, host, waited in ((0, 0, 0.02), (0, 1, 0.5), (1, 0, None)):
+        scene.hear(slice_number, host, progress=Progress(step=12, save_seconds=waited))
+    scene.step(1.0)
+
+    assert scene.status.progress
+    assert scene.status.progress.save_seconds == 0.5
+
+
 def test_what_went_on_from_memory_is_no_newer_checkpoint() -> None:
     scene = trained().train(step=30, committed=20)
     scene.step(1.0)

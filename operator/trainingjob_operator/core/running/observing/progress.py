@@ -35,6 +35,7 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         eta_seconds=round(max(total - newest.step, 0) * newest.step_seconds) if newest.step_seconds else None,
         skipped=newest.skipped,
         evaluations=newest.evaluations or (seen.status.progress.evaluations if seen.status.progress else {}),
+        save_seconds=_find_longest_save(seen),
         **_find_snapshot(seen),
     )
 
@@ -46,6 +47,11 @@ def _find_snapshot(seen: Observed) -> dict[str, Any]:
     if len(kept) < len(told):
         return {}
     return {"snapshot": min(kept), "snapshot_seconds": max(one.snapshot_seconds or 0.0 for one in told if one)}
+
+
+def _find_longest_save(seen: Observed) -> float | None:  # None: this world has not saved yet
+    told = [seat.report.progress for seat in seen.seats if seat.report]
+    return max((one.save_seconds for one in told if one and one.save_seconds is not None), default=None)
 
 
 def _newest_progress(seen: Observed) -> Progress | None:  # None: no step of this world was reported

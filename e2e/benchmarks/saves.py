@@ -1,0 +1,117 @@
+"""How long snapshots and saves keep training waiting, as the trainer's own lines tell, on processes of this machine.
+
+The demo's job makes some saves in each of `RUNS` worlds; a killed trainer ends each of them. The first save of a world
+is shown apart. A save is held against one copy of the whole state in memory, measured in the same run, and 0.3 s.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from e2e.benchmarks.pauses import PATIENCE_SECONDS, RUNS
+from e2e.benchmarks.restart import AWAY_SECONDS, Hosts, calm, generation, kill_process, of_generation, on_stage
+from e2e.benchmarks.table import Figure, publish
+from e2e.history import Line
+from e2e.soak.stage import Stage
+
+SAVES = 3
+"""Of each world, the first of them included."""
+SNAPSHOT_SHARE = 0.01
+"""Of the time between two snapshots, how much they may take."""
+SAVE_SECONDS = 0.3
+"""Beyond a copy in memory."""
+COPIES = 9
+
+
+def find_waits(lines: Iterable[Line], of: str, by: str) -> list[float]:
+    """Return how long each save or snapshot of one world kept it waiting: the values of a name, once for each of `by`.
+
+    Each line tells of the newest one before it.
+    """
+    told = [line for line in lines if line.get(of) is not None]
+    return [float(next(same)[of]) for _, same in groupby(told, key=lambda line: line[by])]
+
+
+def summarise(worlds: Sequence[Sequence[Line]], every: int, copy_seconds: float) -> list[Figure]:
+    """Return what snapshots, `every` so many steps, and saves took of the time of some worlds, all hosts' process 0."""
+    step = statistics.median(line["step_seconds"] for lines in worlds for line in lines)
+    waits = [find_waits(lines, "snapshot_seconds", "snapshot") for lines in worlds]
+    saves = [find_waits(lines, "save_seconds", "save_seconds") for lines in worlds]
+    copied = [seconds for of_world in waits for seconds in of_world]
+    first, later = [of_world[0] for of_world in saves], [seconds for of_world in saves for seconds in of_world[1:]]
+    return [
+        Figure("step: median", step, "s", step),
+        Figure("snapshot: median", statistics.median(copied), "s", SNAPSHOT_SHARE * every * step),
+        Figure("snapshot: longest", max(copied), "s", SNAPSHOT_SHARE * every * step),
+        Figure("snapshots: share of time", sum(copied) / len(copied) / (every * step), "", SNAPSHOT_SHARE),
+        Figure("copy in memory: median", copy_seconds, "s", copy_seconds),
+        Figure("first save: median", statistics.median(first), "s", copy_seconds + SAVE_SECONDS),
+        Figure("first save: longest", max(first), "s", copy_seconds + SAVE_SECONDS),
+        Figure("save: median", statistics.median(later), "s", copy_seconds + SAVE_SECONDS),
+        Figure("save: longest", max(later), "s", copy_seconds + SAVE_SECONDS),
+    ]
+
+
+def time_copy(num_bytes: int) -> float:
+    """Return how long so many bytes are copied in memory, the median of some times."""
+    source, goal = np.ones(num_bytes, np.uint8), np.zeros(num_bytes, np.uint8)
+    seconds = []
+    for _ in range(COPIES):
+        begun = time.perf_counter()
+        np.copyto(goal, source)
+        seconds.append(time.perf_counter() - begun)
+    return statistics.median(seconds)
+
+
+def measure_state(stage: Stage) -> int:
+    """Return the bytes of the newest saved step: those of one whole state."""
+    saved = max((int(path.name), path) for path in stage.checkpoints.glob("lineage-*/*") if path.name.isdigit())[1]
+    return sum(path.stat().st_size for path in saved.rglob("*") if path.is_file())
+
+
+async def train_and_save(stage: Stage) -> list[Line]:
+    """Return the lines of the world that trains, once it has saved often enough."""
+    number = generation(stage)
+
+    def has_saved() -> bool:
+        return len(find_waits(of_generation(stage, number), "save_seconds", "save_seconds")) >= SAVES
+
+    await stage.wait_for("a world that has saved", has_saved, PATIENCE_SECONDS)
+    return of_generation(stage, number)
+
+
+async def end_world(stage: Stage) -> None:
+    """Kill a trainer, and wait for the next world."""
+    before = generation(stage)
+    kill_process(stage)
+    await stage.wait_for("a new world", lambda: generation(stage) > before, PATIENCE_SECONDS)
+
+
+async def measure(console: Console) -> list[Figure]:
+    """Return all figures."""
+    worlds = []
+    # Without an interval in the spec, the plan chooses it.
+    async with on_stage(AWAY_SECONDS, checkpoint__snapshots={}) as stage:
+        hosts = Hosts(stage)
+        for _ in track(range(RUNS), description="worlds that save", console=console):
+            await calm(stage, hosts)
+            worlds.append(await train_and_save(stage))
+            await end_world(stage)
+        num_bytes = measure_state(stage)
+    return summarise(worlds, stage.spec["checkpoint"]["snapshots"]["everySteps"], time_copy(num_bytes))
+
+
+def main() -> None:
+    """Measure and publish."""
+    console = Console()
+    publish("saves", asyncio.run(measure(console)), console)
+
+
+if __name__ == "__main__":
+    main()
