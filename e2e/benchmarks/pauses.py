@@ -11,13 +11,16 @@ from rich.console import Console
 from e2e.benchmarks.table import Figure, show, write
 from e2e.history import Line
 from trainingjob_api.status import Attempt, TrainingJobStatus
+from trainingjob_operator.core.running.judging.hang import STEPS_OF_BUDGET
 
 RUNS = int(os.environ.get("RUNS", "20"))
-ONLY = os.environ.get("ONLY", "")
+ONLY = os.environ.get("ONLY", "").split(",")
+"""Parts of the names of what is to be measured; all of it has the empty one."""
 STEPS_TO_TELL = 2
 """Whole steps of the next world that tell how long one takes."""
 PATIENCE_SECONDS = 300.0
 HANG_SECONDS = 6.0
+RECREATED = "all recreated"
 FIRST = "first loss"
 FIRST_GOAL = 10.0
 """Seconds where no program of the next size is there yet: the very first loss, measured once and shown apart."""
@@ -43,6 +46,16 @@ class Pause:
     seconds: float
     lost_steps: int
     phases: dict[str, float]
+
+
+def is_wanted(name: str) -> bool:
+    """Return whether a kind of loss is to be measured."""
+    return any(part in name for part in ONLY)
+
+
+def find_hang_budget(own: Sequence[Line]) -> float:
+    """Return how long a world may stand still, by its newest line, before it counts as hanging."""
+    return max(HANG_SECONDS, STEPS_OF_BUDGET * float(own[-1]["typical_seconds"]))
 
 
 def find_attempt(status: TrainingJobStatus, generation: int) -> Attempt:
@@ -79,10 +92,11 @@ class Account:
 
     def compare(self, everything: Sequence[Pause]) -> None:
         """Take the pauses where all is made anew, and hold a killed slice against them."""
-        name, reference = "all recreated", statistics.median(pause.seconds for pause in everything)
-        self.add(name, everything, reference)
-        killed = "slice killed"
-        self.keep(f"{killed}, {name}", [Figure(f"{killed}, {name}", self._medians[killed], "s", reference)])
+        reference, killed = statistics.median(pause.seconds for pause in everything), "slice killed"
+        self.add(RECREATED, everything, reference)
+        if killed in self._medians:
+            name = f"{killed}, {RECREATED}"
+            self.keep(name, [Figure(name, self._medians[killed], "s", reference)])
 
     def keep(self, title: str, figures: Sequence[Figure]) -> None:
         """Take further figures, show them, and write all that there are."""

@@ -25,14 +25,15 @@ from e2e.benchmarks.pauses import (
     ELASTIC,
     FIRST,
     FIRST_GOAL,
-    HANG_SECONDS,
-    ONLY,
     PATIENCE_SECONDS,
+    RECREATED,
     RUNS,
     STEPS_TO_TELL,
     Account,
     Pause,
     find_attempt,
+    find_hang_budget,
+    is_wanted,
     make_pause,
     time_step,
 )
@@ -77,7 +78,7 @@ def hang_process(stage: Stage) -> float:
     """Stop the trainer of the last host, whose agent goes on reporting."""
     *_, (_, last) = stage.containers()
     send(SIGSTOP, *trainers_of(last)[:1])
-    return time.time() + HANG_SECONDS
+    return time.time() + find_hang_budget(of_generation(stage, generation(stage)))
 
 
 def shrink(stage: Stage) -> float:
@@ -209,14 +210,17 @@ async def measure_recreation(console: Console) -> list[Pause]:
     pauses = []
     async with on_stage(0.0) as stage:
         hosts = Hosts(stage)
-        for _ in track(range(RUNS), description="all recreated", console=console):
+        for _ in track(range(RUNS), description=RECREATED, console=console):
             await calm(stage, hosts)
             pauses.append(await strike(stage, kill_all, is_planned=False))
     return pauses
 
 
 async def calm(stage: Stage, hosts: Hosts, *, has_shadow: bool = False) -> None:
-    """Wait until both slices have trained for a while, and the hosts are ready for the next loss."""
+    """Wait until both slices have trained for a while, and the hosts are ready for the next loss.
+
+    No failure before it counts any more: after two in a row, without a step that was saved, a job pauses.
+    """
 
     def is_calm() -> bool:
         number = generation(stage)
@@ -224,6 +228,7 @@ async def calm(stage: Stage, hosts: Hosts, *, has_shadow: bool = False) -> None:
             hosts.are_ready(number, has_shadow=has_shadow)
             and len(of_generation(stage, number)) > CALM_STEPS
             and find_attempt(stage.status, number).slices == 2
+            and not stage.status.restarts.since_commit
         )
 
     await stage.wait_for("a calm world of both slices", is_calm, PATIENCE_SECONDS)
@@ -261,11 +266,11 @@ def of_generation(stage: Stage, number: int, above: int = 0) -> list[Line]:
 async def measure(console: Console) -> list[Figure]:
     """Return all figures. Each kind of loss is shown and kept as soon as it is measured: all together take long."""
     account = Account("restart", console)
-    wanted = {name: loss for name, loss in LOSSES.items() if ONLY in name or name == FIRST}
+    wanted = {name: loss for name, loss in LOSSES.items() if is_wanted(name) or name == FIRST}
     async for measured in measure_losses(wanted, console):
         for name, pauses in measured.items():
             account.add(name, pauses, LOSSES[name].goal if name in LOSSES else BACK_GOAL)
-    if not ONLY:
+    if is_wanted(RECREATED):
         account.compare(await measure_recreation(console))
     return account.figures
 

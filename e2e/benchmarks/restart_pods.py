@@ -18,14 +18,15 @@ from e2e.benchmarks.pauses import (
     ELASTIC,
     FIRST,
     FIRST_GOAL,
-    HANG_SECONDS,
-    ONLY,
     PATIENCE_SECONDS,
+    RECREATED,
     RUNS,
     STEPS_TO_TELL,
     Account,
     Pause,
     find_attempt,
+    find_hang_budget,
+    is_wanted,
     make_pause,
     time_step,
 )
@@ -45,13 +46,16 @@ type Strike = Callable[[Job], object]
 
 @dataclass(frozen=True)
 class Loss:
-    """A kind of loss, the name of the way back from it, and what undoes it. `waits`: seconds of it that are right."""
+    """A kind of loss, the name of the way back from it, and what undoes it.
+
+    `waits` tells how many seconds of it are right, by the lines of the world that is struck.
+    """
 
     strike: Strike
     goal: float
     back: str = ""
     undo: Strike | None = None
-    waits: float = 0.0
+    waits: Callable[[list[Line]], float] = lambda _: 0.0
     runs: int = RUNS
 
 
@@ -76,7 +80,7 @@ LOSSES = {
     FIRST: Loss(drill(DrillKind.KILL_SLICE), FIRST_GOAL, back="first slice back", runs=1),
     "slice killed": Loss(drill(DrillKind.KILL_SLICE), 1.5, back="slice back"),
     "host killed": Loss(drill(DrillKind.KILL_HOST), 1.5, back="host back"),
-    "hang": Loss(drill(DrillKind.HANG), 2.0, waits=HANG_SECONDS),
+    "hang": Loss(drill(DrillKind.HANG), 2.0, waits=find_hang_budget),
     "planned shrink": Loss(scale(1), 2.0, back="planned growth", undo=scale(2)),
 }
 
@@ -85,15 +89,15 @@ def measure(job: Job, product: Product, console: Console) -> None:
     """Measure all losses; each kind is shown and kept as soon as it is measured: all together take long."""
     account = Account("restart-pods", console)
     for name, loss in LOSSES.items():
-        if ONLY in name or name == FIRST:
+        if is_wanted(name) or name == FIRST:
             there, back = measure_loss(job, product, name, loss, console)
             account.add(name, there, loss.goal)
             if back:
                 account.add(loss.back, back, BACK_GOAL)
-    if ONLY in "node gone":
+    if is_wanted("node gone"):
         account.add("node gone", measure_nodes(job, product, console), 6.0)
-    if not ONLY:
-        everything, _ = measure_loss(job, product, "all recreated", Loss(delete_pods, 0.0), console)
+    if is_wanted(RECREATED):
+        everything, _ = measure_loss(job, product, RECREATED, Loss(delete_pods, 0.0), console)
         account.compare(everything)
 
 
@@ -111,7 +115,7 @@ def measure_loss(
             if loss.undo:
                 loss.undo(job)
             full = wait_for_world(job, after, is_full)
-            back.append(read_pause(job, product, full, 0.0))
+            back.append(read_pause(job, product, full))
     return there, back
 
 
@@ -122,7 +126,7 @@ def measure_nodes(job: Job, product: Product, console: Console) -> list[Pause]:
         before = calm(job)
         with take_slice_away(product.cluster, slice_nodes(job, 1)):
             after = wait_for_world(job, before)
-            pauses.append(read_pause(job, product, after, 0.0))
+            pauses.append(read_pause(job, product, after))
     return pauses
 
 
@@ -153,7 +157,7 @@ def wait_for_world(job: Job, before: int, holds: Callable[[Manifest], bool] = bo
     return generation_of(job.wait("the next world", trains, PATIENCE_SECONDS))
 
 
-def read_pause(job: Job, product: Product, after: int, waits: float) -> Pause:
+def read_pause(job: Job, product: Product, after: int, waits: Callable[[list[Line]], float] = lambda _: 0.0) -> Pause:
     """Return the pause before a world, as the lines of it and of the one before it tell."""
 
     def find_lines() -> list[Line] | None:
@@ -161,11 +165,11 @@ def read_pause(job: Job, product: Product, after: int, waits: float) -> Pause:
         return lines if sum(line["generation"] == after for line in lines) > STEPS_TO_TELL else None
 
     lines = wait_until("lines of the next world", find_lines, PATIENCE_SECONDS)
-    last = [line for line in lines if line["generation"] < after][-1]
+    old = [line for line in lines if line["generation"] < after]
     own = [line for line in lines if line["generation"] == after]
     status = TrainingJobStatus.model_validate(job.status())
     before = max(one.generation for one in status.attempts if one.generation < after)
-    return make_pause(status, before, after, own[0]["time"] - last["time"] - time_step(own) - waits)
+    return make_pause(status, before, after, own[0]["time"] - old[-1]["time"] - time_step(own) - waits(old))
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import Progress, track
 
 from e2e.benchmarks.memory import flip_bit, sample_parameters
-from e2e.benchmarks.pauses import ONLY, PATIENCE_SECONDS, RUNS, Account, find_attempt
+from e2e.benchmarks.pauses import PATIENCE_SECONDS, RUNS, Account, find_attempt, is_wanted
 from e2e.benchmarks.restart import AWAY_SECONDS, Hosts, calm, generation, on_stage
 from e2e.benchmarks.table import Figure
 from e2e.soak.stage import Stage, StuckError, send, trainers_of
@@ -210,7 +210,7 @@ async def measure(console: Console) -> None:
         account.keep("healthy", await train_in_noise(stage, random, console))
         for name, harm in HARMS.items():
             verdicts = []
-            for _ in track(range(RUNS if ONLY in name else 0), description=name, console=console):
+            for _ in track(range(RUNS if is_wanted(name) else 0), description=name, console=console):
                 await calm(stage, hosts)
                 verdicts.append(await harm(stage, (random.randrange(2), random.randrange(2))))
             if verdicts:
