@@ -26,6 +26,7 @@ def test_a_tail_keeps_the_last_bytes() -> None:
 
 NATIVE = "F1121 11:22:51.155179 3654 client.h:86] the other is gone\n*** Check failure stack trace: ***\n    @ 0x7f16\n"
 PYTHON = 'Fatal Python error: Aborted\n\nThread 0x1:\n  File "queues.py", line 246\n\nExtension modules: numpy, yaml\n'
+THROWN = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at pair.cc]\n"
 EXCERPTS: dict[str, tuple[str, int, str]] = {
     "nothing": ("", 10, ""),
     "all of a short log": ("one\ntwo\n", 10, "one\ntwo"),
@@ -33,6 +34,7 @@ EXCERPTS: dict[str, tuple[str, int, str]] = {
     "the end of a long line": ("0123456789abcdef\n", 10, "6789abcdef"),
     "no half letters": ("é23456789x", 10, "23456789x"),
     "native last words, not the stack below": (f"step 1\n{NATIVE}{PYTHON}", 57, NATIVE.splitlines()[0]),
+    "an exception of C++, not the stack below": (f"step 1\n{THROWN}{PYTHON}", len(THROWN), THROWN.strip()),
     "Python's last words": (f"step 1\n{PYTHON}", 27, "Fatal Python error: Aborted"),
     "a word that only looks so": ("an F1121 11:22 in a line\nlast", 5, "last"),
 }
@@ -62,6 +64,11 @@ ENDINGS: dict[str, tuple[Ended, FailureReason, str]] = {
     "aborted": (Ended(1, signal="SIGABRT", log="CHECK failed"), FailureReason.CRASH, "crashed with SIGABRT"),
     "aborted because another host was gone": (
         Ended(1, signal="SIGABRT", log=f"{PEER_LOG}\n{'*** a long stack trace ***' * 100}"),
+        FailureReason.PEER,
+        "another host of the world was gone",
+    ),
+    "aborted by a thread of gloo's": (
+        Ended(1, signal="SIGABRT", log=f"{THROWN}{PYTHON}"),
         FailureReason.PEER,
         "another host of the world was gone",
     ),

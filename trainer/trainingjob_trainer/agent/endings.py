@@ -9,8 +9,11 @@ from trainingjob_trainer.agent.state import Ended
 from trainingjob_trainer.agent.tail import excerpt
 
 OWN_FAULTS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
-PEER_DIED = "the JAX distributed service detected fatal errors"
-"""JAX's coordination client writes this and aborts when another process of the world is gone."""
+PEER_DIED = (
+    "the JAX distributed service detected fatal errors",  # its client, when the service says that another is gone
+    "terminate called after throwing an instance of 'gloo::",  # gloo's own thread, to which errors of connections come
+)
+"""What libraries write before they abort, when another process of the world is gone."""
 
 
 def explain_end(ended: Ended, *, step: int | None, memory: str) -> Failure:
@@ -48,7 +51,7 @@ def _guess(ended: Ended, memory: str) -> tuple[FailureReason, str]:
         )
         advice = "Raise spec.runtime.resources.memory or lower spec.training.maxPerDeviceBatch."
         return FailureReason.OUT_OF_MEMORY, message + advice
-    if ended.signal == "SIGABRT" and PEER_DIED in ended.log:
+    if ended.signal == "SIGABRT" and any(words in ended.log for words in PEER_DIED):
         return FailureReason.PEER, "JAX ended the trainer because another host of the world was gone."
     if ended.signal in OWN_FAULTS:
         return FailureReason.CRASH, f"the trainer crashed with {ended.signal}; the last lines of its log say where."

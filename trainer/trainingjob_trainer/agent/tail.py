@@ -6,8 +6,8 @@ from trainingjob_api.protocol import LOG_EXCERPT_BYTES
 
 KEPT_BYTES = 64 * 1024
 """More than any native stack trace, so that what stands above one is still there."""
-_FATAL = re.compile(rb"^(F\d{4} \d\d:\d\d|Fatal Python error:)", re.MULTILINE)
-"""How native libraries and Python begin their last words. Stack traces and lists of modules follow."""
+_FATAL = re.compile(rb"^(F\d{4} \d\d:\d\d|terminate called|Fatal Python error:)", re.MULTILINE)
+"""How native libraries, C++ and Python begin their last words. Stack traces and lists of modules follow."""
 
 
 class Tail:
