@@ -118,7 +118,9 @@ class LocalCluster:
 
     def kill_node(self, node: str) -> None:
         """Cut a node's power: everything on it is gone at once, and nothing says goodbye."""
-        Machine(self._find(node).name).kill()
+        found = self._find(node)
+        network.unplug(found.octet)  # first: the kernel closes the connections of what it kills, and peers would hear
+        Machine(found.name).kill()
 
     def restore_node(self, node: str) -> None:
         """Switch a node on again after `kill_node`, and return when it is Ready."""

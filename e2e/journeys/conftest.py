@@ -1,6 +1,7 @@
 """What every journey stands on: one cluster for the whole run, and its evidence when a journey fails."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,24 @@ EVIDENCE = Path(__file__).parents[2] / "build" / "e2e-logs"
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """The cluster that E2E_CLUSTER names. One that was up before stays up; one that was not goes down again."""
     opened = open_cluster()
     was_up = opened.is_up()
     opened.up()
     yield opened
-    if request.session.testsfailed:
-        opened.gather_logs(EVIDENCE)
     if not was_up:
         opened.down()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Gather what explains a failure before the journey's namespace goes, and all that is in it."""
+    report = yield
+    found = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
+    if report.failed and found:
+        found.gather_logs(EVIDENCE / re.sub(r"\W+", "-", item.name))
+    return report
 
 
 @pytest.fixture
