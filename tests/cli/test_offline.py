@@ -177,7 +177,7 @@ def test_rendered_objects_can_be_applied_as_they_are() -> None:
     rendered = list(yaml.safe_load_all(call("render", "crds/examples/demo.yaml").out))
 
     assert [manifest["kind"] for manifest in rendered] == ["ConfigMap", "JobSet", "JobSet"]
-    assert json.loads(rendered[0]["data"]["run.json"])["spec"]["training"]["steps"] == 150
+    assert json.loads(rendered[0]["data"]["run.json"])["spec"]["training"]["steps"] == 100
 
 
 def test_rendered_objects_go_to_files(tmp_path: Path) -> None:
