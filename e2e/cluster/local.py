@@ -157,12 +157,11 @@ class LocalCluster:
 
     def gather_logs(self, folder: Path) -> None:
         """Copy daemons' logs, pods' logs, events and objects into a folder."""
-        folder.mkdir(parents=True, exist_ok=True)
+        gather_objects(self.kubectl, folder)
         if LOGS.exists():
             shutil.copytree(LOGS, folder / "daemons", dirs_exist_ok=True)
         for logs in NODES.glob("*/pod-logs"):
             shutil.copytree(logs, folder / "pods" / logs.parent.name, dirs_exist_ok=True)
-        gather_objects(self.kubectl, folder)
 
     def status(self) -> list[tuple[str, str]]:
         """Return what each machine is doing: on, off, frozen, cut off."""

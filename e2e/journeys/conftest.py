@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.choice import open_cluster
+from e2e.cluster.commands import ClusterError
 from e2e.cluster.interface import Cluster
 from e2e.product import Product
 
@@ -30,7 +31,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     found = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
     if report.failed and found:
-        found.gather_logs(EVIDENCE / re.sub(r"\W+", "-", item.name))
+        folder = EVIDENCE / re.sub(r"\W+", "-", item.name)
+        words = f"daemons' and pods' logs, events and objects: {folder}"
+        try:
+            found.gather_logs(folder)
+        except (OSError, ClusterError) as error:  # what is copied may go meanwhile
+            words = f"{words}, though not all: {error}"
+        report.sections.append(("evidence", words))
     return report
 
 
