@@ -13,7 +13,7 @@ INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest
 # What takes longest is told at the end, so that it is known what to make quicker.
 SLOWEST := --durations=20 --durations-min=5
-FAST := -m 'not cluster and not slow' -n auto --maxprocesses=8
+FAST := -m 'not cluster and not slow' -n auto --maxprocesses=8 --dist worksteal
 SLOW := -m slow -n auto --maxprocesses=2 --dist worksteal $(SLOWEST)
 # The pure rooms' own tests reach their every branch; to watch the others too would take a minute more.
 PURE := tests/api tests/core tests/corpus

@@ -1,18 +1,34 @@
 """What the trainer's tests share: eight devices, a tiny text, trainer processes, compiled programs."""
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from tests.trainer.crew import Crew
+
+COMPILED = Path(__file__).parents[2] / "build" / "compiled-by-tests"
 
 # Tests compile much and compute little. Trainer processes inherit it.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+logging.getLogger("jax").setLevel(logging.WARNING)  # as in a trainer
+# What was compiled by another test, or by a run before, is not compiled again. Trainer processes know nothing of it.
+jax.config.update("jax_compilation_cache_dir", str(COMPILED))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(autouse=True)
+def compiled_before() -> None:
+    """Let a test take what was compiled before, until it makes `Programs`: those switch it off."""
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture
@@ -23,9 +39,12 @@ def crew() -> Iterator[Crew]:
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for compiled programs that all tests share: the tiny model compiles once a layout."""
-    return tmp_path_factory.mktemp("programs")
+def programs(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Return a folder for compiled programs that all tests of a run share: the tiny model compiles once a layout."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "programs"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Compiled programs: kept, found again, handed to others, and never trusted blindly."""
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,26 @@ def test_nothing_is_kept_where_the_cache_is_off(tmp_path: Path, caplog: pytest.L
     assert list(tmp_path.iterdir()) == []
 
 
-def test_jax_keeps_no_programs_of_its_own_which_could_not_be_written_down_again(tmp_path: Path) -> None:
-    jax.config.update("jax_enable_compilation_cache", True)
+@pytest.fixture
+def kept_by_jax(tmp_path: Path) -> Iterator[Path]:
+    """The folder in which JAX keeps programs of its own meanwhile."""
+    folder, before = tmp_path / "jax", jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    yield folder
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_jax_keeps_no_programs_of_its_own_which_could_not_be_written_down_again(
+    tmp_path: Path, kept_by_jax: Path
+) -> None:
+    jax.jit(lambda x: 3 * x)(jnp.arange(5.0))
+    before = set(kept_by_jax.iterdir())
+    jax.clear_caches()  # in which other tests left the program below
 
     build(tmp_path / "kept", tmp_path)
 
-    assert jax.config.jax_enable_compilation_cache is False
+    assert before
+    assert set(kept_by_jax.iterdir()) == before
 
 
 @pytest.mark.parametrize(

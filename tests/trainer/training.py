@@ -41,13 +41,12 @@ class Run:
 
     def __init__(self, spec: TrainingJobSpec, layout: Layout) -> None:
         self.spec = spec
-        self.steps = Steps(spec, build_mesh(jax.devices()[: layout.num_devices], layout))
+        written = spec.model_dump_json()
+        self.steps, self.step, self.evaluate = compiled(written, layout.model_dump_json())
         self.batches = Batches(layout, self.steps.rows, spec.training.global_batch_size)
         self.index = make_index(spec)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.steps.state)
-        self.state: State = jax.device_put(initial_state(spec.model_dump_json()), shardings)
-        self.step = jax.jit(self.steps.train, donate_argnums=0, out_shardings=(shardings, None))
-        self.evaluate = jax.jit(self.steps.evaluate)
+        self.state: State = jax.device_put(initial_state(written), shardings)
 
     def batch(self, number: int) -> Batch:
         return self.batches.train(self.index, number, self.steps.seed)
@@ -57,6 +56,16 @@ class Run:
         for number in range(first, first + num_steps):
             self.state, measures = self.step(self.state, self.batch(number), self.steps.controls(Asked.NOTHING))
             yield measures
+
+
+@cache
+def compiled(spec: str, layout: str) -> tuple[Steps, Any, Any]:
+    """Return the programs of a job on a layout; tests of the same two share what is compiled."""
+    over = Layout.model_validate_json(layout)
+    steps = Steps(TrainingJobSpec.model_validate_json(spec), build_mesh(jax.devices()[: over.num_devices], over))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state)
+    step = jax.jit(steps.train, donate_argnums=0, out_shardings=(shardings, None))
+    return steps, step, jax.jit(steps.evaluate)
 
 
 @cache

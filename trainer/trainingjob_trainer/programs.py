@@ -28,6 +28,7 @@ from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
 
 import trainingjob_api
 from trainingjob_api.world import Layout, RunConfig
@@ -59,6 +60,7 @@ class Programs:
         self._loader = ThreadPoolExecutor(1, "load-program")
         self._loading: dict[str, Future[Loaded]] = {}
         jax.config.update("jax_enable_compilation_cache", False)  # noqa: FBT003  # JAX's own signature
+        compilation_cache.reset_cache()  # it looks whether it is on when a process compiles for the first time, only
 
     def build(
         self, name: str, function: Any, arguments: tuple[Any, ...], result: Any, *, once: bool = False, **options: Any
