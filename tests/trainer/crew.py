@@ -91,6 +91,13 @@ class Trainer:
         return Path(f"/proc/{self.process.pid}/comm").read_text().strip()
 
     @property
+    def num_giving_way(self) -> int:
+        """How many of its threads run after its others."""
+        threads = [int(path.name) for path in Path(f"/proc/{self.process.pid}/task").iterdir()]
+        own = os.getpriority(os.PRIO_PROCESS, self.process.pid)
+        return sum(os.getpriority(os.PRIO_PROCESS, thread) > own for thread in threads)
+
+    @property
     def phases(self) -> list[Phase]:
         return [event.phase for event in self.events if event.phase]
 

@@ -1,17 +1,26 @@
 """Joining a world: what JAX is told before, and what is said when the devices are others."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
-from tests.trainer.tiny import make_layout, make_world
+from tests.trainer.crew import Crew
+from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer import world as world_module
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.world import configure, connect, multislice_environment
+from trainingjob_trainer.world import (
+    TRANSPORT_NICE,
+    configure,
+    connect,
+    let_transport_give_way,
+    list_threads,
+    multislice_environment,
+)
 
 
 def test_other_devices_than_the_layout_has_are_a_config_failure() -> None:
@@ -115,3 +124,44 @@ def test_a_gpu_gives_its_memory_to_the_program(
     assert os.environ == want
     assert told["jax_platforms"] == "cuda"
     assert "jax_num_cpu_devices" not in told
+
+
+def test_the_first_thread_without_a_name_that_came_meanwhile_gives_way() -> None:
+    own, ends = Path("/proc/self/comm").read_text().strip(), threading.Event()
+
+    def begin(name: str) -> int:
+        def live() -> None:
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+            begun.set()
+            ends.wait()
+
+        begun = threading.Event()
+        thread = threading.Thread(target=live)
+        thread.start()
+        begun.wait()
+        assert thread.native_id
+        return thread.native_id
+
+    known = begin(own)
+    before = list_threads()
+    named, first, second = begin("compute"), begin(own), begin(own)
+    was = os.getpriority(os.PRIO_PROCESS, known)
+
+    let_transport_give_way(before)
+    seen = [os.getpriority(os.PRIO_PROCESS, thread) for thread in (known, named, first, second)]
+    ends.set()
+
+    assert seen == [was, was, max(was, TRANSPORT_NICE), was]
+
+
+@pytest.mark.slow
+def test_of_a_trainer_s_threads_the_transport_s_alone_gives_way(
+    crew: Crew, tmp_path: Path, text: Path, programs: Path
+) -> None:
+    config = make_config(make_spec(tmp_path / "run", text, training__steps=10_000))
+
+    trainers = crew.start(config, make_world(1, 2), programs)
+
+    for trainer in trainers:
+        trainer.wait_for_step(1)
+    assert [trainer.num_giving_way for trainer in trainers] == [1, 1]

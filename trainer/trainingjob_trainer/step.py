@@ -3,7 +3,7 @@
 A step's result does not depend on the mesh or on the number of microsteps: what all rows add up to is divided once, by
 the global weight.
 
-Shapes: M is what is measured of a step, loss and gradient norm.
+Shapes: B bits of `Asked`, M what is measured of a step: loss and gradient norm.
 """
 
 from collections.abc import Callable
@@ -130,7 +130,8 @@ class Steps:
         spec = self._spec
         sums, grads = self._losses.sum_gradients(state.params, batch)
         loss = sums.loss / sums.weight
-        weight = jnp.where(jnp.any(controls.asked & int(Asked.POISON)), jnp.nan, sums.weight)
+        asked_B = _hear_all(controls.asked)
+        weight = jnp.where(jnp.any(asked_B & int(Asked.POISON)), jnp.nan, sums.weight)
         # Split as the optimizer's state is, so that each device makes its own part of the update.
         grads = jax.lax.with_sharding_constraint(jax.tree.map(lambda grad: grad / weight, grads), self._moments)
         grad_norm = optax.tree.norm(grads)
@@ -149,8 +150,7 @@ class Steps:
         non_finite = jnp.where(finite, 0, state.non_finite + 1)
         skipped = state.skipped + jnp.where(taken, 0, 1)
         routing = jax.tree.map(lambda total: total / sums.weight / spec.model.num_layers, sums.routing)
-        asked = sum(jnp.max(controls.asked & int(one)) for one in Asked)
-        measures = Measures(loss, grad_norm, rate, non_finite, skipped, jnp.asarray(asked), *(routing or ()))
+        measures = Measures(loss, grad_norm, rate, non_finite, skipped, jnp.sum(asked_B), *(routing or ()))
         if window:
             measures = measures._replace(spikes=window.in_a_row)
         return State(step, params, opt, non_finite, skipped, window), measures
@@ -198,3 +198,9 @@ class Steps:
             State(everywhere, params, opt, everywhere, everywhere, jax.tree.map(lambda _: everywhere, shapes.window)),
         )
         return state
+
+
+def _hear_all(asked: jax.Array) -> jax.Array:
+    """Return each bit that any device asks for, int32 [B], of what each of them asks for."""
+    bits_B = jnp.asarray([int(one) for one in Asked], jnp.int32)
+    return jnp.max(asked[:, None] & bits_B[None, :], axis=0)
