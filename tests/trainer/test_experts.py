@@ -180,7 +180,7 @@ def test_routers_learn_from_the_loss_and_to_balance() -> None:
         losses, routing = (np.array(one) for one in zip(*rows, strict=True))
         return float(losses.mean() + WEIGHT * routing[:, :, 0].sum(axis=1).mean())
 
-    _, grads = jax.jit(run.steps._sum_gradients)(run.state.params, batch)
+    _, grads = jax.jit(run.steps._losses.sum_gradients)(run.state.params, batch)
     slope = float(np.sum(np.asarray(grads["layers"]["mlp"]["router"]) * direction)) / np.size(batch.tokens[..., 1:])
 
     assert slope == pytest.approx((trained_loss(1e-5) - trained_loss(-1e-5)) / 2e-5, rel=1e-3)
