@@ -42,6 +42,12 @@ CALM_STEPS = 30
 """Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
 
 type Strike = Callable[[Job], object]
+type Wait = Callable[[list[Line]], float]
+
+
+def no_wait(own: list[Line]) -> float:
+    """Return that no second of a pause is right."""
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Loss:
     goal: float
     back: str = ""
     undo: Strike | None = None
-    waits: Callable[[list[Line]], float] = lambda _: 0.0
+    waits: Wait = no_wait
     runs: int = RUNS
 
 
@@ -157,7 +163,7 @@ def wait_for_world(job: Job, before: int, holds: Callable[[Manifest], bool] = bo
     return generation_of(job.wait("the next world", trains, PATIENCE_SECONDS))
 
 
-def read_pause(job: Job, product: Product, after: int, waits: Callable[[list[Line]], float] = lambda _: 0.0) -> Pause:
+def read_pause(job: Job, product: Product, after: int, waits: Wait = no_wait) -> Pause:
     """Return the pause before a world, as the lines of it and of the one before it tell."""
 
     def find_lines() -> list[Line] | None:

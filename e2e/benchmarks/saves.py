@@ -38,11 +38,16 @@ def find_waits(lines: Iterable[Line], of: str, by: str) -> list[float]:
     return [float(next(same)[of]) for _, same in groupby(told, key=lambda line: line[by])]
 
 
+def find_saves(lines: Iterable[Line]) -> list[float]:
+    """Return how long each save of one world kept it waiting, the first of them first."""
+    return find_waits(lines, "save_seconds", "save_seconds")
+
+
 def summarise(worlds: Sequence[Sequence[Line]], every: int, copy_seconds: float) -> list[Figure]:
     """Return what snapshots, `every` so many steps, and saves took of the time of some worlds, all hosts' process 0."""
     step = statistics.median(line["step_seconds"] for lines in worlds for line in lines)
     waits = [find_waits(lines, "snapshot_seconds", "snapshot") for lines in worlds]
-    saves = [find_waits(lines, "save_seconds", "save_seconds") for lines in worlds]
+    saves = [find_saves(lines) for lines in worlds]
     copied = [seconds for of_world in waits for seconds in of_world]
     first, later = [of_world[0] for of_world in saves], [seconds for of_world in saves for seconds in of_world[1:]]
     return [
@@ -80,7 +85,7 @@ async def train_and_save(stage: Stage) -> list[Line]:
     number = generation(stage)
 
     def has_saved() -> bool:
-        return len(find_waits(of_generation(stage, number), "save_seconds", "save_seconds")) >= SAVES
+        return len(find_saves(of_generation(stage, number))) >= SAVES
 
     await stage.wait_for("a world that has saved", has_saved, PATIENCE_SECONDS)
     return of_generation(stage, number)

@@ -17,7 +17,8 @@ class Events:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lock = threading.Lock()
-        self._phase: Phase | None = None
+        self.phase: Phase | None = None
+        """What this process does, as it was told; None: nothing was."""
         self.step: int | None = None
         """The newest finished step that was told; None: none yet."""
 
@@ -51,6 +52,6 @@ class Events:
 
     def enter(self, phase: Phase) -> None:
         """Say that a phase begins, unless it is the current one."""
-        if phase is not self._phase:
-            self._phase = phase
+        if phase is not self.phase:
+            self.phase = phase
             self.send(Event(phase=phase))

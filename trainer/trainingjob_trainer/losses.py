@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.sharding import merge_rules
+from trainingjob_api.experts import Experts
+from trainingjob_api.sharding import Table
 from trainingjob_trainer.mlp import Routing
 from trainingjob_trainer.model import Params, SplitModel, Stream
 from trainingjob_trainer.sharding import constrain
@@ -33,13 +33,13 @@ class Sums(NamedTuple):
 
 
 class Losses:
-    """The losses of a model over one mesh."""
+    """The losses of a model over one mesh. `rules` say how its gradients are split, `experts` how its routers learn."""
 
-    def __init__(self, spec: TrainingJobSpec, model: SplitModel, mesh: Mesh) -> None:
-        self._experts = spec.model.experts
+    def __init__(self, model: SplitModel, experts: Experts | None, rules: Table, mesh: Mesh) -> None:
+        self._experts = experts
         self._model = model
         self._mesh = mesh
-        self._rules = merge_rules(spec.parallelism.rules.written())
+        self._rules = rules
         self._is_one_shard = mesh.shape["data"] == 1
         self._num_stages = mesh.shape["stage"]
 

@@ -54,7 +54,6 @@ class Reporter:
         self._protection = start.config.spec.protection
         self._newest: Progress | None = None
         self._evaluations: dict[str, float] = {}
-        self._phase: Phase | None = None
         self._save_seconds: float | None = None
         self._since = time.monotonic()
         self._seconds: deque[float] = deque(maxlen=MANY_STEPS)
@@ -78,11 +77,11 @@ class Reporter:
 
     def resume(self, phase: Phase) -> None:
         """Say that a phase begins. Step times are counted from here, and from SAVING how long training waits for it."""
-        self._events.enter(phase)
         now = time.monotonic()
-        if self._phase is Phase.SAVING:
+        if self._events.phase is Phase.SAVING:
             self._save_seconds = now - self._since
-        self._phase, self._since = phase, now
+        self._since = now
+        self._events.enter(phase)
 
     def begin(self, name: str) -> None:
         """Say that this process is about to enter what needs all processes."""

@@ -44,9 +44,9 @@ class Steps:
         self._spec = spec
         self._mesh = mesh
         self._model = split_model(spec.model, spec.precision, spec.memory)
-        self._losses = Losses(spec, self._model, mesh)
         self._optimizer = make_optimizer(spec.optimizer)
         self._rules = merge_rules(spec.parallelism.rules.written())
+        self._losses = Losses(self._model, spec.model.experts, self._rules, mesh)
         self._moments = self._describe_moments()
         self.state = self._describe_state()
         """The state's shapes and shardings."""

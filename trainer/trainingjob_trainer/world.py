@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -162,7 +162,7 @@ def connect(
     return peers
 
 
-def let_transport_give_way(before: Mapping[int, str]) -> None:
+def let_transport_give_way(before: Collection[int]) -> None:
     """Let gloo's own thread run after all others of this host: the first since `before` that got no name.
 
     It reads all connections. Where another thread holds the lock of one that has news, it asks for news again at once,

@@ -1,5 +1,6 @@
 """How far training is, and what of it survives everything: read from the reports of the committed world."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +15,8 @@ from trainingjob_operator.core.times import format_time
 
 def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None: no world has restored yet
     """Return the newest step and its measures; what the world went on from, as long as it made no step itself."""
-    newest = _newest_progress(seen)
+    told = [seat.report.progress for seat in seen.seats if seat.report and seat.report.progress]
+    newest = max(told, key=lambda progress: (progress.step, progress.loss is not None), default=None)
     restored = find_restored(seen.seats)
     total = plan.spec.training.steps
     if newest is None:
@@ -35,29 +37,17 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         eta_seconds=round(max(total - newest.step, 0) * newest.step_seconds) if newest.step_seconds else None,
         skipped=newest.skipped,
         evaluations=newest.evaluations or (seen.status.progress.evaluations if seen.status.progress else {}),
-        save_seconds=_find_longest_save(seen),
-        **_find_snapshot(seen),
+        save_seconds=max((one.save_seconds for one in told if one.save_seconds is not None), default=None),
+        **_find_snapshot(told, len(seen.seats)),
     )
 
 
-def _find_snapshot(seen: Observed) -> dict[str, Any]:
+def _find_snapshot(told: Sequence[Progress], num_hosts: int) -> dict[str, Any]:
     """Return the newest step that every host holds a snapshot of, and what it cost; nothing where one holds none."""
-    told = [seat.report.progress if seat.report else None for seat in seen.seats]
-    kept = [one.snapshot for one in told if one and one.snapshot is not None]
-    if len(kept) < len(told):
+    kept = [one.snapshot for one in told if one.snapshot is not None]
+    if len(kept) < num_hosts:
         return {}
-    return {"snapshot": min(kept), "snapshot_seconds": max(one.snapshot_seconds or 0.0 for one in told if one)}
-
-
-def _find_longest_save(seen: Observed) -> float | None:  # None: this world has not saved yet
-    told = [seat.report.progress for seat in seen.seats if seat.report]
-    return max((one.save_seconds for one in told if one and one.save_seconds is not None), default=None)
-
-
-def _newest_progress(seen: Observed) -> Progress | None:  # None: no step of this world was reported
-    reports = [seat.report for seat in seen.seats if seat.report]
-    steps = [report.progress for report in reports if report.progress]
-    return max(steps, key=lambda progress: (progress.step, progress.loss is not None), default=None)
+    return {"snapshot": min(kept), "snapshot_seconds": max(one.snapshot_seconds or 0.0 for one in told)}
 
 
 def _percent(step: int, total: int) -> float:
