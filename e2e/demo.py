@@ -16,7 +16,8 @@ from rich.console import Console
 from e2e.cluster.choice import open_cluster
 from e2e.cluster.interface import Cluster
 from e2e.drills import slice_nodes, take_slice_away
-from e2e.product import Job, JourneyError, Manifest, Product, load_example, step_of
+from e2e.product import Job, JourneyError, Manifest, Product, load_example
+from e2e.status import generation_of, is_full, step_of, steps_trained
 
 NAMESPACE = "demo"
 FIRST_STEP_TIMEOUT = 180
@@ -97,7 +98,7 @@ def lose_and_regain(product: Product, job: Job, slice_number: int, narrator: Nar
     with take_slice_away(product.cluster, nodes):
         shrunk = narrator.watch(
             "a step of the smaller world",
-            lambda status: generation_of(status) > generation_of(before) and status["attempts"][-1].get("lastStep"),
+            lambda status: generation_of(status) > generation_of(before) and steps_trained(status) > 0,
             CHANGE_TIMEOUT,
         )
         narrator.console.print(f"\n[bold]Trained on without slice {slice_number}. Its nodes get power again.[/bold]")
@@ -108,17 +109,6 @@ def lose_and_regain(product: Product, job: Job, slice_number: int, narrator: Nar
         CHANGE_TIMEOUT,
     )
     return Fault(slice_number, killed, restored, generation_of(shrunk), generation_of(grown))
-
-
-def is_full(status: Manifest) -> bool:
-    """Return whether the job trains on all slices that it wants."""
-    training, _, wanted = status.get("display", {}).get("slices", "").partition("/")
-    return bool(training) and training == wanted
-
-
-def generation_of(status: Manifest) -> int:
-    """Return the number of the committed world; 0 where there is none."""
-    return (status.get("world") or {}).get("generation", 0)
 
 
 def prepare(console: Console) -> tuple[Cluster, Product]:

@@ -19,6 +19,7 @@ from e2e.cluster.commands import ClusterError
 from e2e.cluster.images import OPERATOR_IMAGE, TRAINER_IMAGE
 from e2e.cluster.interface import Cluster
 from e2e.cluster.topology import ROLE_LABEL, SYSTEM_TAINT
+from e2e.status import condition, step_of
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "charts/trainingjob"
@@ -143,17 +144,6 @@ class Job:
     def delete(self) -> None:
         """Delete the job and wait until the API server has let go of it."""
         self.cluster.kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found")
-
-
-def step_of(status: Manifest) -> int:
-    """Return the newest step in a status; 0 where there is none."""
-    step: int = (status.get("progress") or {}).get("step", 0)
-    return step
-
-
-def condition(status: Manifest, kind: str) -> Manifest:
-    """Return a condition of a status; empty where it is not there yet."""
-    return next((c for c in status.get("conditions", []) if c["type"] == kind), {})
 
 
 def load_example(name: str, **changes: Any) -> Manifest:

@@ -30,10 +30,11 @@ from e2e.benchmarks.pauses import (
     make_pause,
     time_step,
 )
-from e2e.demo import generation_of, is_full, prepare
+from e2e.demo import prepare
 from e2e.drills import slice_nodes, take_slice_away
 from e2e.history import Line, read_metrics
 from e2e.product import Job, Manifest, Product, load_example, wait_until
+from e2e.status import generation_of, is_full, steps_trained
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import TrainingJobStatus
 
@@ -140,13 +141,7 @@ def calm(job: Job) -> int:
     """Wait until both slices have trained for a while, and return the number of their world."""
 
     def is_calm(status: Manifest) -> bool:
-        progress, attempts = status.get("progress"), status.get("attempts")
-        return bool(
-            progress
-            and attempts
-            and is_full(status)
-            and progress["step"] > (attempts[-1].get("firstStep") or 0) + CALM_STEPS
-        )
+        return is_full(status) and steps_trained(status) > CALM_STEPS
 
     return generation_of(job.wait("a calm world of both slices", is_calm, PATIENCE_SECONDS))
 

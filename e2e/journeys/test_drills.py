@@ -1,10 +1,9 @@
 """Drills as a job's owner orders them: what is done is done for real, and what it cost is told."""
 
-from typing import Any
-
 import pytest
 
 from e2e.product import Job, Manifest, Product, load_example
+from e2e.status import is_full, steps_trained
 
 pytestmark = pytest.mark.cluster
 
@@ -35,22 +34,14 @@ def job(product: Product):
 def drill(job: Job, kind: str, *words: str) -> tuple[Manifest, str, Manifest]:
     """Order a drill of a job that trains on both slices; return its status, what was printed, and the next attempt."""
 
-    def trains(status: Manifest) -> bool:
-        attempts = status.get("attempts", [])
-        return status.get("display", {}).get("slices") == "2/2" and bool(attempts) and "lastStep" in attempts[-1]
+    def has_snapshots(status: Manifest) -> bool:
+        return is_full(status) and steps_trained(status) > 3 * SNAPSHOTS_EVERY
 
-    before = job.wait("training on both slices", trains, PATIENCE_SECONDS)["attempts"][-1]
-    job.wait("some snapshots", lambda status: is_beyond(status, before), PATIENCE_SECONDS)
+    before = job.wait("some snapshots of both slices", has_snapshots, PATIENCE_SECONDS)["attempts"][-1]
     text = job.command("drill", kind, *words)
     status = job.status()
     after = next((one for one in status["attempts"] if one["generation"] > before["generation"]), {})
     return status["drills"][-1], text, after
-
-
-def is_beyond(status: Manifest, attempt: Manifest) -> bool:
-    """Return whether a world has made a few snapshots."""
-    first: Any = attempt.get("firstStep") or 0
-    return bool(status["progress"]["step"] > first + 3 * SNAPSHOTS_EVERY)
 
 
 def test_a_killed_slice_costs_a_few_steps_and_memory_holds_the_rest(job: Job) -> None:

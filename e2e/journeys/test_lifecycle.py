@@ -3,7 +3,8 @@
 import pytest
 
 from e2e.cluster.commands import ClusterError
-from e2e.product import Job, Product, condition, load_example, step_of, wait_until
+from e2e.product import Job, Product, load_example, wait_until
+from e2e.status import condition, is_full, step_of
 
 pytestmark = pytest.mark.cluster
 
@@ -61,7 +62,7 @@ def test_suspend_saves_and_resume_goes_on_from_there(product: Product, namespace
 def test_an_edit_takes_effect_while_training_and_loses_no_step(product: Product, namespace: str) -> None:
     job = long_job(product, namespace, "edited")
     job.wait_for_step(5, timeout=180)
-    job.wait("training on both slices", lambda status: status["display"]["slices"] == "2/2", timeout=600)
+    job.wait("training on both slices", is_full, timeout=600)
 
     job.patch({"training": {"steps": 90_000}, "slices": {"max": 1}})
     edited = job.wait("one slice", lambda status: status["display"]["slices"] == "1/1", timeout=120)

@@ -3,7 +3,8 @@
 import pytest
 
 from e2e.cluster.commands import ClusterError
-from e2e.product import Job, Manifest, Product, condition, load_example, step_of, wait_until
+from e2e.product import Job, Manifest, Product, load_example, wait_until
+from e2e.status import condition, generation_of, is_full, steps_trained
 
 pytestmark = pytest.mark.cluster
 
@@ -45,7 +46,7 @@ def test_pods_that_go_while_nobody_operates_come_back_into_one_world(product: Pr
     job.wait_for_step(5, timeout=180)
     before = job.wait(
         "a step on both slices",
-        lambda status: status["display"]["slices"] == "2/2" and "firstStep" in status["attempts"][-1],
+        lambda status: is_full(status) and "firstStep" in status["attempts"][-1],
         PATIENCE_SECONDS,
     )
 
@@ -62,11 +63,7 @@ def test_pods_that_go_while_nobody_operates_come_back_into_one_world(product: Pr
 
     after = job.wait(
         "a new step on both slices",
-        lambda status: (
-            status["world"]["generation"] > before["world"]["generation"]
-            and status["display"]["slices"] == "2/2"
-            and step_of(status) > step_of(before)
-        ),
+        lambda status: generation_of(status) > generation_of(before) and is_full(status) and steps_trained(status) > 0,
         PATIENCE_SECONDS,
     )
     assert after["restarts"] == {"total": before["restarts"]["total"] + 1, "counted": 0, "sinceCommit": 0}

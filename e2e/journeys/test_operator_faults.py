@@ -7,7 +7,8 @@ import time
 import pytest
 
 from e2e.cluster.local import LocalCluster
-from e2e.product import Job, Product, load_example, step_of
+from e2e.product import Job, Product, load_example
+from e2e.status import step_of
 
 pytestmark = pytest.mark.soak
 

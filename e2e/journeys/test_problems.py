@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from e2e.cluster.commands import ClusterError
-from e2e.product import ROOT, Job, Product, change, condition, load_example, wait_until
+from e2e.product import ROOT, Job, Product, change, load_example, wait_until
+from e2e.status import condition
 
 pytestmark = pytest.mark.cluster
 

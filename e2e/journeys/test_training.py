@@ -4,7 +4,8 @@ import pytest
 
 from e2e.drills import slice_nodes, take_slice_away
 from e2e.history import committed_curve, read_metrics
-from e2e.product import Job, Product, condition, load_example, step_of
+from e2e.product import Job, Product, load_example
+from e2e.status import condition, generation_of, is_full, step_of, steps_trained
 
 pytestmark = pytest.mark.cluster
 
@@ -40,7 +41,7 @@ def disturbed(product: Product, namespace: str) -> Job:
 
 def lose_and_regain(product: Product, job: Job, slice_number: int) -> None:
     """Take a slice's nodes away in mid-training; the others go on in their own pods; then it comes back."""
-    job.wait("training on both slices", lambda status: status["display"]["slices"] == "2/2", timeout=GROW_SECONDS)
+    job.wait("training on both slices", is_full, timeout=GROW_SECONDS)
     before = job.status()
     pods = job.pods()
     lost_nodes = slice_nodes(job, slice_number)
@@ -51,9 +52,9 @@ def lose_and_regain(product: Product, job: Job, slice_number: int) -> None:
         job.wait(
             f"a new step without slice {slice_number}",
             lambda status: (
-                status["world"]["generation"] > before["world"]["generation"]
+                generation_of(status) > generation_of(before)
                 and status["display"]["slices"] == "1/2"
-                and step_of(status) > step_of(before)
+                and steps_trained(status) > 0
             ),
             timeout=SHRINK_SECONDS,
         )
@@ -61,7 +62,7 @@ def lose_and_regain(product: Product, job: Job, slice_number: int) -> None:
         now = job.pods()
         assert {name: now[name]["metadata"]["uid"] for name in survivors} == survivors
 
-    job.wait("both slices again", lambda status: status["display"]["slices"] == "2/2", timeout=GROW_SECONDS)
+    job.wait("both slices again", is_full, timeout=GROW_SECONDS)
     grown = job.wait("the grown world's step", lambda status: status["attempts"][-1].get("firstStep") is not None, 60)
     assert grown["attempts"][-1].get("lostSteps", 0) == 0
 

@@ -90,7 +90,7 @@ def next_tick(host: Host, state: State) -> float | None:  # None: only news can 
 def _absorb(host: Host, state: State, news: News, now: float) -> State:
     match news:
         case Answered(answer):
-            return _obey(host, replace(state, contact=now), answer)
+            return _obey(host, state, answer, now)
         case Spoke(child, event):
             return _hear(state, child, event, now)
         case Ended():
@@ -107,32 +107,40 @@ def _absorb(host: Host, state: State, news: News, now: float) -> State:
             assert_never(news)
 
 
-def _obey(host: Host, state: State, answer: Answer) -> State:
+def _obey(host: Host, state: State, answer: Answer, now: float) -> State:
     world = answer.world
-    if world is not None:
-        if world.job_uid != host.job_uid or world.generation < state.newest:
-            return state
-        state = replace(state, newest=world.generation)
-    state = replace(state, drill=answer.drill)
+    if world is not None and (world.job_uid != host.job_uid or world.generation < state.newest):
+        return replace(state, contact=now)
+    heard = replace(state, contact=now, drill=answer.drill, newest=world.generation if world else state.newest)
     match answer.directive:
         case Directive.FINISH:
-            return replace(state, outcome=answer.outcome[:OUTCOME_CHARACTERS])
+            return replace(heard, outcome=answer.outcome[:OUTCOME_CHARACTERS])
         case Directive.WAIT:
-            return replace(state, target=None, leaving=False)
+            return replace(heard, target=None, leaving=False)
         case Directive.TRAIN | Directive.LEAVE:
             if world is None:
-                return state
+                return heard
             if world.find_member(host.pod_uid) is None:
-                return replace(state, target=None, leaving=False)
-            leaving = answer.directive is Directive.LEAVE
-            state = replace(state, target=world, leaving=leaving, moves=answer.moves, examine=answer.examine)
-            if answer.shadow and shadows.is_beside(host, answer.shadow, world):
-                state = replace(state, asked=answer.shadow)
-            if state.active and not answer.examine:  # it goes on: what it looked like when it did not is of no use
-                state = replace(state, active=replace(state.active, examined=False, evidence=None))
-            return state
+                return replace(heard, target=None, leaving=False)
+            is_beside = answer.shadow and shadows.is_beside(host, answer.shadow, world)
+            return replace(
+                heard,
+                target=world,
+                leaving=answer.directive is Directive.LEAVE,
+                moves=answer.moves,
+                examine=answer.examine,
+                asked=answer.shadow if is_beside else state.asked,
+                active=state.active if answer.examine else _forget_evidence(state.active),
+            )
         case _:
             assert_never(answer.directive)
+
+
+def _forget_evidence(active: Active | None) -> Active | None:
+    """Return a child that goes on, without what it looked like when it did not."""
+    if active is None or (not active.examined and active.evidence is None):
+        return active
+    return replace(active, examined=False, evidence=None)
 
 
 def _hear(state: State, child: int, event: Event, now: float) -> State:
