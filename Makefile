@@ -10,9 +10,9 @@ BASE_PYTHON := $(shell for p in python$(WANTED) python python3; do \
   if command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then echo $$p; break; fi; done)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest -q
 # What takes longest is told at the end, so that it is known what to make quicker.
-SLOWEST := --durations=20 --durations-min=5
+SLOWEST := --durations=8 --durations-min=5
 FAST := -m 'not cluster and not slow' -n auto --maxprocesses=8 --dist worksteal
 SLOW := -m slow -n auto --maxprocesses=2 --dist worksteal $(SLOWEST)
 # The pure rooms' own tests reach their every branch; to watch the others too would take a minute more.
@@ -58,7 +58,7 @@ generate: install ## Rewrite every generated file: the CRD, the chart's copy of 
 
 .PHONY: golden
 golden: install ## Rewrite the golden files; read the diff before you commit it
-	GOLDEN=write $(PYTEST) -q $(FAST) tests
+	GOLDEN=write $(PYTEST) $(FAST) tests
 
 .PHONY: check
 check: lint ## The fast part: lint, types, contracts, generated files, every test that needs no cluster
@@ -74,8 +74,8 @@ slow: install ## Whole runs of the real trainer on this machine, without a clust
 
 .PHONY: journeys
 journeys: install ## The journeys on a real cluster (E2E_CLUSTER=local|kind|existing)
-	$(PYTEST) -m cluster $(SLOWEST) e2e/journeys tests
-	$(PYTEST) -q tests/render/chart # left out of the first `make check` of a machine without helm; now it has one
+	$(PYTEST) -v -m cluster $(SLOWEST) e2e/journeys tests
+	$(PYTEST) tests/render/chart # left out of the first `make check` of a machine without helm; now it has one
 
 .PHONY: soak
 soak: install ## A thousand random faults on jobs of this machine, at most 40 minutes (FAULTS=1000, SEED=1)

@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     return 1 if stale else 0
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.CSafeDumper):
     """Writes equal parts out each time: the API server knows no anchors."""
 
     def ignore_aliases(self, data: object) -> bool:

@@ -1,5 +1,6 @@
 """The fields of the API with all that users rely on, and which changes of them break a job that was written before."""
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -23,8 +24,9 @@ SAME = {
 KEPT = (*SAME, "enum", *LOWER, "exclusiveMinimum", *UPPER, "exclusiveMaximum")
 
 
+@functools.cache
 def list_facts() -> dict[str, Facts]:
-    """Return the facts of every field, by path, in the order of the schema."""
+    """Return the facts of every field, by path, in the order of the schema. They are shared: change a copy."""
     fixed = {
         ".".join(("spec", *path)).replace(".[]", "[]")
         for path, rules in SPEC_RULES.items()

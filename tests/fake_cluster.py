@@ -6,6 +6,7 @@ each write.
 
 import asyncio
 import json
+import marshal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,9 +125,9 @@ class FakeCluster:
             known = self.objects.get(("TrainingJob", job["metadata"]["name"]))
             if known is None or known["metadata"]["resourceVersion"] != job["metadata"]["resourceVersion"]:
                 raise ConflictError("changed")
-            known["status"] = copied(status)
+            known["status"] = sent(status)
             self.touch(known)
-            self.statuses.append(copied(status))
+            self.statuses.append(copied(known["status"]))
         return copied(known)
 
     async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
@@ -136,7 +137,7 @@ class FakeCluster:
 
     def put(self, manifest: Manifest) -> Manifest:
         """Store an object as the API server would."""
-        stored = copied(manifest)
+        stored = sent(manifest)
         known = self.objects.get((stored["kind"], stored["metadata"]["name"]))
         self._version += 1
         stored["metadata"].setdefault("uid", known["metadata"]["uid"] if known else f"uid-{self._version}")
@@ -275,9 +276,15 @@ class FakeCluster:
         self.after(name)
 
 
+def sent(manifest: Manifest) -> Manifest:
+    """Return an object as the API server gets it."""
+    arrived: Manifest = json.loads(json.dumps(manifest))
+    return arrived
+
+
 def copied(manifest: Manifest) -> Manifest:
-    """Return an object as it comes over the wire: a copy, and much sooner than `copy.deepcopy` makes one."""
-    copy: Manifest = json.loads(json.dumps(manifest))
+    """Return a copy of what the API server has, many times sooner than `copy.deepcopy` makes one."""
+    copy: Manifest = marshal.loads(marshal.dumps(manifest))  # noqa: S302  # its own words
     return copy
 
 

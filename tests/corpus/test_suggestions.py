@@ -73,7 +73,7 @@ def test_most_jobs_have_suggestions() -> None:
 
 
 @given(specs())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_suggestions_end_for_any_spec(raw: dict[str, Any]) -> None:
     job, followed = follow_all({"metadata": {"name": "tiny"}, "spec": raw}, "problems")
 

@@ -81,7 +81,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(specs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_spec_has_a_plan_or_problems(raw: dict[str, Any]) -> None:
     assert_answered(raw)
 
@@ -169,7 +169,7 @@ junk = st.recursive(
 
 
 @given(specs(), junk, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_stands_in_a_spec_is_answered_in_words(raw: dict[str, Any], value: Any, data: st.DataObject) -> None:
     place: Any = raw
     while True:
