@@ -317,13 +317,13 @@ async def answer_well_formed(body: bytes) -> bool | None:  # None: it is told to
     return bool(response["allowed"])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(changes=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4))
 async def test_a_request_of_any_shape_gets_an_answer(changes: Any) -> None:
     await answer_well_formed(json.dumps(review(SAMPLE, **changes)).encode())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(changes=st.dictionaries(SECTIONS | TEXTS, VALUES, max_size=4), is_update=st.booleans())
 async def test_a_spec_of_any_shape_gets_an_answer(changes: Any, is_update: bool) -> None:
     request = {"operation": "UPDATE", "oldObject": {"spec": SAMPLE}} if is_update else {}
@@ -331,7 +331,7 @@ async def test_a_spec_of_any_shape_gets_an_answer(changes: Any, is_update: bool)
     assert await answer_well_formed(json.dumps(review(SAMPLE | changes, **request)).encode()) is not None
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(body=st.binary(max_size=64) | VALUES.map(lambda value: json.dumps(value).encode()), cut=st.integers(0, 2000))
 async def test_bytes_of_any_kind_get_an_answer(body: bytes, cut: int) -> None:
     whole = json.dumps(review(SAMPLE)).encode()
