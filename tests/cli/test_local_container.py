@@ -86,6 +86,7 @@ async def start(tmp_path: Path, script: str, bound: dict[str, Path] | None = Non
         config_maps=config_maps,
         volumes=bound or {},
         scratch=scratch,
+        memory=tmp_path / "memory",
         log=tmp_path / "log",
     )
 
@@ -117,6 +118,22 @@ async def test_what_is_mounted_is_there(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == f"{config}the token {bound}/demo {tmp_path}/scratch/tmp\n"
 
 
+async def test_what_is_kept_in_memory_goes_with_the_container(tmp_path: Path) -> None:
+    container = await start(
+        tmp_path,
+        'echo kept > "$KEPT"; read line < "$KEPT"; echo "$line in $KEPT"',
+        volumes=[{"name": "snapshots", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
+        container={
+            "volumeMounts": [{"name": "snapshots", "mountPath": "/snapshots"}],
+            "env": [{"name": "KEPT", "value": "/snapshots/newest"}],
+        },
+    )
+
+    assert await container.wait() == ContainerEnd(0)
+    assert (tmp_path / "log").read_text() == f"kept in {tmp_path}/memory/snapshots/newest\n"
+    assert not (tmp_path / "memory").exists()
+
+
 ENDS = {
     "good": ("exit 0", ContainerEnd(0)),
     "bad, with last words": ('echo why > "$TRAININGJOB_TERMINATION_LOG"; exit 78', ContainerEnd(78, message="why\n")),
@@ -134,7 +151,13 @@ async def test_an_end_is_told_as_kubernetes_tells_it(script: str, want: Containe
 async def test_a_program_that_is_not_installed(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="no-such-agent is not installed here"):
         await start_container(
-            make_pod(["no-such-agent"]), "", config_maps={}, volumes={}, scratch=tmp_path, log=tmp_path / "log"
+            make_pod(["no-such-agent"]),
+            "",
+            config_maps={},
+            volumes={},
+            scratch=tmp_path,
+            memory=tmp_path,
+            log=tmp_path / "log",
         )
 
 
@@ -154,7 +177,7 @@ def test_a_container_dies_with_its_runner(tmp_path: Path) -> None:
         "pod = {'metadata': {}, 'spec': {'containers': [{'name': 'c', 'command': ['sleep', '60']}]}, 'status': {}}\n"
         "folder = Path(sys.argv[1])\n"
         "container = asyncio.run(start_container(\n"
-        "    pod, '', config_maps={}, volumes={}, scratch=folder, log=folder / 'log'))\n"
+        "    pod, '', config_maps={}, volumes={}, scratch=folder, memory=folder, log=folder / 'log'))\n"
         "print(container.pid, flush=True)\n"
         "time.sleep(60)\n"
     )

@@ -34,7 +34,9 @@ class Run:
         self.tokens.append(token)
         scratch = self._folder / pod["metadata"]["name"]
         scratch.mkdir()
-        return await start_container(pod, token, config_maps={}, volumes={}, scratch=scratch, log=self._folder / "log")
+        return await start_container(
+            pod, token, config_maps={}, volumes={}, scratch=scratch, memory=scratch / "memory", log=self._folder / "log"
+        )
 
     def _notice(self) -> None:
         self.most_running = max(self.most_running, len(self.pods()))

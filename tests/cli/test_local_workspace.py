@@ -6,6 +6,7 @@ import pytest
 
 from trainingjob_api.running import Volume
 from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.local import workspace as workspace_module
 from trainingjob_operator.cli.local.workspace import Workspace
 
 SHARED = Volume(name="shared", claim_name="c", mount_path="/shared")
@@ -23,6 +24,31 @@ def test_two_runs_cannot_share_a_folder(workspace: Workspace) -> None:
 
     with workspace.held():
         pass
+
+
+def test_what_pods_keep_in_memory_is_gone_with_the_run(workspace: Workspace) -> None:
+    with workspace.held():
+        (workspace.memory / "of-a-pod").mkdir()
+        assert workspace.memory.is_relative_to("/dev/shm")
+        assert workspace.memory.stat().st_mode & 0o077 == 0
+
+    assert not workspace.memory.exists()
+
+
+def test_what_a_killed_run_left_in_memory_is_gone_with_the_next(workspace: Workspace) -> None:
+    left = workspace.memory / "of-a-pod"
+    left.mkdir(parents=True)
+
+    with workspace.held():
+        assert not left.exists()
+
+
+def test_without_memory_a_disk_does(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace_module, "MEMORY", Path("/no/where"))
+
+    with workspace.held():
+        assert workspace.memory == workspace.pods / "memory"
+        assert workspace.memory.is_dir()
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:

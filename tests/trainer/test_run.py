@@ -1,5 +1,7 @@
 """The loop: in which order a step is told, kept, evaluated and saved."""
 
+import gc
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,6 +134,23 @@ class Notes:
         if self.checkpoints.is_failing:
             self.said.append(f"insist {step}")
             self.checkpoints.newest = step
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("thawed")
+def test_the_collector_does_not_look_through_what_training_stands_on() -> None:
+    stands = [object()]
+    before = gc.get_freeze_count()
+
+    Notes(1).train()
+
+    assert gc.get_freeze_count() > before
+    assert all(one is not stands for one in gc.get_objects())
 
 
 TRIED_AT_2 = "step 1, step 2, report 1, report 2, snapshot 2, save 2"

@@ -8,6 +8,7 @@ it, half a minute later and without a name.
 """
 
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -53,6 +54,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, ask_to_leave)
     _take_title(STANDBY)
     rehearse(os.environ)
+    gc.freeze()  # what is imported stays: nobody who waits for a world waits for the collector to look through it
     events.send(Event(ready=True))
     line = sys.stdin.buffer.readline()
     if not line:

@@ -3,6 +3,7 @@
 In a shadow world the programs come before the state: a process waits there for the world that it is to train in.
 """
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,6 +133,7 @@ def train(
     pending: Measures | None = None
     if checkpoints.newest >= last and not checkpoints.is_durable:  # an edit brought the end forward
         checkpoints.save(checkpoints.newest, state)
+    gc.freeze()  # what stands now stays: to look through it took each host 0.1 s, all of them at the same step
     reporter.resume(Phase.TRAINING)
     for step in range(checkpoints.newest + 1, last + 1):
         batch = batches.train(index, step, steps.seed)

@@ -30,9 +30,10 @@ _MESSAGE_BYTES = 4096
 class Container:
     """A started container. It leads a session of its own: a Ctrl-C at the terminal does not reach it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, termination_log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, termination_log: Path, memory: Path) -> None:
         self._process = process
         self._termination_log = termination_log
+        self._memory = memory
 
     @property
     def pid(self) -> int:
@@ -40,11 +41,15 @@ class Container:
         return self._process.pid
 
     async def wait(self) -> ContainerEnd:
-        """Return how the container ended, once it has: with its first process, and then all others at once."""
+        """Return how the container ended, once it has: with its first process, and then all others at once.
+
+        What it had in memory goes with it.
+        """
         code = await self._process.wait()
         for pid in list_processes(f"{TERMINATION_LOG}={self._termination_log}"):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self._memory, ignore_errors=True)
         message = ""
         with contextlib.suppress(OSError):
             message = self._termination_log.read_bytes()[:_MESSAGE_BYTES].decode(errors="replace")
@@ -66,17 +71,24 @@ class Container:
 
 
 async def start_container(
-    pod: Manifest, token: str, *, config_maps: Mapping[str, Manifest], volumes: Mounts, scratch: Path, log: Path
+    pod: Manifest,
+    token: str,
+    *,
+    config_maps: Mapping[str, Manifest],
+    volumes: Mounts,
+    scratch: Path,
+    memory: Path,
+    log: Path,
 ) -> Container:
     """Start the pod's container.
 
-    `volumes` are the folders that outlive the pod, by mount path; what else is mounted lives in `scratch`. Output is
-    appended to `log`.
+    `volumes` are the folders that outlive the pod, by mount path; what else is mounted lives in `scratch`, and in
+    `memory` where it is to be there. Output is appended to `log`.
 
     Raises:
         CommandError: its program is not installed on this machine.
     """
-    mounts = _make_mounts(pod, token, config_maps, volumes, scratch)
+    mounts = _make_mounts(pod, token, config_maps, volumes, scratch, memory)
     termination_log = scratch / "termination-log"
     environment = os.environ | container_environment(pod, mounts) | {TERMINATION_LOG: str(termination_log)}
     if TMP_FOLDER in mounts:
@@ -94,7 +106,7 @@ async def start_container(
             start_new_session=True,
             preexec_fn=DIE_WITH_PARENT,
         )
-    return Container(process, termination_log)
+    return Container(process, termination_log, memory)
 
 
 def container_environment(pod: Manifest, mounts: Mounts) -> dict[str, str]:
@@ -137,7 +149,7 @@ def _resolve(variable: dict[str, Any], pod: Manifest) -> str | None:  # None: it
 
 
 def _make_mounts(
-    pod: Manifest, token: str, config_maps: Mapping[str, Manifest], volumes: Mounts, scratch: Path
+    pod: Manifest, token: str, config_maps: Mapping[str, Manifest], volumes: Mounts, scratch: Path, memory: Path
 ) -> dict[str, Path]:
     """Return the folder behind each mount path, filled."""
     sources = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
@@ -145,9 +157,10 @@ def _make_mounts(
     for mount in pod["spec"]["containers"][0].get("volumeMounts", []):
         if mount["mountPath"] in volumes:
             continue
-        folder = mounts[mount["mountPath"]] = scratch / mount["name"]
-        folder.mkdir(parents=True, mode=0o700)
         source = sources[mount["name"]]
+        place = memory if source.get("emptyDir", {}).get("medium") == "Memory" else scratch
+        folder = mounts[mount["mountPath"]] = place / mount["name"]
+        folder.mkdir(parents=True, mode=0o700)
         if "configMap" in source:
             config = config_maps[source["configMap"]["name"]]["data"]
             # The job's paths are the pod's; the trainer is to find them where they lie here.

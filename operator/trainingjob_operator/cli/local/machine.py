@@ -56,5 +56,11 @@ class Machine:
         config_maps = {manifest["metadata"]["name"]: manifest for manifest in self._objects.of_kind("ConfigMap")}
         log = self._workspace.log(slice_of(pod), host_of(pod))
         return await start_container(
-            pod, token, config_maps=config_maps, volumes=self._volumes, scratch=scratch, log=log
+            pod,
+            token,
+            config_maps=config_maps,
+            volumes=self._volumes,
+            scratch=scratch,
+            memory=self._workspace.memory / pod["metadata"]["name"],
+            log=log,
         )

@@ -7,10 +7,14 @@ DIR/cache/                compiled programs
 DIR/logs/slice-0-host-0.log
 DIR/pods/                 what each pod sees of its own, tokens too; only while the run lasts
 ```
+
+What pods keep in memory lies in memory here too, as long as they live: `/dev/shm/trainingjob-...`, a folder for each
+DIR. On a disk each snapshot would wait for what is being written back of the one before.
 """
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -22,6 +26,7 @@ from trainingjob_api.running import Volume
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.shell.ports import Manifest
 
+MEMORY = Path("/dev/shm")  # noqa: S108  # a folder in it is ours alone
 _ALLOWED = re.compile(r"/[A-Za-z0-9_@%+=:,./-]*")
 
 
@@ -52,6 +57,13 @@ class Workspace:
         """Return the folder of what lives as long as its pod."""
         return self.root / "pods"
 
+    @property
+    def memory(self) -> Path:
+        """Return the folder of the pods' memory: on a disk only where this machine has no other."""
+        if not os.access(MEMORY, os.W_OK):
+            return self.pods / "memory"
+        return MEMORY / f"trainingjob-{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]}"
+
     def log(self, slice_number: int, host: int) -> Path:
         """Return the file that a host's output is appended to."""
         return self.logs / f"slice-{slice_number}-host-{host}.log"
@@ -78,12 +90,13 @@ class Workspace:
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
-            shutil.rmtree(self.pods, ignore_errors=True)  # of a run that was killed
-            self.pods.mkdir(mode=0o700)
+            self._forget_pods()  # of a run that was killed
             try:
+                self.pods.mkdir(mode=0o700)
+                self.memory.mkdir(mode=0o700)
                 yield
             finally:
-                shutil.rmtree(self.pods, ignore_errors=True)
+                self._forget_pods()
 
     def bind(self, volumes: Sequence[Volume], chosen: Sequence[str]) -> dict[str, Path]:
         """Return the folder behind each volume's mount path: one that was chosen (`NAME=FOLDER`), or one of ours.
@@ -116,6 +129,10 @@ class Workspace:
         for log in self.logs.glob("*.log"):
             log.unlink()
         (self.root / "job.json").unlink(missing_ok=True)
+
+    def _forget_pods(self) -> None:
+        for folder in (self.memory, self.pods):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def load_job(self) -> Manifest | None:  # None: nothing has run here yet
         """Return the job as the last run left it.
