@@ -13,7 +13,11 @@ INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q
 # What takes longest is told at the end, so that it is known what to make quicker.
 SLOWEST := --durations=8 --durations-min=5
-FAST := -m 'not cluster and not slow' -n auto --maxprocesses=8 --dist worksteal
+WORKERS := -n auto --maxprocesses=8 --dist worksteal
+FAST := -m 'not cluster and not slow' $(WORKERS)
+# Which branches a property test reaches is chance: each must have an example, and the properties go faster unwatched.
+EXAMPLES := -m 'not cluster and not slow and not hypothesis' $(WORKERS)
+PROPERTIES := -m 'not cluster and not slow and hypothesis' $(WORKERS)
 SLOW := -m slow -n auto --maxprocesses=2 --dist worksteal $(SLOWEST)
 # The pure rooms' own tests reach their every branch; to watch the others too would take a minute more.
 PURE := tests/api tests/core tests/corpus
@@ -63,7 +67,8 @@ golden: install ## Rewrite the golden files; read the diff before you commit it
 .PHONY: check
 check: lint ## The fast part: lint, types, contracts, generated files, every test that needs no cluster
 	$(BIN)/python crds/generate.py --check
-	$(PYTEST) $(FAST) $(PURE) --cov --cov-report=term:skip-covered --cov-fail-under=100
+	$(PYTEST) $(EXAMPLES) $(PURE) --cov --cov-report=term:skip-covered --cov-fail-under=100
+	$(PYTEST) $(PROPERTIES) $(PURE)
 	$(PYTEST) $(FAST) tests $(PURE:%=--ignore=%) --ignore=$(TRAINER)
 	$(PYTEST) $(FAST) $(TRAINER)
 

@@ -83,6 +83,13 @@ def test_the_loss_of_all_slices_ends_the_world_until_they_are_back() -> None:
     assert outcome.status.goodput.seconds["down"] == pytest.approx(900 + PACE.start, rel=0.1)
 
 
+def test_a_slice_that_is_lost_when_nothing_trains_is_waited_for() -> None:
+    outcome = simulate(endless(2, 2), PACE, [Fault(1000.0, 0, 600.0), Fault(1300.0, 1, 600.0)], HOUR)
+
+    assert outcome.worlds == 2
+    assert outcome.status.goodput.seconds["down"] == pytest.approx(900 + PACE.start, rel=0.1)
+
+
 def test_a_slice_that_is_gone_cannot_be_lost_again() -> None:
     twice = [Fault(1000.0, 1, 600.0), Fault(1100.0, 1, 6000.0)]
 

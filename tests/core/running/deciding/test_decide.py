@@ -79,6 +79,10 @@ def exited(code: int, reason: str = "Error") -> list[dict[str, object]]:
     ]
 
 
+def all_silent() -> Scene:
+    return trained().silence(0, age=60.0).silence(1, age=60.0)
+
+
 RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "all train": (trained, (Wait, Reason.TRAINING)),
     "some still compile": (lambda: trained().hear(1, 0, phase=Phase.COMPILING), (Wait, Reason.JOINING)),
@@ -108,11 +112,19 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         (Claim, (0,), Reason.NODE_LOST, False),
     ),
     "all fall silent: the operator hears nothing": (
-        lambda: trained().silence(0, age=60.0).silence(1, age=60.0),
+        all_silent,
         (Wait, Reason.HOST_UNCERTAIN),
     ),
-    "all fall silent and one node is not ready": (
-        lambda: lose_node(trained().silence(0, age=60.0).silence(1, age=60.0), 1, 1),
+    "all fall silent and one node is not ready: the operator hears nothing": (
+        lambda: lose_node(all_silent(), 1, 1),
+        (Wait, Reason.HOST_UNCERTAIN),
+    ),
+    "all fall silent and no node is ready": (
+        lambda: lose_node(lose_node(lose_node(lose_node(all_silent(), 0, 0), 0, 1), 1, 0), 1, 1),
+        (EndWorld, Reason.WAITING_FOR_SLICES),
+    ),
+    "all fall silent and one pod is being deleted": (
+        lambda: all_silent().delete_pod(1, 1),
         (EndWorld, Reason.WAITING_FOR_SLICES),
     ),
     "a host speaks though its node is not ready": (lambda: lose_node(trained(), 1, 0), (Wait, Reason.TRAINING)),

@@ -3,7 +3,8 @@
 Silence is not death: a host that is cut off from the operator may be training well. So silence counts only when the
 API server has evidence too (node not ready, pod on its way out), when a member failed for want of another, or when the
 other members have stopped making steps, which they must when one of them is gone. When all are silent together, it is
-the operator that hears nothing.
+the operator that hears nothing, and a node that is not ready is no evidence until all are: where the API server was
+away, nodes whose hosts train on are called not ready, the operator's own among them.
 """
 
 from collections.abc import Sequence
@@ -63,9 +64,10 @@ def place_all(seats: Sequence[Seat], hearing: Hearing, window: float) -> tuple[P
     others = [item for item in placed if item.standing is not Standing.SILENT]
     have_stopped = bool(others) and all(_has_stopped(item, window) for item in others)
     one_is_gone = have_stopped or any(item.misses_a_peer for item in placed)
+    nodes_are_believed = bool(others) or not any(item.seat.pod and item.seat.pod.node_ready for item in placed)
     return tuple(
         replace(item, standing=Standing.LOST)
-        if item.standing is Standing.SILENT and (one_is_gone or _speaks_for_death(item.seat))
+        if item.standing is Standing.SILENT and (one_is_gone or _is_dying(item.seat, believed=nodes_are_believed))
         else item
         for item in placed
     )
@@ -103,8 +105,9 @@ def _stand(seat: Seat, age: float, window: float) -> Standing:
     return Standing.ACTIVE
 
 
-def _speaks_for_death(seat: Seat) -> bool:
-    return seat.pod is not None and (seat.pod.deleting or not seat.pod.node_ready)
+def _is_dying(seat: Seat, *, believed: bool) -> bool:
+    """Return whether a pod is on its way out, or its node is not ready where nodes are `believed`."""
+    return seat.pod is not None and (seat.pod.deleting or (believed and not seat.pod.node_ready))
 
 
 def _has_stopped(placed: Placed, window: float) -> bool:
