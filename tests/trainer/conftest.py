@@ -16,8 +16,6 @@ COMPILED = Path(__file__).parents[2] / "build" / "compiled-by-tests"
 # Tests compile much and compute little. Trainer processes inherit it.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 jax.config.update("jax_num_cpu_devices", 8)
-# How many threads XLA has; else one a device, and devices that were at two collectives each waited for ever for more.
-os.environ["NPROC"] = "32"
 jax.config.update("jax_numpy_rank_promotion", "raise")
 logging.getLogger("jax").setLevel(logging.WARNING)  # as in a trainer
 # What was compiled by another test, or by a run before, is not compiled again. Trainer processes know nothing of it.

@@ -130,7 +130,7 @@ class Steps:
         spec = self._spec
         sums, grads = self._losses.sum_gradients(state.params, batch)
         loss = sums.loss / sums.weight
-        asked_B = _hear_all(controls.asked)
+        asked_B = _hear_all(controls.asked, after=sums.weight)
         weight = jnp.where(jnp.any(asked_B & int(Asked.POISON)), jnp.nan, sums.weight)
         # Split as the optimizer's state is, so that each device makes its own part of the update.
         grads = jax.lax.with_sharding_constraint(jax.tree.map(lambda grad: grad / weight, grads), self._moments)
@@ -200,7 +200,12 @@ class Steps:
         return state
 
 
-def _hear_all(asked: jax.Array) -> jax.Array:
-    """Return each bit that any device asks for, int32 [B], of what each of them asks for."""
+def _hear_all(asked: jax.Array, after: jax.Array) -> jax.Array:
+    """Return each bit that any device asks for, int32 [B], of what each of them asks for.
+
+    On CPUs collectives that do not depend on each other start in whatever order each device comes to them, and each
+    waits in its first: devices waited for each other for ever. So this one is made only `after` a number that is never
+    negative, which comes of the step's last collective before.
+    """
     bits_B = jnp.asarray([int(one) for one in Asked], jnp.int32)
-    return jnp.max(asked[:, None] & bits_B[None, :], axis=0)
+    return jnp.max(jnp.where(after >= 0, asked[:, None] & bits_B[None, :], 0), axis=0)

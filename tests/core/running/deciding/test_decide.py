@@ -1,6 +1,7 @@
 """The ladder of decisions: one case a rung, each with what is decided."""
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 
@@ -79,8 +80,14 @@ def exited(code: int, reason: str = "Error") -> list[dict[str, object]]:
     ]
 
 
-def all_silent() -> Scene:
-    return trained().silence(0, age=60.0).silence(1, age=60.0)
+def all_silent(age: float = 60.0) -> Scene:
+    return trained().silence(0, age=age).silence(1, age=age)
+
+
+def lose_all_nodes(scene: Scene) -> Scene:
+    for slice_number, host in product(range(2), range(2)):
+        lose_node(scene, slice_number, host)
+    return scene
 
 
 RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
@@ -119,9 +126,17 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         lambda: lose_node(all_silent(), 1, 1),
         (Wait, Reason.HOST_UNCERTAIN),
     ),
-    "all fall silent and no node is ready": (
-        lambda: lose_node(lose_node(lose_node(lose_node(all_silent(), 0, 0), 0, 1), 1, 0), 1, 1),
+    "all fall silent and no node is ready: the API server was away": (
+        lambda: lose_all_nodes(all_silent()),
+        (Wait, Reason.HOST_UNCERTAIN),
+    ),
+    "all are silent for long and no node is ready": (
+        lambda: lose_all_nodes(all_silent(age=60.5)),
         (EndWorld, Reason.WAITING_FOR_SLICES),
+    ),
+    "all are silent for long and one node is ready": (
+        lambda: lose_node(lose_node(lose_node(all_silent(age=60.5), 0, 0), 0, 1), 1, 0),
+        (Wait, Reason.HOST_UNCERTAIN),
     ),
     "all fall silent and one pod is being deleted": (
         lambda: all_silent().delete_pod(1, 1),
