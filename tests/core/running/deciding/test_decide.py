@@ -1,15 +1,14 @@
 """The ladder of decisions: one case a rung, each with what is decided."""
 
 from collections.abc import Callable
-from itertools import product
 
 import pytest
 
 from tests.builders import failure, make_plan, pod_manifest
 from tests.scenes import Scene, claim, drop_pod, fail, kind, lose_node, set_pod, trained
-from trainingjob_api.protocol import FailureReason, Phase, Progress
+from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.world import Span
-from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Fail, Leave, Succeed, Wait
+from trainingjob_operator.core.running.deciding.decisions import Claim, Fail, Leave, Succeed, Wait
 from trainingjob_operator.core.running.reasons import Reason
 
 FIRST_WORLD: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
@@ -80,69 +79,9 @@ def exited(code: int, reason: str = "Error") -> list[dict[str, object]]:
     ]
 
 
-def all_silent(age: float = 60.0) -> Scene:
-    return trained().silence(0, age=age).silence(1, age=age)
-
-
-def lose_all_nodes(scene: Scene) -> Scene:
-    for slice_number, host in product(range(2), range(2)):
-        lose_node(scene, slice_number, host)
-    return scene
-
-
 RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "all train": (trained, (Wait, Reason.TRAINING)),
     "some still compile": (lambda: trained().hear(1, 0, phase=Phase.COMPILING), (Wait, Reason.JOINING)),
-    "a slice falls silent and the others stop": (
-        lambda: trained().silence(1).hear_slice(0, still=6.0),
-        (Claim, (0,), Reason.HOST_SILENT, False),
-    ),
-    "a slice falls silent and the others go on": (lambda: trained().silence(1), (Wait, Reason.HOST_UNCERTAIN)),
-    "a slice is silent for less than the window": (
-        lambda: trained().silence(1, age=4.0).hear_slice(0, still=4.0),
-        (Wait, Reason.TRAINING),
-    ),
-    "a slice falls silent while the others compile": (
-        lambda: trained().silence(1).hear_slice(0, phase=Phase.COMPILING, still=6.0),
-        (Wait, Reason.HOST_UNCERTAIN),
-    ),
-    "a slice falls silent and the others compile for long": (
-        lambda: trained().silence(1, age=21.0).hear_slice(0, phase=Phase.COMPILING, still=21.0),
-        (Claim, (0,), Reason.HOST_SILENT, False),
-    ),
-    "steps longer than the window are no standstill": (
-        lambda: trained().silence(1).hear_slice(0, still=6.0, progress=Progress(step=10, step_seconds=4.0)),
-        (Wait, Reason.HOST_UNCERTAIN),
-    ),
-    "a slice falls silent and its node is not ready": (
-        lambda: lose_node(trained().silence(1), 1, 0),
-        (Claim, (0,), Reason.NODE_LOST, False),
-    ),
-    "all fall silent: the operator hears nothing": (
-        all_silent,
-        (Wait, Reason.HOST_UNCERTAIN),
-    ),
-    "all fall silent and one node is not ready: the operator hears nothing": (
-        lambda: lose_node(all_silent(), 1, 1),
-        (Wait, Reason.HOST_UNCERTAIN),
-    ),
-    "all fall silent and no node is ready: the API server was away": (
-        lambda: lose_all_nodes(all_silent()),
-        (Wait, Reason.HOST_UNCERTAIN),
-    ),
-    "all are silent for long and no node is ready": (
-        lambda: lose_all_nodes(all_silent(age=60.5)),
-        (EndWorld, Reason.WAITING_FOR_SLICES),
-    ),
-    "all are silent for long and one node is ready": (
-        lambda: lose_node(lose_node(lose_node(all_silent(age=60.5), 0, 0), 0, 1), 1, 0),
-        (Wait, Reason.HOST_UNCERTAIN),
-    ),
-    "all fall silent and one pod is being deleted": (
-        lambda: all_silent().delete_pod(1, 1),
-        (EndWorld, Reason.WAITING_FOR_SLICES),
-    ),
-    "a host speaks though its node is not ready": (lambda: lose_node(trained(), 1, 0), (Wait, Reason.TRAINING)),
     "a slice that can start nothing is left out of the next world": (
         lambda: fail(trained(), 0, 0).hear(1, 1, broken=failure(), standby=False),
         (Claim, (0,), FailureReason.CRASH, True),
