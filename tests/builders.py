@@ -17,6 +17,7 @@ from trainingjob_operator.core.names import (
 )
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape
 from trainingjob_operator.core.remember import write_status
+from trainingjob_operator.core.times import format_time
 
 type Manifest = dict[str, Any]
 
@@ -89,10 +90,12 @@ def job_manifest(plan: Plan, status: TrainingJobStatus | None = None) -> Manifes
     }
 
 
-def ready_node(name: str, *, ready: bool = True) -> Manifest:
+def ready_node(name: str, *, ready: bool = True, since: datetime | None = None) -> Manifest:
     """Return a node."""
-    status = "True" if ready else "Unknown"
-    return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": status}]}}
+    condition = {"type": "Ready", "status": "True" if ready else "Unknown"}
+    if since is not None:
+        condition["lastTransitionTime"] = format_time(since)
+    return {"metadata": {"name": name}, "status": {"conditions": [condition]}}
 
 
 def job_uid(slice_number: int) -> str:

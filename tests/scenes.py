@@ -42,6 +42,7 @@ class Scene:
     pods: dict[tuple[int, int], Manifest] = field(default_factory=dict)
     more_pods: list[Manifest] = field(default_factory=list)
     nodes: dict[str, Manifest] = field(default_factory=dict)
+    own_node: Manifest | None = None
     jobsets: dict[int, Manifest] = field(default_factory=dict)
     jobs: list[Manifest] = field(default_factory=list)
     warnings: list[Manifest] = field(default_factory=list)
@@ -84,6 +85,7 @@ class Scene:
             jobs=tuple(self.jobs),
             pods=(*self.pods.values(), *self.more_pods),
             nodes=self.nodes,
+            own_node=self.own_node,
             warnings=tuple(self.warnings),
         )
         hearing = Hearing(self.news, self.listening, self.announced, self.burned)
@@ -162,6 +164,12 @@ def kind(decision: Decision) -> tuple[object, ...]:
 def lose_node(scene: Scene, slice_number: int, host: int) -> Scene:
     name = f"node-{slice_number}-{host}"
     scene.nodes[name] = ready_node(name, ready=False)
+    return scene
+
+
+def operate_from(scene: Scene, *, ready: bool, age: float) -> Scene:
+    """Let the operator run on a node that has been ready, or called dead, for so many seconds."""
+    scene.own_node = ready_node("system-1", ready=ready, since=scene.now - timedelta(seconds=age))
     return scene
 
 

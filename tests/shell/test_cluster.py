@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.builders import ready_node
 from trainingjob_operator.shell.cluster import MAX_WARNINGS, KubernetesCluster
 from trainingjob_operator.shell.events import REPEAT_SECONDS
 from trainingjob_operator.shell.feed import KINDS, Feed
@@ -91,6 +92,20 @@ async def test_it_reads_what_it_wrote_without_a_watch(
     await cluster.delete(children.jobsets[0])
     assert (await cluster.read_children("research", "job-uid")).jobsets == ()
     assert [key for key in api_server.objects if key[0] in (JOB_SET, CONFIG_MAP)] == []
+
+
+async def test_it_reads_the_node_of_the_operator_itself(
+    api: Any, api_server: Any, cluster: KubernetesCluster, store: Store, feed: Feed, clock: Clock
+) -> None:
+    api_server.put(NODE, ready_node("system-1"))
+    api_server.put(NODE, ready_node("worker-1"))
+    await feed.list_all(NODE)
+    on_a_node = KubernetesCluster(api, store, feed, clock, "system-1")
+
+    children = await on_a_node.read_children("research", "job-uid")
+    assert (children.own_node or {})["metadata"]["name"] == "system-1"
+    assert children.nodes == {}
+    assert (await cluster.read_children("research", "job-uid")).own_node is None
 
 
 async def test_a_deleted_pod_is_seen_on_its_way_out(

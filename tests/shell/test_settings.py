@@ -10,6 +10,7 @@ from trainingjob_operator.shell.settings import InvalidSettingsError, Settings, 
 FULL = {
     "TRAININGJOB_TRAINER_IMAGE": "registry.example/trainer:1",
     "TRAININGJOB_NAMESPACE": "ml-system",
+    "TRAININGJOB_NODE": "system-1",
     "TRAININGJOB_NAMESPACES": "research, prod,research",
     "TRAININGJOB_TRAINER_PULL_POLICY": "Never",
     "TRAININGJOB_ELASTIC_WORKLOAD_PRIORITY": "low",
@@ -34,6 +35,7 @@ def test_all_variables_are_read() -> None:
     assert settings == Settings(
         trainer_image="registry.example/trainer:1",
         namespace="ml-system",
+        node="system-1",
         namespaces=("research", "prod"),
         trainer_pull_policy="Never",
         elastic_workload_priority="low",

@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 
 from trainingjob_operator.cli.errors import CommandError
-from trainingjob_operator.core.manifests import Manifest, text
+from trainingjob_operator.core.manifests import Children, Manifest, text
 from trainingjob_operator.core.names import UID_LABEL
-from trainingjob_operator.core.running.observing.pods import Pod, read_pod
+from trainingjob_operator.core.running.observing.pods import Pod, read_pods
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell.api import Api, NotFoundError, connect_as_user
 from trainingjob_operator.shell.kinds import POD, TRAINING_JOB
@@ -63,13 +63,9 @@ class Remote:
     async def list_pods(self, job: Manifest) -> list[Pod]:
         """Return the job's pods in the order of their slices and hosts, older ones of the same host first."""
         labels = f"{UID_LABEL}={text(job, 'metadata', 'uid')}"
-        found = [
-            pod
-            async for page in self._api.pages(POD, self._namespace, labels=labels)
-            for manifest in page.items
-            if (pod := read_pod(manifest, {}, self._api.clock.now()))
-        ]
-        return sorted(found, key=lambda pod: (pod.slice, pod.host, pod.created))
+        pages = [page async for page in self._api.pages(POD, self._namespace, labels=labels)]
+        children = Children(pods=tuple(manifest for page in pages for manifest in page.items))
+        return sorted(read_pods(children, self._api.clock.now()), key=lambda pod: (pod.slice, pod.host, pod.created))
 
     async def log_lines(
         self, pod: Pod, *, follow: bool = False, tail: int | None = None, since: datetime | None = None

@@ -21,6 +21,8 @@ class Children:
     config_maps: tuple[Manifest, ...] = ()
     nodes: dict[str, Manifest] = field(default_factory=dict)
     """Nodes that the pods are bound to, by name. A name without an entry: the node is gone."""
+    own_node: Manifest | None = None
+    """The node that the operator itself runs on. None: it runs on none."""
     warnings: tuple[Manifest, ...] = ()
     """Newest Warning events about the children, for the words of conditions."""
 

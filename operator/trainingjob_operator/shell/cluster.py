@@ -32,11 +32,12 @@ log = Log("cluster")
 class KubernetesCluster:
     """What `reconcile` reads and writes, over an API server and the store of what is known of it."""
 
-    def __init__(self, api: Api, store: Store, feed: Feed, now: Callable[[], datetime]) -> None:
-        """Use a store that a feed keeps true."""
+    def __init__(self, api: Api, store: Store, feed: Feed, now: Callable[[], datetime], own_node: str = "") -> None:
+        """Use a store that a feed keeps true; `own_node` names the node of the operator itself, if it has one."""
         self._api = api
         self._store = store
         self._feed = feed
+        self._own_node = own_node
         self._events = Events(api, now)
         self._warnings: dict[
             str, tuple[float, tuple[Manifest, ...]]
@@ -68,7 +69,8 @@ class KubernetesCluster:
         warnings: tuple[Manifest, ...] = ()
         if not are_settled(jobsets, jobs):
             warnings = warnings_about(await self._read_warnings(namespace), (*jobsets, *jobs, *pods))
-        return Children(jobsets, jobs, pods, config_maps, nodes, warnings)
+        own_node = self._store[NODE].find("", self._own_node)
+        return Children(jobsets, jobs, pods, config_maps, nodes, own_node, warnings)
 
     async def create(self, manifest: Manifest) -> None:
         """Create an object."""

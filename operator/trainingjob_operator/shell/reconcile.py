@@ -37,7 +37,7 @@ from trainingjob_operator.core.running.deciding.decisions import Claim, Decision
 from trainingjob_operator.core.running.deciding.strikes import find_pause, list_strikes
 from trainingjob_operator.core.running.judging.hang import seconds_left
 from trainingjob_operator.core.running.observing.observe import Observed, observe
-from trainingjob_operator.core.running.observing.pods import Trouble, read_pod
+from trainingjob_operator.core.running.observing.pods import Trouble, read_pods
 from trainingjob_operator.core.running.observing.seats import rebuild_world
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.announce import Bulletin, Happening, list_happenings, make_bulletin
@@ -173,8 +173,7 @@ class Reconciler:
         if status.world is not None and not self._hub.has_spoken(uid):
             with suppress(MissingKindError):  # then there is nobody to speak to
                 children = await self._cluster.read_children(text(job, "metadata", "namespace"), uid)
-                pods = [pod for manifest in children.pods if (pod := read_pod(manifest, children.nodes, self._now()))]
-                world = rebuild_world(status, uid, pods)
+                world = rebuild_world(status, uid, read_pods(children, self._now()))
                 self._hub.publish(uid, Bulletin(Directive.TRAIN if world else Directive.WAIT, world))
         await self._write(job, uid, invalid_status(status, problems, _generation(job), self._now()))
         return IDLE_SECONDS

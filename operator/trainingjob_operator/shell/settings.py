@@ -34,6 +34,8 @@ class Settings:
     trainer_image: str
     namespace: str = "trainingjob-system"
     """The operator's own namespace: its Lease and its certificates live there."""
+    node: str = ""
+    """The node that the operator runs on. Empty: it runs on none, or does not know it."""
     namespaces: tuple[str, ...] = ()
     """Namespaces whose jobs it runs. Empty: all of the cluster."""
     trainer_pull_policy: str = "IfNotPresent"
@@ -139,6 +141,7 @@ def _lower(parse: Callable[[str], str]) -> Callable[[str], str]:
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "trainer_image": str,
     "namespace": _name,
+    "node": str,
     "namespaces": _names,
     "trainer_pull_policy": _one_of(*_PULL_POLICIES),
     "elastic_workload_priority": str,

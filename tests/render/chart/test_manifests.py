@@ -53,16 +53,25 @@ def test_the_definition_is_the_generated_one_and_stays_if_asked(chart, keep) -> 
 def environment(chart: Any, values: dict[str, Any]) -> dict[str, str]:
     deployment = chart.find("Deployment", values)
     variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    return {one["name"]: one.get("value", NAMESPACE) for one in variables}
+    return {one["name"]: one.get("value") or told_by_kubelet(one) for one in variables}
+
+
+def told_by_kubelet(variable: dict[str, Any]) -> str:
+    if "valueFrom" not in variable:
+        return ""
+    return {"metadata.namespace": NAMESPACE, "spec.nodeName": "system-1"}[
+        variable["valueFrom"]["fieldRef"]["fieldPath"]
+    ]
 
 
 def test_the_operator_reads_what_the_chart_says(chart, variants) -> None:
     assert read_settings(environment(chart, {})) == Settings(
-        trainer_image="localhost/trainingjob-trainer:0.1.0", namespace=NAMESPACE
+        trainer_image="localhost/trainingjob-trainer:0.1.0", namespace=NAMESPACE, node="system-1"
     )
     assert read_settings(environment(chart, variants["everything"])) == Settings(
         trainer_image="registry.example:5000/ml/trainer:2.0",
         namespace=NAMESPACE,
+        node="system-1",
         namespaces=("research", "prod"),
         trainer_pull_policy="Always",
         elastic_workload_priority="low",

@@ -1,24 +1,17 @@
 """Silence is not death: what is decided when hosts are not heard of, by what else there is to go by."""
 
 from collections.abc import Callable
-from itertools import product
 
 import pytest
 
-from tests.scenes import Scene, kind, lose_node, trained
+from tests.scenes import Scene, kind, lose_node, operate_from, trained
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Wait
 from trainingjob_operator.core.running.reasons import Reason
 
 
-def all_silent(age: float = 60.0) -> Scene:
-    return trained().silence(0, age=age).silence(1, age=age)
-
-
-def lose_all_nodes(scene: Scene) -> Scene:
-    for slice_number, host in product(range(2), range(2)):
-        lose_node(scene, slice_number, host)
-    return scene
+def all_silent() -> Scene:
+    return trained().silence(0, age=60.0).silence(1, age=60.0)
 
 
 SILENCE: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
@@ -51,21 +44,21 @@ SILENCE: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         all_silent,
         (Wait, Reason.HOST_UNCERTAIN),
     ),
-    "all fall silent and one node is not ready: the operator hears nothing": (
+    "all fall silent and one node is not ready": (
         lambda: lose_node(all_silent(), 1, 1),
-        (Wait, Reason.HOST_UNCERTAIN),
-    ),
-    "all fall silent and no node is ready: the API server was away": (
-        lambda: lose_all_nodes(all_silent()),
-        (Wait, Reason.HOST_UNCERTAIN),
-    ),
-    "all are silent for long and no node is ready": (
-        lambda: lose_all_nodes(all_silent(age=60.5)),
         (EndWorld, Reason.WAITING_FOR_SLICES),
     ),
-    "all are silent for long and one node is ready": (
-        lambda: lose_node(lose_node(lose_node(all_silent(age=60.5), 0, 0), 0, 1), 1, 0),
+    "all fall silent and one node is not ready, as little as the operator's own: the API server was away": (
+        lambda: operate_from(lose_node(all_silent(), 1, 1), ready=False, age=200.0),
         (Wait, Reason.HOST_UNCERTAIN),
+    ),
+    "all fall silent and one node is not ready, as little as the operator's own was just now": (
+        lambda: operate_from(lose_node(all_silent(), 1, 1), ready=True, age=89.0),
+        (Wait, Reason.HOST_UNCERTAIN),
+    ),
+    "all fall silent and one node is not ready; the operator's own has been for long": (
+        lambda: operate_from(lose_node(all_silent(), 1, 1), ready=True, age=90.0),
+        (EndWorld, Reason.WAITING_FOR_SLICES),
     ),
     "all fall silent and one pod is being deleted": (
         lambda: all_silent().delete_pod(1, 1),

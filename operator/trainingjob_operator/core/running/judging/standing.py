@@ -3,8 +3,7 @@
 Silence is not death: a host that is cut off from the operator may be training well. So silence counts only when the
 API server has evidence too (node not ready, pod on its way out), when a member failed for want of another, or when the
 other members have stopped making steps, which they must when one of them is gone. When all are silent together, it is
-the operator that hears nothing. Where the API server was away, nodes whose hosts train on are called not ready at
-first, and with the operator's own node nobody reaches the operator: so then nodes count when none is ready for long.
+the operator that hears nothing.
 """
 
 from collections.abc import Sequence
@@ -20,8 +19,6 @@ RETURN_SECONDS = 10.0
 """What a host may take to find an operator that was away: only then does its silence begin."""
 QUIET_FACTOR = 4.0
 """How much longer than the window a host may show no progress where it makes no steps: forming, compiling, saving."""
-DEAF_SECONDS = 60.0
-"""How long all hosts are silent before nodes that are not ready count: a kubelet that lives renews its own by then."""
 STEPS_OF_PATIENCE = 3.0
 """How many steps a host may miss before it counts as stopped, where steps are longer than the window."""
 
@@ -66,10 +63,9 @@ def place_all(seats: Sequence[Seat], hearing: Hearing, window: float) -> tuple[P
     others = [item for item in placed if item.standing is not Standing.SILENT]
     have_stopped = bool(others) and all(_has_stopped(item, window) for item in others)
     one_is_gone = have_stopped or any(item.misses_a_peer for item in placed)
-    are_believed = bool(others) or not any(_may_be_unheard(item) for item in placed)
     return tuple(
         replace(item, standing=Standing.LOST)
-        if item.standing is Standing.SILENT and (one_is_gone or _is_dying(item.seat, nodes_are_believed=are_believed))
+        if item.standing is Standing.SILENT and (one_is_gone or _speaks_for_death(item.seat))
         else item
         for item in placed
     )
@@ -107,13 +103,8 @@ def _stand(seat: Seat, age: float, window: float) -> Standing:
     return Standing.ACTIVE
 
 
-def _may_be_unheard(placed: Placed) -> bool:
-    """Return whether a host may be alive and only the operator not hear it, when it hears nobody."""
-    return placed.age <= DEAF_SECONDS or (placed.seat.pod is not None and placed.seat.pod.node_ready)
-
-
-def _is_dying(seat: Seat, *, nodes_are_believed: bool) -> bool:
-    return seat.pod is not None and (seat.pod.deleting or (nodes_are_believed and not seat.pod.node_ready))
+def _speaks_for_death(seat: Seat) -> bool:
+    return seat.pod is not None and (seat.pod.deleting or not seat.pod.node_ready)
 
 
 def _has_stopped(placed: Placed, window: float) -> bool:

@@ -3,7 +3,10 @@
 Whoever runs the machines announces on the node that one will be taken away, often long before its first pod is told.
 """
 
+from datetime import datetime, timedelta
+
 from trainingjob_operator.core.manifests import Manifest, condition, dig, items, text
+from trainingjob_operator.core.times import parse_time
 
 TAINTS = (
     "cloud.google.com/impending-node-termination",
@@ -16,6 +19,24 @@ TAINTS = (
 """Taints of GKE, of the AWS node termination handler, of Karpenter and of the cluster autoscaler."""
 LABELS = {"cloud.google.com/active-node-maintenance": "ONGOING"}
 """Labels of GKE: https://cloud.google.com/kubernetes-engine/docs/concepts/handle-disruption-gpu-tpu."""
+
+
+SETTLING = timedelta(seconds=90)
+"""How long after an outage of the API server nodes that live may be called dead: clients of client-go come back within
+a minute of it (https://pkg.go.dev/k8s.io/client-go/tools/cache#Reflector), kubelets report every ten seconds."""
+
+
+def are_believed(own_node: Manifest | None, now: datetime) -> bool:
+    """Return whether nodes that are called dead may be taken for dead.
+
+    After an outage of the API server all are called dead for a while, and the Service in front of the operator has no
+    endpoint, so that no host can say otherwise. An operator whose own node is called dead, or was just now, knows
+    better. Its node's clock may be wrong: then only what it is called now counts.
+    """
+    if own_node is None:
+        return True
+    since = parse_time(text(condition(own_node, "Ready"), "lastTransitionTime"))
+    return is_ready(own_node) and (since is None or abs(now - since) >= SETTLING)
 
 
 def is_ready(node: Manifest | None) -> bool:

@@ -26,7 +26,7 @@ from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.observing import lineage, seats
 from trainingjob_operator.core.running.observing.hearing import Hearing, News
 from trainingjob_operator.core.running.observing.lineage import Lineage
-from trainingjob_operator.core.running.observing.pods import Pod, Trouble, read_pod
+from trainingjob_operator.core.running.observing.pods import Pod, Trouble, read_pods
 from trainingjob_operator.core.running.observing.seats import Seat
 
 
@@ -203,7 +203,7 @@ def observe(
     """Return what is known of a job: its manifest, the operator's memory of it, its children, what its hosts said."""
     name, uid = text(job, "metadata", "name"), text(job, "metadata", "uid")
     identity = JobIdentity(name=name, namespace=text(job, "metadata", "namespace"), uid=uid)
-    pods = tuple(pod for manifest in children.pods if (pod := read_pod(manifest, children.nodes, now)))
+    pods = read_pods(children, now)
     jobsets = tuple(_read_jobset(manifest, uid) for manifest in children.jobsets)
     return lay_together(
         plan,

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainingjob_operator.core.manifests import Manifest, condition, dig, items, number, owner_uid, text
+from trainingjob_operator.core.manifests import Children, Manifest, condition, dig, items, number, owner_uid, text
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
-from trainingjob_operator.core.running.observing.nodes import find_notice, is_ready
+from trainingjob_operator.core.running.observing import nodes
 from trainingjob_operator.core.times import parse_time
 
 OVERDUE = timedelta(seconds=2)
@@ -84,13 +84,22 @@ class Pod:
         return not self.is_dead and self.phase != "Succeeded", not self.deleting, self.created
 
 
-def read_pod(manifest: Manifest, nodes: Mapping[str, Manifest], now: datetime) -> Pod | None:  # None: it has no place
-    """Return what a pod's manifest says."""
+def read_pods(children: Children, now: datetime) -> tuple[Pod, ...]:
+    """Return what the manifests of pods, and of the nodes below them, say; pods without a place are left out."""
+    are_believed = nodes.are_believed(children.own_node, now)
+    read = (_read_pod(manifest, children.nodes, now, nodes_are_believed=are_believed) for manifest in children.pods)
+    return tuple(pod for pod in read if pod)
+
+
+def _read_pod(
+    manifest: Manifest, known_nodes: Mapping[str, Manifest], now: datetime, *, nodes_are_believed: bool
+) -> Pod | None:  # None: it has no place
     labels = dig(manifest, "metadata", "labels")
     offset, index, host = (number(labels, key) for key in (SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL))
     if offset is None or index is None or host is None:
         return None
-    node = text(manifest, "spec", "nodeName")
+    name = text(manifest, "spec", "nodeName")
+    node = known_nodes.get(name)
     phase = text(manifest, "status", "phase")
     deletion = parse_time(text(manifest, "metadata", "deletionTimestamp"))
     container = next(items(manifest, "status", "containerStatuses"), {})
@@ -102,8 +111,8 @@ def read_pod(manifest: Manifest, nodes: Mapping[str, Manifest], now: datetime) -
         slice=offset + index,
         host=host,
         address=text(manifest, "status", "podIP"),
-        node=node,
-        node_ready=is_ready(nodes.get(node)),
+        node=name,
+        node_ready=nodes.is_ready(node) or (node is not None and not nodes_are_believed),
         phase=phase,
         created=text(manifest, "metadata", "creationTimestamp"),
         deleting=deletion is not None,
@@ -111,7 +120,7 @@ def read_pod(manifest: Manifest, nodes: Mapping[str, Manifest], now: datetime) -
         running=phase == "Running" and not _has_stopped(container),
         exit=_read_exit(container),
         trouble=_read_trouble(manifest, container),
-        notice=find_notice(nodes.get(node)),
+        notice=nodes.find_notice(node),
     )
 
 
