@@ -53,15 +53,12 @@ def test_the_definition_is_the_generated_one_and_stays_if_asked(chart, keep) -> 
 def environment(chart: Any, values: dict[str, Any]) -> dict[str, str]:
     deployment = chart.find("Deployment", values)
     variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    return {one["name"]: one.get("value") or told_by_kubelet(one) for one in variables}
+    return {one["name"]: one["value"] if "value" in one else told_by_kubelet(one) for one in variables}
 
 
 def told_by_kubelet(variable: dict[str, Any]) -> str:
-    if "valueFrom" not in variable:
-        return ""
-    return {"metadata.namespace": NAMESPACE, "spec.nodeName": "system-1"}[
-        variable["valueFrom"]["fieldRef"]["fieldPath"]
-    ]
+    told = {"metadata.namespace": NAMESPACE, "spec.nodeName": "system-1"}
+    return told[variable["valueFrom"]["fieldRef"]["fieldPath"]]
 
 
 def test_the_operator_reads_what_the_chart_says(chart, variants) -> None:

@@ -19,8 +19,6 @@ TAINTS = (
 """Taints of GKE, of the AWS node termination handler, of Karpenter and of the cluster autoscaler."""
 LABELS = {"cloud.google.com/active-node-maintenance": "ONGOING"}
 """Labels of GKE: https://cloud.google.com/kubernetes-engine/docs/concepts/handle-disruption-gpu-tpu."""
-
-
 SETTLING = timedelta(seconds=90)
 """How long after an outage of the API server nodes that live may be called dead: clients of client-go come back within
 a minute of it (https://pkg.go.dev/k8s.io/client-go/tools/cache#Reflector), kubelets report every ten seconds."""
