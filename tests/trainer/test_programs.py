@@ -100,6 +100,27 @@ def test_nothing_is_kept_where_the_cache_is_off(tmp_path: Path, caplog: pytest.L
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("is_in_order", "times"), [(True, 1), (False, 2)])
+def test_a_program_whose_data_leave_the_order_of_collectives_open_is_compiled_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_in_order: bool, times: int
+) -> None:
+    """Devices that load it may meet in different sums, which ends them."""
+    mesh = Mesh(np.array(jax.devices()), "x")
+    argument = jax.device_put(jnp.arange(16.0), NamedSharding(mesh, PartitionSpec("x")))
+
+    def sums(x: jax.Array) -> jax.Array:
+        looped, _ = jax.lax.scan(lambda total, _: (jax.lax.psum(jnp.cos(total), "x"), None), x, length=3)
+        return looped + jax.lax.psum(x + looped if is_in_order else x, "x")
+
+    function = jax.shard_map(sums, mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec(), check_vma=False)
+    for _ in range(2):
+        config = make_config(make_spec(tmp_path, tmp_path))
+        programs = Programs(str(tmp_path / "kept"), tmp_path, config, make_layout(), Peers(0, 1))
+        programs.build("sums", function, (argument,), 0)(argument).block_until_ready()
+
+    assert count(caplog, "compiled a program") == times
+
+
 @pytest.fixture
 def kept_by_jax(tmp_path: Path) -> Iterator[Path]:
     """The folder in which JAX keeps programs of its own meanwhile."""

@@ -228,23 +228,6 @@ def crosses_slices(line: str) -> bool:
     return len({device // 2 for device in grid[0].tolist()}) > 1
 
 
-def test_what_is_asked_is_heard_after_the_sums() -> None:
-    """Collectives that know nothing of each other are begun in an order of each device's own, which may never end."""
-    layout = make_layout(num_slices=2, devices_per_host=4, dcn=AxisDegrees(data=2), ici=AxisDegrees(fsdp=4))
-    run = Run(spec_with(), layout)
-    program = run.step.lower(run.state, run.batch(1), run.steps.controls(Asked.NOTHING)).compile().as_text()
-    entry = program[program.index("\nENTRY") :].splitlines()
-    named = [(line, re.findall(r"%([\w.-]+)", line)) for line in entry if "%" in line]
-    made_of = {names[0]: names[1:] for _, names in named}
-    (hearing,) = (names[0] for line, names in named if " s32[" in line and " all-reduce(" in line)
-
-    before, found = set[str](), [hearing]
-    while found:
-        found = [name for one in found for name in made_of.get(one, ()) if name not in before]
-        before.update(found)
-    assert any(name.startswith("all-reduce") for name in before)
-
-
 def test_a_step_without_a_finite_loss_changes_nothing_and_is_counted() -> None:
     run = Run(spec_with(), ONE)
     next(run.train(1))

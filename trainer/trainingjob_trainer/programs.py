@@ -32,6 +32,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import trainingjob_api
 from trainingjob_api.world import Layout, RunConfig
+from trainingjob_trainer.compiling.hlo import Program
+from trainingjob_trainer.compiling.order import find_unordered
 from trainingjob_trainer.files import write_whole
 from trainingjob_trainer.world import Peers
 
@@ -92,7 +94,7 @@ class Programs:
         is_handed = self._peers.process == giver and self._peers.num_processes > 1
         if self._peers.process == giver and program is None:
             program = compile_here()
-            content = _serialize(program)
+            content = self._serialize(name, program)
             _write(kept, content)
         if is_handed:
             _write(shared, content)
@@ -106,6 +108,17 @@ class Programs:
             shared.unlink(missing_ok=True)
         # Another kind of processor than the giver's, or a platform whose programs cannot be written down.
         return compile_here() if program is None else program
+
+    def _serialize(self, name: str, compiled: Any) -> bytes:
+        """Return a program as bytes; empty: this platform cannot, or what is loaded would not be the same program."""
+        if self._platform == "cpu" and any(find_unordered(Program(compiled.as_text()))):
+            LOG.warning("cannot keep a compiled program, its data leave the order of collectives open name=%s", name)
+            return b""
+        try:
+            return zlib.compress(pickle.dumps(serialize_executable.serialize(compiled)[0]), level=1)
+        except Exception as error:  # noqa: BLE001  # training goes on without
+            LOG.warning("cannot write a compiled program down error=%s", error)
+            return b""
 
     def begin_loading(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
         """Begin to load a program, if it is there, beside whatever comes before it is built. Nobody waits for that."""
@@ -222,15 +235,6 @@ def _load(content: bytes, arguments: Any, result: Any) -> Any | None:  # None: t
     except Exception as error:  # noqa: BLE001  # whatever is wrong with a kept program, compiling is the way out
         LOG.warning("cannot load a compiled program, compiling it error=%s", error)
         return None
-
-
-def _serialize(compiled: Any) -> bytes:
-    """Return a program as bytes; empty: this platform cannot."""
-    try:
-        return zlib.compress(pickle.dumps(serialize_executable.serialize(compiled)[0]), level=1)
-    except Exception as error:  # noqa: BLE001  # training goes on without
-        LOG.warning("cannot write a compiled program down error=%s", error)
-        return b""
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -203,9 +203,8 @@ class Steps:
 def _hear_all(asked: jax.Array, after: jax.Array) -> jax.Array:
     """Return each bit that any device asks for, int32 [B], of what each of them asks for.
 
-    On CPUs collectives that do not depend on each other start in whatever order each device comes to them, and each
-    waits in its first: devices waited for each other for ever. So this one is made only `after` a number that is never
-    negative, which comes of the step's last collective before.
+    This is a collective too, and it comes `after` a number that is never negative, for the sake of programs that are
+    loaded on CPUs: see `Losses`.
     """
     bits_B = jnp.asarray([int(one) for one in Asked], jnp.int32)
     return jnp.max(jnp.where(after >= 0, asked[:, None] & bits_B[None, :], 0), axis=0)

@@ -13,7 +13,7 @@ from trainingjob_api.compiled import Collective, CollectiveKind, Network
 from trainingjob_api.world import Layout
 from trainingjob_trainer.compiling.hlo import Computation, Instruction, Program
 
-_KINDS: dict[str, CollectiveKind] = {
+KINDS: dict[str, CollectiveKind] = {
     "all-gather": "all-gather",
     "reduce-scatter": "reduce-scatter",
     "all-reduce": "all-reduce",
@@ -74,7 +74,7 @@ def _read(computation: Computation, one: Instruction, times: int, layout: Layout
     if one.opcode == "send":
         return _read_send(one, times, layout)
     opcode = one.opcode.removesuffix("-start")
-    kind = _KINDS.get(opcode)
+    kind = KINDS.get(opcode)
     if kind is None:
         return None
     arrays = one.arrays

@@ -1,0 +1,105 @@
+"""The model in its three parts, as they follow each other in a step: embedding, layers, losses.
+
+A pipeline has as many streams as there are microbatches, anything else has one.
+
+Shapes: M microbatches, R rows, L length, S stages, V vocabulary, D model width.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from trainingjob_trainer.mlp import Routing
+from trainingjob_trainer.model import Params, SplitModel, Stream
+from trainingjob_trainer.sharding import constrain
+from trainingjob_trainer.signature import Batch
+
+
+class Sums(NamedTuple):
+    """What rows add up to; divided by `weight` it is a mean over predictions."""
+
+    loss: jax.Array
+    """Cross-entropies."""
+    weight: jax.Array
+    """Predictions that count."""
+    routing: Routing | None
+    """Of each prediction's row, over all layers. None: there are no experts."""
+
+
+class Parts:
+    """The parts of a model on the stages of a mesh."""
+
+    def __init__(self, model: SplitModel, mesh: Mesh) -> None:
+        self._model = model
+        self._num_stages = mesh.shape["stage"]
+        self._num_shards = mesh.shape["data"]
+
+    def divide(self, params: Params) -> tuple[Params, Params, Params]:
+        """Return the parameters of each part. A tied embedding is in the first and in the last."""
+        last = {name: param for name, param in params.items() if name not in ("embedding", "layers")}
+        embedding = {"embedding": params["embedding"]}
+        return embedding, {"layers": params["layers"]}, last if "head" in last else embedding | last
+
+    def embed(self, params: Params, rows: Batch) -> Stream:
+        """Return what enters the first layer of microbatches [M, R, L + 1]."""
+        if self._num_stages == 1:
+            return self._model.embed(params, rows.tokens[0, :, :-1])
+        streams: Stream = jax.lax.map(lambda tokens: self._model.embed(params, tokens[:, :-1]), rows.tokens)
+        return streams
+
+    def run_layers(self, params: Params, stream: Stream) -> Stream:
+        """Return what leaves the last layer."""
+        if self._num_stages == 1:
+            return self._model.run_layers(params, stream)
+        return self._model.run_stages(params, stream, self._num_stages)
+
+    def sum_losses(self, params: Params, stream: Stream, rows: Batch) -> Sums:
+        """Return what microbatches [M, R, L + 1] add up to, given what left the last layer."""
+        if self._num_stages == 1:
+            (tokens,), (weights,) = rows
+            loss, weight = sum_losses(self._model.head(params, stream.x), tokens, weights)
+            return Sums(loss, weight, sum_routing(stream, weights))
+        # The stages share the read-out: each has every S-th microbatch.
+        in_turns = jax.tree.map(lambda leaf: leaf.reshape(-1, self._num_stages, *leaf.shape[1:]), (stream.x, rows))
+        y_TSRLD, (tokens, weights) = in_turns
+        turns = (
+            constrain(y_TSRLD, None, "stages", "batch", "length", None),
+            Batch(constrain(tokens, None, "stages", "batch", None), constrain(weights, None, "stages", "batch")),
+        )
+
+        def read_out(sums: Any, turn: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+            def one(y_RLD: jax.Array, rows: Batch) -> tuple[jax.Array, jax.Array]:
+                return sum_losses(self._model.head(params, y_RLD), rows.tokens, rows.weights)
+
+            found = jax.vmap(one)(*turn)
+            return jax.tree.map(lambda total, new: total + jnp.sum(new), sums, found), None
+
+        zero = self.vary(jnp.zeros(()))
+        (loss, weight), _ = jax.lax.scan(read_out, (zero, zero), turns)
+        return Sums(loss, weight, sum_routing(stream, rows.weights))
+
+    def vary(self, tree: Any) -> Any:
+        """Declare values as different on each shard of the axis `data`, which is manual where it has several."""
+        return jax.lax.pcast(tree, "data", to="varying") if self._num_shards > 1 else tree
+
+
+def sum_losses(logits_RLV: jax.Array, tokens: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the sum of the cross-entropies of rows [R, L + 1] and the number of predictions that count."""
+    # Picked by comparison: XLA cannot partition a gather from a split vocabulary inside a partly manual shard_map.
+    is_target_RLV = tokens[:, 1:, None] == jnp.arange(logits_RLV.shape[-1])[None, None, :]
+    target_logits_RL = jnp.sum(jnp.where(is_target_RLV, logits_RLV, 0.0), axis=-1)
+    losses_RL = jax.nn.logsumexp(logits_RLV, axis=-1) - target_logits_RL
+    # A padding row may hold anything, also what makes a loss infinite: it must not reach the sum as 0 x infinity.
+    counted_R1 = weights[:, None]
+    total = jnp.sum(jnp.where(counted_R1 > 0, losses_RL * counted_R1, 0.0))
+    return total, jnp.sum(weights) * losses_RL.shape[1]
+
+
+def sum_routing(stream: Stream, weights: jax.Array) -> Routing | None:  # None: there are no experts
+    """Return what routers said of weighted rows, summed over their predictions."""
+    if stream.routing is None:
+        return None
+    length = stream.x.shape[-2]
+    return Routing(*(length * jnp.sum(jnp.where(weights > 0, said * weights, 0.0)) for said in stream.routing))
