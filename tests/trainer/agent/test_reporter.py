@@ -8,7 +8,7 @@ import pytest
 
 from trainingjob_api.protocol import Answer, Directive, HostReport
 from trainingjob_trainer.agent.rendezvous import RendezvousError
-from trainingjob_trainer.agent.reporter import Reporter
+from trainingjob_trainer.agent.reporter import MAX_OVERTAKEN, Reporter
 
 pytestmark = pytest.mark.looptime
 
@@ -25,6 +25,7 @@ class Line:
         self.began: list[float] = []
         self.heard: list[Answer] = []
         self.cancelled = 0
+        self.most_waiting = self._waiting = 0
         self._delays = list(delays)
         self._answer = Answer(directive=Directive.WAIT, report_again_seconds=again)
 
@@ -34,11 +35,15 @@ class Line:
         delay = self._delays.pop(0) if self._delays else NEVER
         if isinstance(delay, RendezvousError):
             raise delay
+        self._waiting += 1
+        self.most_waiting = max(self.most_waiting, self._waiting)
         try:
             await asyncio.sleep(delay)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        finally:
+            self._waiting -= 1
         return self._answer
 
 
@@ -70,18 +75,51 @@ async def test_an_answer_at_once_is_followed_after_the_while_that_it_names() -> 
     assert line.began == [0, 3, 6]
 
 
-async def test_news_drop_the_report_under_way_for_a_fresh_one() -> None:
-    line = Line(1.0, 1.0)
+async def test_news_are_told_by_a_fresh_report_beside_the_one_under_way() -> None:
+    line = Line(NEVER, 0.4, again=30)
 
     async def tell_news(reporter: Reporter) -> None:
         await asyncio.sleep(0.5)
         reporter.hurry()
 
-    await report_for(0.9, line, tell_news)
+    await report_for(2.0, line, tell_news)
 
     assert line.began == [0, 0.5]
-    assert line.cancelled == 2
-    assert line.heard == []
+    assert line.cancelled == 1, "a fresher answer ends the wait for an older one"
+    assert len(line.heard) == 1
+
+
+async def test_a_host_that_has_news_all_the_time_hears_answers_all_the_same() -> None:
+    """Each report is overtaken before its answer is there: where it was dropped then, no answer was ever heard."""
+    line = Line(*[0.3] * 20)
+
+    async def tell_news(reporter: Reporter) -> None:
+        async def hurry() -> None:
+            while True:
+                await asyncio.sleep(0.02)
+                reporter.hurry()
+
+        tasks.append(asyncio.create_task(hurry()))
+
+    tasks: list[asyncio.Task[None]] = []
+    await report_for(2.0, line, tell_news)
+    tasks[0].cancel()
+
+    assert len(line.began) == 10
+    assert len(line.heard) >= 7
+
+
+async def test_an_operator_that_answers_nothing_holds_few_reports_at_a_time() -> None:
+    line = Line()
+
+    async def tell_news(reporter: Reporter) -> None:
+        for number in range(50):
+            asyncio.get_running_loop().call_later(0.1 * number, reporter.hurry)
+
+    await report_for(3.0, line, tell_news)
+
+    assert len(line.began) == line.cancelled
+    assert line.most_waiting == MAX_OVERTAKEN + 1
 
 
 async def test_news_do_not_wait_for_the_regular_report() -> None:

@@ -1,13 +1,16 @@
 """Keeping the operator informed: one report is always on its way, or about to be.
 
 The operator holds the answer back while there is no news, so a report that is waiting for its answer is how commands
-arrive at once. When this host itself has news, the waiting report is dropped for a fresh one. An operator that is
-away is tried again with a growing, random delay, so that the hosts of a job do not all come back in one instant.
+arrive at once. When this host itself has news, it sends a fresh report beside the waiting one, which the operator then
+answers at once: to drop that one would be to lose an answer that is on its way, and a host that has news all the time
+would never hear any. An operator that is away is tried again with a growing, random delay, so that the hosts of a job
+do not all come back in one instant.
 """
 
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,6 +20,8 @@ from trainingjob_trainer.agent.rendezvous import RendezvousError
 LOG = logging.getLogger(__name__)
 SPACING_SECONDS = 0.2
 """Shortest time between the starts of two reports."""
+MAX_OVERTAKEN = 2
+"""How many reports may wait for answers beside the newest one."""
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 5.0
 FAREWELL_SECONDS = 2.0
@@ -36,6 +41,7 @@ class Reporter:
         self._describe = describe
         self._hear = hear
         self._news = asyncio.Event()
+        self._unanswered: deque[asyncio.Future[Answer]] = deque()
         self._failures = 0
         self._silence = 0.0
 
@@ -49,13 +55,21 @@ class Reporter:
 
     async def run(self) -> None:
         """Report until cancelled."""
+        try:
+            await self._report()
+        finally:
+            unanswered = tuple(self._unanswered)
+            self._give_up(keep=0)
+            await asyncio.gather(*unanswered, return_exceptions=True)
+
+    async def _report(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
             self._news.clear()
             silence = self._silence
             pause = await self._exchange()
-            if silence and pause:  # it was not dropped for a fresh one
+            if silence and pause:  # no fresh one overtook it
                 self._silence = 0.0
                 await asyncio.sleep(silence)
             await asyncio.sleep(began + SPACING_SECONDS - loop.time())
@@ -72,16 +86,28 @@ class Reporter:
     async def _exchange(self) -> float:
         """Send a report; return how long after its start the next one is due if nothing happens."""
         post = asyncio.ensure_future(self._post(self._describe()))
+        self._unanswered.append(post)
         news = asyncio.ensure_future(self._news.wait())
         try:
             await asyncio.wait({post, news}, return_when=asyncio.FIRST_COMPLETED)
-            if not post.done():
-                return 0.0
-            return self._accept(post)
         finally:
-            post.cancel()
             news.cancel()
-            await asyncio.gather(post, news, return_exceptions=True)
+        if not post.done():
+            post.add_done_callback(self._accept_late)
+            self._give_up(keep=MAX_OVERTAKEN)
+            return 0.0
+        self._give_up(keep=0)
+        return self._accept(post)
+
+    def _accept_late(self, post: asyncio.Future[Answer]) -> None:
+        """Pass on the answer to a report that was overtaken; no fresher one has been answered yet."""
+        if not post.cancelled() and post.exception() is None:
+            self._hear(post.result())
+
+    def _give_up(self, keep: int) -> None:
+        """Wait for no more answers but those to the newest reports."""
+        while len(self._unanswered) > keep:
+            self._unanswered.popleft().cancel()
 
     def _accept(self, post: asyncio.Future[Answer]) -> float:
         try:
