@@ -20,6 +20,7 @@ from trainingjob_trainer.model import Params, SplitModel, Stream
 from trainingjob_trainer.parts import Parts, Sums
 from trainingjob_trainer.sharding import constrain
 from trainingjob_trainer.signature import Batch
+from trainingjob_trainer.turns import put_after
 
 
 class Losses:
@@ -32,7 +33,6 @@ class Losses:
         self._mesh = mesh
         self._rules = rules
         self._is_one_shard = mesh.shape["data"] == 1
-        self._is_in_turn = mesh.devices.flat[0].platform == "cpu"
 
     def sum_up(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return the sum of the losses of a batch and its weight in predictions."""
@@ -110,18 +110,7 @@ class Losses:
         return split
 
     def _after(self, tree: Any, *before: Any) -> Any:
-        """Return a tree of arrays as it is, but not before others are there.
-
-        XLA keeps the collectives of a CPU's program in order, which devices rely on that wait for each other in each
-        of them. A program that was written down and is loaded again has lost the order between those in a loop and
-        those outside of it (`WhileThunkFromProto` in XLA's `thunk_proto_serdes.cc`), so that it must be in the data:
-        devices waited for each other for ever, or ended because two of them met in different sums.
-        """
-        if not self._is_in_turn:
-            return tree
-        # It is never negative, but the compiler does not know.
-        not_numbers = sum(jnp.sum(jnp.isnan(leaf)) for leaf in jax.tree.leaves(before))
-        return jax.tree.map(lambda leaf: jnp.where(not_numbers >= 0, leaf, jnp.zeros_like(leaf)), tree)
+        return put_after(tree, *before, mesh=self._mesh)
 
     def _over_data(self, function: Any) -> Any:
         """Return a function of (params, batch) with the axis `data` manual, and with the mesh for `constrain`."""

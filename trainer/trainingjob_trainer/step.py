@@ -35,6 +35,7 @@ from trainingjob_trainer.signature import (
     TrainStep,
 )
 from trainingjob_trainer.spikes import Window, begin, follow, is_spike
+from trainingjob_trainer.turns import put_after
 
 
 class Steps:
@@ -130,7 +131,7 @@ class Steps:
         spec = self._spec
         sums, grads = self._losses.sum_gradients(state.params, batch)
         loss = sums.loss / sums.weight
-        asked_B = _hear_all(controls.asked, after=sums.weight)
+        asked_B = _hear_all(put_after(controls.asked, sums.weight, mesh=self._mesh))
         weight = jnp.where(jnp.any(asked_B & int(Asked.POISON)), jnp.nan, sums.weight)
         # Split as the optimizer's state is, so that each device makes its own part of the update.
         grads = jax.lax.with_sharding_constraint(jax.tree.map(lambda grad: grad / weight, grads), self._moments)
@@ -200,11 +201,7 @@ class Steps:
         return state
 
 
-def _hear_all(asked: jax.Array, after: jax.Array) -> jax.Array:
-    """Return each bit that any device asks for, int32 [B], of what each of them asks for.
-
-    This is a collective too, and it comes `after` a number that is never negative, for the sake of programs that are
-    loaded on CPUs: see `Losses`.
-    """
+def _hear_all(asked: jax.Array) -> jax.Array:
+    """Return each bit that any device asks for, int32 [B], of what each of them asks for."""
     bits_B = jnp.asarray([int(one) for one in Asked], jnp.int32)
-    return jnp.max(jnp.where(after >= 0, asked[:, None] & bits_B[None, :], 0), axis=0)
+    return jnp.max(asked[:, None] & bits_B[None, :], axis=0)

@@ -106,7 +106,20 @@ async def test_a_host_that_has_news_all_the_time_hears_answers_all_the_same() ->
     tasks[0].cancel()
 
     assert len(line.began) == 10
-    assert len(line.heard) >= 7
+    assert len(line.heard) == 9, "all but the last"
+
+
+async def test_an_answer_to_a_fresher_report_ends_the_wait_for_older_ones() -> None:
+    line = Line(1.0, 0.3)
+
+    async def tell_news(reporter: Reporter) -> None:
+        for moment in (0.1, 0.25):
+            asyncio.get_running_loop().call_later(moment, reporter.hurry)
+
+    await report_for(3.0, line, tell_news)
+
+    assert line.began == [0, 0.2, 0.4]
+    assert (len(line.heard), line.cancelled) == (1, 2), "of the first and of the last, which nobody answers"
 
 
 async def test_an_operator_that_answers_nothing_holds_few_reports_at_a_time() -> None:

@@ -100,8 +100,9 @@ class Reporter:
         return self._accept(post)
 
     def _accept_late(self, post: asyncio.Future[Answer]) -> None:
-        """Pass on the answer to a report that was overtaken; no fresher one has been answered yet."""
-        if not post.cancelled() and post.exception() is None:
+        """Pass on the answer to a report that was overtaken, which makes those to older ones useless."""
+        if not post.cancelled() and post.exception() is None and post in self._unanswered:
+            self._give_up(keep=len(self._unanswered) - self._unanswered.index(post) - 1)
             self._hear(post.result())
 
     def _give_up(self, keep: int) -> None:

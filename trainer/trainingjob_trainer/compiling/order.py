@@ -23,9 +23,9 @@ def find_unordered(program: Program) -> Iterator[tuple[Instruction, Instruction]
         if not calls:
             continue
         made_of = _trace(computation)
-        rivals = calls | {one.name: one for one in computation.instructions.values() if _is_collective(one)}
+        rivals = [*calls.values(), *filter(_is_collective, computation.instructions.values())]
         for place, call in enumerate(calls.values()):
-            for rival in list(rivals.values())[place + 1 :]:
+            for rival in rivals[place + 1 :]:
                 if call.name not in made_of[rival.name] and rival.name not in made_of[call.name]:
                     yield call, rival
 
