@@ -15,6 +15,7 @@ import yaml
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
+from tests.builders import ready_node
 from trainingjob_api.job import GROUP, KIND, VERSION
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
@@ -22,7 +23,7 @@ from trainingjob_operator.shell import assembly, lease
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.assembly import Operator, Ports
 from trainingjob_operator.shell.certificates import renew
-from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB, JOB_SET, LEASE, POD, SECRET, TRAINING_JOB
+from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB, JOB_SET, LEASE, NODE, POD, SECRET, TRAINING_JOB
 from trainingjob_operator.shell.settings import Settings
 from trainingjob_operator.shell.tls import dump
 
@@ -274,6 +275,17 @@ async def test_accelerators_of_an_administrator_hold_and_bad_ones_are_told_by_na
     (told,) = [record.fields for record in caplog.records if record.getMessage() == "an accelerator is left out"]
     assert told["name"] == "broken"
     assert told["why"] == "resource: Field required. topologies: Field required."
+
+
+async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) -> None:
+    """Where that one is called dead, it is the operator who sees nothing, and no other node is given up."""
+    api_server.put(NODE, ready_node("system-1", ready=False))
+    running = await start(replace(SETTINGS, node="system-1"))
+    await until(running.operator.feed.primed.is_set, "all is listed")
+
+    children = await running.operator.cluster.read_children("research", "job-uid")
+
+    assert (children.own_node or {})["metadata"]["name"] == "system-1"
 
 
 async def test_certificates_of_somebody_else_and_no_webhook(start: Any, api_server: Any, tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ class Operator:
             log.error("an accelerator is left out", name=refused.name, why=refused.why)
         self.metrics.count_refused_accelerators(refused.name for refused in table.refused)
         now = api.clock.now
-        cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node)
-        self._reconciler = Reconciler(cluster, self.hub, self._render_settings, now, table.hardware)
+        self.cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node)
+        self._reconciler = Reconciler(self.cluster, self.hub, self._render_settings, now, table.hardware)
         self.lease = Lease(api, settings.namespace, settings.service, holder_name(), self._lead, now)
         self.admission = Admission(partial(check_job, hardware=table.hardware), partial(may_use_service_account, api))
         self.authenticator = PodAuthenticator(api, self.store)
