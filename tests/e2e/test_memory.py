@@ -17,7 +17,7 @@ print(sample.hex(), others.hex())
 
 
 def test_one_bit_of_a_sample_flips_in_the_memory_of_another_process() -> None:
-    sample = os.urandom(SAMPLE_BYTES)
+    sample = os.urandom(SAMPLE_BYTES - 1) + b"!"  # its end is not the zero that follows `others` in memory
     command = [sys.executable, "-c", HOLDER, str(SAMPLE_BYTES)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with process:
