@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from e2e.cluster.commands import ClusterError
-from e2e.cluster.images import OPERATOR_IMAGE, TRAINER_IMAGE
 from e2e.cluster.interface import Cluster
 from e2e.cluster.topology import ROLE_LABEL, SYSTEM_TAINT
 from e2e.status import condition, step_of
@@ -195,7 +194,7 @@ def shared_reader(namespace: str, cluster: Cluster) -> Manifest:
             "containers": [
                 {
                     "name": "reader",
-                    "image": TRAINER_IMAGE,
+                    "image": cluster.trainer_image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["sleep", "infinity"],
                     "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -215,13 +214,13 @@ class Product:
     values: dict[str, str] = field(default_factory=dict)
 
     def install(self) -> None:
-        """Install or upgrade the chart with the images of this checkout, and wait until it serves."""
+        """Install or upgrade the chart with the cluster's images, and wait until it serves."""
         values = {
-            "image.repository": OPERATOR_IMAGE.rpartition(":")[0],
-            "image.tag": OPERATOR_IMAGE.rpartition(":")[2],
+            "image.repository": self.cluster.operator_image.rpartition(":")[0],
+            "image.tag": self.cluster.operator_image.rpartition(":")[2],
             "image.pullPolicy": "IfNotPresent",
-            "trainer.image.repository": TRAINER_IMAGE.rpartition(":")[0],
-            "trainer.image.tag": TRAINER_IMAGE.rpartition(":")[2],
+            "trainer.image.repository": self.cluster.trainer_image.rpartition(":")[0],
+            "trainer.image.tag": self.cluster.trainer_image.rpartition(":")[2],
             **self.values,
         }
         flags = [flag for key, value in values.items() for flag in ("--set-string", f"{key}={value}")]

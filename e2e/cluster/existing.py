@@ -1,4 +1,8 @@
-"""Any cluster that $KUBECONFIG points to, taken as it is: it must have JobSet, and images must come from a registry."""
+"""Any cluster that $KUBECONFIG points to, taken as it is.
+
+It must have JobSet, and it pulls the images that $E2E_OPERATOR_IMAGE and $E2E_TRAINER_IMAGE name, each with a tag:
+whoever owns the cluster builds and pushes them.
+"""
 
 import json
 import os
@@ -8,6 +12,7 @@ from e2e.cluster.commands import ClusterError, run
 from e2e.cluster.evidence import gather_objects
 from e2e.cluster.shared_volume import shared_claim
 
+IMAGES = ("E2E_OPERATOR_IMAGE", "E2E_TRAINER_IMAGE")
 NO_POWER = "nodes of an existing cluster cannot be switched off; run this drill with E2E_CLUSTER=local or kind"
 
 
@@ -17,16 +22,25 @@ class ExistingCluster:
     name = "existing"
     can_kill_nodes = False
 
+    def __init__(self) -> None:
+        self.operator_image, self.trainer_image = (os.environ.get(variable, "") for variable in IMAGES)
+
     def is_up(self) -> bool:
         """Return True: nobody starts or stops this cluster here."""
         return True
 
     def up(self) -> None:
-        """Check that the cluster answers and knows JobSets.
+        """Check that the cluster's images are named, and that it answers and knows JobSets.
 
         Raises:
-            ClusterError: It does not; the message says what is missing.
+            ClusterError: They are not, or it does not; the message says what is missing.
         """
+        named = zip(IMAGES, (self.operator_image, self.trainer_image), strict=True)
+        if bad := [f"{variable}={image}" for variable, image in named if not _is_tagged(image)]:
+            raise ClusterError(
+                f"{' and '.join(bad)}: must be the NAME:TAG of an image that the nodes can pull; build "
+                "operator/Containerfile and trainer/Containerfile, and push them"
+            )
         self.kubectl("get", "jobsets", "--namespace=default")
 
     def down(self) -> None:
@@ -49,14 +63,6 @@ class ExistingCluster:
         nodes = json.loads(self.kubectl("get", "nodes", "--output=json"))["items"]
         return sorted(node["metadata"]["name"] for node in nodes if not node["spec"].get("taints"))
 
-    def load_images(self) -> None:
-        """Refuse: nobody but its owner can push images to this cluster.
-
-        Raises:
-            ClusterError: Always.
-        """
-        raise ClusterError("push the images to a registry of the existing cluster and name them in the chart's values")
-
     def create_shared_volume(self, namespace: str, claim: str) -> None:
         """Create a ReadWriteMany claim of the default storage class."""
         self.kubectl("apply", "--filename=-", stdin=json.dumps(shared_claim(namespace, claim, {})))
@@ -70,3 +76,8 @@ class ExistingCluster:
     def gather_logs(self, folder: Path) -> None:
         """Write objects and events into a folder."""
         gather_objects(self.kubectl, folder)
+
+
+def _is_tagged(image: str) -> bool:
+    """Return whether an image's name ends with a tag; what follows the colon of a registry's port is none."""
+    return ":" in image.rpartition("/")[2]

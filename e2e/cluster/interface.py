@@ -7,12 +7,15 @@ from typing import Protocol
 class Cluster(Protocol):
     """A running Kubernetes cluster with JobSet, and the ways to hurt it.
 
-    `can_kill_nodes` says whether power loss, freezing and partition are possible; where it is False, those methods
-    raise ClusterError, and journeys skip their drills.
+    `operator_image` and `trainer_image` name the project's images, which its nodes have or can pull. `can_kill_nodes`
+    says whether power loss, freezing and partition are possible; where it is False, those methods raise ClusterError,
+    and journeys skip their drills.
     """
 
     name: str
     can_kill_nodes: bool
+    operator_image: str
+    trainer_image: str
 
     def is_up(self) -> bool:
         """Return whether the cluster runs already, so that whoever starts it knows whether to stop it."""
@@ -40,10 +43,6 @@ class Cluster(Protocol):
 
     def worker_nodes(self) -> list[str]:
         """Return the names of the nodes that train, in order of slice and host."""
-        ...
-
-    def load_images(self) -> None:
-        """Build the project's images from the checkout and bring them to every node."""
         ...
 
     def create_shared_volume(self, namespace: str, claim: str) -> None:

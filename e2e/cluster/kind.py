@@ -21,6 +21,8 @@ class KindCluster:
 
     name = "kind"
     can_kill_nodes = True
+    operator_image = OPERATOR_IMAGE
+    trainer_image = TRAINER_IMAGE
 
     def __init__(self, topology: Topology | None = None) -> None:
         self._topology = topology or Topology()
@@ -41,7 +43,7 @@ class KindCluster:
         self.kubectl("taint", "node", system, f"{SYSTEM_TAINT}=true:NoSchedule", "--overwrite")
         ensure_binaries(["jobset"])
         self._load(JOBSET_IMAGE, OWN / "jobset.Containerfile", binaries_dir())
-        self.load_images()
+        self._load_images()
         install_jobset(self.helm)
 
     def down(self) -> None:
@@ -64,11 +66,6 @@ class KindCluster:
         """Return the names of the nodes that train, in order of slice and host."""
         count = self._topology.slices * self._topology.hosts
         return [f"{NAME}-worker{number if number > 1 else ''}" for number in range(1, count + 1)]
-
-    def load_images(self) -> None:
-        """Build the project's images with Docker and load them into every node."""
-        for image, folder in ((OPERATOR_IMAGE, "operator"), (TRAINER_IMAGE, "trainer")):
-            self._load(image, CHECKOUT / folder / "Containerfile", CHECKOUT)
 
     def create_shared_volume(self, namespace: str, claim: str) -> None:
         """Create an empty ReadWriteMany claim that the trainer's user may write to."""
@@ -109,6 +106,11 @@ class KindCluster:
         """Copy daemons' logs, pods' logs, events and objects into a folder."""
         run(["kind", "export", "logs", folder / "kind", f"--name={NAME}"])
         gather_objects(self.kubectl, folder)
+
+    def _load_images(self) -> None:
+        """Build the project's images with Docker and load them into every node."""
+        for image, folder in ((OPERATOR_IMAGE, "operator"), (TRAINER_IMAGE, "trainer")):
+            self._load(image, CHECKOUT / folder / "Containerfile", CHECKOUT)
 
     def _load(self, image: str, containerfile: Path, context: Path) -> None:
         run(["docker", "build", f"--tag={image}", f"--file={containerfile}", context])

@@ -34,6 +34,8 @@ class LocalCluster:
 
     name = "local"
     can_kill_nodes = True
+    operator_image = images.OPERATOR_IMAGE
+    trainer_image = images.TRAINER_IMAGE
 
     def __init__(self, topology: Topology | None = None) -> None:
         self._wanted = topology
