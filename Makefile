@@ -125,7 +125,7 @@ bench-restart-pods: install ## The same on pods of the real cluster, by drills a
 	$(BIN)/python -m e2e.benchmarks.restart_pods
 
 .PHONY: bench-verdicts
-bench-verdicts: install ## Hold verdicts against real hosts: healthy in noise, then hanging, slow, with flipped bits (HEALTHY=600, RUNS=20, ONLY=hang)
+bench-verdicts: install ## Hold verdicts against real hosts: healthy in noise, then hanging, slow, with flipped bits (HEALTHY=600, RUNS=20, ONLY=healthy)
 	$(BIN)/python -m e2e.benchmarks.verdicts
 
 .PHONY: bench-saves
