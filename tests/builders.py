@@ -156,7 +156,8 @@ def child_job_manifest(plan: Plan, slice_number: int, *, failed: int = 0) -> Man
     """Return the child Job of a slice."""
     offset = slice_number if slice_number >= plan.spec.slices.fewest else 0
     labels = {SLICE_OFFSET_LABEL: str(offset), JOB_INDEX_LABEL: str(slice_number - offset)}
-    return {"metadata": {"uid": job_uid(slice_number), "labels": labels}, "status": {"failed": failed}}
+    metadata = {"uid": job_uid(slice_number), "labels": labels, "creationTimestamp": "2026-11-20T12:00:00Z"}
+    return {"metadata": metadata, "status": {"failed": failed}}
 
 
 def make_report(slice_number: int = 0, host: int = 0, pod_uid: str = "", **changes: Any) -> HostReport:

@@ -11,7 +11,8 @@ from typing import Any
 from trainingjob_api.protocol import HostReport, Phase, Progress
 from trainingjob_operator.core.names import base_jobset, slice_jobset
 from trainingjob_operator.core.running.observing.hearing import News
-from trainingjob_operator.core.running.observing.observe import Host, JobSet, Slice
+from trainingjob_operator.core.running.observing.jobsets import JobSet
+from trainingjob_operator.core.running.observing.observe import Host, Slice
 from trainingjob_operator.core.running.observing.pods import Pod
 from trainingjob_operator.core.simulating.training import Moment, Training
 

@@ -17,7 +17,8 @@ from trainingjob_operator.core.planner.survival import slices_to_spare
 from trainingjob_operator.core.running.deciding.decide import decide
 from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Fail, Leave, Succeed, Wait
 from trainingjob_operator.core.running.observing.hearing import Hearing
-from trainingjob_operator.core.running.observing.observe import JobSet, Observed, lay_together
+from trainingjob_operator.core.running.observing.jobsets import JobSet
+from trainingjob_operator.core.running.observing.observe import Observed, lay_together
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.status import next_status
 from trainingjob_operator.core.simulating.cluster import HEARTBEAT, JOB, NAMESPACE, UID, Place, make_jobsets, make_slice

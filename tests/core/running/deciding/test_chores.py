@@ -1,6 +1,7 @@
 """What is created, repaired and cleared away beside the decision."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -15,6 +16,7 @@ from trainingjob_operator.core.running.deciding.chores import (
     DeleteJobSet,
     DeletePod,
 )
+from trainingjob_operator.core.times import format_time
 
 
 def name(chore: Chore) -> tuple[object, ...]:
@@ -34,6 +36,18 @@ def name(chore: Chore) -> tuple[object, ...]:
 
 def with_jobs(scene: Scene, *failed: int) -> Scene:
     scene.jobs = [child_job_manifest(scene.plan, number, failed=count) for number, count in enumerate(failed)]
+    return scene
+
+
+def aged(scene: Scene, seconds: float) -> Scene:
+    """Let the Job of slice 1 have been made so long ago."""
+    scene.jobs[1]["metadata"]["creationTimestamp"] = format_time(scene.now - timedelta(seconds=seconds))
+    return scene
+
+
+def without_host(scene: Scene) -> Scene:
+    """Let a host of slice 1 be gone, and the end of its world be written."""
+    drop_pod(scene, 1, 1).step()
     return scene
 
 
@@ -128,6 +142,51 @@ CASES: dict[str, tuple[Callable[[], Scene], list[tuple[object, ...]]]] = {
     "a Job that was made a moment ago": (
         lambda: drop_pod(drop_pod(with_jobs(trained(), 0, 0), 1, 0), 1, 1),
         [],
+    ),
+    "all pods of a Job that was made a moment ago have failed": (
+        lambda: aged(drop_pod(drop_pod(with_jobs(trained(), 0, 4), 1, 0), 1, 1), 9.0),
+        [],
+    ),
+    "the same when it is old enough to be made anew": (
+        lambda: aged(drop_pod(drop_pod(with_jobs(trained(), 0, 4), 1, 0), 1, 1), 10.0),
+        [("delete job", 1)],
+    ),
+    "the same by a clock that is behind the API server's": (
+        lambda: aged(drop_pod(drop_pod(with_jobs(trained(), 0, 4), 1, 0), 1, 1), -3600.0),
+        [("delete job", 1)],
+    ),
+    "a host that its Job holds back for ten seconds": (lambda: drop_pod(with_jobs(trained(), 0, 1), 1, 1), []),
+    "a host that its Job holds back for longer, of a slice that training does without": (
+        lambda: drop_pod(with_jobs(trained(), 0, 2), 1, 1),
+        [("delete job", 1)],
+    ),
+    "the same where its pod is there, but about to go": (
+        lambda: with_jobs(Scene().form(0).place(1), 0, 2).delete_pod(1, 1, seconds_left=20.0),
+        [("delete job", 1)],
+    ),
+    "the same while the pod saves in its world": (
+        lambda: with_jobs(trained(), 0, 5).delete_pod(1, 1, seconds_left=20.0),
+        [],
+    ),
+    "the same where its pod has come": (
+        lambda: set_pod(with_jobs(trained(), 0, 2), 1, 1, phase="Pending", containerStatuses=[]),
+        [],
+    ),
+    "training waits for the slice, whose other host may hold the newest step": (
+        lambda: without_host(with_jobs(trained(plan=make_plan(2, 2)), 0, 3)),
+        [],
+    ),
+    "training waits for the slice, and would for more than a minute": (
+        lambda: without_host(with_jobs(trained(plan=make_plan(2, 2)), 0, 4)),
+        [("delete job", 1)],
+    ),
+    "a Job that has lost thousands of pods": (
+        lambda: drop_pod(with_jobs(trained(), 0, 5000), 1, 1),
+        [("delete job", 1)],
+    ),
+    "a slice that is not wanted any more": (
+        lambda: with_slices(drop_pod(with_jobs(trained(), 0, 5), 1, 1), 1, 1),
+        [("delete jobset", 1)],
     ),
     "suspended while training": (lambda: suspend(trained()), []),
     "suspended and saved": (

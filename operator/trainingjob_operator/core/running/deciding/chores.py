@@ -11,8 +11,16 @@ from dataclasses import dataclass
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Expire, Fail, Succeed
 from trainingjob_operator.core.running.judging.bad_nodes import find_avoided
-from trainingjob_operator.core.running.observing.observe import ChildJob, JobSet, Observed
+from trainingjob_operator.core.running.observing.jobsets import ChildJob, JobSet
+from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.observing.pods import Pod
+
+FIRST_BACK_OFF_SECONDS = 10.0
+MAX_BACK_OFF_SECONDS = 600.0
+IDLE_SECONDS = 15.0
+"""How long a slice's other hosts wait for one that its Job holds back, while training goes on without them."""
+MEMORY_SECONDS = 60.0
+"""The same where training waits for the slice: what they keep in memory may be newer than all that is saved."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,8 @@ def list_chores(plan: Plan, seen: Observed, decision: Decision) -> tuple[Chore, 
         is_saved = seen.world is None or isinstance(decision, EndWorld)
         return tuple(DeleteJobSet(jobset) for jobset in _own(seen)) if is_saved else ()
     world = decision.world if isinstance(decision, Claim) else seen.world
-    return (*_children(plan, seen, world.slices if world else ()), *_repairs(seen))
+    training = world.slices if world else ()
+    return (*_children(plan, seen, training), *_repairs(seen, training))
 
 
 def _children(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[Chore, ...]:
@@ -91,9 +100,11 @@ def _is_misplaced(seen: Observed, jobset: JobSet, avoided: frozenset[str]) -> bo
     return bool(one.nodes & avoided) or not (one.is_placed or jobset.avoids <= avoided)
 
 
-def _repairs(seen: Observed) -> tuple[Chore, ...]:
+def _repairs(seen: Observed, training: Sequence[int]) -> tuple[Chore, ...]:
     dead = [pod for pod in seen.pods if pod.is_stuck or (pod.phase == "Failed" and not pod.deleting)]
-    lost = [job for job in seen.jobs if not job.deleting and _is_lost(seen, job)]
+    # A pod that no node takes fails within a second. What is new keeps the Job's pace, or it would go round and round.
+    old = [job for job in seen.jobs if not (job.deleting or job.is_new)]
+    lost = [job for job in old if _is_lost(seen, job) or _is_held_back(seen, job, training)]
     return (
         *(DeletePod(pod, force=pod.is_stuck) for pod in dead),
         *(DeleteJob(job) for job in lost),
@@ -106,6 +117,25 @@ def _is_lost(seen: Observed, job: ChildJob) -> bool:
     if any(pod.phase in ("Running", "Succeeded") and not pod.is_stuck for pod in pods):
         return False
     return any(pod.is_dead for pod in pods) or (not pods and job.num_failed > 0)
+
+
+def _is_held_back(seen: Observed, job: ChildJob, training: Sequence[int]) -> bool:
+    """Return whether a slice that no world trains on waits longer for a host than the others are worth."""
+    slice_of_job = next((one for one in seen.slices if one.number == job.slice), None)
+    if slice_of_job is None or job.slice in training:
+        return False
+    there = {pod.host for pod in seen.pods if pod.job_uid == job.uid and not (pod.deleting or pod.is_dead)}
+    patience = IDLE_SECONDS if training else MEMORY_SECONDS
+    return len(there) < len(slice_of_job.hosts) and _back_off_seconds(job.num_failed) > patience
+
+
+def _back_off_seconds(num_failed: int) -> float:
+    """Return how long a Job waits after it has lost so many pods since it was made, as Kubernetes' Job controller does.
+
+    It never forgets one: a slice whose hosts were taken away now and then for weeks would wait for minutes each time.
+    """
+    doublings = min(num_failed - 1, 6)  # it is at its most by then
+    return min(FIRST_BACK_OFF_SECONDS * 2**doublings, MAX_BACK_OFF_SECONDS) if num_failed else 0.0
 
 
 def _own(seen: Observed) -> tuple[JobSet, ...]:

@@ -15,7 +15,8 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status import NodeFaults
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.judging.health import End
-from trainingjob_operator.core.running.observing.observe import JobSet, Observed, Slice
+from trainingjob_operator.core.running.observing.jobsets import JobSet
+from trainingjob_operator.core.running.observing.observe import Observed, Slice
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.times import earlier, format_time, parse_time, seconds_between
 

@@ -14,17 +14,12 @@ from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.protocol import Failure
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
-from trainingjob_operator.core.manifests import Children, Manifest, condition, dig, items, number, owner_uid, text
-from trainingjob_operator.core.names import (
-    AVOIDS_ANNOTATION,
-    JOB_INDEX_LABEL,
-    SLICE_OFFSET_LABEL,
-    base_jobset,
-    slice_jobset,
-)
+from trainingjob_operator.core.manifests import Children, Manifest, number, text
+from trainingjob_operator.core.names import base_jobset, slice_jobset
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.observing import lineage, seats
 from trainingjob_operator.core.running.observing.hearing import Hearing, News
+from trainingjob_operator.core.running.observing.jobsets import ChildJob, JobSet, read_job, read_jobset
 from trainingjob_operator.core.running.observing.lineage import Lineage
 from trainingjob_operator.core.running.observing.pods import Pod, Trouble, read_pods
 from trainingjob_operator.core.running.observing.seats import Seat
@@ -111,37 +106,6 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class JobSet:
-    """A JobSet of the job."""
-
-    manifest: Manifest
-    name: str
-    slices: range
-    is_own: bool
-    """Whether this very TrainingJob owns it. One of another owner is never touched."""
-    deleting: bool
-    suspended: bool
-    failed: bool
-    avoids: frozenset[str] = frozenset()
-    """Nodes that its pods must not lie on."""
-    created: str = ""
-    image: str = ""
-    """What its pods run."""
-
-
-@dataclass(frozen=True)
-class ChildJob:
-    """The Job of one slice, made by the JobSet controller."""
-
-    manifest: Manifest
-    uid: str
-    slice: int
-    deleting: bool
-    num_failed: int
-    """Pods that it has lost so far: each makes it wait longer before the next."""
-
-
-@dataclass(frozen=True)
 class Observed:
     """A job at one moment."""
 
@@ -204,7 +168,7 @@ def observe(
     name, uid = text(job, "metadata", "name"), text(job, "metadata", "uid")
     identity = JobIdentity(name=name, namespace=text(job, "metadata", "namespace"), uid=uid)
     pods = read_pods(children, now)
-    jobsets = tuple(_read_jobset(manifest, uid) for manifest in children.jobsets)
+    jobsets = tuple(read_jobset(manifest, uid) for manifest in children.jobsets)
     return lay_together(
         plan,
         identity,
@@ -213,7 +177,7 @@ def observe(
         generation=number(job, "metadata", "generation") or 0,
         pods=pods,
         jobsets=jobsets,
-        jobs=tuple(child for manifest in children.jobs if (child := _read_job(manifest))),
+        jobs=tuple(child for manifest in children.jobs if (child := read_job(manifest, now))),
         slices=_read_slices(plan, name, uid, pods, jobsets, children, hearing),
         drill=_read_request(job, uid),
     )
@@ -310,40 +274,3 @@ def _find_warning(jobset: str, children: Children) -> Trouble | None:  # None: n
     ]
     newest = max(about, key=lambda event: text(event, "lastTimestamp") or text(event, "eventTime"), default=None)
     return Trouble(text(newest, "reason") or "Warning", text(newest, "message")) if newest else None
-
-
-def _read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
-    offset = number(manifest, "metadata", "labels", SLICE_OFFSET_LABEL) or 0
-    count = next((number(job, "replicas") or 1 for job in items(manifest, "spec", "replicatedJobs")), 1)
-    return JobSet(
-        manifest=manifest,
-        name=text(manifest, "metadata", "name"),
-        slices=range(offset, offset + count),
-        is_own=owner_uid(manifest) == job_uid,
-        deleting=bool(dig(manifest, "metadata", "deletionTimestamp")),
-        suspended=dig(manifest, "spec", "suspend") is True,
-        failed=condition(manifest, "Failed").get("status") == "True",
-        avoids=frozenset(text(manifest, "metadata", "annotations", AVOIDS_ANNOTATION).split()),
-        created=text(manifest, "metadata", "creationTimestamp"),
-        image=_read_image(manifest),
-    )
-
-
-def _read_image(jobset: Manifest) -> str:
-    job = next(items(jobset, "spec", "replicatedJobs"), {})
-    pod = dig(job, "template", "spec", "template")
-    return text(next(items(pod, "spec", "containers"), {}), "image")
-
-
-def _read_job(manifest: Manifest) -> ChildJob | None:  # None: it stands for no slice
-    labels = dig(manifest, "metadata", "labels")
-    offset, index = number(labels, SLICE_OFFSET_LABEL), number(labels, JOB_INDEX_LABEL)
-    if offset is None or index is None:
-        return None
-    return ChildJob(
-        manifest=manifest,
-        uid=text(manifest, "metadata", "uid"),
-        slice=offset + index,
-        deleting=bool(dig(manifest, "metadata", "deletionTimestamp")),
-        num_failed=number(manifest, "status", "failed") or 0,
-    )

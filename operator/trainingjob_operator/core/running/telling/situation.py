@@ -24,7 +24,8 @@ from trainingjob_operator.core.running.deciding.decisions import (
 from trainingjob_operator.core.running.goodput import OF_PHASE, Bucket
 from trainingjob_operator.core.running.judging.copies import describe_failing_copies, follow_failing_copies
 from trainingjob_operator.core.running.judging.saves import describe_failing, follow_failing
-from trainingjob_operator.core.running.observing.observe import JobSet, Observed, Slice
+from trainingjob_operator.core.running.observing.jobsets import JobSet
+from trainingjob_operator.core.running.observing.observe import Observed, Slice
 from trainingjob_operator.core.running.observing.pods import Trouble
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.absences import describe, find_absence, find_trouble

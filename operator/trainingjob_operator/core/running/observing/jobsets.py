@@ -1,0 +1,85 @@
+"""A job's JobSets, and the Jobs that JobSet makes of them: one a slice."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from trainingjob_operator.core.manifests import Manifest, condition, dig, items, number, owner_uid, text
+from trainingjob_operator.core.names import AVOIDS_ANNOTATION, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
+from trainingjob_operator.core.times import parse_time
+
+NEW = timedelta(seconds=10)
+"""How long a Job is new: a pod takes longer to start, to find its world and to be of use to it."""
+
+
+@dataclass(frozen=True)
+class JobSet:
+    """A JobSet of the job."""
+
+    manifest: Manifest
+    name: str
+    slices: range
+    is_own: bool
+    """Whether this very TrainingJob owns it. One of another owner is never touched."""
+    deleting: bool
+    suspended: bool
+    failed: bool
+    avoids: frozenset[str] = frozenset()
+    """Nodes that its pods must not lie on."""
+    created: str = ""
+    image: str = ""
+    """What its pods run."""
+
+
+@dataclass(frozen=True)
+class ChildJob:
+    """The Job of one slice, made by the JobSet controller."""
+
+    manifest: Manifest
+    uid: str
+    slice: int
+    deleting: bool
+    num_failed: int
+    """Pods that it has lost so far: each makes it wait longer before the next."""
+    is_new: bool
+    """It was made too lately for a pod of it to have been of use."""
+
+
+def read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
+    """Return what a JobSet's manifest says, beside the UID of the TrainingJob that may own it."""
+    offset = number(manifest, "metadata", "labels", SLICE_OFFSET_LABEL) or 0
+    count = next((number(job, "replicas") or 1 for job in items(manifest, "spec", "replicatedJobs")), 1)
+    return JobSet(
+        manifest=manifest,
+        name=text(manifest, "metadata", "name"),
+        slices=range(offset, offset + count),
+        is_own=owner_uid(manifest) == job_uid,
+        deleting=bool(dig(manifest, "metadata", "deletionTimestamp")),
+        suspended=dig(manifest, "spec", "suspend") is True,
+        failed=condition(manifest, "Failed").get("status") == "True",
+        avoids=frozenset(text(manifest, "metadata", "annotations", AVOIDS_ANNOTATION).split()),
+        created=text(manifest, "metadata", "creationTimestamp"),
+        image=_read_image(manifest),
+    )
+
+
+def read_job(manifest: Manifest, now: datetime) -> ChildJob | None:  # None: it stands for no slice
+    """Return what the manifest of a JobSet's child says."""
+    labels = dig(manifest, "metadata", "labels")
+    offset, index = number(labels, SLICE_OFFSET_LABEL), number(labels, JOB_INDEX_LABEL)
+    if offset is None or index is None:
+        return None
+    created = parse_time(text(manifest, "metadata", "creationTimestamp"))
+    return ChildJob(
+        manifest=manifest,
+        uid=text(manifest, "metadata", "uid"),
+        slice=offset + index,
+        deleting=bool(dig(manifest, "metadata", "deletionTimestamp")),
+        num_failed=number(manifest, "status", "failed") or 0,
+        is_new=created is not None and timedelta() <= now - created < NEW,  # else clocks differ
+    )
+
+
+def _read_image(jobset: Manifest) -> str:
+    job = next(items(jobset, "spec", "replicatedJobs"), {})
+    pod = dig(job, "template", "spec", "template")
+    return text(next(items(pod, "spec", "containers"), {}), "image")
