@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from e2e.cluster.commands import ClusterError
+from e2e.cluster.images import find_operator_key
 from e2e.cluster.interface import Cluster
 from e2e.cluster.topology import ROLE_LABEL, SYSTEM_TAINT
 from e2e.status import condition, step_of
@@ -214,13 +215,17 @@ class Product:
     values: dict[str, str] = field(default_factory=dict)
 
     def install(self) -> None:
-        """Install or upgrade the chart with the cluster's images, and wait until it serves."""
+        """Install or upgrade the chart with the cluster's images, and wait until it serves.
+
+        An operator of an earlier state of this checkout makes way for one of today's.
+        """
         values = {
             "image.repository": self.cluster.operator_image.rpartition(":")[0],
             "image.tag": self.cluster.operator_image.rpartition(":")[2],
             "image.pullPolicy": "IfNotPresent",
             "trainer.image.repository": self.cluster.trainer_image.rpartition(":")[0],
             "trainer.image.tag": self.cluster.trainer_image.rpartition(":")[2],
+            "podAnnotations.sources": find_operator_key(),
             **self.values,
         }
         flags = [flag for key, value in values.items() for flag in ("--set-string", f"{key}={value}")]

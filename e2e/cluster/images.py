@@ -99,6 +99,11 @@ def project_recipes() -> list[Recipe]:
     ]
 
 
+def find_operator_key() -> str:
+    """Return the hash of everything in this checkout that the operator's image is made of; its tag never changes."""
+    return next(recipe.key() for recipe in project_recipes() if recipe.name == OPERATOR_IMAGE)
+
+
 def build(recipes: Iterable[Recipe]) -> list[Image]:
     """Build the images whose inputs changed, several at once, and return all."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # what installs packages keeps one core busy

@@ -1,5 +1,7 @@
 """A cluster of somebody else: what must be known of it before a journey begins."""
 
+from pathlib import Path
+
 import pytest
 
 from e2e.cluster.commands import ClusterError
@@ -37,15 +39,36 @@ def test_images_that_are_not_named_or_have_no_tag_are_told_together(
 
 
 def test_its_images_are_what_the_chart_installs(cluster: ExistingCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, ...]] = []
-    monkeypatch.setattr(cluster, "helm", lambda *words: calls.append(words) or "")
-
-    Product(cluster).install()
-
-    (words,) = calls
-    assert {word for word in words if "mage." in word and "pullPolicy" not in word} == {
+    assert {word for word in install(cluster, monkeypatch) if "mage." in word and "pullPolicy" not in word} == {
         "image.repository=registry.example:5000/ml/operator",
         "image.tag=1.2",
         "trainer.image.repository=registry.example:5000/ml/trainer",
         "trainer.image.tag=1.3",
     }
+
+
+def test_an_operator_of_other_sources_makes_way_though_the_tag_is_the_same(
+    cluster: ExistingCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("e2e.cluster.images.SOURCES", ("operator",))
+    monkeypatch.setattr("e2e.cluster.images.CHECKOUT", tmp_path)
+    for name in ("operator", "trainer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "Containerfile").touch()
+        (tmp_path / name / "requirements.lock").touch()
+    first, same = (install(cluster, monkeypatch) for _ in range(2))
+    (tmp_path / "operator/main.py").touch()
+    changed = install(cluster, monkeypatch)
+
+    assert first == same
+    (key,) = set(changed) - set(first)
+    assert key.startswith("podAnnotations.sources=")
+
+
+def install(cluster: ExistingCluster, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Return the words that Helm is told."""
+    calls: list[tuple[str, ...]] = []
+    monkeypatch.setattr(cluster, "helm", lambda *words: calls.append(words) or "")
+    Product(cluster).install()
+    (words,) = calls
+    return words
