@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,17 @@ class Product:
         )
         items: list[Manifest] = json.loads(text)["items"]
         return items
+
+    def operator_errors(self, since: datetime) -> list[str]:
+        """Return the errors and tracebacks that the operators which run now have logged since a time."""
+        lines: list[str] = []
+        for pod in self.operator_pods():
+            is_going = "deletionTimestamp" in pod["metadata"]
+            if pod["status"].get("phase") == "Running" and not is_going:
+                name, time_told = pod["metadata"]["name"], since.isoformat()
+                told = self.cluster.kubectl("logs", name, "-n", SYSTEM_NAMESPACE, f"--since-time={time_told}")
+                lines += told.splitlines()
+        return [line for line in lines if '"level": "error"' in line or "Traceback (most recent call last)" in line]
 
     def scale_operator(self, replicas: int) -> None:
         """Set the number of operator pods and wait until they run and one of them leads, or until they are gone."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Generator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,12 @@ def product(cluster: Cluster) -> Product:
     installed = Product(cluster)
     installed.install()
     return installed
+
+
+@pytest.fixture(autouse=True)
+def errors_of_operators(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a journey in which an operator logged an error: nothing that a journey does is unforeseen."""
+    begun = datetime.now(UTC)
+    yield
+    if "product" in request.fixturenames:
+        assert request.getfixturevalue("product").operator_errors(begun) == []

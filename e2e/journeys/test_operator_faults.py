@@ -37,7 +37,9 @@ def assert_one_calm_life(job: Job) -> None:
     sizes = [attempt["slices"] for attempt in status["attempts"]]
     assert status["restarts"] == {"total": 0, "counted": 0, "sinceCommit": 0}, status["attempts"]
     assert sizes in ([2], [1, 2]), status["attempts"]  # it may have begun at its minimum and grown once
-    assert len(job.children("jobsets", uid)) <= 2
+    jobsets = job.children("jobsets", uid)
+    assert len(jobsets) <= 2
+    assert {jobset["metadata"]["generation"] for jobset in jobsets} == {1}  # nobody wrote a spec again
 
 
 def test_an_operator_that_is_killed_twenty_times_changes_nothing(product: Product, namespace: str) -> None:

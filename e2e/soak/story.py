@@ -11,6 +11,7 @@ from typing import TextIO
 
 from rich.console import Console
 
+from e2e.soak.errors import watch_errors
 from e2e.soak.faults import CLOCK, COUNTED, FREE, Strike, turn_clock
 from e2e.soak.job import STEPS, make_spec
 from e2e.soak.stage import Stage, StuckError
@@ -52,7 +53,7 @@ async def tell(
     """
     random = Random(seed)  # noqa: S311  # no secret
     story = Story(seed)
-    with open_log(folder) as log:
+    with open_log(folder) as log, watch_errors() as errors:
         begun = time.monotonic()
 
         def note(line: str) -> None:
@@ -75,6 +76,7 @@ async def tell(
         story.problems += stage.witness.problems
         if not story.problems:
             story.problems += judge(stage.status, stage.lines(), reference, STEPS, wall, stage.outages)
+        story.problems += errors
         for problem in story.problems:
             note(f"PROBLEM {problem}")
         story.seconds = time.monotonic() - begun

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from e2e.soak.errors import watch_errors
 from e2e.soak.faults import CLOCK, COUNTED, FREE
 from e2e.soak.report import list_recoveries
 from e2e.soak.story import LONGEST_BURST, draw_burst
@@ -13,6 +14,7 @@ from e2e.soak.witness import Witness, find_problems
 from tests.builders import make_report
 from trainingjob_api.protocol import Progress
 from trainingjob_api.status import TrainingJobStatus
+from trainingjob_operator.shell.logs import Log
 
 TIME = "2026-11-21T12:00:00Z"
 
@@ -208,3 +210,18 @@ def test_recoveries_are_told_by_what_had_ended_the_world_before() -> None:
     found = list_recoveries(make_status().attempts)
 
     assert {reason: [one.generation for one in attempts] for reason, attempts in found.items()} == {"Crash": [2]}
+
+
+def test_an_error_that_an_operator_logs_is_noticed_with_its_cause() -> None:
+    log = Log("scheduler")
+    with watch_errors() as errors:
+        log.warning("a warning is none")
+        try:
+            raise KeyError("uid")
+        except KeyError:
+            log.exception("reconcile broke", job="demo")
+    log.error("what comes later is not of this job")
+
+    (line,) = errors
+    assert "ERROR   scheduler: reconcile broke job=demo" in line
+    assert line.endswith("KeyError: 'uid'")
