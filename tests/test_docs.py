@@ -7,7 +7,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/what-happens-when.md"
-PRODUCERS = sorted(set(re.findall(r"`((?:tests|e2e)/[\w/]+\.py)(?:::(\w+))?`", PAGE.read_text())))
+FAULTS = ROOT / "docs/faults.md"
+TEST = re.compile(r"`((?:tests|e2e)/[\w/]+\.py)(?:::(\w+))?`")
+PRODUCERS = sorted({found for page in (PAGE, FAULTS) for found in TEST.findall(page.read_text())})
 
 
 @pytest.mark.parametrize(("path", "name"), PRODUCERS, ids=[name or path for path, name in PRODUCERS])
