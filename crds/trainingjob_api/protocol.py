@@ -72,6 +72,10 @@ class Failure(Open):
     exit_code: int | None = None
     signal: str = ""
     log: Annotated[str, Field(max_length=LOG_EXCERPT_BYTES)] = ""
+    missed: tuple[Count, ...] = Field(
+        default=(),
+        description="Processes of the world of which JAX heard nothing for so long that it ended the others.",
+    )
 
 
 class ProcessState(StrEnum):

@@ -87,6 +87,25 @@ def test_explain_end(ended: Ended, reason: FailureReason, words: str) -> None:
     assert not failure.fatal
 
 
+MISSED: dict[str, tuple[str, str, tuple[int, ...]]] = {
+    "one": ("SIGABRT", "(stopped sending heartbeats):\n3\nThe tasks have crashed.", (3,)),
+    "several, told twice": (
+        "SIGABRT",
+        "(stopped sending heartbeats):\n12\n3\nThe\n(stopped sending heartbeats):\n3\n",
+        (3, 12),
+    ),
+    "nobody": ("SIGABRT", "", ()),
+    "in the log of one that was killed": ("SIGKILL", "(stopped sending heartbeats):\n3\n", ()),
+}
+
+
+@pytest.mark.parametrize(("signal", "log", "want"), MISSED.values(), ids=MISSED.keys())
+def test_whom_jax_missed_is_told(signal: str, log: str, want: tuple[int, ...]) -> None:
+    ended = Ended(1, signal=signal, log=f"{PEER_LOG}: UNAVAILABLE: The following tasks are unhealthy {log}")
+
+    assert explain_end(ended, step=7, memory="2Gi").missed == want
+
+
 def test_a_child_that_told_its_failure_is_believed() -> None:
     words = Failure(reason=FailureReason.DATA, fatal=True, message="no text", path="spec.data", step=3)
 

@@ -190,6 +190,30 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, still=6.0),
         (Claim, (0, 1), "Peer", True),
     ),
+    "hosts lost a peer and JAX names it: its agent is heard, so its trainer hangs": (
+        lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[3]),
+        (Claim, (0, 1), Reason.HUNG_HOST, True),
+    ),
+    "the one that JAX names crashed": (
+        lambda: fail(fail(trained(), 1, 1), 0, 0, reason=FailureReason.PEER, missed=[3]),
+        (Claim, (0, 1), "Crash", True),
+    ),
+    "the one that JAX names says that it lost a peer too": (
+        lambda: fail(fail(trained(), 1, 1, reason=FailureReason.PEER), 0, 0, reason=FailureReason.PEER, missed=[3]),
+        (Wait, Reason.HOST_UNCERTAIN),
+    ),
+    "the one that JAX names is silent": (
+        lambda: fail(trained().silence(1), 0, 0, reason=FailureReason.PEER, missed=[2]),
+        (Claim, (0,), Reason.HOST_SILENT, False),
+    ),
+    "JAX names several": (
+        lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[2, 3]),
+        (Wait, Reason.HOST_UNCERTAIN),
+    ),
+    "JAX names nobody of this world": (
+        lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[9]),
+        (Wait, Reason.HOST_UNCERTAIN),
+    ),
     "a fatal failure wins over all": (
         lambda: fail(drop_pod(trained(), 1, 1), 0, 0, reason=FailureReason.DATA, fatal=True),
         (Fail, "Data"),

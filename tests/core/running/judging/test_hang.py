@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import make_plan
-from tests.scenes import Scene, claim, kind, lose_node, trained
-from trainingjob_api.protocol import Directive, Evidence, Phase, ProcessState, Progress
+from tests.scenes import Scene, claim, fail, kind, lose_node, trained
+from trainingjob_api.protocol import Directive, Evidence, FailureReason, Phase, ProcessState, Progress
 from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Examine, Fail, Leave, Wait
 from trainingjob_operator.core.running.judging.hang import seconds_left
 from trainingjob_operator.core.running.reasons import Reason
@@ -26,6 +26,11 @@ def standing(seconds: float, scene: Scene | None = None, **changes: object) -> S
 
 def stepping(typical: float | None, step_seconds: float = 0.5) -> Progress:
     return Progress(step=10, loss=2.5, step_seconds=step_seconds, typical_seconds=typical)
+
+
+def behind(typical: float) -> Progress:
+    """Return what a host tells that is in the step which `stepping` is through with."""
+    return Progress(step=9, loss=2.5, step_seconds=0.5, typical_seconds=typical)
 
 
 def evidence(entered: int = 12, **changes: object) -> Evidence:
@@ -74,6 +79,26 @@ BUDGETS: dict[str, tuple[Callable[[], Scene], float]] = {
     ),
     "one host saves: it may take longer than a step": (
         lambda: standing(0.0, progress=stepping(0.1)).hear(1, 0, still=0.0, phase=Phase.SAVING),
+        1500.0,
+    ),
+    "all but one are through with a step and save: they wait for the one that is not": (
+        lambda: standing(0.0, phase=Phase.SAVING, progress=stepping(0.1)).hear(
+            1, 0, still=0.0, phase=Phase.TRAINING, progress=behind(0.1)
+        ),
+        30.0,
+    ),
+    "the same where they evaluate": (
+        lambda: standing(0.0, phase=Phase.EVALUATING, progress=stepping(0.1)).hear(
+            1, 0, still=0.0, phase=Phase.TRAINING, progress=behind(0.1)
+        ),
+        30.0,
+    ),
+    "all are through with a step, and one still saves it": (
+        lambda: standing(0.0, progress=stepping(0.1)).hear(1, 0, still=0.0, phase=Phase.SAVING, progress=stepping(0.1)),
+        1500.0,
+    ),
+    "one that has not finished a step here still saves the one before": (
+        lambda: standing(0.0, progress=stepping(0.1)).hear(1, 0, still=0.0, phase=Phase.SAVING, progress=None),
         1500.0,
     ),
     "saves were quick so far": (
@@ -282,3 +307,13 @@ def test_a_new_world_begins_with_what_steps_took_before() -> None:
     assert scene.status.progress
     assert (scene.status.progress.step, scene.status.progress.step_seconds) == (18, 2.0)
     assert seconds_left(scene.plan, scene.see()) == 80.0
+
+
+def test_a_host_that_jax_missed_is_named_and_its_node_alone_held_guilty() -> None:
+    scene = fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[3], still=0.1).hear(1, 1, still=25.0)
+    end = claim(scene).end
+
+    assert end is not None
+    assert (end.cause.slice, end.cause.host, end.cause.node) == (1, 1, "node-1-1")
+    assert end.cause.message.startswith("host 1 of slice 1 hangs: the others had heard nothing of its trainer")
+    assert (end.counted, end.alone) == (True, True)

@@ -51,6 +51,8 @@ ALLOWANCES = {
     Phase.EVALUATING: Allowance(1500.0, 120.0),
     Phase.SAVING: Allowance(1500.0, 300.0),
 }
+AFTER_A_STEP = frozenset({Phase.EVALUATING, Phase.SAVING})
+"""What all members begin together, once each is through with a step."""
 NOT_JOINED = Evidence(state=ProcessState.SLEEPING, cores=0.0, entered=0, newest="nothing")
 """What a member shows whose agent has not handed the world to a child yet."""
 
@@ -87,7 +89,7 @@ def _still(item: Placed, seen: Observed) -> float:
 def _budget(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) -> float:
     """Return how long a member may stand still in what it does now."""
     phase = _phase(item)
-    if phase is Phase.TRAINING:
+    if phase is Phase.TRAINING or (phase in AFTER_A_STEP and _is_ahead(item, placed)):
         return _budget_of_steps(plan, seen, placed)
     if phase is Phase.PREPARING and any(_phase(other) is not Phase.PREPARING for other in placed):
         phase = Phase.CONNECTING  # another one is through, so the data is there
@@ -100,6 +102,17 @@ def _budget(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) 
 def _phase(item: Placed) -> Phase:
     """Return what a member does. Who has not begun yet is about to prepare."""
     return item.seat.report.phase if item.seat.report else Phase.PREPARING
+
+
+def _is_ahead(item: Placed, placed: Sequence[Placed]) -> bool:
+    """Return whether another member is in a step that this one is through with, so that this one waits for it."""
+    return any(_phase(other) is Phase.TRAINING and _step(other) < _step(item) for other in placed)
+
+
+def _step(item: Placed) -> int:
+    """Return the newest step that a member has finished in this world; 0: none."""
+    progress = item.seat.report.progress if item.seat.report else None
+    return progress.step if progress else 0
 
 
 def _budget_of_steps(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> float:

@@ -83,9 +83,10 @@ type Health = GoesOn | Hangs | Leaves | Finishes | HasLeft | IsDone | Broke
 
 def judge(placed: Sequence[Placed], window: float) -> Health:
     """Return the health of a world by where its members stand; earlier rules win."""
-    ends = sorted((_end_of(item) for item in placed if _is_primary(item)), key=lambda end: (not end.fatal, -end.ago))
+    guilty = [item for item in placed if _is_primary(item)]
+    ends = sorted((_end_of(item) for item in guilty), key=lambda end: (not end.fatal, -end.ago))
     if ends and ends[0].fatal:
-        return _broke(ends[0], placed)
+        return _broke(ends[0], placed, guilty)
     at_work = [item for item in placed if item.standing in (Standing.ACTIVE, Standing.JOINING, Standing.SILENT)]
     is_stuck = all(item.still > PATIENCE_SECONDS for item in at_work)
     if any(item.standing is Standing.DONE for item in placed):
@@ -93,12 +94,14 @@ def judge(placed: Sequence[Placed], window: float) -> Health:
     if any(item.standing is Standing.LEFT for item in placed):
         return HasLeft() if is_stuck else Leaves()
     if ends:
-        return _broke(ends[0], placed)
+        return _broke(ends[0], placed, guilty)
     followers = [item for item in placed if item.standing is Standing.FAILED]
     if followers:
+        if missed := _find_missed(followers, placed):
+            return _broke(_end_of_missed(missed), placed, [missed])
         first = max(followers, key=lambda item: item.still)
         is_known = first.still > window and all(item.was_heard for item in placed)
-        return _broke(_end_of(first), placed) if is_known else GoesOn(f"{_name(first.seat)} ended after another")
+        return _broke(_end_of(first), placed, []) if is_known else GoesOn(f"{_name(first.seat)} ended after another")
     silent = [item for item in placed if item.standing is Standing.SILENT]
     if silent:
         longest = max(silent, key=lambda item: item.age)
@@ -106,10 +109,10 @@ def judge(placed: Sequence[Placed], window: float) -> Health:
     return GoesOn()
 
 
-def _broke(end: End, placed: Sequence[Placed]) -> Broke:
+def _broke(end: End, placed: Sequence[Placed], guilty: Sequence[Placed]) -> Broke:
     """Return the end, not longer ago than the newest step: each step needs every member."""
     steps = [item.still for item in placed if item.seat.report and item.seat.report.phase is Phase.TRAINING]
-    failed = {item.seat.member.node for item in placed if _is_primary(item)}
+    failed = {item.seat.member.node for item in guilty}
     others = {item.seat.member.node for item in placed} - failed
     return Broke(replace(end, ago=min([end.ago, *steps]), alone=failed == {end.cause.node} and bool(others)))
 
@@ -127,6 +130,21 @@ def _is_primary(item: Placed) -> bool:
         failure = item.seat.report.failure if item.seat.report else None
         return failure is None or not (item.misses_a_peer or _is_unexplained(item.seat, failure))
     return item.standing in (Standing.GONE, Standing.RESTARTED, Standing.LOST)
+
+
+def _find_missed(followers: Sequence[Placed], placed: Sequence[Placed]) -> Placed | None:  # None: none, or several
+    """Return the one member that JAX missed when it ended the others, where its agent says that it is at work."""
+    failures = [item.seat.report.failure for item in followers if item.seat.report]
+    processes = {process for failure in failures if failure for process in failure.missed}
+    if len(processes) != 1:
+        return None
+    at_work = (item for item in placed if item.standing in (Standing.ACTIVE, Standing.JOINING))
+    return next((item for item in at_work if item.seat.member.process in processes), None)
+
+
+def _end_of_missed(item: Placed) -> End:
+    words = f"{_name(item.seat)} hangs: the others had heard nothing of its trainer for so long that JAX ended them"
+    return _end(item.seat, Reason.HUNG_HOST, words, counted=True, ago=item.still)
 
 
 def _is_unexplained(seat: Seat, failure: Failure) -> bool:
