@@ -12,6 +12,7 @@ from tests import shadowing
 from tests.agents import Agent, Child, having_waited
 from tests.builders import NAME, NAMESPACE, UID, spec_manifest
 from tests.fake_cluster import GRACE_SECONDS, FakeCluster, Node, Time, copied
+from tests.storage import Storage
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.job import API_VERSION, KIND
@@ -29,8 +30,6 @@ from trainingjob_operator.shell.reconcile import Reconciler
 from trainingjob_trainer.agent.host import begin
 from trainingjob_trainer.agent.report import Place, describe
 from trainingjob_trainer.agent.state import Answered, Ended, Host, Spoke, Terminated, Ticked
-from trainingjob_trainer.history import belongs
-from trainingjob_trainer.integrity import Integrity
 from trainingjob_trainer.wire import Event
 
 TICK = 0.5
@@ -66,7 +65,7 @@ class Simulation:
             }
         )
         self.agents: dict[str, Agent] = {}
-        self.commits: set[tuple[int, int]] = set()
+        self.storage = Storage()
         self.steps: dict[int, float] = {}
         self.announced: dict[int, str] = {}
         self.num_checked = 0
@@ -169,6 +168,9 @@ class Simulation:
             assert not wrong, wrong
             attempts = status.attempts
             assert len({attempt.generation for attempt in attempts}) == len(attempts), "one attempt a world"
+            if status.lineage:
+                told = [(span.generation, span.first, span.last) for span in status.lineage]
+                assert told == self.storage.list_spans(status.lineage[-1].generation), "the lineage is what happened"
             if status.world:
                 self.written[status.world.generation] = status.world.members
             self.checked = status
@@ -314,10 +316,9 @@ class Simulation:
         if now - begun < compiling or any(child.state is ProcessState.STOPPED for _, child in joined):
             return
         if generation not in self.steps:
-            mine = [(g, s) for g, s in self.commits if belongs(saved(g, s), world, takeover=False)]
-            restored = max(mine, default=(0, 0))[1]
+            restored, unheard = self.storage.restore(world)
             self.steps[generation] = float(restored)
-            self._say(joined, Event(phase=Phase.TRAINING, restored=restored))
+            self._say(joined, Event(phase=Phase.TRAINING, restored=restored, unheard=unheard))
             return
         if any(child.leave for _, child in joined):
             self._end(generation, world, joined, Phase.LEFT)
@@ -331,7 +332,7 @@ class Simulation:
         progress = Progress(step=step, loss=2.0, step_seconds=self.step_seconds, typical_seconds=self.step_seconds)
         event = Event(progress=progress) if step else Event()
         if step and step % COMMIT_EVERY == 0:
-            self.commits.add((generation, step))
+            self.storage.save(generation, step)
             event = event.model_copy(update={"committed": step})
         late = [(agent, child) for agent, child in joined if now < agent.slow_until]
         if late and step:  # who comes late to a step waits for nobody, and all others for it
@@ -342,7 +343,7 @@ class Simulation:
 
     def _end(self, generation: int, world: World, joined: list[tuple[Agent, Child]], phase: Phase) -> None:
         step = min(int(self.steps[generation]), _last_step(world))
-        self.commits.add((generation, step))
+        self.storage.save(generation, step)
         self._say(joined, Event(phase=phase, committed=step))
         for agent, child in joined:
             agent.children.pop(child.number, None)
@@ -391,8 +392,3 @@ class Simulation:
 def _last_step(world: World) -> int:
     assert world.live
     return world.live.steps
-
-
-def saved(generation: int, step: int) -> Integrity:
-    """Return the record of a saved step."""
-    return Integrity(job_uid=UID, generation=generation, step=step, data="", state="", files={})

@@ -12,12 +12,13 @@ from pydantic import Field
 
 from trainingjob_api.base import Open
 from trainingjob_api.drill import Drill
-from trainingjob_api.world import Count, Tier, World
+from trainingjob_api.world import Count, Span, Tier, World
 
 REPORT_PATH = "/v1/report"
 TOKEN_AUDIENCE = "rendezvous.trainingjob.dev"  # noqa: S105  # the audience's name, not a token
 LOG_EXCERPT_BYTES = 2048
 MAX_MESSAGE = 1024
+MAX_UNHEARD = 64
 
 
 class Phase(StrEnum):
@@ -180,6 +181,12 @@ class HostReport(Open):
     progress: Progress | None = None
     restored: Count | None = None
     tier: Tier = "durable"
+    unheard: tuple[Span, ...] = Field(
+        default=(),
+        max_length=MAX_UNHEARD,
+        description="Worlds that led to `restored` and are missing in the lineage that its world was given: the "
+        "operator was lost with their hosts before it heard of what they went on from. Oldest first.",
+    )
     inherited: Annotated[str, Field(max_length=MAX_MESSAGE)] = Field(
         default="", description="Whose parameters it began with, in words, where it began from scratch with another's."
     )

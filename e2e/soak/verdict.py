@@ -43,7 +43,16 @@ def judge(
     untold = {
         step for span in status.lineage if span.tier == "ram" for step in range(span.first - STEPS_AHEAD, span.first)
     }
-    yield from _compare(curve, reference, num_steps, outages, untold)
+    missing = find_missing(curve, num_steps, outages, untold)
+    if missing or not curve or max(curve) > num_steps:
+        trained = sorted({line["generation"] for line in lines if line["step"] in missing})
+        spans = ", ".join(f"{span.generation} from {span.first} ({span.tier})" for span in status.lineage)
+        yield (
+            f"{len(missing)} steps are not in the committed history, the first of them {missing[:5]}; generations "
+            f"{trained} have lines of them, and the lineage is {spans}"
+        )
+    else:
+        yield from _compare(curve, reference)
     yield from find_second_worlds(lines)
     spent = sum(status.goodput.seconds.values())
     least, most = wall_seconds
@@ -51,19 +60,19 @@ def judge(
         yield f"the ledger has {spent:.2f} seconds of {least:.2f} to {most:.2f}"
 
 
-def _compare(
-    curve: Mapping[int, Line],
-    reference: Mapping[int, float],
-    num_steps: int,
-    outages: Sequence[Outage],
-    untold: Collection[int],
-) -> Iterator[str]:
-    """Yield what differs. `untold` are last steps of worlds whose process 0 may have died before it told of them."""
-    absent = (step for step in _list_missing(curve, num_steps) if step not in untold)
-    missing = [step for step in absent if not _may_lack(curve, step, outages)]
-    if missing or not curve or max(curve) > num_steps:
-        yield f"{len(missing)} steps are not in the committed history, the first of them {missing[:5]}"
-        return
+def find_missing(
+    curve: Mapping[int, Line], num_steps: int, outages: Sequence[Outage], untold: Collection[int]
+) -> list[int]:
+    """Return the steps without a line that were to have one.
+
+    `untold` are last steps of worlds whose process 0 may have died before it told of them.
+    """
+    absent = [step for step in range(1, num_steps + 1) if step not in curve and step not in untold]
+    return [step for step in absent if not _may_lack(curve, step, outages)]
+
+
+def _compare(curve: Mapping[int, Line], reference: Mapping[int, float]) -> Iterator[str]:
+    """Yield where a curve has other samples or losses than the reference."""
     rows = curve[min(curve)]["last_slot"] - curve[min(curve)]["first_slot"] + 1
     for step, line in sorted(curve.items()):
         slot = (step - 1) * rows
@@ -73,10 +82,6 @@ def _compare(
     worst = max(apart, key=lambda step: apart[step])
     if apart[worst] > CURVES_APART:
         yield f"the loss of step {worst} differs by {apart[worst]:.2g} from that of an undisturbed job"
-
-
-def _list_missing(curve: Mapping[int, Line], num_steps: int) -> list[int]:
-    return [step for step in range(1, num_steps + 1) if step not in curve]
 
 
 def _may_lack(curve: Mapping[int, Line], step: int, outages: Sequence[Outage]) -> bool:

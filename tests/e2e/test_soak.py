@@ -111,7 +111,12 @@ RESULTS: dict[str, tuple[TrainingJobStatus, list[dict[str, Any]], tuple[float, f
         DONE,
         [line for line in WHOLE if line["step"] != 3],
         (10.0, 10.0),
-        ["1 steps are not in the committed history, the first of them [3]"],
+        [
+            (
+                "1 steps are not in the committed history, the first of them [3]; generations [] have lines of them, "
+                "and the lineage is 1 from 1 (durable), 2 from 5 (durable)"
+            )
+        ],
     ),
     "a step was trained twice": (
         DONE,
@@ -185,7 +190,10 @@ def test_a_step_may_lack_its_line_where_process_0_died_with_it(tier: str, step: 
 
 def test_a_job_that_wrote_nothing_is_noticed() -> None:
     assert list(judge(DONE, [], REFERENCE, 6, (10.0, 10.0))) == [
-        "6 steps are not in the committed history, the first of them [1, 2, 3, 4, 5]"
+        (
+            "6 steps are not in the committed history, the first of them [1, 2, 3, 4, 5]; generations [] have lines of "
+            "them, and the lineage is 1 from 1 (durable), 2 from 5 (durable)"
+        )
     ]
 
 

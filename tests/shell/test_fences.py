@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from tests.builders import NAME, UID
-from tests.simulation import Simulation, saved
+from tests.simulation import Simulation
+from tests.storage import saved
 from trainingjob_api.status import Restarts
 from trainingjob_operator.core.names import base_jobset
 from trainingjob_trainer.history import belongs
@@ -40,7 +41,7 @@ async def test_a_world_that_is_cut_off_and_saves_on_writes_no_history() -> None:
     await sim.run(60)
     assert sim.status.world.slices == (0,)
     new = sim.status.world.generation
-    beyond = max(step for generation, step in sim.commits if generation == old)
+    beyond = max(step for generation, step in sim.storage.commits if generation == old)
     known = next(span.last for span in sim.status.lineage if span.generation == old)
     assert known
     assert beyond > known, "it went on saving where nobody sees it"

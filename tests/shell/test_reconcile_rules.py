@@ -68,7 +68,7 @@ async def lose_all_after_the_claim(sim: Simulation) -> int:
     return world.generation
 
 
-async def test_what_worlds_saved_that_were_lost_with_the_operator_is_never_trained_again() -> None:
+async def test_what_worlds_saved_that_were_lost_with_the_operator_is_in_the_history_under_their_names() -> None:
     sim = Simulation(total=60)
     await sim.run_until_step(5)
     sim.crash_child("node-0-0", "ValueError: bad")
@@ -77,12 +77,15 @@ async def test_what_worlds_saved_that_were_lost_with_the_operator_is_never_train
 
     for _ in range(2):
         lost.append(await lose_all_after_the_claim(sim))
-        restored = max(sim.commits)[1]
+        restored = max(sim.storage.commits)[1]
         attempt = next(one for one in sim.status.attempts if one.generation == lost[-1])
         assert (attempt.first_step, attempt.last_step) == (None, None), "nobody heard how far it came"
     await sim.run(300, until="Succeeded")
 
-    assert not {span.generation for span in sim.status.lineage} & set(lost)
-    saved = {generation: max(step for g, step in sim.commits if g == generation) for generation in lost}
+    assert {span.generation for span in sim.status.lineage} > set(lost)
+    saved = {generation: max(step for g, step in sim.storage.commits if g == generation) for generation in lost}
     assert saved[lost[0]] < saved[lost[1]]
     assert sim.status.attempts[-1].first_step == saved[lost[1]] == restored
+    known = {one.generation: (one.first_step, one.last_step) for one in sim.status.attempts}
+    told = {span.generation: (span.first - 1, span.last) for span in sim.status.lineage}
+    assert [known[number] for number in lost] == [told[number] for number in lost]

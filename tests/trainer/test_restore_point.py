@@ -14,10 +14,9 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback, Span
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.history import belongs
+from trainingjob_trainer.history import Past, belongs
 from trainingjob_trainer.integrity import Integrity, hash_files, list_files, write_integrity
 from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint
-from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.signature import State
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.world import Peers
@@ -299,8 +298,8 @@ class Snapshots:
     def newest(self) -> Key | None:
         return self.keys[-1] if self.keys else None
 
-    def skipped(self, key: Key) -> Skipped:
-        return ()
+    def past(self, key: Key) -> Past:
+        return Past()
 
     def load(self, key: Key) -> State | None:
         if key in self.damaged:

@@ -17,7 +17,7 @@ from trainingjob_api.world import Rollback, Span
 from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.history import find_skipped
+from trainingjob_trainer.history import Past, go_on
 from trainingjob_trainer.integrity import read_integrity
 from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.signature import State
@@ -93,20 +93,21 @@ def test_what_is_left_out(
     skipped: tuple[tuple[int, int], ...],
     want: tuple[tuple[int, int], ...],
 ) -> None:
-    assert find_skipped(make_world(5, 1, rollbacks=rollbacks), BATCH, since, skipped) == want
+    past = go_on(Past(skipped=skipped), make_world(5, 1, rollbacks=rollbacks), BATCH, since, PARENT, "durable")
+    assert past.skipped == want
 
 
 class Remembered:
     """A snapshot of a world before the rollback, or after it."""
 
     def __init__(self, state: State, key: Key, skipped: Skipped) -> None:
-        self.newest, self._state, self._skipped = key, state, skipped
+        self.newest, self._state, self._past = key, state, Past(skipped=skipped)
 
     def load(self, key: Key) -> State:
         return self._state
 
-    def skipped(self, key: Key) -> Skipped:
-        return self._skipped
+    def past(self, key: Key) -> Past:
+        return self._past
 
 
 @pytest.mark.parametrize(("key", "skipped"), [((1, PARENT), ()), ((2, PARENT + 1), OWN)])
@@ -118,7 +119,7 @@ def test_what_goes_on_from_memory_leaves_out_the_same(tmp_path: Path, key: Key, 
         checkpoints = Checkpoints(tmp_path, config, world, Peers(0, 1), "index", Events(file.fileno()))
         assert checkpoints.restore(describe(state), Remembered(state, key, skipped)) is state
 
-    assert (checkpoints.newest, checkpoints.skipped) == (key[1], OWN)
+    assert (checkpoints.newest, checkpoints.past.skipped) == (key[1], OWN)
 
 
 def test_another_job_goes_on_without_the_samples_that_the_first_one_left_out(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_another_job_goes_on_without_the_samples_that_the_first_one_left_out(tmp
                 make_world(2, 1, (Span(generation=1, first=8),)),
             )
         )
-        first.skipped = OWN
+        first.past = Past(skipped=OWN)
         first.save(7, state)
         first.wait()
         assert second.restore(describe(state)) is not None
@@ -141,7 +142,7 @@ def test_another_job_goes_on_without_the_samples_that_the_first_one_left_out(tmp
         second.wait()
         assert third.restore(describe(state)) is not None
 
-    assert [one.skipped for one in (second, third)] == [OWN, OWN]
+    assert [one.past.skipped for one in (second, third)] == [OWN, OWN]
     assert third.newest == 9
     assert sorted(path.name for path in (tmp_path / "lineage-0").iterdir()) == ["9"]
 

@@ -19,6 +19,7 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout, Rollback, Span, World
 from trainingjob_operator.core.planner.snapshots import measure_snapshot
+from trainingjob_trainer.history import Past
 from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.recall import Recall, assemble, spread
@@ -92,7 +93,7 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 
 def take(snapshots: Snapshots, *steps: int, described: State | None = None, restored: Key | None = None) -> None:
     """Take snapshots of states whose bits follow from the step."""
-    snapshots.begin(restored)
+    snapshots.begin(restored, Past())
     for step in steps:
         snapshots.take(step, make_state(described or describe(), step))
     snapshots.wait()
@@ -182,7 +183,7 @@ def test_what_one_device_gives_arrives_at_all_to_the_last_bit(case: tuple[Layout
 def test_the_state_may_be_consumed_once_it_is_copied(opened: Opened) -> None:
     consume = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
     snapshots = opened(WORLD)
-    snapshots.begin(None)
+    snapshots.begin(None, Past())
     state = consume(make_state(describe(), 0))
     want = read_bits(state)
 
@@ -261,14 +262,14 @@ def test_a_rollback_holds_for_what_is_in_memory_too(opened: Opened) -> None:
     take(opened(WORLD), 5, 10)
     second = opened(make_world(2, 1, (FIRST,), rollbacks=rollbacks))
     assert recall(second).newest == (1, 5)
-    second.begin((1, 5), skipped)
+    second.begin((1, 5), Past(skipped=skipped))
     second.take(10, make_state(describe(), 3))
     second.wait()
     history = (Span(generation=1, first=1, last=5), Span(generation=2, first=6))
 
     found = recall(opened(make_world(3, 1, history, rollbacks=rollbacks)))
 
-    assert (found.newest, found.skipped((2, 10)), found.skipped((1, 5))) == ((2, 10), skipped, ())
+    assert (found.newest, found.past((2, 10)), found.past((1, 5))) == ((2, 10), Past(skipped=skipped), Past())
     assert recall(opened(make_world(3, 1, history))).newest == (1, 5)
 
 

@@ -25,7 +25,7 @@ from trainingjob_trainer.backup import Backup
 from trainingjob_trainer.commit import Committer
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import storage_error
-from trainingjob_trainer.history import find_skipped
+from trainingjob_trainer.history import Past, go_on
 from trainingjob_trainer.integrity import Integrity, read_integrity
 from trainingjob_trainer.one_replica import OneReplica
 from trainingjob_trainer.restore_point import (
@@ -36,7 +36,6 @@ from trainingjob_trainer.restore_point import (
     list_saved,
 )
 from trainingjob_trainer.retention import Bests, delete_old, find_losses
-from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.shards import hash_shapes
 from trainingjob_trainer.signature import Asked, State
 from trainingjob_trainer.snapshot_files import Key
@@ -69,8 +68,8 @@ class Checkpoints:
         self._begun = time.monotonic()
         self._has_asked = False
         self._bests = Bests(None, {})
-        self.skipped: Skipped = ()
-        """The samples that this world leaves out."""
+        self.past = Past()
+        """That of all that this world keeps, once it knows what it goes on from."""
         self.recalled: Key | None = None
         """The snapshot that was restored. None: none was, but a saved step, or nothing."""
         self._commit: threading.Thread | None = None
@@ -121,20 +120,23 @@ class Checkpoints:
         except OSError as error:
             raise storage_error(error, f"reading {self._root}", str(self._root)) from error
         if found is None:
-            self.skipped = find_skipped(self._world, self._batch_size)
+            self._go_on(Past(), 0)
             return None
         if isinstance(found, Recalled):
             self.recalled = found.key
             self._newest = found.key[1]
-            self.skipped = find_skipped(self._world, self._batch_size, found.key[0], found.skipped)
+            self._go_on(found.past, found.key[0])
             return found.state
         saved = read_integrity(found)
         assert saved is not None  # noqa: S101  # it was chosen and verified by it
         since = saved.generation if saved.job_uid == self._world.job_uid else 0
-        self.skipped = find_skipped(self._world, self._batch_size, since, saved.skipped)
         self._restored = self._newest = saved.step
         self._is_copy = not found.is_relative_to(self._root)
+        self._go_on(saved.past, since)
         return self._load(found, saved, state, replica)
+
+    def _go_on(self, past: Past, since: int) -> None:
+        self.past = go_on(past, self._world, self._batch_size, since, self._newest, self.tier)
 
     @property
     def tier(self) -> Tier:
@@ -252,7 +254,8 @@ class Checkpoints:
             data=self._data,
             state=state,
             lineage=len(self._world.rollbacks),
-            skipped=self.skipped,
+            skipped=self.past.skipped,
+            spans=self.past.spans,
             evaluations=dict(measured),
             files={},
         )

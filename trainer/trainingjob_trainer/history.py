@@ -7,28 +7,42 @@ step that they found, so what it saved before their first step is theirs too, an
 
 A rollback makes void what its generation, and those before, did after the step that it goes on from, as soon as it is
 written down. It leaves samples out. A step carries what was left out before it, so that whoever goes on from it, under
-whichever name, trains on no sample twice.
+whichever name, trains on no sample twice. It also carries which steps its own generation trained, and those before it
+that nobody had heard of: whoever goes on from it tells the operator, and the lineage is whole again.
 """
 
-from typing import Protocol
+from collections.abc import Sequence
 
-from trainingjob_api.world import ON_STORAGE, World
+from trainingjob_api.base import Strict
+from trainingjob_api.protocol import MAX_UNHEARD
+from trainingjob_api.world import ON_STORAGE, Span, Tier, World
 from trainingjob_trainer.rows import Skipped, skip
 
 
-class Record(Protocol):
-    """Which job, generation and lineage a step was kept by, and which samples it came about without."""
+class Past(Strict):
+    """How a state came about: the samples that are left out, and the worlds that trained it.
+
+    Of those, `spans` has the last one, open, and before it those that were in no lineage which the last one was given.
+    """
+
+    skipped: Skipped = ()
+    spans: tuple[Span, ...] = ()
+
+
+class Record(Past):
+    """What is known of a step that is kept: by which job, generation and lineage, of what data and shapes of state."""
+
+    job_uid: str
+    generation: int
+    step: int
+    data: str
+    state: str
+    lineage: int = 0
 
     @property
-    def job_uid(self) -> str: ...  # noqa: D102
-    @property
-    def generation(self) -> int: ...  # noqa: D102
-    @property
-    def step(self) -> int: ...  # noqa: D102
-    @property
-    def lineage(self) -> int: ...  # noqa: D102
-    @property
-    def skipped(self) -> Skipped: ...  # noqa: D102
+    def past(self) -> Past:
+        """Return how it came about."""
+        return Past(skipped=self.skipped, spans=self.spans)
 
 
 def belongs(record: Record, world: World, *, takeover: bool) -> bool:
@@ -51,12 +65,20 @@ def is_of_known_lineage(record: Record, world: World) -> bool:
     return record.job_uid != world.job_uid or record.lineage == before
 
 
-def find_skipped(world: World, global_batch_size: int, since: int = 0, skipped: Skipped = ()) -> Skipped:
-    """Return the samples that a world leaves out: those that what it goes on from came about without, and more.
+def find_unheard(spans: Sequence[Span], world: World) -> tuple[Span, ...]:
+    """Return which of some spans the lineage of a world lacks."""
+    heard = {span.generation for span in world.lineage}
+    return tuple(span for span in spans if span.generation not in heard)[-MAX_UNHEARD:]
 
-    `since` is the generation that it goes on from; 0: from scratch, or from what is of another job.
+
+def go_on(past: Past, world: World, global_batch_size: int, since: int, step: int, tier: Tier) -> Past:
+    """Return the past of what a world trains after a step, which has a past itself and was held by a tier.
+
+    `since` is the generation that the world goes on from; 0: from scratch, or from what is of another job.
     """
+    skipped = past.skipped
     for rollback in world.rollbacks:
         if rollback.generation >= since:
             skipped = skip(skipped, rollback.parent, rollback.step, global_batch_size)
-    return skipped
+    own = Span(generation=world.generation, first=step + 1, tier=tier)
+    return Past(skipped=skipped, spans=(*(find_unheard(past.spans, world) if since else ()), own))

@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainingjob_trainer.rows import Skipped
+from trainingjob_trainer.history import Past
 from trainingjob_trainer.snapshot_files import Key
 
 
@@ -18,12 +18,14 @@ class Holding:
 
     num_needed: int
     shards: Mapping[Key, frozenset[int]] = field(default_factory=dict)
-    skipped: Mapping[Key, Skipped] = field(default_factory=dict)
-    """The samples that a snapshot came about without, where there were any."""
+    pasts: Mapping[Key, Past] = field(default_factory=dict)
 
     def dump(self) -> str:
         """Return it as text for the other processes."""
-        kept = [[*key, sorted(held), self.skipped.get(key, ())] for key, held in self.shards.items()]
+        kept = [
+            [*key, sorted(held), self.pasts.get(key, Past()).model_dump(exclude_defaults=True)]
+            for key, held in self.shards.items()
+        ]
         return json.dumps([self.num_needed, kept])
 
 
@@ -33,11 +35,7 @@ def parse_holding(text: str) -> Holding:
     return Holding(
         num_needed,
         {(generation, step): frozenset(held) for generation, step, held, _ in snapshots},
-        {
-            (generation, step): tuple((first, end) for first, end in skipped)
-            for generation, step, _, skipped in snapshots
-            if skipped
-        },
+        {(generation, step): Past.model_validate(past) for generation, step, _, past in snapshots if past},
     )
 
 

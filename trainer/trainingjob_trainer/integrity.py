@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from trainingjob_api.base import Strict
 from trainingjob_trainer.files import write_whole
-from trainingjob_trainer.rows import Skipped
+from trainingjob_trainer.history import Record
 
 FILE = "integrity.json"
 
@@ -26,20 +26,13 @@ class Fingerprint(Strict):
     sha256: str
 
 
-class Integrity(Strict):
+class Integrity(Record):
     """What `integrity.json` says: who saved which step, hashes of the data's rows and of the state's shapes, the files.
 
-    File names are relative to the step's folder. `skipped` are the samples that were left out, `evaluations` the losses
-    on held-out texts that were measured after this very step, by their names.
+    File names are relative to the step's folder. `evaluations` are the losses on held-out texts that were measured
+    after this very step, by their names.
     """
 
-    job_uid: str
-    generation: int
-    step: int
-    data: str
-    state: str
-    lineage: int = 0
-    skipped: Skipped = ()
     evaluations: dict[str, float] = Field(default={})
     files: dict[str, Fingerprint]
 

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from trainingjob_trainer.history import Past
 from trainingjob_trainer.holdings import Holding, choose_snapshot, find_givers, parse_holding
 from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.shards import Shards, split_axes
 from trainingjob_trainer.signature import State
 from trainingjob_trainer.snapshot_files import Key
@@ -38,8 +38,8 @@ class Recall:
         self._refused: set[Key] = set()
         self._kept = snapshots.find()
         mine = snapshots.shards.mine
-        skipped = {key: header.skipped for key, (_, header) in self._kept.items()}
-        holding = Holding(len(mine), describe_kept(self._kept, mine), skipped)
+        pasts = {key: header.past for key, (_, header) in self._kept.items()}
+        holding = Holding(len(mine), describe_kept(self._kept, mine), pasts)
         self._holdings = [parse_holding(text) for text in peers.exchange("held", holding.dump(), RECALL_SECONDS)]
 
     @property
@@ -47,9 +47,9 @@ class Recall:
         """Return the newest snapshot that the world can go on from; all processes find the same one."""
         return choose_snapshot(self._holdings, len(self._snapshots.shards.all), self._refused)
 
-    def skipped(self, key: Key) -> Skipped:
-        """Return the samples that a snapshot came about without."""
-        return next((holding.skipped[key] for holding in self._holdings if key in holding.skipped), ())
+    def past(self, key: Key) -> Past:
+        """Return how the state of a snapshot came about."""
+        return next((holding.pasts[key] for holding in self._holdings if key in holding.pasts), Past())
 
     def load(self, key: Key) -> State | None:  # None: it is damaged, and never offered again
         """Return the state of a snapshot, on every device of the world."""

@@ -20,9 +20,8 @@ from trainingjob_api.world import ON_STORAGE, World
 from trainingjob_trainer.commit import UNFINISHED
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.history import belongs, is_of_known_lineage
+from trainingjob_trainer.history import Past, belongs, is_of_known_lineage
 from trainingjob_trainer.integrity import FILE, Integrity, find_damage, read_integrity, share
-from trainingjob_trainer.rows import Skipped
 from trainingjob_trainer.signature import State
 from trainingjob_trainer.snapshot_files import Key
 from trainingjob_trainer.wire import Event
@@ -46,16 +45,16 @@ class Memory(Protocol):
     def newest(self) -> Key | None: ...  # noqa: D102  # None: no snapshot is whole
 
     def load(self, key: Key) -> State | None: ...  # noqa: D102  # None: it is damaged, and never offered again
-    def skipped(self, key: Key) -> Skipped: ...  # noqa: D102
+    def past(self, key: Key) -> Past: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
 class Recalled:
-    """A state that was found in the hosts' memory, and the samples that it came about without."""
+    """A state that was found in the hosts' memory."""
 
     key: Key
     state: State
-    skipped: Skipped = ()
+    past: Past
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,7 @@ class RestorePoint:
                     if self._peers.process == 0:
                         self._clear_after(snapshot[1])
                     self._peers.wait(f"recalled/{attempt}", VERIFY_SECONDS)
-                    return Recalled(snapshot, loaded, self._memory.skipped(snapshot))
+                    return Recalled(snapshot, loaded, self._memory.past(snapshot))
                 attempt += 1
                 continue
             folder = Path(choice)

@@ -72,14 +72,14 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
     events.enter(Phase.COMPILING)
     state = state or _begin(spec.checkpoint.initialize_from, steps, programs, peers, events)
     tools = tools or equip(start, party)
-    batches = Batches(party.layout, steps.rows, spec.training.global_batch_size, checkpoints.skipped)
+    batches = Batches(party.layout, steps.rows, spec.training.global_batch_size, checkpoints.past.skipped)
     peers.wait("ready", READY_SECONDS)  # a first collective whose peers are 30 s late is an error
 
-    events.send(Event(restored=checkpoints.newest, tier=checkpoints.tier))
-    snapshots.begin(checkpoints.recalled, checkpoints.skipped)
-    restored, skipped = checkpoints.newest, checkpoints.skipped
+    restored, past = checkpoints.newest, checkpoints.past
+    events.send(Event(restored=restored, tier=checkpoints.tier, unheard=past.spans[:-1]))
+    snapshots.begin(checkpoints.recalled, past)
     with (
-        Reporter(start, events, root, restored=restored, snapshots=snapshots, skipped=skipped) as reporter,
+        Reporter(start, events, root, restored=restored, snapshots=snapshots, skipped=past.skipped) as reporter,
         Neighbours(start, events, snapshots, restored=restored),
     ):
         try:

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from trainingjob_api.base import Strict
-from trainingjob_trainer.rows import Skipped
+from trainingjob_trainer.history import Record
 from trainingjob_trainer.shards import Shard
 
 NUM_SLOTS = 3
@@ -39,16 +39,9 @@ class Piece(Strict):
     crc32: int
 
 
-class Header(Strict):
+class Header(Record):
     """What a snapshot is: who made it of which step, hashes of the data's rows and the state's shapes, its shards."""
 
-    job_uid: str
-    generation: int
-    step: int
-    data: str
-    state: str
-    lineage: int = 0
-    skipped: Skipped = ()
     pieces: dict[str, Piece]
 
     @property

@@ -18,8 +18,7 @@ import jax
 import numpy as np
 
 from trainingjob_api.world import World
-from trainingjob_trainer.history import belongs, is_of_known_lineage
-from trainingjob_trainer.rows import Skipped
+from trainingjob_trainer.history import Past, belongs, is_of_known_lineage
 from trainingjob_trainer.shards import Shard, Shards, hash_shapes
 from trainingjob_trainer.signature import State
 from trainingjob_trainer.snapshot_files import NUM_SLOTS, Header, Key, Piece, Slot, place
@@ -51,7 +50,7 @@ class Snapshots:
         self._writer = ThreadPoolExecutor(1, "snapshot-write")
         self._room: Future[Room | None] | None = None
         self._restored: Key | None = None
-        self._skipped: Skipped = ()
+        self._past = Past()
         self._is_short = False
         self._blocked: list[float] = []
         self.newest = 0
@@ -77,13 +76,13 @@ class Snapshots:
                 kept[header.key] = slot, header
         return kept
 
-    def begin(self, restored: Key | None, skipped: Skipped = ()) -> None:
+    def begin(self, restored: Key | None, past: Past) -> None:
         """Make room for the first snapshot, in the background; the one that was restored stays.
 
-        `skipped` are the samples that the world leaves out.
+        `past` is that of all that the world keeps.
         """
         self._restored = restored
-        self._skipped = skipped
+        self._past = past
         if self._every:
             self._room = self._writer.submit(self._make_room)
 
@@ -143,7 +142,8 @@ class Snapshots:
             data=self._data,
             state=self._state,
             lineage=len(self._world.rollbacks),
-            skipped=self._skipped,
+            skipped=self._past.skipped,
+            spans=self._past.spans,
             pieces=pieces,
         )
         try:

@@ -8,7 +8,7 @@ and a second `Start`. Later lines are `Command`s. The child writes `Event`s on t
 
 from trainingjob_api.base import Strict
 from trainingjob_api.protocol import Damage, FailedSave, Failure, Phase, Progress
-from trainingjob_api.world import RunConfig, Tier, World
+from trainingjob_api.world import RunConfig, Span, Tier, World
 
 EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"
 STANDBY = "standby"
@@ -56,10 +56,10 @@ class Event(Strict):
 
     `ready` comes once, before `Start`; `waiting` once, in a shadow world that is ready to take over. `entered` names
     what the child is about to enter as all other processes do: a step, an evaluation, a meeting. `restored` is the step
-    that training goes on from (0: from scratch), `tier` what held it, `inherited` whose parameters a start from scratch
-    has, in words, `committed` a step whose files are saved and hashed, `failed_save` one that could not be saved,
-    `copied` and `failed_copy` the same of copies on the backup store. After `phase` LEFT or DONE, or after `failure`,
-    the child ends by itself.
+    that training goes on from (0: from scratch), `tier` what held it, `unheard` which worlds led to it that its own
+    world's lineage lacks, `inherited` whose parameters a start from scratch has, in words, `committed` a step whose
+    files are saved and hashed, `failed_save` one that could not be saved, `copied` and `failed_copy` the same of copies
+    on the backup store. After `phase` LEFT or DONE, or after `failure`, the child ends by itself.
     """
 
     ready: bool = False
@@ -69,6 +69,7 @@ class Event(Strict):
     progress: Progress | None = None
     restored: int | None = None
     tier: Tier = "durable"
+    unheard: tuple[Span, ...] = ()
     inherited: str = ""
     committed: int | None = None
     failed_save: FailedSave | None = None

@@ -167,6 +167,7 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
         progress=event.progress or active.progress,
         restored=active.restored if event.restored is None else event.restored,
         tier=active.tier if event.restored is None else event.tier,
+        unheard=active.unheard if event.restored is None else event.unheard,
         inherited=event.inherited or active.inherited,
         committed=active.committed if event.committed is None else event.committed,
         failed_save=event.failed_save or (active.failed_save if event.committed is None else None),

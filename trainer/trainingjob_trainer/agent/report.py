@@ -39,6 +39,7 @@ def describe(host: Host, place: Place, state: State, port: int, shadow_port: int
         progress=active.progress if active else None,
         restored=active.restored if active else None,
         tier=active.tier if active else "durable",
+        unheard=active.unheard if active else (),
         inherited=active.inherited if active else "",
         committed=active.committed if active else None,
         failed_save=active.failed_save if active else None,

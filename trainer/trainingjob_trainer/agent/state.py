@@ -19,7 +19,7 @@ from trainingjob_api.protocol import (
     Progress,
     Termination,
 )
-from trainingjob_api.world import Tier, World
+from trainingjob_api.world import Span, Tier, World
 from trainingjob_trainer.wire import Event
 
 
@@ -84,6 +84,7 @@ class Active:
     progress: Progress | None = None
     restored: int | None = None
     tier: Tier = "durable"
+    unheard: tuple[Span, ...] = ()
     committed: int | None = None
     failed_save: FailedSave | None = None
     """The newest save, where it failed."""

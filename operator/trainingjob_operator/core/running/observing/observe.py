@@ -206,7 +206,8 @@ def lay_together(
     restored = seats.find_restored(taken)
     spans = status.lineage
     if world is not None and restored is not None:
-        spans = lineage.extend(spans, world.generation, restored, seats.find_tier(taken) or "durable")
+        tier = seats.find_tier(taken) or "durable"
+        spans = lineage.extend(spans, world.generation, restored, tier, seats.find_unheard(taken))
     return Observed(
         name=job.name,
         namespace=job.namespace,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trainingjob_api.protocol import HostReport
 from trainingjob_api.status import TrainingJobStatus, WorldStatus
-from trainingjob_api.world import Member, Tier, World
+from trainingjob_api.world import Member, Span, Tier, World
 from trainingjob_operator.core.running.observing import lineage
 from trainingjob_operator.core.running.observing.hearing import Hearing, News
 from trainingjob_operator.core.running.observing.pods import Pod
@@ -107,6 +107,12 @@ def find_tier(seats: Iterable[Seat]) -> Tier | None:  # None: no member has rest
     """Return what held the step that the world went on from."""
     report = _find_restored(seats)
     return report.tier if report and report.restored else None
+
+
+def find_unheard(seats: Iterable[Seat]) -> tuple[Span, ...]:
+    """Return the worlds that led to the step that the world went on from, and that its lineage lacks."""
+    report = _find_restored(seats)
+    return report.unheard if report else ()
 
 
 def find_newest_step(seats: Sequence[Seat]) -> int | None:  # None: no member has restored yet

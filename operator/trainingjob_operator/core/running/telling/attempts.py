@@ -4,9 +4,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from trainingjob_api.status import Attempt, Goodput
-from trainingjob_api.world import World
+from trainingjob_api.world import Tier, World
 from trainingjob_operator.core.running.judging.health import End
-from trainingjob_operator.core.running.observing.seats import Seat, find_newest_step, find_restored, find_tier
+from trainingjob_operator.core.running.observing.seats import (
+    Seat,
+    find_newest_step,
+    find_restored,
+    find_tier,
+    find_unheard,
+)
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.times import format_time, parse_time, seconds_between
 
@@ -19,20 +25,14 @@ def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: 
     """Return the attempts after the world's hosts reported: where it started, how far it is, what it cost."""
     if world is None or not attempts or attempts[-1].generation != world.generation:
         return attempts
+    restored, step = find_restored(seats), find_newest_step(seats)
+    if restored is not None:
+        for span in find_unheard(seats):  # lost before anybody heard of them
+            attempts = _go_on(attempts, span.generation, span.first - 1, span.tier if span.first > 1 else None)
+        attempts = _go_on(attempts, world.generation, restored, find_tier(seats))
     current = attempts[-1]
     previous = attempts[-2] if len(attempts) > 1 else None
-    restored, step = find_restored(seats), find_newest_step(seats)
     changes: dict[str, object] = {}
-    if current.first_step is None and restored is not None:
-        changes |= {"first_step": restored, "tier": find_tier(seats)}
-        if previous and previous.last_step is not None:
-            changes["lost_steps"] = max(previous.last_step - restored, 0)
-            # What is kept may be newer than what was told last.
-            attempts = (
-                *attempts[:-2],
-                previous.model_copy(update={"last_step": max(previous.last_step, restored)}),
-                current,
-            )
     if step is not None:
         changes["last_step"] = max(step, current.last_step or 0)
     has_stepped = restored is not None and step is not None and step > restored
@@ -40,6 +40,20 @@ def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: 
     if has_stepped and previous and previous.ended and not was_paused and current.recovery_seconds is None:
         changes["recovery_seconds"] = round(seconds_between(previous.ended, now), 1)
     return (*attempts[:-1], current.model_copy(update=changes))
+
+
+def _go_on(attempts: Attempts, generation: int, restored: int, tier: Tier | None) -> Attempts:
+    """Return the attempts after a world went on from a step that a tier held; the same where that is known."""
+    number = next((number for number, one in enumerate(attempts) if one.generation == generation), None)
+    if number is None or attempts[number].first_step is not None:
+        return attempts
+    changes: dict[str, object] = {"first_step": restored, "tier": tier, "last_step": restored}
+    before = attempts[:number]
+    if before and (reached := before[-1].last_step) is not None:
+        changes["lost_steps"] = max(reached - restored, 0)
+        # What is kept may be newer than what was told last.
+        before = (*before[:-1], before[-1].model_copy(update={"last_step": max(reached, restored)}))
+    return (*before, attempts[number].model_copy(update=changes), *attempts[number + 1 :])
 
 
 def spend(attempts: Attempts, before: Goodput, after: Goodput) -> Attempts:

@@ -1,0 +1,46 @@
+"""The storage of a simulated job: which world saved which steps, and by the trainer's real rules who builds on them."""
+
+from tests.builders import UID
+from trainingjob_api.world import Span, World
+from trainingjob_trainer.history import Past, belongs, go_on
+from trainingjob_trainer.integrity import Integrity
+
+type Key = tuple[int, int]
+"""A world's number, and a step."""
+
+
+class Storage:
+    """Saved steps, and where each world that trained began."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.commits: dict[Key, Past] = {}
+        self._pasts: dict[int, Past] = {}
+        self._origins: dict[int, Key] = {}
+
+    def restore(self, world: World) -> tuple[int, tuple[Span, ...]]:
+        """Return the step that a world goes on from, and the worlds that led to it of which it was not told."""
+        mine = [(g, s) for g, s in self.commits if belongs(saved(g, s), world, takeover=False)]
+        origin = self._origins[world.generation] = max(mine, default=(0, 0))
+        past = go_on(self.commits.get(origin, Past()), world, 1, *origin, "durable")
+        self._pasts[world.generation] = past
+        return origin[1], past.spans[:-1]
+
+    def save(self, generation: int, step: int) -> None:
+        """Save a step of a world that has restored."""
+        self.commits[generation, step] = self._pasts[generation]
+
+    def list_spans(self, generation: int) -> list[tuple[int, int, int | None]]:
+        """Return who trained what of all that a world holds, by what happened: world, first step, last one."""
+        spans: list[tuple[int, int, int | None]] = []
+        last = None
+        while generation:
+            origin, step = self._origins[generation]
+            spans.insert(0, (generation, step + 1, last))
+            generation, last = origin, step
+        return spans
+
+
+def saved(generation: int, step: int) -> Integrity:
+    """Return the record of a saved step."""
+    return Integrity(job_uid=UID, generation=generation, step=step, data="", state="", files={})
