@@ -16,16 +16,18 @@ from typing import Any
 
 import yaml
 
+from e2e.cluster import audit
 from e2e.cluster.commands import ClusterError
 from e2e.cluster.images import find_operator_key
 from e2e.cluster.interface import Cluster
 from e2e.cluster.topology import ROLE_LABEL, SYSTEM_TAINT
+from e2e.requests import find_misdeeds
 from e2e.status import condition, step_of
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "charts/trainingjob"
 EXAMPLES = ROOT / "crds/examples"
-SYSTEM_NAMESPACE = "trainingjob-system"
+SYSTEM_NAMESPACE = audit.NAMESPACE
 RELEASE = "trainingjob"
 POLL_SECONDS = 0.5
 CLAIM = "shared"
@@ -256,6 +258,10 @@ class Product:
                 told = self.cluster.kubectl("logs", name, "-n", SYSTEM_NAMESPACE, f"--since-time={time_told}")
                 lines += told.splitlines()
         return [line for line in lines if '"level": "error"' in line or "Traceback (most recent call last)" in line]
+
+    def misdeeds(self, since: datetime) -> list[str]:
+        """Return what operators asked of the API server since a time and may never ask, where that is recorded."""
+        return list(find_misdeeds(self.cluster.read_requests(since), SYSTEM_NAMESPACE))
 
     def scale_operator(self, replicas: int) -> None:
         """Set the number of operator pods and wait until they run and one of them leads, or until they are gone."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from e2e.cluster import network, pki
+from e2e.cluster import audit, network, pki
 from e2e.cluster.binaries import binaries_dir
 from e2e.cluster.commands import run
 from e2e.cluster.machine import Daemon, Machine
@@ -86,6 +86,7 @@ def api_server_command() -> list[str | Path]:
         f"--kubelet-client-certificate={kubelet_client.certificate}",
         f"--kubelet-client-key={kubelet_client.key}",
         "--kubelet-preferred-address-types=InternalIP",  # nothing resolves the nodes' names
+        *audit.flags(),
     ]
 
 

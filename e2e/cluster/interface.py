@@ -1,7 +1,10 @@
 """What a journey may ask of a cluster, whichever kind it is."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
+
+from e2e.cluster.audit import Event
 
 
 class Cluster(Protocol):
@@ -71,6 +74,10 @@ class Cluster(Protocol):
 
     def heal_node(self, node: str) -> None:
         """Undo `partition_node`."""
+        ...
+
+    def read_requests(self, since: datetime) -> list[Event]:
+        """Return what the operator's pods asked of the API server since a time; none where nobody records that."""
         ...
 
     def gather_logs(self, folder: Path) -> None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from e2e.cluster import addons, cgroups, control_plane, image_store, images, network, node, owner
+from e2e.cluster import addons, audit, cgroups, control_plane, image_store, images, network, node, owner
 from e2e.cluster.binaries import ensure_binaries
 from e2e.cluster.commands import ClusterError, wait_until
 from e2e.cluster.evidence import gather_objects
@@ -156,6 +156,10 @@ class LocalCluster:
             yield
         finally:
             control_plane.start(self.topology().nodes())
+
+    def read_requests(self, since: datetime) -> list[audit.Event]:
+        """Return what the operator's namespace asked of the API server since a time, oldest first."""
+        return audit.read(since)
 
     def gather_logs(self, folder: Path) -> None:
         """Copy daemons' logs, pods' logs, events and objects into a folder."""

@@ -59,9 +59,11 @@ def product(cluster: Cluster) -> Product:
 
 
 @pytest.fixture(autouse=True)
-def errors_of_operators(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a journey in which an operator logged an error: nothing that a journey does is unforeseen."""
+def deeds_of_operators(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a journey in which an operator logged an error, or asked of the API server what it may never ask."""
     begun = datetime.now(UTC)
     yield
     if "product" in request.fixturenames:
-        assert request.getfixturevalue("product").operator_errors(begun) == []
+        product: Product = request.getfixturevalue("product")
+        assert product.operator_errors(begun) == []
+        assert product.misdeeds(begun) == []

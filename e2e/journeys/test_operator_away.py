@@ -1,9 +1,14 @@
 """Nobody operates, or nobody checks what is applied: what is refused, what trains on, and how it comes back."""
 
+import json
+from datetime import UTC, datetime
+
 import pytest
 
 from e2e.cluster.commands import ClusterError
+from e2e.cluster.local import LocalCluster
 from e2e.product import Job, Manifest, Product, load_example, wait_until
+from e2e.requests import Request, parse
 from e2e.status import condition, generation_of, is_full, steps_trained
 
 pytestmark = pytest.mark.cluster
@@ -69,6 +74,30 @@ def test_pods_that_go_while_nobody_operates_come_back_into_one_world(product: Pr
     assert after["restarts"] == {"total": before["restarts"]["total"] + 1, "counted": 0, "sinceCommit": 0}
     assert len([attempt for attempt in after["attempts"] if "ended" not in attempt]) == 1
     apply_suspended(product, namespace, "meanwhile").delete()
+    job.delete()
+
+
+def test_a_child_that_is_applied_three_times_stays_as_it_is(product: Product, namespace: str) -> None:
+    if not isinstance(product.cluster, LocalCluster):
+        pytest.skip("only the local cluster records what the operator applied")
+    begun = datetime.now(UTC)
+    job = product.submit(namespace, load_example("demo", checkpoint__uri="/shared/thrice"), name="thrice")
+    uid = job.read()["metadata"]["uid"]
+
+    def find_applied() -> Request | None:
+        requests = map(parse, product.cluster.read_requests(begun))
+        return next((one for one in requests if one.verb == "patch" and one.resource == "configmaps"), None)
+
+    applied = wait_until("the operator to apply the ConfigMap", find_applied, timeout=60)
+    (before,) = job.children("configmaps", uid)
+    for _ in range(3):
+        product.cluster.kubectl(
+            *("apply", "--server-side", "--force-conflicts", "--field-manager=trainingjob-operator", "-f", "-"),
+            stdin=json.dumps(applied.body),
+        )
+
+    assert applied.name == before["metadata"]["name"]
+    assert job.children("configmaps", uid) == [before]
     job.delete()
 
 

@@ -54,6 +54,7 @@ class ApiServer:
         self.version = 1000
         self._uids = itertools.count(1)
         self._watches: dict[Kind, list[asyncio.Queue[Object | None]]] = defaultdict(list)
+        self._stalled: list[asyncio.Queue[Object | None]] = []
         self._history: list[tuple[int, Kind, Object]] = []
         """Every event and its version: a watch begins with those that came after the list that it follows."""
 
@@ -91,8 +92,14 @@ class ApiServer:
         return self.objects.get((kind, namespace, name))
 
     def end_watches(self) -> None:
-        for queue in itertools.chain(*self._watches.values()):
+        for queue in itertools.chain(*self._watches.values(), self._stalled):
             queue.put_nowait(None)
+
+    def stall_watches(self, kind: Kind) -> int:
+        """Let the watches that are open hear nothing any more, as if their connections led nowhere; return how many."""
+        stalled = self._watches.pop(kind, [])
+        self._stalled += stalled
+        return len(stalled)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path}")

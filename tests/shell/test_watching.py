@@ -146,6 +146,22 @@ async def test_it_begins_anew_when_kopf_fails(
     assert all(one.closed for one in sessions)
 
 
+async def test_a_watch_that_stalls_is_made_anew_and_misses_nothing(
+    start: Any, heard: Heard, api_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "SECONDS_OF_SILENCE", 1.0)
+    api_server.put(TRAINING_JOB, JOB)
+    start()
+    await heard.wait_for("TrainingJob", None, "llama")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not api_server.stall_watches(TRAINING_JOB):  # noqa: ASYNC110  # the list comes before the watch
+            await asyncio.sleep(0.01)
+
+    api_server.put(TRAINING_JOB, {"metadata": {"name": "unseen", "namespace": "research"}, "spec": {}})
+
+    await heard.wait_for("TrainingJob", "ADDED", "unseen")
+
+
 async def test_a_restart_watches_what_is_there_then(start: Any, heard: Heard, api_server: Any, make_child: Any) -> None:
     kinds = [TRAINING_JOB]
     api_server.put(TRAINING_JOB, JOB)

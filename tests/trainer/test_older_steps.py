@@ -1,5 +1,6 @@
 """Steps that an older Orbax saved: what it did not write yet is not missed."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import numpy as np
 import pytest
 
 from tests.trainer.test_checkpoints import describe, make_state
-from tests.trainer.tiny import make_config, make_spec, make_world
+from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.integrity import hash_files, list_files, read_integrity, write_integrity
+from trainingjob_trainer.integrity import Integrity, hash_files, list_files, read_integrity, write_integrity
+from trainingjob_trainer.shards import hash_shapes
 from trainingjob_trainer.world import Peers
 
 
@@ -47,10 +49,27 @@ def test_a_step_of_an_orbax_that_did_not_write_something_yet_is_restored(
         (folder / name).unlink()
     write_integrity(folder, record.model_copy(update={"files": hash_files(folder, list_files(folder))}))
 
-    going_on = Checkpoints(tmp_path, config, make_world(2, 1), Peers(0, 1), "index", events)
+    assert_restored(events, tmp_path)
+
+
+def test_a_step_that_an_older_orbax_wrote_is_restored(events: Events, tmp_path: Path) -> None:
+    """`older/` has what `AsyncCheckpointer(StandardCheckpointHandler())` of that release made of the same state."""
+    folder = tmp_path / "lineage-0/7"
+    shutil.copytree(Path(__file__).parent / "older/orbax-0.11.0", folder)
+    files = hash_files(folder, list_files(folder))
+    shapes = hash_shapes(make_state((4, 2)))
+    write_integrity(folder, Integrity(job_uid=UID, generation=1, step=7, data="index", state=shapes, files=files))
+
+    assert_restored(events, tmp_path)
+
+
+def assert_restored(events: Events, root: Path) -> None:
+    config = make_config(make_spec(root, root))
+    going_on = Checkpoints(root, config, make_world(2, 1), Peers(0, 1), "index", events)
 
     restored = going_on.restore(describe(make_state((1, 2))))
 
     assert restored is not None
+    assert going_on.newest == 7
     for seen, want in zip(*map(jax.tree.leaves, (restored, make_state((4, 2), 7))), strict=True):
         assert np.array_equal(seen, want)

@@ -11,6 +11,7 @@ import traceback
 from jax.errors import JaxRuntimeError
 
 from trainingjob_api.protocol import LOG_EXCERPT_BYTES, MAX_MESSAGE, Failure, FailureReason
+from trainingjob_trainer.missed import find_missed
 
 HOPELESS_ERRNOS = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP}
@@ -91,7 +92,8 @@ def explain(error: BaseException, *, step: int | None) -> Failure:
             log=log,
         )
     reason, message = _sort(error)
-    return Failure(reason=reason, message=_shorten(message), step=step, log=log)
+    missed = find_missed(str(error)) if reason is FailureReason.PEER else ()
+    return Failure(reason=reason, message=_shorten(message), step=step, log=log, missed=missed)
 
 
 def _sort(error: BaseException) -> tuple[FailureReason, str]:

@@ -31,6 +31,8 @@ MAX_BACKOFF_SECONDS = 30.0
 CREDENTIALS_LIFE = timedelta(minutes=10)
 """After this kopf asks for credentials again: kubelets replace tokens while the old ones are still good."""
 SECONDS_A_WATCH = 300
+SECONDS_OF_SILENCE = 70
+"""After this a watch is dead: the API server sends bookmarks each minute where nothing else happens."""
 RETRY_SECONDS = (1, 1, 2, 3, 5)
 """Between the tries of one request. The last is how long after its return an API server may go unnoticed."""
 
@@ -173,6 +175,7 @@ def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
     settings.networking.error_backoffs = RETRY_SECONDS
     settings.watching.connect_timeout = SECONDS_A_REQUEST
     settings.watching.server_timeout = SECONDS_A_WATCH
+    settings.watching.inactivity_timeout = SECONDS_OF_SILENCE
     settings.watching.chunk_size = PAGE_SIZE
     settings.queueing.idle_timeout = 1.0
     for kind in kinds:

@@ -4,11 +4,10 @@ The operator decides by the reason between starting again and giving up, so a gu
 a signal that a program raises against itself is a crash, one that comes from outside is a kill.
 """
 
-import re
-
 from trainingjob_api.protocol import Failure, FailureReason
 from trainingjob_trainer.agent.state import Ended
 from trainingjob_trainer.agent.tail import excerpt
+from trainingjob_trainer.missed import find_missed
 
 OWN_FAULTS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
 PEER_DIED = (
@@ -16,8 +15,6 @@ PEER_DIED = (
     "terminate called after throwing an instance of 'gloo::",  # gloo's own thread, to which errors of connections come
 )
 """What libraries write before they abort, when another process of the world is gone."""
-MISSED = re.compile(r"\(stopped sending heartbeats\):\n((?:\d+\n)+)")
-"""Where JAX's coordination service names the processes that it misses, one a line."""
 
 
 def explain_end(ended: Ended, *, step: int | None, memory: str) -> Failure:
@@ -45,13 +42,8 @@ def explain_end(ended: Ended, *, step: int | None, memory: str) -> Failure:
         exit_code=ended.code,
         signal=ended.signal,
         log=excerpt(ended.log),
-        missed=_find_missed(ended.log) if reason is FailureReason.PEER else (),
+        missed=find_missed(ended.log) if reason is FailureReason.PEER else (),
     )
-
-
-def _find_missed(log: str) -> tuple[int, ...]:
-    """Return the processes that JAX said it had heard nothing of."""
-    return tuple(sorted({int(number) for block in MISSED.findall(log) for number in block.split()}))
 
 
 def _guess(ended: Ended, memory: str) -> tuple[FailureReason, str]:

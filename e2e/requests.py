@@ -1,0 +1,157 @@
+"""What an operator asked of the API server, held against a model of what it may ever ask.
+
+The API server's audit log is the witness: it holds every request that was answered, those of two operators, of one that
+was killed in the middle and of one that came back, in the order in which they took effect.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from e2e.soak.witness import find_contradictions
+from trainingjob_api.status import TrainingJobStatus
+
+type Manifest = dict[str, Any]
+type Target = tuple[str, str, str]
+"""Resource, namespace and name of an object."""
+
+READS = ("get", "list", "watch")
+STATUS = "trainingjobs/status"
+FORESEEN: dict[str, tuple[str, ...]] = {
+    "trainingjobs": (*READS, "delete"),  # once its time after the end is over
+    STATUS: ("update",),
+    "jobsets": (*READS, "create", "delete"),
+    "jobs": (*READS, "delete"),
+    "pods": (*READS, "delete"),
+    "configmaps": (*READS, "patch"),
+    "events": ("list", "create", "patch"),
+    "nodes": READS,
+    "leases": (*READS, "create", "update"),
+    "secrets": ("get", "update"),
+    "validatingwebhookconfigurations": ("get", "patch"),
+    "tokenreviews": ("create",),
+    "subjectaccessreviews": ("create",),
+}
+"""Which verbs are used on what. A right that the chart gives and nobody needs shows here."""
+OWN = ("secrets", "leases")
+"""What is touched in the operator's own namespace alone."""
+WRONG = frozenset((400, 401, 403, 405, 406, 413, 415, 422))
+"""Answers to a request that should not have been made."""
+WINDOW = timedelta(seconds=10)
+MOST_STATUSES = 25
+"""Statuses of one job that a window may see: each is a transition, or the one for numbers."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request that was answered. `resource` has the subresource behind a slash; empty: it is of no object."""
+
+    at: datetime
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+    code: int
+    said: str
+    """What the server said where it refused."""
+    body: Manifest
+
+    @property
+    def target(self) -> Target:
+        """Return what it is about."""
+        return self.resource, self.namespace, self.name
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether the server did what was asked."""
+        return 200 <= self.code < 300
+
+    def __str__(self) -> str:
+        """Return it as people read it."""
+        return f"{self.at:%H:%M:%S} {self.verb} {self.resource} {self.namespace}/{self.name}: {self.code} {self.said}"
+
+
+def parse(event: Manifest) -> Request:
+    """Return a request as an audit event tells it."""
+    about, status = event.get("objectRef", {}), event.get("responseStatus", {})
+    asked = event.get("requestObject")
+    body: Manifest = asked if isinstance(asked, dict) else {}  # a JSON patch is a list
+    resource, subresource = about.get("resource", ""), about.get("subresource", "")
+    return Request(
+        at=datetime.fromisoformat(event["requestReceivedTimestamp"]),
+        verb=event["verb"],
+        resource=f"{resource}/{subresource}" if subresource else resource,
+        namespace=about.get("namespace", ""),
+        name=about.get("name") or body.get("metadata", {}).get("name", ""),
+        code=status.get("code", 0),
+        said=status.get("message", ""),
+        body=body,
+    )
+
+
+def find_misdeeds(events: Iterable[Manifest], own_namespace: str) -> Iterator[str]:
+    """Yield what an operator may never ask, of audit events in their order. It lives in `own_namespace`."""
+    requests = [parse(event) for event in events]
+    for request in requests:
+        yield from _find_unforeseen(request, own_namespace)
+        yield from _find_unguarded(request)
+    yield from _find_doubles(requests)
+    statuses = [one for one in requests if one.resource == STATUS and one.is_done]
+    for target in dict.fromkeys(one.target for one in statuses):
+        written = [one for one in statuses if one.target == target]
+        yield from _find_contradictions(written)
+        yield from _find_haste(written)
+
+
+def _find_unforeseen(request: Request, own_namespace: str) -> Iterator[str]:
+    if request.resource and request.verb not in FORESEEN.get(request.resource, ()):
+        yield f"nothing needs this: {request}"
+    if request.resource in OWN and request.namespace != own_namespace:
+        yield f"not its own: {request}"
+    if request.code in WRONG and "being terminated" not in request.said:  # the namespace may go at any moment
+        yield f"refused: {request}"
+
+
+def _find_unguarded(request: Request) -> Iterator[str]:
+    """Yield where a write would have struck another object than the one that was meant."""
+    metadata = request.body.get("metadata", {})
+    if request.verb == "delete" and not request.body.get("preconditions", {}).get("uid"):
+        yield f"deleted by its name alone: {request}"
+    if request.resource == STATUS and not metadata.get("resourceVersion"):
+        yield f"written over whatever is there: {request}"
+    makes = request.resource in ("jobsets", "configmaps") and request.verb in ("create", "patch")
+    if makes and not any(owner.get("uid") and owner.get("controller") for owner in metadata.get("ownerReferences", [])):
+        yield f"made for nobody: {request}"
+
+
+def _find_doubles(requests: Sequence[Request]) -> Iterator[str]:
+    """Yield what was made more often than it was deleted and made anew."""
+    made = Counter(one.target for one in requests if one.resource == "jobsets" and one.verb == "create" and one.is_done)
+    gone = Counter(one.target for one in requests if one.verb == "delete" and one.is_done)
+    for target, times in made.items():
+        if times > 1 + gone[target]:
+            yield f"{'/'.join(target)} was created {times} times, and deleted {gone[target]} times"
+
+
+def _find_contradictions(written: Sequence[Request]) -> Iterator[str]:
+    """Yield what cannot be true of one job: `written` are its statuses. A namesake that came later is another one."""
+    before: tuple[str, TrainingJobStatus] | None = None
+    for request in written:
+        uid = request.body["metadata"]["uid"]
+        status = TrainingJobStatus.model_validate(request.body.get("status") or {})
+        if before and before[0] == uid:
+            for wrong in find_contradictions(before[1], status):
+                yield f"{request}: {wrong}"
+        before = uid, status
+
+
+def _find_haste(written: Sequence[Request]) -> Iterator[str]:
+    """Yield where a job's status was written without end."""
+    times = [request.at for request in written]
+    for first, last in zip(times, times[MOST_STATUSES:], strict=False):
+        if last - first < WINDOW:
+            job = f"{written[0].namespace}/{written[0].name}"
+            yield f"{job}: {MOST_STATUSES + 1} statuses in {last - first} from {first}"
+            return

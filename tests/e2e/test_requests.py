@@ -1,0 +1,113 @@
+"""The model of what an operator may ask of the API server: every rule has a request that breaks it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from e2e.cluster import audit
+from e2e.requests import MOST_STATUSES, find_misdeeds
+
+OWN = "trainingjob-system"
+BEGUN = datetime(2026, 11, 21, 12, tzinfo=UTC)
+OWNED = {"ownerReferences": [{"uid": "u", "controller": True}]}
+type Event = dict[str, Any]
+
+
+def event(verb: str, resource: str, body: Any = None, *, code: int = 200, after: float = 0.0, **more: Any) -> Event:
+    """Return an audit event about the object `x` in namespace `n`."""
+    name, _, subresource = resource.partition("/")
+    about = {"resource": name, "namespace": "n", "name": "x"} | ({"subresource": subresource} if subresource else {})
+    at = (BEGUN + timedelta(seconds=after)).isoformat()
+    about |= {key: more.pop(key) for key in ("namespace",) if key in more}
+    asked = {} if body is None else {"requestObject": body}
+    status = {"code": code, **more}
+    return {"verb": verb, "objectRef": about, "responseStatus": status, "requestReceivedTimestamp": at, **asked}
+
+
+def status(after: float = 0.0, *, uid: str = "u", version: str = "7", total: int = 0) -> Event:
+    """Return the writing of a status with a number of restarts."""
+    body = {
+        "metadata": {"uid": uid, "resourceVersion": version},
+        "status": {"restarts": {"total": total, "counted": 0, "sinceCommit": 0}},
+    }
+    return event("update", "trainingjobs/status", body, after=after)
+
+
+CREATED = event("create", "jobsets", {"metadata": {"name": "x", **OWNED}}, code=201)
+DELETED = event("delete", "jobsets", {"preconditions": {"uid": "u"}})
+CASES: dict[str, tuple[list[Event], list[str]]] = {
+    "a calm life": ([CREATED, status(), status(1, total=1), DELETED, CREATED], []),
+    "an object that is gone, a conflict and a server that fails": (
+        [
+            event("get", "trainingjobs", code=404),
+            event("update", "leases", code=409, namespace=OWN),
+            event("list", "pods", code=503),
+        ],
+        [],
+    ),
+    "what is of no object": ([{**event("get", "x"), "objectRef": {}}], []),
+    "a JSON patch": ([event("patch", "validatingwebhookconfigurations", [{"op": "add"}])], []),
+    "a JobSet that is changed": (
+        [event("update", "jobsets", {"metadata": OWNED})],
+        ["nothing needs this: 12:00:00 update jobsets n/x: 200 "],
+    ),
+    "a resource that is none of its business": (
+        [event("list", "deployments")],
+        ["nothing needs this: 12:00:00 list deployments n/x: 200 "],
+    ),
+    "a Secret of somebody": ([event("get", "secrets")], ["not its own: 12:00:00 get secrets n/x: 200 "]),
+    "an invalid object": (
+        [event("create", "jobsets", {"metadata": OWNED}, code=422, message="bad")],
+        ["refused: 12:00:00 create jobsets n/x: 422 bad"],
+    ),
+    "no right": ([event("delete", "pods", DELETED["requestObject"], code=403)], ["refused: "]),
+    "a namespace that goes": (
+        [event("create", "jobsets", {"metadata": OWNED}, code=403, message="namespace n is being terminated")],
+        [],
+    ),
+    "deleted whoever has the name": ([event("delete", "pods", {})], ["deleted by its name alone: "]),
+    "a status over another": ([status(version="")], ["written over whatever is there: "]),
+    "a child of nobody": ([event("create", "jobsets", {"metadata": {}}, code=201)], ["made for nobody: "]),
+    "a configuration of nobody": ([event("patch", "configmaps", {"metadata": {}})], ["made for nobody: "]),
+    "made twice": ([CREATED, CREATED], ["jobsets/n/x was created 2 times, and deleted 0 times"]),
+    "made again where it was refused": ([CREATED, {**CREATED, "responseStatus": {"code": 409}}], []),
+    "restarts that become fewer": (
+        [status(total=2), status(1, total=1)],
+        ["12:00:01 update trainingjobs/status n/x: 200 : 2 restarts became 1"],
+    ),
+    "a namesake that begins anew": ([status(total=2), status(1, uid="v", total=1)], []),
+    "statuses without end": (
+        [status(number * 0.1) for number in range(MOST_STATUSES + 1)],
+        ["n/x: 26 statuses in 0:00:02.500000 from 2026-11-21 12:00:00+00:00"],
+    ),
+    "as many statuses, at their pace": ([status(number * 0.5) for number in range(3 * MOST_STATUSES)], []),
+}
+
+
+@pytest.mark.parametrize(("events", "want"), CASES.values(), ids=CASES.keys())
+def test_what_an_operator_may_not_ask(events: list[Event], want: list[str]) -> None:
+    told = list(find_misdeeds(events, OWN))
+
+    assert len(told) == len(want), told
+    assert all(one.startswith(begin) for one, begin in zip(told, want, strict=True)), told
+
+
+def test_no_body_with_a_token_or_a_secret_is_recorded() -> None:
+    rules = audit.policy()["rules"]
+    bodies = next(number for number, rule in enumerate(rules) if rule["level"] == "Request")
+
+    assert [rule["level"] for rule in rules] == ["Metadata", "Request", "Metadata", "None"]
+    named = {name for rule in rules[:bodies] for group in rule["resources"] for name in group["resources"]}
+    assert named == {"secrets", "tokenreviews"}
+
+
+def test_requests_are_read_from_a_time_on(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "audit.log"
+    monkeypatch.setattr(audit, "LOG", log)
+    assert audit.read(BEGUN) == []
+    log.write_text(
+        '{"stageTimestamp": "2026-11-21T11:59:59.9Z"}\n{"stageTimestamp": "2026-11-21T12:00:00.000001Z"}\n{"stageT'
+    )
+
+    assert [one["stageTimestamp"] for one in audit.read(BEGUN)] == ["2026-11-21T12:00:00.000001Z"]

@@ -1,0 +1,62 @@
+"""A host that stands still before the first step of its world: the others wait for it at a meeting, and it is named."""
+
+from pathlib import Path
+from random import Random
+from signal import SIGKILL, SIGSTOP
+
+import pytest
+
+from e2e.soak.job import make_spec
+from e2e.soak.stage import Stage, send, trainers_of
+from trainingjob_api.protocol import HostReport, Phase
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_SECONDS = 240.0
+MEETING = (Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING)
+"""What ends with a meeting of all processes, none of which has made a step."""
+
+
+class StandStill:
+    """Stops the trainer of a slice's host as soon as that has told of a later world, and that it is about to meet."""
+
+    def __init__(self, stage: Stage, number: int) -> None:
+        self._stage = stage
+        self._number = number
+        self._after = stage.witness.generation
+        self.world = 0
+        self.phase = Phase.IDLE
+
+    def hear(self, report: HostReport) -> None:
+        is_wanted = report.slice == self._number and report.generation > self._after and report.phase in MEETING
+        if is_wanted and not self.world:
+            (container,) = self._stage.machine.controllers.containers_of(self._number)
+            send(SIGSTOP, *trainers_of(container)[:1])
+            self.world, self.phase = report.generation, report.phase
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["the host of process 0", "the host of process 1"])
+async def test_a_host_that_stands_still_before_the_first_step_is_named(number: int, tmp_path: Path) -> None:
+    spec = make_spec()
+    job = spec | {"training": {**spec["training"], "steps": 10_000_000}}
+    lines: list[str] = []
+    stage = Stage(job, tmp_path / "job", tmp_path / "cache", Random(1), 0.5, lines.append)  # noqa: S311
+    (tmp_path / "cache").mkdir()
+    async with stage.running():
+        await stage.wait_for("both slices", lambda: stage.status.display.slices == "2/2", PATIENCE_SECONDS)
+        await stage.wait_for("a saved step", lambda: stage.witness.committed > 0, PATIENCE_SECONDS)
+        still = StandStill(stage, number)
+        stage.gate.listeners.append(still.hear)
+        (container,) = stage.machine.controllers.containers_of(1 - number)
+        send(SIGKILL, *trainers_of(container)[:1])
+
+        await stage.wait_for(
+            "a world after the one that stood still",
+            lambda: bool(still.world) and stage.witness.generation > still.world,
+            PATIENCE_SECONDS,
+        )
+
+    cause = stage.witness.attempts[still.world].cause
+    assert cause
+    assert (cause.reason, cause.slice, cause.host) == ("HungHost", number, 0), (still.phase, cause, lines)
+    assert not stage.witness.problems

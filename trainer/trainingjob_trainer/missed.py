@@ -1,0 +1,22 @@
+"""Which process JAX heard nothing of, in its own words: there is no other place where it says so.
+
+Three who speak: the coordination service, which process 0 runs, of the others; one of the others, of that service; and
+whoever waited at a meeting that cannot take place any more.
+"""
+
+import re
+
+OTHERS = re.compile(r"\(stopped sending heartbeats\):\n((?:\d+\n)+)")
+"""Where the service names the processes that it misses, one a line, before it ends all."""
+SERVICE = re.compile(r"DEADLINE_EXCEEDED.*\n+RPC: /xla\.coordination\.CoordinationService/Heartbeat")
+"""Where a process has had no answer from the service."""
+AT_A_MEETING = re.compile(r"\bTask (\d+) heartbeat timeout")
+"""Where an error of a meeting names who will never come."""
+
+
+def find_missed(text: str) -> tuple[int, ...]:
+    """Return the processes that JAX says it heard nothing of, in a log or in an error."""
+    if SERVICE.search(text):
+        return (0,)
+    named = [*AT_A_MEETING.findall(text), *(number for block in OTHERS.findall(text) for number in block.split())]
+    return tuple(sorted({int(number) for number in named}))
