@@ -34,6 +34,14 @@ def test_worlds_of_which_nobody_heard_are_in_the_lineage_once_a_later_one_tells_
     assert lineage.extend(told, 5, 30, unheard=unheard) == told
 
 
+def test_what_cannot_have_led_to_a_step_is_in_no_lineage() -> None:
+    known = lineage.extend((), 1, 0)
+
+    told = lineage.extend(known, 5, 30, unheard=(Span(generation=2, first=31), Span(generation=7, first=11)))
+
+    assert told == (Span(generation=1, first=1, last=30), Span(generation=5, first=31))
+
+
 def test_an_unheard_world_makes_void_what_was_done_after_it_began() -> None:
     """The newest saved step of generation 6 is damaged, and generation 5, which it did not build on, has the next."""
     known = (Span(generation=4, first=1, last=87), Span(generation=6, first=88))

@@ -22,7 +22,8 @@ def extend(
     """
     if any(span.generation >= generation for span in lineage):
         return tuple(lineage)
-    for span in (*unheard, Span(generation=generation, first=restored + 1, tier=tier)):
+    led = (span for span in unheard if span.generation < generation and span.first <= restored)
+    for span in (*led, Span(generation=generation, first=restored + 1, tier=tier)):
         lineage = _append(lineage, span)
     return tuple(lineage)
 
