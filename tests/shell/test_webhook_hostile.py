@@ -21,7 +21,7 @@ from trainingjob_operator.shell.admission_review import API_VERSION, MAX_BYTES, 
 from trainingjob_operator.shell.assembly import serving
 from trainingjob_operator.shell.webhook import PATH, Intake, webhook_app
 
-STALL = 0.2
+STALL = 0.5
 OURS = {"group": "trainingjob.dev", "version": "v1alpha1", "kind": "TrainingJob"}
 
 
