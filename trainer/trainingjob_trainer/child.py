@@ -23,7 +23,7 @@ from typing import BinaryIO, NoReturn
 
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.asks import Asks
-from trainingjob_trainer.ending import end_at_once
+from trainingjob_trainer.ending import end_at_once, end_with_parent
 from trainingjob_trainer.events import ORPHANED, Events
 from trainingjob_trainer.failures import explain
 from trainingjob_trainer.model import split_model
@@ -39,6 +39,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 def main() -> NoReturn:
     """Wait for a world, train in it, and end."""
+    end_with_parent()
     # By force: a library that was imported above has put its own handler in place.
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT, force=True)
     logging.getLogger("absl").setLevel(logging.WARNING)
