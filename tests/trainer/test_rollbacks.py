@@ -57,7 +57,7 @@ def test_training_after_a_rollback_is_that_of_a_run_without_the_samples_from_the
         restored = second.restore(run.steps.state)
         assert restored is not None
         run.state = restored
-        losses = [float(measures.loss) for measures in leave_out(run, second.skipped).train(NUM_STEPS - PARENT)]
+        losses = [float(measures.loss) for measures in leave_out(run, second.past.skipped).train(NUM_STEPS - PARENT)]
         second.save(NUM_STEPS, run.state)
         second.wait()
 
