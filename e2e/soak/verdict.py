@@ -43,7 +43,7 @@ def judge(
     untold = {
         step for span in status.lineage if span.tier == "ram" for step in range(span.first - STEPS_AHEAD, span.first)
     }
-    missing = find_missing(curve, num_steps, outages, untold)
+    missing = _find_missing(curve, num_steps, outages, untold)
     if missing or not curve or max(curve) > num_steps:
         trained = sorted({line["generation"] for line in lines if line["step"] in missing})
         spans = ", ".join(f"{span.generation} from {span.first} ({span.tier})" for span in status.lineage)
@@ -60,7 +60,7 @@ def judge(
         yield f"the ledger has {spent:.2f} seconds of {least:.2f} to {most:.2f}"
 
 
-def find_missing(
+def _find_missing(
     curve: Mapping[int, Line], num_steps: int, outages: Sequence[Outage], untold: Collection[int]
 ) -> list[int]:
     """Return the steps without a line that were to have one.

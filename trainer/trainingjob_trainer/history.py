@@ -65,7 +65,7 @@ def is_of_known_lineage(record: Record, world: World) -> bool:
     return record.job_uid != world.job_uid or record.lineage == before
 
 
-def find_unheard(spans: Sequence[Span], world: World) -> tuple[Span, ...]:
+def _find_unheard(spans: Sequence[Span], world: World) -> tuple[Span, ...]:
     """Return which of some spans the lineage of a world lacks."""
     heard = {span.generation for span in world.lineage}
     return tuple(span for span in spans if span.generation not in heard)[-MAX_UNHEARD:]
@@ -81,4 +81,4 @@ def go_on(past: Past, world: World, global_batch_size: int, since: int, step: in
         if rollback.generation >= since:
             skipped = skip(skipped, rollback.parent, rollback.step, global_batch_size)
     own = Span(generation=world.generation, first=step + 1, tier=tier)
-    return Past(skipped=skipped, spans=(*(find_unheard(past.spans, world) if since else ()), own))
+    return Past(skipped=skipped, spans=(*(_find_unheard(past.spans, world) if since else ()), own))
