@@ -25,6 +25,8 @@ PURE := tests/api tests/core tests/corpus
 TRAINER := tests/trainer
 LOCK := $(BIN)/uv pip compile -q pyproject.toml --generate-hashes --universal --python-version 3.12 \
   --no-emit-index-url --no-header --no-annotate
+# A lock is whole, so pip resolves nothing: a release of today that a lock does not name would only mislead it.
+LOCKED := --no-deps --require-hashes -r
 export E2E_CLUSTER ?= local
 # Tests that pytest has rewritten once are kept so, and each of many child processes starts sooner.
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,8 +39,9 @@ $(INSTALLED): requirements.lock pyproject.toml .python-version
 	@test -n "$(BASE_PYTHON)" || { echo "Python $(WANTED) or newer is needed; none was found on PATH." >&2; exit 1; }
 	@echo "making .venv with $$($(BASE_PYTHON) --version)"
 	@test -x $(BIN)/python || $(BASE_PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet $(LOCKED) requirements.lock
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip check
 	@touch $@
 
 .PHONY: install
@@ -146,7 +149,7 @@ bench-plan: install ## Measure the planner: verdicts on 10,000 random jobs, and 
 
 .PHONY: bench-compiler
 bench-compiler: install ## Hold the estimates against real compilers, TPUs too, without a device (RECORD=1, MESHES=1)
-	$(BIN)/python -m pip install --quiet --require-hashes -r trainer/tpu-compile.lock
+	$(BIN)/python -m pip install --quiet $(LOCKED) trainer/tpu-compile.lock
 	$(BIN)/python -m e2e.benchmarks.compiler $(if $(RECORD),--record) $(if $(MESHES),--meshes)
 
 .PHONY: lock

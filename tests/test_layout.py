@@ -49,6 +49,14 @@ def test_locks_carry_hashes_and_no_addresses() -> None:
         assert "://" not in text
 
 
+def test_who_installs_a_lock_resolves_nothing_that_the_lock_does_not_name() -> None:
+    files = [ROOT / "Makefile", *ROOT.glob("*/Containerfile")]
+    installs = [line for file in files for line in file.read_text().splitlines() if "--require-hashes" in line]
+
+    assert len(installs) == 3
+    assert [line for line in installs if "--no-deps" not in line] == []
+
+
 def test_every_make_target_is_phony() -> None:
     lines = (ROOT / "Makefile").read_text().splitlines()
     targets = {line.split(":")[0] for line in lines if ":" in line and "##" in line and line[0].islower()}
