@@ -119,6 +119,11 @@ class Progress(Open):
     wait_seconds: float | None = Field(
         default=None, description="Of these the median that this host waited for the result. Unset: too few steps."
     )
+    stalled_share: float | None = Field(
+        default=None,
+        description="Share of its time in which this host's trainer did not get to run, in the median of the last "
+        "seconds. Unset: too few.",
+    )
     evaluations: dict[str, float] = Field(default={}, description="Newest held-out loss by the evaluation's name.")
     load_balance: float | None = Field(
         default=None,

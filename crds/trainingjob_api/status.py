@@ -233,12 +233,17 @@ class Attempt(Open):
 
 
 class Straggler(Open):
-    """A host that keeps its world: it is late to every step."""
+    """A host that keeps its world."""
 
     slice: int = Field(description="Index of the slice that it is in.")
     host: int = Field(description="Its index in that slice.")
     node: Annotated[str, Field(max_length=253)] = Field(default="", description="The Kubernetes node that it runs on.")
-    ratio: float = Field(description="Share of each step that all others wait for it.")
+    reason: Literal["ComesLate", "StandsStill"] = Field(
+        default="ComesLate",
+        description="`ComesLate`: all others wait for it in every step. `StandsStill`: its trainer does not get to run "
+        "for much of the time, and the others' do.",
+    )
+    ratio: float = Field(description="By which share of the time the others wait longer, or stand still shorter.")
     since: Time = Field(description="When it was first found slow.")
 
 
@@ -336,7 +341,7 @@ class TrainingJobStatus(Open):
         default=(), max_length=8, description="Nodes that worlds ended for in the last day, the newest last."
     )
     straggler: Straggler | None = Field(
-        default=None, description="The host that all others wait for in every step. Unset: there is none."
+        default=None, description="The host that keeps all others in every step. Unset: there is none."
     )
     goodput: Goodput = Field(default=Goodput(), description="How much of the time trained, and where the rest went.")
     attempts: tuple[Attempt, ...] = Field(default=(), max_length=20, description="The last 20 worlds, oldest first.")

@@ -32,6 +32,7 @@ from trainingjob_trainer.reporter import FEW_STEPS, MANY_STEPS, Reporter
 from trainingjob_trainer.shards import Shards
 from trainingjob_trainer.signature import Measures
 from trainingjob_trainer.snapshots import Snapshots
+from trainingjob_trainer.stalls import Stalls
 from trainingjob_trainer.wire import Event, Start
 
 EXPLAINED: dict[str, tuple[BaseException, FailureReason, bool]] = {
@@ -92,7 +93,11 @@ def read_sent(root: Path) -> list[Event]:
 
 @contextmanager
 def reporting(
-    root: Path, process: int = 1, restored: int = 0, snapshots: Snapshots | None = None
+    root: Path,
+    process: int = 1,
+    restored: int = 0,
+    snapshots: Snapshots | None = None,
+    stalls: Stalls | None = None,
 ) -> Iterator[tuple[Reporter, list[Event]]]:
     """Give a reporter, and the events that it has sent once the context is over."""
     spec = make_spec(root, root, metrics__tensorboard=False)
@@ -100,7 +105,7 @@ def reporting(
     events: list[Event] = []
     with (
         (root / "events").open("wb", buffering=0) as file,
-        Reporter(start, Events(file.fileno()), root, restored=restored, snapshots=snapshots) as reporter,
+        Reporter(start, Events(file.fileno()), root, restored=restored, snapshots=snapshots, stalls=stalls) as reporter,
     ):
         yield reporter, events
     events.extend(read_sent(root))
@@ -206,6 +211,16 @@ def test_how_long_steps_were_waited_for_is_told_once_there_are_many(tmp_path: Pa
     told = [event.progress for event in events if event.progress]
     assert [one.wait_seconds for one in told] == [None] * (MANY_STEPS - 1) + [2.0, 2.0]
     assert told[-1].typical_seconds == 2.5
+
+
+def test_how_long_the_process_did_not_run_is_told_with_each_step(tmp_path: Path) -> None:
+    stalls: Any = SimpleNamespace(share=None)
+    with reporting(tmp_path, stalls=stalls) as (reporter, events):
+        reporter.report(1, make_measures())
+        stalls.share = 0.25
+        reporter.report(2, make_measures())
+
+    assert [event.progress.stalled_share for event in events if event.progress] == [None, 0.25]
 
 
 def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from trainingjob_trainer.protection import check_step
 from trainingjob_trainer.rows import Skipped, slots_of_step
 from trainingjob_trainer.signature import Asked, Measures
 from trainingjob_trainer.snapshots import Snapshots
+from trainingjob_trainer.stalls import Stalls
 from trainingjob_trainer.wire import Event, Start
 
 LOG = logging.getLogger(__name__)
@@ -42,11 +43,13 @@ class Reporter:
         *,
         restored: int,
         snapshots: Snapshots | None = None,
+        stalls: Stalls | None = None,
         skipped: Skipped = (),
     ) -> None:
         training = start.config.spec.training
         self._events = events
         self._snapshots = snapshots
+        self._stalls = stalls
         self._tokens = training.global_batch_size * training.sequence_length
         self._last = training.steps
         self._batch_size = training.global_batch_size
@@ -108,6 +111,7 @@ class Reporter:
             step_seconds=seconds,
             typical_seconds=median(self._seconds) if len(self._seconds) >= FEW_STEPS else None,
             wait_seconds=median(self._waits) if len(self._waits) == MANY_STEPS else None,
+            stalled_share=self._stalls.share if self._stalls else None,
             evaluations=self._evaluations,
             load_balance=_read(measures.load_balance),
             dropped=_read(measures.dropped),

@@ -25,6 +25,7 @@ from trainingjob_trainer.reporter import Reporter
 from trainingjob_trainer.shadow import wait
 from trainingjob_trainer.signature import Asked, Measures, State
 from trainingjob_trainer.snapshots import Snapshots
+from trainingjob_trainer.stalls import Stalls
 from trainingjob_trainer.step import Steps
 from trainingjob_trainer.wire import Event, Start
 from trainingjob_trainer.world import Peers
@@ -79,7 +80,10 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
     events.send(Event(restored=restored, tier=checkpoints.tier, unheard=past.spans[:-1]))
     snapshots.begin(checkpoints.recalled, past)
     with (
-        Reporter(start, events, root, restored=restored, snapshots=snapshots, skipped=past.skipped) as reporter,
+        Stalls() as stalls,
+        Reporter(
+            start, events, root, restored=restored, snapshots=snapshots, stalls=stalls, skipped=past.skipped
+        ) as reporter,
         Neighbours(start, events, snapshots, restored=restored),
     ):
         try:

@@ -98,7 +98,7 @@ class JobCollector(Collector):
         yield _gauge("trainingjob_goodput_ratio", "Training seconds by all seconds.", jobs, ("goodput", "ratio"))
         yield _gauge(
             "trainingjob_straggler_ratio",
-            "Share of each step that all hosts wait for one; the status names it.",
+            "Share of the time that one host costs all others; the status names it.",
             jobs,
             ("straggler", "ratio"),
         )

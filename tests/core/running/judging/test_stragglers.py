@@ -10,7 +10,7 @@ from tests.scenes import Scene, trained
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status import Straggler
 from trainingjob_api.world import Member
-from trainingjob_operator.core.running.judging.stragglers import find_slow, follow_straggler
+from trainingjob_operator.core.running.judging.stragglers import describe, find_slow, follow_straggler
 from trainingjob_operator.core.running.observing.hearing import News
 from trainingjob_operator.core.running.observing.seats import Seat
 from trainingjob_operator.core.running.telling.announce import list_happenings
@@ -30,11 +30,21 @@ def waiting(*waits: float | None, step: float = 1.0) -> list[Seat]:
     return [seat(index, Progress(step=40, typical_seconds=step, wait_seconds=wait)) for index, wait in enumerate(waits)]
 
 
+def stalled(*shares: float | None) -> list[Seat]:
+    """Return hosts that wait alike, as they do for one that stands still in the middle of steps."""
+    return [
+        seat(index, Progress(step=40, typical_seconds=1.0, wait_seconds=0.9, stalled_share=share))
+        for index, share in enumerate(shares)
+    ]
+
+
 def known_at(index: int) -> Straggler:
     return Straggler(slice=index // 2, host=index % 2, node=f"n{index}", ratio=0.4, since="2026-11-21T11:00:00.000Z")
 
 
-CASES: dict[str, tuple[Sequence[Seat], Straggler | None, tuple[int, float] | None]] = {
+type Case = tuple[Sequence[Seat], Straggler | None, tuple[int, float] | None]
+
+LATE: dict[str, Case] = {
     "one comes late to every step": (waiting(0.9, 0.1, 0.95, 0.92), None, (1, 0.8)),
     "as measured: 0.15 s late to steps of 0.17 s": (waiting(0.171, 0.02, step=0.171), None, (1, 0.883)),
     "all wait alike": (waiting(0.5, 0.52, 0.48), None, None),
@@ -54,11 +64,53 @@ CASES: dict[str, tuple[Sequence[Seat], Straggler | None, tuple[int, float] | Non
 }
 
 
-@pytest.mark.parametrize(("seats", "known", "want"), CASES.values(), ids=CASES.keys())
-def test_find_slow(seats: Sequence[Seat], known: Straggler | None, want: tuple[int, float] | None) -> None:
+STALLED: dict[str, Case] = {
+    "one stands still most of the time": (stalled(0.02, 0.01, 0.55, 0.02), None, (2, 0.53)),
+    "all stand still alike: their node is crowded": (stalled(0.4, 0.5, 0.45), None, None),
+    "two stand still": (stalled(0.5, 0.5, 0.01), None, None),
+    "one stands still a little": (stalled(0.2, 0.01, 0.02), None, None),
+    "another stands still for half as long, and no longer": (stalled(0.8, 0.4, 0.0), None, (0, 0.4)),
+    "another stands still for more than half as long": (stalled(0.8, 0.45, 0.0), None, None),
+    "nobody stands still": (stalled(0.0, 0.0), None, None),
+    "one has not told for long enough": (stalled(0.6, 0.0, None), None, None),
+    "a world of one host": (stalled(0.6), None, None),
+    "named before, still a little": (stalled(0.0, 0.2), known_at(1), (1, 0.2)),
+    "another was named before": (stalled(0.0, 0.2), known_at(0), None),
+    "named before, hardly any longer": (stalled(0.0, 0.1), known_at(1), None),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        *(pytest.param(case, "ComesLate", id=name) for name, case in LATE.items()),
+        *(pytest.param(case, "StandsStill", id=f"still: {name}") for name, case in STALLED.items()),
+    ],
+)
+def test_find_slow(case: Case, reason: str) -> None:
+    seats, known, want = case
+
     slow = find_slow(seats, known)
 
     assert ((slow.seat.member.process, slow.ratio) if slow else None) == want
+    assert slow is None or slow.reason == reason
+
+
+def test_who_stands_still_also_comes_late_and_is_named_for_the_first() -> None:
+    told = [(0.1, 0.6), (0.9, 0.02), (0.9, 0.01)]
+    seats = [
+        seat(index, Progress(step=40, typical_seconds=1.0, wait_seconds=wait, stalled_share=share))
+        for index, (wait, share) in enumerate(told)
+    ]
+
+    slow = find_slow(seats, None)
+
+    assert slow
+    assert (slow.seat.member.process, slow.reason, slow.ratio) == (0, "StandsStill", 0.58)
+    straggler = follow_straggler(seats, None, NOW)
+    assert straggler
+    words = "host 0 of slice 0 (node n0) is slow: its trainer stands still for 58.0 % more of the time than any other"
+    assert describe(straggler) == words
 
 
 def train(seed: int, late: float) -> tuple[list[Seat], int]:
