@@ -1,5 +1,6 @@
-"""Steps that an older Orbax saved: what it did not write yet is not missed."""
+"""Steps that other versions saved: what an older Orbax lacks is not missed, what a newer trainer adds is no damage."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,20 @@ def test_a_step_of_an_orbax_that_did_not_write_something_yet_is_restored(
     for name in names:
         (folder / name).unlink()
     write_integrity(folder, record.model_copy(update={"files": hash_files(folder, list_files(folder))}))
+
+    assert_restored(events, tmp_path)
+
+
+def test_a_step_that_a_newer_trainer_wrote_is_restored(events: Events, tmp_path: Path) -> None:
+    config = make_config(make_spec(tmp_path, tmp_path))
+    saving = Checkpoints(tmp_path, config, make_world(1, 1), Peers(0, 1), "index", events)
+    saving.save(7, make_state((4, 2), step=7))
+    saving.wait()
+    path = tmp_path / "lineage-0/7/integrity.json"
+    record = json.loads(path.read_bytes())
+    (fingerprint, *_) = record["files"].values()
+    record["addedLater"] = fingerprint["addedLater"] = {"what": "nobody knows yet"}
+    path.write_text(json.dumps(record))
 
     assert_restored(events, tmp_path)
 

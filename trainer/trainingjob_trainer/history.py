@@ -13,13 +13,13 @@ that nobody had heard of: whoever goes on from it tells the operator, and the li
 
 from collections.abc import Sequence
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import Open
 from trainingjob_api.protocol import MAX_UNHEARD
 from trainingjob_api.world import ON_STORAGE, Span, Tier, World
 from trainingjob_trainer.rows import Skipped, skip
 
 
-class Past(Strict):
+class Past(Open):
     """How a state came about: the samples that are left out, and the worlds that trained it.
 
     Of those, `spans` has the last one, open, and before it those that were in no lineage which the last one was given.

@@ -12,14 +12,14 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import Open
 from trainingjob_trainer.files import write_whole
 from trainingjob_trainer.history import Record
 
 FILE = "integrity.json"
 
 
-class Fingerprint(Strict):
+class Fingerprint(Open):
     """Size in bytes and SHA-256 of a file."""
 
     size: Annotated[int, Field(ge=0)]

@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, ValidationError
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import Open
 from trainingjob_trainer.history import Record
 from trainingjob_trainer.shards import Shard
 
@@ -31,7 +31,7 @@ type Key = tuple[int, int]
 """Generation and step of a snapshot: a later generation is the newer one, as with checkpoints."""
 
 
-class Piece(Strict):
+class Piece(Open):
     """Where a shard lies in the file, and the CRC-32 of its bytes."""
 
     offset: Annotated[int, Field(ge=0)]
