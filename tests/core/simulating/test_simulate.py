@@ -83,6 +83,14 @@ def test_the_loss_of_all_slices_ends_the_world_until_they_are_back() -> None:
     assert outcome.status.goodput.seconds["down"] == pytest.approx(900 + PACE.start, rel=0.1)
 
 
+def test_what_the_last_host_said_is_remembered_when_it_comes_back_as_another() -> None:
+    back_too_late = Fault(1000.0, 1, 942.0)
+    outcome = simulate(endless(1, 2), PACE, [back_too_late, Fault(2000.0, 0, 18.0)], HOUR)
+
+    assert outcome.status.goodput.seconds["detecting"] < 60
+    assert outcome.status.goodput.seconds["training"] > 3000
+
+
 def test_a_slice_that_is_lost_when_nothing_trains_is_waited_for() -> None:
     outcome = simulate(endless(2, 2), PACE, [Fault(1000.0, 0, 600.0), Fault(1300.0, 1, 600.0)], HOUR)
 

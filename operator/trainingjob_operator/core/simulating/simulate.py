@@ -72,6 +72,8 @@ class Life:
     worlds: int = 0
     returns: dict[int, float] = field(default_factory=dict)
     """By the number of a lost slice, when its place has nodes again."""
+    former: list[Place] = field(default_factory=list)
+    """As they were before they came back, those of the world at work: what their hosts said last is remembered."""
     _told: object = None
     """What the status speaks of."""
 
@@ -114,6 +116,7 @@ class Life:
         """Give back the slices whose time has come."""
         for number in [number for number, time in self.returns.items() if time <= self.now]:
             del self.returns[number]
+            self.former.append(self.places[number])
             self.places[number] = self.places[number].come_back(self.now, self.pace.start)
 
     def next_change(self) -> float:
@@ -144,7 +147,7 @@ class Life:
 
     def _see(self) -> Observed:
         pods = tuple(place.pod(self.now) for place in self.places)
-        heard = {place.pod_uid: place.news(self.now, self.training) for place in self.places}
+        heard = {place.pod_uid: place.news(self.now, self.training) for place in (*self.former, *self.places)}
         news = {uid: one for uid, one in heard.items() if one}
         names = [jobset.name for jobset in self._jobsets for _ in jobset.slices]
         announced = self.now - self.training.formed if self.training else 0.0
@@ -172,6 +175,7 @@ class Life:
 
     def _form(self, world: World) -> None:
         self.worlds += 1
+        self.former.clear()
         spec = self.plan.spec
         self.training = Training(
             generation=world.generation,
