@@ -30,6 +30,7 @@ from e2e.benchmarks.table import Figure
 from e2e.soak.stage import Stage, StuckError, send, trainers_of
 from trainingjob_api.protocol import FailureReason
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_trainer.agent.drills import RUNNING_SECONDS, STOPPED_SECONDS
 
 NAME = "verdicts"
 HEALTHY = float(os.environ.get("HEALTHY", "600"))
@@ -42,8 +43,6 @@ STILL_SECONDS = (0.05, 1.0)
 """For how long a process stands still in noise."""
 BURN_SECONDS = (0.5, 3.0)
 WRITTEN_BYTES = 64 << 20
-STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.1
-"""For how long in turn a slow trainer stands still and goes on."""
 RIGHT_SHARE = 0.95
 """Of the hosts that are not well, at least so many are to be named."""
 COMPARE_STEPS = 10

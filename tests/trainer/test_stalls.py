@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 
 from tests.patience import ENDLESS_SECONDS
+from trainingjob_trainer.agent.drills import RUNNING_SECONDS, STOPPED_SECONDS
 from trainingjob_trainer.stalls import Stalls
 
 TELL = """
@@ -19,7 +20,6 @@ with Stalls(stretch=0.25, many=4) as stalls:
         print(stalls.share, flush=True)
         time.sleep(0.05)
 """
-STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.1
 
 
 @contextmanager

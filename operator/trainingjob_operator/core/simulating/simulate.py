@@ -73,7 +73,7 @@ class Life:
     returns: dict[int, float] = field(default_factory=dict)
     """By the number of a lost slice, when its place has nodes again."""
     former: list[Place] = field(default_factory=list)
-    """As they were before they came back, those of the world at work: what their hosts said last is remembered."""
+    """As slices were before they came back, since the world was formed: what their hosts said last is remembered."""
     _told: object = None
     """What the status speaks of."""
 
