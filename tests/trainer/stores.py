@@ -51,6 +51,10 @@ class Stores:
         return [(event.failed_copy.step, event.failed_copy.message) for event in self.told() if event.failed_copy]
 
     @property
+    def failing(self) -> list[tuple[int, str]]:
+        return [(event.failed_save.step, event.failed_save.message) for event in self.told() if event.failed_save]
+
+    @property
     def damaged(self) -> list[Damage]:
         return [event.damaged for event in self.told() if event.damaged]
 

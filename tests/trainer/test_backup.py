@@ -12,16 +12,24 @@ import pytest
 
 from tests.patience import ENDLESS_SECONDS
 from tests.trainer.meeting import together
+from tests.trainer.shelf import flip
 from tests.trainer.stores import FIRST, Stores, largest
 from tests.trainer.test_checkpoints import Clock, make_state
-from tests.trainer.test_restore_point import flip
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer import backup
 from trainingjob_trainer.backup import RETRY_SECONDS, Backup, claim
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.integrity import Fingerprint, Integrity, find_damage, hash_files, list_files, read_integrity
+from trainingjob_trainer.integrity import (
+    Fingerprint,
+    Integrity,
+    Pace,
+    find_damage,
+    hash_files,
+    list_files,
+    read_integrity,
+)
 from trainingjob_trainer.world import Peers
 
 
@@ -57,7 +65,7 @@ def test_a_full_backup_stops_nothing_is_told_and_used_again(
     world = stores.open(every="1h")
     with monkeypatch.context() as full:
 
-        def write_some(source: Path, goal: Path) -> None:
+        def write_some(source: Path, goal: Path, pace: Pace) -> None:
             goal.write_bytes(b"some")
             raise OSError(errno.ENOSPC, "")
 
@@ -138,9 +146,9 @@ def test_a_step_that_is_being_copied_is_not_deleted_and_no_other_is_begun(
 ) -> None:
     goes_on, real = threading.Event(), backup._copy_file
 
-    def copy_late(source: Path, goal: Path) -> Any:
+    def copy_late(source: Path, goal: Path, pace: Pace) -> Any:
         assert goes_on.wait(ENDLESS_SECONDS)
-        return real(source, goal)
+        return real(source, goal, pace)
 
     monkeypatch.setattr(backup, "_copy_file", copy_late)
     world = stores.open()
@@ -160,7 +168,7 @@ def test_a_step_that_is_being_copied_is_not_deleted_and_no_other_is_begun(
 def test_the_end_of_a_job_does_not_wait_for_ever(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
     monkeypatch.setattr(backup, "LAST_COPY_SECONDS", 0)
-    monkeypatch.setattr(backup, "_copy_file", lambda source, goal: goes_on.wait(ENDLESS_SECONDS))
+    monkeypatch.setattr(backup, "_copy_file", lambda source, goal, pace: goes_on.wait(ENDLESS_SECONDS))
     world = stores.open()
     world.checkpoints.save(2, make_state((1, 1), 2))
     world.checkpoints.wait()
@@ -170,16 +178,6 @@ def test_the_end_of_a_job_does_not_wait_for_ever(stores: Stores, monkeypatch: py
     assert stores.failed == [(2, "it took longer than 0 s, and the job is at its end")]
     goes_on.set()
     world.join()
-
-
-def test_a_world_that_is_cut_off_copies_nothing(stores: Stores) -> None:
-    first = stores.open()
-    stores.open(2).save(2)
-
-    first.save(4)
-
-    assert stores.failed == [(4, "host 0 of slice 0: generation 2 copies there, and this is generation 1")]
-    assert stores.names() == ["2"]
 
 
 def test_the_backup_of_another_job_is_refused_but_for_a_takeover(stores: Stores) -> None:
@@ -221,9 +219,9 @@ def test_hosts_share_out_the_files_and_what_fails_on_one_all_know(
     record, real = fill(stores.fast), backup.copy_files
     shares: list[list[str]] = []
 
-    def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint]) -> None:
+    def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint], pace: Pace) -> None:
         shares.append(sorted(wanted))
-        real(source, goal, wanted)
+        real(source, goal, wanted, pace)
 
     monkeypatch.setattr(backup, "copy_files", copy_files)
 

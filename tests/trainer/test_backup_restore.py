@@ -10,14 +10,15 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from tests.trainer.crew import Crew
+from tests.trainer.shelf import flip
 from tests.trainer.stores import FIRST, Stores, largest
-from tests.trainer.test_checkpoints import make_state
-from tests.trainer.test_restore_point import flip
+from tests.trainer.test_checkpoints import make_state, refuse
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback
 from trainingjob_trainer import backup
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.integrity import Pace
 
 
 @pytest.fixture
@@ -87,6 +88,21 @@ def test_a_damaged_copy_is_told_set_aside_and_passed_over(stores: Stores) -> Non
     assert stores.names() == ["2", "4.damaged-2"]
 
 
+def test_a_damaged_copy_on_a_store_that_is_only_read_is_passed_over(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores.open().save(2, 4)
+    shutil.rmtree(stores.fast)
+    flip(largest(stores.slow / "lineage-0/4"))
+    monkeypatch.setattr("trainingjob_trainer.restore_point.set_aside", refuse)
+
+    second = stores.open(2, FIRST)
+
+    assert second.restore() is not None
+    assert (second.checkpoints.tier, second.checkpoints.newest) == ("backup", 2)
+    assert [one.step for one in stores.damaged] == [4]
+
+
 def test_where_neither_store_has_a_whole_step_nothing_begins_from_scratch(stores: Stores) -> None:
     stores.open().save(2)
     shutil.rmtree(stores.fast)
@@ -102,7 +118,7 @@ def test_a_copy_that_was_killed_is_no_step_and_makes_way(stores: Stores, monkeyp
     first = stores.open().save(2)
     with monkeypatch.context() as killed:
 
-        def die(source: Path, goal: Path) -> None:
+        def die(source: Path, goal: Path, pace: Pace) -> None:
             goal.write_bytes(b"half")
             raise JaxRuntimeError("UNAVAILABLE")
 

@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tests.patience import ENDLESS_SECONDS
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.running import Keep, KeepBest
 from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoints import INSIST_SECONDS, RETRY_SECONDS, Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.integrity import Integrity, read_integrity, write_integrity
-from trainingjob_trainer.retention import choose_deletions
 from trainingjob_trainer.signature import Asked, State
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
@@ -236,6 +234,22 @@ def test_an_old_step_that_cannot_be_deleted_stops_nothing(
     assert (checkpoints.is_failing, committed(tmp_path)) == (False, [1, 2])
 
 
+def test_a_step_that_was_set_aside_is_deleted_once_all_that_are_kept_are_newer(opened: Opened, tmp_path: Path) -> None:
+    folder = tmp_path / "lineage-0"
+    checkpoints = opened(checkpoint__keep__last=2)
+    for name in ("3.damaged-1", "5.damaged-1"):
+        (folder / name).mkdir(parents=True)
+    for step in (2, 4):
+        checkpoints.save(step, make_state((1, 1), step))
+        checkpoints.wait()
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "3.damaged-1", "4", "5.damaged-1"]
+
+    checkpoints.save(6, make_state((1, 1), 6))
+    checkpoints.wait()
+
+    assert sorted(path.name for path in folder.iterdir()) == ["4", "5.damaged-1", "6"]
+
+
 def test_a_step_that_is_there_already_is_not_passed_over(opened: Opened, tmp_path: Path) -> None:
     checkpoints = opened()
     for _ in range(2):
@@ -319,32 +333,8 @@ def test_where_steps_alone_decide_nobody_asks(opened: Opened, clock: Clock) -> N
     assert checkpoints.ask() is Asked.NOTHING
 
 
-def keep_best(count: int) -> Keep:
-    return Keep(last=1, best=KeepBest(evaluation="news", count=count))
-
-
 def refuse(*_: object) -> None:
     raise OSError(errno.ENOSPC, "full")
-
-
-KEEPS: dict[str, tuple[Iterable[int], Keep, int, list[int]]] = {
-    "the newest few": ([2, 4, 6, 8], Keep(last=2), 0, [2, 4]),
-    "fewer than kept": ([2, 4], Keep(last=3), 0, []),
-    "multiples for good": ([2, 4, 6, 8, 10], Keep(last=1, every_steps=4), 0, [2, 6]),
-    "the step that was restored": ([2, 4, 6, 8], Keep(last=1), 4, [2, 6]),
-    "the best one": ({2: 3.0, 4: 1.0, 6: 2.0, 8: 5.0}, keep_best(1), 0, [2, 6]),
-    "the two best ones": ({2: 3.0, 4: 1.0, 6: 2.0, 8: 5.0}, keep_best(2), 0, [2]),
-    "the earlier one of two as good": ({2: 1.0, 4: 1.0, 6: 2.0}, keep_best(1), 0, [4]),
-    "no best one where none was measured": ([2, 4], keep_best(1), 0, [2]),
-}
-
-
-@pytest.mark.parametrize(("saved", "keep", "restored", "want"), KEEPS.values(), ids=KEEPS.keys())
-def test_choose_deletions(saved: Iterable[int], keep: Keep, restored: int, want: list[int]) -> None:
-    losses = saved if isinstance(saved, dict) else {}
-    measured = {step: {"news": losses[step], "code": -step} if step in losses else {"code": 0.0} for step in saved}
-
-    assert choose_deletions(measured, keep, {restored}) == want
 
 
 def test_a_step_that_is_one_of_the_best_is_saved_and_stays_in_the_next_world_too(

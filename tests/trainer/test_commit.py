@@ -9,9 +9,10 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from tests.trainer.meeting import together
-from tests.trainer.tiny import UID
+from tests.trainer.tiny import UID, make_world
 from trainingjob_trainer import commit
 from trainingjob_trainer.commit import COMMIT_SECONDS, Committer
+from trainingjob_trainer.fence import Fence
 from trainingjob_trainer.integrity import Integrity, find_damage, read_integrity
 from trainingjob_trainer.votes import MAX_PROBLEM, SaveFailedError, Votes, describe
 from trainingjob_trainer.world import Peers
@@ -62,8 +63,8 @@ def save(committer: Committer, folder: Path) -> str:
     return "saved"
 
 
-def start(peers: Peers, failing: dict[str, Exception]) -> Committer:
-    committer = Committer(Peers(0, 1), f"host {peers.process}")
+def start(peers: Peers, failing: dict[str, Exception], root: Path) -> Committer:
+    committer = Committer(Peers(0, 1), f"host {peers.process}", Fence(root, make_world(1, 3)))
     committer._peers = peers
     committer._votes = Votes(peers, f"host {peers.process}", "save", COMMIT_SECONDS)
     orbax: Any = Orbax(peers, committer._meet, failing)
@@ -85,7 +86,7 @@ def test_what_fails_on_one_host_fails_the_save_on_all(
     process: int, stage: str, error: Exception, want: str, tmp_path: Path
 ) -> None:
     def act(peers: Peers) -> tuple[str, str]:
-        committer = start(peers, {stage: error} if peers.process == process else {})
+        committer = start(peers, {stage: error} if peers.process == process else {}, tmp_path)
         return save(committer, tmp_path / "lineage-0/2"), save(committer, tmp_path / "lineage-0/4")
 
     assert together(3, act) == [(want, "saved")] * 3
@@ -108,7 +109,7 @@ def test_what_fails_in_the_proof_fails_the_save_on_all(
     monkeypatch.setattr(commit, name, fail)
 
     def act(peers: Peers) -> tuple[str, str]:
-        committer = start(peers, {})
+        committer = start(peers, {}, tmp_path)
         return save(committer, tmp_path / "2"), save(committer, tmp_path / "2")
 
     assert together(3, act) == [(f"host {process}: No space left on device", "saved")] * 3
@@ -122,22 +123,26 @@ def test_a_folder_that_takes_nothing_is_found_before_anything_is_copied(tmp_path
     (tmp_path / "file").touch()
 
     def act(peers: Peers) -> str:
-        return save(start(peers, {"begin": AssertionError()}), tmp_path / "file/2")
+        return save(start(peers, {"begin": AssertionError()}, tmp_path), tmp_path / "file/2")
 
     assert together(2, act) == ["host 0: File exists"] * 2
 
 
 def test_what_an_earlier_save_left_makes_way(tmp_path: Path) -> None:
-    (tmp_path / "2").mkdir()
-    (tmp_path / "2/half").touch()
+    for name in ("2", "2.saving-1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half").touch()
 
-    assert together(2, lambda peers: save(start(peers, {}), tmp_path / "2")) == ["saved"] * 2
-    assert not (tmp_path / "2/half").exists()
+    assert together(2, lambda peers: save(start(peers, {}, tmp_path), tmp_path / "2")) == ["saved"] * 2
+    assert sorted(path.name for path in (tmp_path / "2").iterdir()) == ["array-0", "array-1", "integrity.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["2"]
 
 
 def test_a_step_that_is_saved_is_not_saved_again_and_stays(tmp_path: Path) -> None:
-    assert together(1, lambda peers: save(start(peers, {}), tmp_path / "2")) == ["saved"]
-    assert together(1, lambda peers: save(start(peers, {}), tmp_path / "2")) == ["host 0: step 2 is there already"]
+    assert together(1, lambda peers: save(start(peers, {}, tmp_path), tmp_path / "2")) == ["saved"]
+    assert together(1, lambda peers: save(start(peers, {}, tmp_path), tmp_path / "2")) == [
+        "host 0: step 2 is there already"
+    ]
     assert read_integrity(tmp_path / "2")
 
 
@@ -149,7 +154,7 @@ def test_a_host_that_is_gone_is_no_failure_of_the_store(tmp_path: Path) -> None:
             raise JaxRuntimeError("UNAVAILABLE: connection refused")
 
     with pytest.raises(JaxRuntimeError, match="UNAVAILABLE"):
-        save(start(Gone(0, 1), {}), tmp_path / "2")
+        save(start(Gone(0, 1), {}, tmp_path), tmp_path / "2")
 
 
 def test_words_are_the_operating_systems_own_and_not_endless() -> None:

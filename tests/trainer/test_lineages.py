@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.test_restore_point import Shelf, flip, record
+from tests.trainer.shelf import Shelf, flip, record
 from tests.trainer.tiny import make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback, Span

@@ -13,7 +13,7 @@ from tests.trainer.test_checkpoints import describe, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.integrity import Integrity, hash_files, list_files, read_integrity, write_integrity
+from trainingjob_trainer.integrity import Integrity, hash_files, list_files, read_integrity, sign, write_integrity
 from trainingjob_trainer.shards import hash_shapes
 from trainingjob_trainer.world import Peers
 
@@ -62,6 +62,20 @@ def test_a_step_that_a_newer_trainer_wrote_is_restored(events: Events, tmp_path:
     record = json.loads(path.read_bytes())
     (fingerprint, *_) = record["files"].values()
     record["addedLater"] = fingerprint["addedLater"] = {"what": "nobody knows yet"}
+    del record["sha256"]
+    path.write_text(json.dumps(sign(record)))
+
+    assert_restored(events, tmp_path)
+
+
+def test_a_step_that_a_trainer_wrote_whose_records_had_no_hash_is_restored(events: Events, tmp_path: Path) -> None:
+    config = make_config(make_spec(tmp_path, tmp_path))
+    saving = Checkpoints(tmp_path, config, make_world(1, 1), Peers(0, 1), "index", events)
+    saving.save(7, make_state((4, 2), step=7))
+    saving.wait()
+    path = tmp_path / "lineage-0/7/integrity.json"
+    record = json.loads(path.read_bytes())
+    del record["sha256"]
     path.write_text(json.dumps(record))
 
     assert_restored(events, tmp_path)

@@ -1,7 +1,7 @@
 """Copies of saved steps on a second store, made beside training, at most one at a time.
 
 A step that was just saved and hashed is copied file by file, each host its share, and every file is compared with its
-hash on the way. The copy gets its name when all files are there, and its `integrity.json` last; so it lies below the
+hash on the way. The copy gets its name when all files are there, its `integrity.json` last; so it lies below the
 backup folder as a step lies below the checkpoint folder, and whoever reads the one reads the other.
 
 A copy that fails stops nothing: it is told, training and saves go on, and the next one that is due tries again.
@@ -21,17 +21,13 @@ from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
 from trainingjob_api.running import Keep
 from trainingjob_api.world import RunConfig, World
 from trainingjob_trainer import owner
+from trainingjob_trainer.commit import put_in_place
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.integrity import Fingerprint, Integrity, share, write_integrity
-from trainingjob_trainer.restore_point import (
-    UNFINISHED_COPY,
-    delete_step,
-    find_newest_generation,
-    lineage_folder,
-    list_saved,
-)
+from trainingjob_trainer.fence import Fence
+from trainingjob_trainer.integrity import Fingerprint, Integrity, Pace, read_parts, share, write_integrity
 from trainingjob_trainer.retention import delete_old
+from trainingjob_trainer.saved_steps import UNFINISHED_COPY, lineage_folder
 from trainingjob_trainer.votes import SaveFailedError, Votes, describe
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
@@ -45,7 +41,6 @@ LAST_COPY_SECONDS = 3600
 """How long the end of a job waits for the copy of its last step."""
 RETRY_SECONDS = 60.0
 """How long after a copy that failed the next saved step is copied at the earliest."""
-CHUNK = 1 << 22
 
 
 def claim(config: RunConfig) -> None:
@@ -80,10 +75,12 @@ class Backup:
         self._every = seconds(backup.every)
         self._keep = Keep(last=backup.keep)
         self._config = config
-        self._world = world
+        self._generation = world.generation
+        self._fence = Fence(Path(config.spec.checkpoint.uri), world)
         self._peers = peers.quietly()
         self._events = events
         self._votes = Votes(self._peers, name, "copy", COPY_SECONDS)
+        self._pace = Pace()
         self._offers = 0
         self._begun: float | None = None  # None: nothing was copied in this world
         self._is_failing = False
@@ -113,6 +110,7 @@ class Backup:
     def finish(self, folder: Path, record: Integrity, restored: int) -> None:
         """Wait until a step is copied, or could not be: it is the last one."""
         deadline = time.monotonic() + LAST_COPY_SECONDS
+        self._pace.hurry()
         self._wait(deadline)
         if self._copying is None and self._newest < record.step:
             self._begin(folder, record, restored)
@@ -141,7 +139,7 @@ class Backup:
 
     def _copy(self, folder: Path, record: Integrity, restored: int) -> None:
         goal = lineage_folder(self.root, record.lineage) / str(record.step)
-        fresh = goal.with_name(f"{goal.name}{UNFINISHED_COPY}-{self._world.generation}")
+        fresh = goal.with_name(f"{goal.name}{UNFINISHED_COPY}-{self._generation}")
         try:
             self._make(folder, fresh, goal, record)
         except SaveFailedError as error:
@@ -155,7 +153,7 @@ class Backup:
             self._is_failing, self._newest = False, record.step
             self._events.send(Event(copied=record.step))
             if self._peers.process == 0:
-                delete_old(self.root, self._world, self._keep, record.step, {restored})
+                delete_old(self.root, self._fence, self._keep, record.step, {restored})
         self._copying = None
 
     def _make(self, source: Path, fresh: Path, goal: Path, record: Integrity) -> None:
@@ -163,7 +161,7 @@ class Backup:
         mine = share(sorted(record.files), process, self._peers.num_processes)
         self._votes.begin()
         self._together(lambda: self._prepare(fresh) if process == 0 else None)
-        self._together(lambda: copy_files(source, fresh, {name: record.files[name] for name in mine}))
+        self._together(lambda: copy_files(source, fresh, {name: record.files[name] for name in mine}, self._pace))
         self._together(lambda: self._put_in_place(fresh, goal, record) if process == 0 else None)
 
     def _together(self, act: Callable[[], None]) -> None:
@@ -181,31 +179,23 @@ class Backup:
 
     def _prepare(self, fresh: Path) -> None:
         _claim(self.root, self._config)
-        self._check_generation()
+        self._fence.check()
         fresh.parent.mkdir(parents=True, exist_ok=True)
         for left in fresh.parent.glob(f"*{UNFINISHED_COPY}*"):  # of a world that was killed: it may fill the disk
             shutil.rmtree(left)
         fresh.mkdir()
 
     def _put_in_place(self, fresh: Path, goal: Path, record: Integrity) -> None:
-        self._check_generation()
-        if goal.exists():  # of a world before, which this one went behind
-            delete_step(goal)
-        fresh.rename(goal)
-        write_integrity(goal, record)
-
-    def _check_generation(self) -> None:
-        """Raise where a later world copies to the same store: this one is cut off."""
-        newest = find_newest_generation(list_saved(self.root), self._world)
-        if newest > self._world.generation:
-            raise ValueError(f"generation {newest} copies there, and this is generation {self._world.generation}")
+        write_integrity(fresh, record)
+        self._fence.check()
+        put_in_place(fresh, goal, record)
 
     def _tell_failure(self, step: int, message: str) -> None:
         LOG.warning("a step could not be copied, training goes on step=%d error=%s", step, message)
         self._events.send(Event(failed_copy=FailedSave(step=step, message=message[:MAX_MESSAGE])))
 
 
-def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint]) -> None:
+def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint], pace: Pace) -> None:
     """Copy files of a step from folder to folder, and compare each with its fingerprint on the way.
 
     Raises:
@@ -214,19 +204,20 @@ def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint]) -> N
     """
     for name, fingerprint in wanted.items():
         (goal / name).parent.mkdir(parents=True, exist_ok=True)
-        if _copy_file(source / name, goal / name) != fingerprint:
+        if _copy_file(source / name, goal / name, pace) != fingerprint:
             raise ValueError(f"{name} has changed since it was saved")
 
 
-def _copy_file(source: Path, goal: Path) -> Fingerprint:
-    digest = hashlib.sha256()
-    with source.open("rb") as reading, goal.open("wb") as writing:
-        while chunk := reading.read(CHUNK):
-            digest.update(chunk)
-            writing.write(chunk)
+def _copy_file(source: Path, goal: Path, pace: Pace) -> Fingerprint:
+    size, digest = 0, hashlib.sha256()
+    with goal.open("wb") as writing:
+        for part in pace.keep(read_parts(source)):
+            size += len(part)
+            digest.update(part)
+            writing.write(part)
         writing.flush()
         os.fsync(writing.fileno())
-        return Fingerprint(size=reading.tell(), sha256=digest.hexdigest())
+    return Fingerprint(size=size, sha256=digest.hexdigest())
 
 
 def _claim(root: Path, config: RunConfig) -> None:

@@ -1,8 +1,8 @@
 """Saving and restoring the state below `<uri>/lineage-<n>/<step>`: each rollback opens a lineage of its own.
 
-Orbax writes in the background and moves the finished folder into place; then all hosts hash its files, process 0 writes
-`integrity.json`, and only then the step is announced. Which steps exist, which may be restored and which are deleted is
-decided here: Orbax's own bookkeeping knows neither generations nor damage.
+Orbax writes in the background; then all hosts hash the files, process 0 writes `integrity.json` beside them and moves
+the folder into place, and only then the step is announced. Which steps exist, which may be restored and which are
+deleted is decided here: Orbax's own bookkeeping knows neither generations nor damage.
 
 A step that cannot be saved stops nothing: it is told, training goes on, and the next save tries again.
 """
@@ -24,18 +24,14 @@ from trainingjob_api.world import RunConfig, Tier, World
 from trainingjob_trainer.backup import Backup
 from trainingjob_trainer.commit import Committer
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.failures import storage_error
+from trainingjob_trainer.failures import TrainingError, storage_error
+from trainingjob_trainer.fence import Fence
 from trainingjob_trainer.history import Past, go_on
 from trainingjob_trainer.integrity import Integrity, read_integrity
 from trainingjob_trainer.one_replica import OneReplica
-from trainingjob_trainer.restore_point import (
-    Memory,
-    Recalled,
-    RestorePoint,
-    lineage_folder,
-    list_saved,
-)
+from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint
 from trainingjob_trainer.retention import Bests, delete_old, find_losses
+from trainingjob_trainer.saved_steps import lineage_folder, list_saved
 from trainingjob_trainer.shards import hash_shapes
 from trainingjob_trainer.signature import Asked, State
 from trainingjob_trainer.snapshot_files import Key
@@ -76,7 +72,8 @@ class Checkpoints:
         self._outcome: FailedSave | int | None = None  # None: there is none since the last look
         self._error: Exception | None = None
         name = _name(world, peers.process)
-        self._committer = Committer(peers, name)
+        self._fence = Fence(root, world)
+        self._committer = Committer(peers, name, self._fence)
         self._backup = Backup(config, world, peers, events, name) if self._checkpoint.backup else None
         self._is_copy = False
         self._saved: Integrity | None = None  # None: nothing was saved in this world
@@ -184,6 +181,7 @@ class Checkpoints:
         `measured` are the losses on held-out texts after this step, by their names.
 
         Raises:
+            TrainingError: a later world is there, so that this one is cut off.
             JaxRuntimeError: another process is gone.
         """
         self.wait()
@@ -207,6 +205,7 @@ class Checkpoints:
             JaxRuntimeError: another process is gone.
         """
         if self._commit:
+            self._committer.hurry()
             self._commit.join()
             self._commit = None
         self.check()
@@ -281,7 +280,10 @@ class Checkpoints:
                 return
             needed += self._backup.needed
         if self._peers.process == 0:
-            delete_old(self._root, self._world, self._checkpoint.keep, saved.step, needed)
+            try:
+                delete_old(self._root, self._fence, self._checkpoint.keep, saved.step, needed)
+            except TrainingError as error:
+                self._error = error
 
     def _tell_failure(self, step: int, message: str) -> None:
         LOG.warning("a step could not be saved, training goes on step=%d error=%s", step, message)

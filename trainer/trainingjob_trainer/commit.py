@@ -1,4 +1,7 @@
-"""One save: the state copied, written in the background, moved into place, hashed and proven, by all processes.
+"""One save: the state copied, written in the background, hashed, proven and moved into place, by all processes.
+
+It is written under a name that no other world uses, and moved only when its proof lies beside it: so a step is there
+whole or not at all, and nothing of it can be another world's.
 
 After each stage every process says what went wrong on its host, if anything did, and all act on the same answers. So a
 store that fails one host fails the save and nothing else: nobody waits for a host that has given up, nobody takes for
@@ -9,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +20,12 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.path import atomicity
 
+from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.fence import Fence
 from trainingjob_trainer.integrity import (
     FILE,
     Integrity,
+    Pace,
     dump_fingerprints,
     hash_files,
     list_files,
@@ -32,8 +39,12 @@ from trainingjob_trainer.world import Peers
 
 COMMIT_SECONDS = 1800
 SAVE_SECONDS = 1200
+UNPROVEN = ".saving"
+"""In the name of a folder that is being written and hashed, before the number of the generation that does."""
+VOID = ".void"
+"""At the end of the name of a step that is about to be deleted because another takes its place."""
 UNFINISHED = ".orbax-checkpoint-tmp"
-"""In the name of a folder that Orbax has not moved into place."""
+"""At the end of the name of a folder that Orbax has not finished."""
 PART_BYTES = 4 << 20
 """The least that each of several replicas writes of a shard; where it would be less, one of them writes it all."""
 
@@ -65,10 +76,12 @@ class PatientFolder(atomicity.AtomicRenameTemporaryPath):  # type: ignore[misc]
 class Committer:
     """Writes steps with Orbax, one at a time, as one process of a world. `name` is this host's, for people."""
 
-    def __init__(self, peers: Peers, name: str) -> None:
+    def __init__(self, peers: Peers, name: str, fence: Fence) -> None:
         self._peers = peers
+        self._fence = fence
         self._votes = Votes(peers, name, "save", COMMIT_SECONDS)
         self._problem = ""
+        self._pace = Pace()
         share_out_large_arrays()
         processes = name_processes(peers, "trainingjob")
         self.orbax = ocp.AsyncCheckpointer(
@@ -85,12 +98,14 @@ class Committer:
 
         Raises:
             SaveFailedError: nothing can be written there.
+            TrainingError: a later world is there, so that this one is cut off.
         """
+        self._pace.begin()
         self._votes.begin()
         self._votes.cast(self._prepare(folder) if self._peers.process == 0 else "")
         self._problem = ""
         try:
-            self.orbax.save(folder, args=ocp.args.StandardSave(state))
+            self.orbax.save(self._beside(folder), args=ocp.args.StandardSave(state))
         except Exception as error:  # noqa: BLE001  # whatever it is, the others write meanwhile and hear of it then
             self._problem = describe(error)
 
@@ -101,31 +116,42 @@ class Committer:
 
         Raises:
             SaveFailedError: it could not be, and what there is of it is deleted.
+            TrainingError: a later world is there, so that this one is cut off.
             JaxRuntimeError: another process is gone.
         """
         try:
             return self._prove(folder, record)
         except SaveFailedError:
             if self._peers.process == 0:
-                discard(folder)
+                discard(self._beside(folder))
             raise
 
+    def hurry(self) -> None:
+        """Finish what is being saved as fast as storage allows: somebody waits for it."""
+        self._pace.hurry()
+
+    def _beside(self, folder: Path) -> Path:
+        """Return where a step is written before it is put into place."""
+        return folder.with_name(f"{folder.name}{UNPROVEN}-{self._fence.generation}")
+
     def _prove(self, folder: Path, record: Integrity) -> Integrity:
-        peers = self._peers
+        peers, fresh = self._peers, self._beside(folder)
         if self._problem:
             self._votes.cast(self._problem)
         try:
             self.orbax.wait_until_finished()
-            listed = list_files(folder) if peers.process == 0 else []
+            listed = list_files(fresh) if peers.process == 0 else []
             if peers.process == 0 and not listed:
-                raise FileNotFoundError(f"nothing was written to {folder}")
+                raise FileNotFoundError(f"nothing was written to {fresh}")
             names: list[str] = json.loads(self._votes.cast(said=json.dumps(listed))[0])
-            mine = hash_files(folder, share(names, peers.process, peers.num_processes))
+            mine = hash_files(fresh, share(names, peers.process, peers.num_processes), self._pace)
             shares = self._votes.cast(said=dump_fingerprints(mine))
             proven = record.model_copy(update={"files": merge_fingerprints(shares)})
             if peers.process == 0:
-                write_integrity(folder, proven)
-        except SaveFailedError:
+                write_integrity(fresh, proven)
+                self._fence.check()
+                put_in_place(fresh, folder, proven)
+        except (SaveFailedError, TrainingError):
             raise
         except Exception as error:  # Orbax tells a full disk as a ValueError
             if self._votes.lost:
@@ -139,9 +165,11 @@ class Committer:
         probe = folder.with_name(f".probe.{os.uname().nodename}.{os.getpid()}")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            if read_integrity(folder) is not None:
+            self._fence.check()
+            there = read_integrity(folder)
+            if there is not None and there.generation >= self._fence.generation:
                 return f"step {folder.name} is there already"
-            discard(folder)
+            discard(self._beside(folder))
             probe.write_bytes(b"x")
             probe.unlink()
         except (OSError, ValueError) as error:
@@ -178,8 +206,43 @@ def name_processes(
     )
 
 
-def discard(folder: Path) -> None:
-    """Delete what a save that failed has left: it may be what fills the disk. A step with a record stays."""
-    unfinished = folder.with_name(folder.name + UNFINISHED)
-    for left in (unfinished,) if (folder / FILE).exists() else (unfinished, folder):
+def put_in_place(fresh: Path, folder: Path, record: Integrity) -> None:
+    """Give a step that is written and proven its name, by which it is found.
+
+    What has that name is deleted: a world has left it that was cut off while it did the same, or nobody has proven it.
+
+    Raises:
+        FileExistsError: a later world has put it there.
+        OSError: storage refuses it.
+    """
+    try:
+        fresh.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
+        void = fresh.with_name(fresh.name + VOID)
+        folder.rename(void)  # first, so that what is looked at is what is deleted
+        there = None
+        with suppress(ValueError):
+            there = read_integrity(void)
+        if there and there.job_uid == record.job_uid and there.generation > record.generation:
+            void.rename(folder)
+            raise FileExistsError(f"generation {there.generation} has saved step {record.step}") from None
+        delete_step(void)
+        fresh.rename(folder)
+
+
+def delete_step(folder: Path) -> None:
+    """Delete a step so that no half of it can pass for a whole one.
+
+    Raises:
+        OSError: storage refuses it.
+    """
+    (folder / FILE).unlink(missing_ok=True)
+    shutil.rmtree(folder)
+
+
+def discard(fresh: Path) -> None:
+    """Delete what a save that failed has left: it may be what fills the disk."""
+    for left in (fresh.with_name(fresh.name + UNFINISHED), fresh):
         shutil.rmtree(left, ignore_errors=True)

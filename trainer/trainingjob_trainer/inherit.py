@@ -17,7 +17,8 @@ from trainingjob_trainer.commit import name_processes
 from trainingjob_trainer.failures import TrainingError, shorten
 from trainingjob_trainer.model import Params
 from trainingjob_trainer.one_replica import PLACEHOLDER, describe_read
-from trainingjob_trainer.restore_point import VERIFY_SECONDS, list_saved, verify
+from trainingjob_trainer.restore_point import VERIFY_SECONDS, verify
+from trainingjob_trainer.saved_steps import list_saved
 from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ def inherit(source: InitializeFrom, params: Params, peers: Peers, random: Params
     while True:
         choice = _choose(source, candidates, damages) if peers.process == 0 else ""
         folder = Path(peers.exchange(f"inherit/{len(damages)}", choice, VERIFY_SECONDS)[0])
-        told = peers.exchange(f"inherited/{len(damages)}", verify(folder, peers), VERIFY_SECONDS)
+        found = verify(folder, peers)
+        told = peers.exchange(f"inherited/{len(damages)}", found.damage or found.unreadable, VERIFY_SECONDS)
         damage = next(filter(None, told), "")
         if not damage:
             break

@@ -1,14 +1,18 @@
 """Proof that a saved step is whole: the hash of every file, written after all of them, read before any is trusted.
 
 Orbax restores flipped bits without a word. So a step counts as saved only once `integrity.json` lies beside its files;
-it also says which job and generation wrote it, and from which data. All hosts share the hashing.
+it also says which job and generation wrote it, and from which data, and has a hash of all that it says. All hosts share
+the hashing.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
@@ -16,7 +20,16 @@ from trainingjob_api.base import Open
 from trainingjob_trainer.files import write_whole
 from trainingjob_trainer.history import Record
 
+LOG = logging.getLogger(__name__)
 FILE = "integrity.json"
+DIGEST = "sha256"
+"""Under which the record has the hash of all else that it says; one of an older trainer has none."""
+PATIENCE_SECONDS = 60.0
+"""For how long storage that does not let a file be read is asked again."""
+PAUSE_SECONDS = 2.0
+CHUNK = 1 << 22
+RATE = 256 << 20
+"""Bytes a second that a host reads at most of what was saved, beside training and its own saves."""
 
 
 class Fingerprint(Open):
@@ -41,19 +54,40 @@ def read_integrity(folder: Path) -> Integrity | None:  # None: the step was neve
     """Return what a step's folder says about itself.
 
     Raises:
-        ValueError: the record is there and makes no sense.
+        ValueError: the record is there and makes no sense, or is not what was written.
+        OSError: it cannot be read.
     """
     try:
-        return Integrity.model_validate_json((folder / FILE).read_bytes())
+        said = json.loads((folder / FILE).read_bytes())
+        integrity = Integrity.model_validate(said)
     except FileNotFoundError:
         return None
     except ValidationError as error:
         raise ValueError(f"{FILE} cannot be read: {error.errors()[0]['msg']}") from error
+    except ValueError as error:
+        raise ValueError(f"{FILE} cannot be read: {error}") from error
+    if said.pop(DIGEST, None) not in (None, _digest(said)):
+        raise ValueError(f"{FILE} has changed since it was saved")
+    return integrity
 
 
 def write_integrity(folder: Path, integrity: Integrity) -> None:
-    """Write the record; from now on the step is committed."""
-    write_whole(folder / FILE, integrity.model_dump_json(indent=1, exclude_defaults=True).encode())
+    """Write the record, last of all files of a step.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    said = integrity.model_dump(mode="json", exclude_defaults=True)
+    write_whole(folder / FILE, json.dumps(sign(said), indent=1).encode())
+
+
+def sign(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with the hash of what it says."""
+    return {**said, DIGEST: _digest(said)}
+
+
+def _digest(said: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def list_files(folder: Path) -> list[str]:
@@ -65,16 +99,63 @@ def list_files(folder: Path) -> list[str]:
     )
 
 
-def hash_files(folder: Path, names: Iterable[str]) -> dict[str, Fingerprint]:
-    """Return the fingerprints of files."""
-    return {name: _hash(folder / name) for name in names}
+class Pace:
+    """Keeps a reader to so many bytes a second, until somebody waits for it."""
+
+    def __init__(self, rate: int = RATE) -> None:
+        self._rate = rate
+        self._due = 0.0
+        self._hurry = threading.Event()
+
+    def begin(self) -> None:
+        """Keep to the rate from now on."""
+        self._due = 0.0
+        self._hurry.clear()
+
+    def hurry(self) -> None:
+        """Read as fast as storage gives, until the next `begin`."""
+        self._hurry.set()
+
+    def keep(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+        """Return the same parts, none before its time."""
+        begun = time.monotonic()
+        for part in parts:
+            yield part
+            self._due = max(self._due, begun) + len(part) / self._rate
+            self._hurry.wait(max(self._due - time.monotonic(), 0.0))
+            begun = time.monotonic()
+
+
+def read_parts(path: Path) -> Iterator[bytes]:
+    """Return what is in a file, in parts.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        while part := file.read(CHUNK):
+            yield part
+
+
+def hash_files(folder: Path, names: Iterable[str], pace: Pace | None = None) -> dict[str, Fingerprint]:
+    """Return the fingerprints of files. `pace` None: as fast as storage gives them.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    parts = {name: read_parts(folder / name) for name in names}
+    return {name: _hash(pace.keep(each) if pace else each) for name, each in parts.items()}
 
 
 def find_damage(folder: Path, wanted: Mapping[str, Fingerprint]) -> str:
-    """Return what is wrong with files that should be as wanted; empty: nothing."""
+    """Return what is wrong with files that should be as wanted; empty: nothing.
+
+    Raises:
+        OSError: a file is there and cannot be read.
+    """
     for name, fingerprint in wanted.items():
         try:
-            seen = _hash(folder / name)
+            seen = _hash(read_parts(folder / name))
         except FileNotFoundError:
             return f"{name} is missing"
         if seen.size != fingerprint.size:
@@ -82,6 +163,33 @@ def find_damage(folder: Path, wanted: Mapping[str, Fingerprint]) -> str:
         if seen.sha256 != fingerprint.sha256:
             return f"{name} has changed since it was saved"
     return ""
+
+
+class Patience:
+    """Asks storage again that refuses to let something be read, for so long in all: most of what it has passes."""
+
+    def __init__(self, seconds: float = PATIENCE_SECONDS) -> None:
+        self._seconds = seconds
+        self._deadline: float | None = None  # None: it has refused nothing yet
+
+    def read[T](self, act: Callable[[], T]) -> T:
+        """Return what an act returns that reads.
+
+        Raises:
+            OSError: it could not for too long, or there is nothing to read.
+        """
+        while True:
+            try:
+                return act()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                now = time.monotonic()
+                self._deadline = self._deadline or now + self._seconds
+                if now >= self._deadline:
+                    raise
+                LOG.warning("storage refuses to be read, and is asked again error=%s", error)
+                time.sleep(PAUSE_SECONDS)
 
 
 def share[T](items: list[T], process: int, num_processes: int) -> list[T]:
@@ -100,7 +208,9 @@ def merge_fingerprints(texts: Iterable[str]) -> dict[str, Fingerprint]:
     return {name: Fingerprint(size=merged[name][0], sha256=merged[name][1]) for name in sorted(merged)}
 
 
-def _hash(path: Path) -> Fingerprint:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return Fingerprint(size=file.tell(), sha256=digest.hexdigest())
+def _hash(parts: Iterable[bytes]) -> Fingerprint:
+    size, digest = 0, hashlib.sha256()
+    for part in parts:
+        size += len(part)
+        digest.update(part)
+    return Fingerprint(size=size, sha256=digest.hexdigest())

@@ -66,6 +66,31 @@ def claim(root: Path, config: RunConfig, field: str = "spec.checkpoint.uri") -> 
         raise storage_error(error, f"claiming {path}", str(root), field) from error
 
 
+def is_anothers(root: Path, uid: str) -> bool:
+    """Return whether a folder is known to be another job's by now.
+
+    Raises:
+        OSError: storage does not answer.
+    """
+    try:
+        return bool(_parse((root / FILE).read_text())["uid"] != uid)
+    except (FileNotFoundError, ValueError):  # it never was anybody's, or is just being written
+        return False
+
+
+def _parse(text: str) -> dict[str, str]:
+    """Return what OWNER says.
+
+    Raises:
+        ValueError: it is not what a job writes.
+    """
+    try:
+        owner = json.loads(text)
+        return {"uid": str(owner["uid"]), "job": str(owner["job"])}
+    except (KeyError, TypeError) as error:
+        raise ValueError(str(error)) from error
+
+
 def _read(path: Path, field: str) -> dict[str, str] | None:  # None: whoever made it died before writing a word
     """Return what OWNER says."""
     deadline = time.monotonic() + UNFINISHED_SECONDS
@@ -73,9 +98,8 @@ def _read(path: Path, field: str) -> dict[str, str] | None:  # None: whoever mad
         text = path.read_text()
         if text.endswith("\n"):
             try:
-                owner = json.loads(text)
-                return {"uid": str(owner["uid"]), "job": str(owner["job"])}
-            except (ValueError, KeyError, TypeError) as error:
+                return _parse(text)
+            except ValueError as error:
                 raise TrainingError(
                     FailureReason.STORAGE,
                     f"{path} is not what a TrainingJob writes. If no job uses the folder, delete the file.",

@@ -3,37 +3,37 @@
 Copies on the backup store, and snapshots in the hosts' memory, are judged by the same rule, and the newest of all is
 taken. Where they are of the same step, that is the snapshot, for it is there already, and the copy last.
 
-A damaged step is reported, moved aside and passed over. When damage leaves nothing, the job fails: it never starts from
-scratch in silence.
+A damaged step is reported, moved aside and passed over. So is one that storage does not let be read for a minute, but
+only once another one was read whole: else it is storage that fails, and nothing is touched. When damage leaves
+nothing, the job fails: it never starts from scratch in silence.
 """
 
+import errno
 import json
 import logging
-import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from trainingjob_api.protocol import Damage, FailureReason
 from trainingjob_api.world import ON_STORAGE, World
-from trainingjob_trainer.commit import UNFINISHED
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.history import Past, belongs, is_of_known_lineage
-from trainingjob_trainer.integrity import FILE, Integrity, find_damage, read_integrity, share
+from trainingjob_trainer.failures import TrainingError, storage_error
+from trainingjob_trainer.fence import Fence
+from trainingjob_trainer.history import Past, is_of_known_lineage
+from trainingjob_trainer.integrity import FILE, Integrity, Patience, find_damage, read_integrity, share
+from trainingjob_trainer.saved_steps import Saved, clear_after, list_saved, rank, set_aside
 from trainingjob_trainer.signature import State
 from trainingjob_trainer.snapshot_files import Key
+from trainingjob_trainer.votes import describe
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
 VERIFY_SECONDS = 1800
-LINEAGE = "lineage-"
 FROM_MEMORY = "memory"
 """What is said in place of a step's name where the snapshot is newer."""
-UNFINISHED_COPY = ".copying"
-"""In the name of a folder on the backup store that is not whole yet."""
 NO_RECORD = f"{FILE} is missing"
 GONE = "it is not there any more"
 
@@ -57,53 +57,13 @@ class Recalled:
     past: Past
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A step's folder. `integrity` is None where the save never finished, `damage` says what is known to be wrong."""
+class Finding(NamedTuple):
+    """What a process found of its share of a step's files: that they are wrong, or that it could not read them."""
 
-    step: int
-    folder: Path
-    integrity: Integrity | None
     damage: str = ""
-
-
-def lineage_folder(root: Path, number: int) -> Path:
-    """Return where the steps of a lineage are saved."""
-    return root / f"{LINEAGE}{number}"
-
-
-def list_lineages(root: Path) -> list[Path]:
-    """Return the folders of all lineages that anything was saved in, oldest first."""
-    folders = (folder for folder in root.glob(f"{LINEAGE}*") if folder.name.removeprefix(LINEAGE).isdigit())
-    return sorted(folders, key=lambda folder: int(folder.name.removeprefix(LINEAGE)))
-
-
-def list_saved(root: Path) -> list[Saved]:
-    """Return the saved steps of all lineages, oldest first, finished or not."""
-    saved = []
-    for folder in (one for lineage in list_lineages(root) for one in lineage.iterdir()):
-        if folder.name.isdigit():
-            try:
-                saved.append(Saved(int(folder.name), folder, read_integrity(folder)))
-            except ValueError as error:
-                saved.append(Saved(int(folder.name), folder, None, str(error)))
-    return sorted(saved, key=lambda one: one.step)
-
-
-def find_newest_generation(saved: Iterable[Saved], world: World) -> int:
-    """Return the highest generation of a world's job that has saved a step; 0: none has."""
-    records = (one.integrity for one in saved if one.integrity)
-    return max((record.generation for record in records if record.job_uid == world.job_uid), default=0)
-
-
-def rank(saved: Iterable[Saved], world: World, *, takeover: bool) -> list[Saved]:
-    """Return the steps that a world may go on from, best first: its own job's before another's, then the newest."""
-    usable = [
-        ((record.job_uid == world.job_uid, record.generation, one.step), one)
-        for one in saved
-        if (record := one.integrity) and belongs(record, world, takeover=takeover)
-    ]
-    return [one for _, one in sorted(usable, key=lambda pair: pair[0], reverse=True)]
+    unreadable: str = ""
+    number: int = 0
+    """The operating system's number of what it could not."""
 
 
 class RestorePoint:
@@ -129,7 +89,12 @@ class RestorePoint:
         self._peers = peers
         self._events = events
         self._takeover = takeover
+        self._fence = Fence(root, world)
+        self._patience = Patience()
         self._damaged: list[Damage] = []
+        self._unreadable: dict[Path, OSError] = {}
+        self._stuck: set[Path] = set()
+        """Damaged steps that could not be moved aside, on a store that is only read."""
 
     def find(self, data: str, states: Collection[str]) -> Path | Recalled | None:  # None: start from scratch
         """Return the newest whole step, its folder or its state, and clear away what no history needs.
@@ -137,8 +102,12 @@ class RestorePoint:
         `data` is the identity of the job's index, `states` the hashes of the shapes that its state may have had.
 
         Raises:
-            TrainingError: every step is damaged, or the step is of other data or of another model.
+            TrainingError: every step is damaged, or the step is of other data or of another model, or this world is
+                cut off.
+            OSError: storage does not answer.
         """
+        if self._peers.process == 0:
+            self._fence.claim()
         attempt = 0
         while True:
             snapshot = self._memory.newest if self._memory else None
@@ -149,91 +118,118 @@ class RestorePoint:
                 assert self._memory is not None  # noqa: S101  # process 0 has found it there
                 assert snapshot is not None  # noqa: S101  # and all find the same one
                 if loaded := self._memory.load(snapshot):
-                    if self._peers.process == 0:
-                        self._clear_after(snapshot[1])
-                    self._peers.wait(f"recalled/{attempt}", VERIFY_SECONDS)
+                    self._settle(f"recalled/{attempt}", snapshot[1])
                     return Recalled(snapshot, loaded, self._memory.past(snapshot))
-                attempt += 1
-                continue
-            folder = Path(choice)
-            texts = self._peers.exchange(
-                f"verify/{attempt}", verify(folder, self._peers, self._readers), VERIFY_SECONDS
-            )
-            damage = next(filter(None, texts), "")
-            if not damage:
-                if self._peers.process == 0:
-                    self._clear_after(int(folder.name))
-                self._peers.wait(f"verified/{attempt}", VERIFY_SECONDS)
-                return folder
+            elif self._is_whole(attempt, Path(choice)):
+                self._settle(f"verified/{attempt}", int(Path(choice).name))
+                return Path(choice)
+            attempt += 1
+
+    def _is_whole(self, attempt: int, folder: Path) -> bool:
+        """Return whether all processes find their share of a step's files whole; if not, pass it over."""
+        mine = verify(folder, self._peers, self._readers, self._patience)
+        said = self._peers.exchange(f"verify/{attempt}", json.dumps(mine), VERIFY_SECONDS)
+        findings = [Finding(*json.loads(text)) for text in said]
+        if damage := next((one.damage for one in findings if one.damage), ""):
             self._tell(int(folder.name), self._where(folder) + damage)
             if self._peers.process == 0:
                 self._set_aside(folder)
-            attempt += 1
+        elif unread := next((one for one in findings if one.unreadable), None):
+            self._unreadable[folder] = OSError(unread.number, unread.unreadable)
+        else:
+            return True
+        return False
 
-    def _agree(self, attempt: int, data: str, states: Collection[str], snapshot: Key | None) -> str:
-        """Return what process 0 chooses, on all processes, after all told what it found damaged."""
-        said = ""
+    def _settle(self, name: str, step: int) -> None:
+        """Clear away what comes after the step to go on from, on process 0, and tell what could not be read of it."""
+        known = len(self._damaged)
         if self._peers.process == 0:
-            known = len(self._damaged)
-            said = json.dumps(
-                [self._choose(data, states, snapshot), [(one.step, one.message) for one in self._damaged[known:]]]
-            )
-        choice, damaged = json.loads(self._peers.exchange(f"restore/{attempt}", said, VERIFY_SECONDS)[0])
+            for folder, error in self._unreadable.items():
+                if int(folder.name) > step:
+                    self._tell(int(folder.name), f"{self._where(folder)}it cannot be read: {error.strerror}")
+                    self._set_aside(folder)
+            self._clear_after(step)
+        self._tell_on_all(name, known)
+
+    def _tell_on_all(self, name: str, known: int, said: str = "") -> str:
+        """Return what process 0 says, on all processes, after all told what it found damaged since it knew of some."""
+        new = [(one.step, one.message) for one in self._damaged[known:]]
+        told, damaged = json.loads(self._peers.exchange(name, json.dumps([said, new]), VERIFY_SECONDS)[0])
         if self._peers.process != 0:
             for step, message in damaged:
                 self._tell(step, message)
-        return str(choice)
+        return str(told)
+
+    def _agree(self, attempt: int, data: str, states: Collection[str], snapshot: Key | None) -> str:
+        """Return what process 0 chooses, on all processes, after all told what it found damaged."""
+        known = len(self._damaged)
+        choice = self._choose(data, states, snapshot) if self._peers.process == 0 else ""
+        return self._tell_on_all(f"restore/{attempt}", known, choice)
 
     def _choose(self, data: str, states: Collection[str], snapshot: Key | None) -> str:
         """Return the best step's folder, or `FROM_MEMORY`; empty: there is none, and none is missing."""
-        saved, copied = list_saved(self._root), self._list_copies()
-        for one in (*saved, *copied):
-            if one.damage:
-                self._tell(one.step, self._where(one.folder) + one.damage)
-                self._set_aside(one.folder)
-        best = next(iter(rank((*saved, *copied), self._world, takeover=self._takeover)), None)
+        saved = list_saved(self._root, self._patience)
+        readable = self._sift([*saved, *self._list_copies()])
+        best = next(iter(rank(readable, self._world, takeover=self._takeover)), None)
         if self._world.committed > (best.step if best else 0):
             self._tell_of_lost(
                 [one for one in saved if one.step == self._world.committed], is_all=not (best or snapshot)
             )
         if best and best.integrity:
-            if not is_of_known_lineage(best.integrity, self._world):
-                raise TrainingError(
-                    FailureReason.STORAGE,
-                    f"step {best.step} is of lineage {best.integrity.lineage}, of which this world does not know: "
-                    "status.rollbacks of the job was lost, and with it which samples are left out. Give the folder to "
-                    "a new job with `checkpoint.takeover: true`: it goes on from there, without them.",
-                    path="spec.checkpoint.uri",
-                    value=self._root,
-                )
-            if best.integrity.data != data:
-                raise TrainingError(
-                    FailureReason.DATA,
-                    f"step {best.step} was trained on other rows (index {best.integrity.data[:12]}) than this spec "
-                    f"gives ({data[:12]}): text, tokenizer or sequence length differ. Give the job the same data, or "
-                    "another checkpoint folder.",
-                    path="spec.data.train",
-                    value=data[:12],
-                )
-            if best.integrity.state not in states:
-                raise TrainingError(
-                    FailureReason.CONFIG,
-                    f"step {best.step} holds the state of another model. The sections model and precision, and "
-                    "protection.spikes where there was one, must be those that it was trained with, or the job needs "
-                    "another checkpoint folder.",
-                    path="spec.model",
-                )
+            self._check_usable(best.integrity, data, states)
             if snapshot is None or snapshot < self._rate(best.integrity):
                 return str(best.folder)
         if snapshot is not None:
             return FROM_MEMORY
+        for folder, error in self._unreadable.items():
+            raise storage_error(error, f"reading {folder}", str(self._root)) from error
         self._refuse_scratch()
         self._clear_after(0)
         return ""
 
+    def _sift(self, saved: list[Saved]) -> list[Saved]:
+        """Return the steps that can be read, after the damaged ones were told and set aside."""
+        there = [one for one in saved if one.folder not in self._stuck]
+        for one in there:
+            if one.damage:
+                self._tell(one.step, self._where(one.folder) + one.damage)
+                self._set_aside(one.folder)
+            elif one.unreadable:
+                self._unreadable[one.folder] = one.unreadable
+        return [one for one in there if one.folder not in self._unreadable]
+
+    def _check_usable(self, best: Integrity, data: str, states: Collection[str]) -> None:
+        """Raise where training cannot go on from a step as the spec says it."""
+        if not is_of_known_lineage(best, self._world):
+            raise TrainingError(
+                FailureReason.STORAGE,
+                f"step {best.step} is of lineage {best.lineage}, of which this world does not know: "
+                "status.rollbacks of the job was lost, and with it which samples are left out. Give the folder to "
+                "a new job with `checkpoint.takeover: true`: it goes on from there, without them.",
+                path="spec.checkpoint.uri",
+                value=self._root,
+            )
+        if best.data != data:
+            raise TrainingError(
+                FailureReason.DATA,
+                f"step {best.step} was trained on other rows (index {best.data[:12]}) than this spec "
+                f"gives ({data[:12]}): text, tokenizer or sequence length differ. Give the job the same data, or "
+                "another checkpoint folder.",
+                path="spec.data.train",
+                value=data[:12],
+            )
+        if best.state not in states:
+            raise TrainingError(
+                FailureReason.CONFIG,
+                f"step {best.step} holds the state of another model. The sections model and precision, and "
+                "protection.spikes where there was one, must be those that it was trained with, or the job needs "
+                "another checkpoint folder.",
+                path="spec.model",
+            )
+
     def _tell_of_lost(self, there: list[Saved], *, is_all: bool) -> None:
         """Tell that the step that was known to be saved is not whole, though no file of it shows that."""
-        unproven = [one for one in there if not (one.integrity or one.damage)]
+        unproven = [one for one in there if not (one.integrity or one.damage or one.unreadable)]
         for one in unproven:
             self._tell(one.step, NO_RECORD)
             self._set_aside(one.folder)
@@ -271,59 +267,62 @@ class RestorePoint:
         self._events.send(Event(damaged=damage))
 
     def _set_aside(self, folder: Path) -> None:
-        aside = folder.with_name(f"{folder.name}.damaged-{self._world.generation}")
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
+        try:
+            set_aside(folder, self._world.generation)
+        except OSError as error:
+            if not self._is_copy(folder):
+                raise
+            LOG.warning("a damaged copy cannot be moved aside, and is passed over error=%s", error)
+            self._stuck.add(folder)
 
     def _clear_after(self, step: int) -> None:
         """Delete later steps, which no history holds, and unfinished saves: training is about to write them anew."""
-        _clear_after(self._root, step)
+        self._fence.check()
+        clear_after(self._root, step)
         if self._backup:
             try:
-                _clear_after(self._backup, step)
+                clear_after(self._backup, step)
             except OSError as error:  # no reader takes them
                 LOG.warning("later copies cannot be deleted error=%s", error)
 
     def _list_copies(self) -> list[Saved]:
         """Return the steps on the backup store; none where it does not answer: it is not what training goes on with."""
         try:
-            return list_saved(self._backup) if self._backup else []
+            return list_saved(self._backup, self._patience) if self._backup else []
         except OSError as error:
             LOG.warning("the backup folder cannot be read error=%s", error)
             return []
 
+    def _is_copy(self, folder: Path) -> bool:
+        return self._backup is not None and folder.is_relative_to(self._backup)
+
     def _where(self, folder: Path) -> str:
         """Return what is said before what is wrong with a copy. Empty: it is a saved step itself."""
-        is_copy = self._backup is not None and folder.is_relative_to(self._backup)
-        return f"its copy in {self._backup}: " if is_copy else ""
+        return f"its copy in {self._backup}: " if self._is_copy(folder) else ""
 
 
-def verify(folder: Path, peers: Peers, readers: Sequence[int] | None = None) -> str:
-    """Return what is wrong with this process's share of a step's files; empty: nothing.
+def verify(
+    folder: Path, peers: Peers, readers: Sequence[int] | None = None, patience: Patience | None = None
+) -> Finding:
+    """Return what is wrong with this process's share of a step's files, if anything.
 
-    `readers` are the processes that share them out, by default all of them.
+    `readers` are the processes that share them out, by default all of them. `patience` with what storage does not let
+    be read; None: as much as a search of its own has.
     """
     readers = range(peers.num_processes) if readers is None else readers
+    patience = patience or Patience()
     if peers.process not in readers:
-        return ""
+        return Finding()
     try:
-        integrity = read_integrity(folder)
+        integrity = patience.read(lambda: read_integrity(folder))
+        if integrity is None:
+            return Finding(f"{FILE} is not there on every host: is the folder on storage that all hosts share?")
+        for name in share(sorted(integrity.files), readers.index(peers.process), len(readers)):
+            wanted = {name: integrity.files[name]}
+            if damage := patience.read(lambda wanted=wanted: find_damage(folder, wanted)):  # type: ignore[misc]
+                return Finding(damage)
     except ValueError as error:
-        return str(error)
-    if integrity is None:
-        return "integrity.json is not there on every host: is the folder on storage that all hosts share?"
-    names = share(sorted(integrity.files), readers.index(peers.process), len(readers))
-    return find_damage(folder, {name: integrity.files[name] for name in names})
-
-
-def _clear_after(root: Path, step: int) -> None:
-    for folder in (one for lineage in list_lineages(root) for one in lineage.iterdir()):
-        is_unfinished = UNFINISHED in folder.name or UNFINISHED_COPY in folder.name
-        if is_unfinished or (folder.name.isdigit() and int(folder.name) > step):
-            delete_step(folder)
-
-
-def delete_step(folder: Path) -> None:
-    """Delete a step so that no half of it can pass for a whole one."""
-    (folder / "integrity.json").unlink(missing_ok=True)
-    shutil.rmtree(folder)
+        return Finding(str(error))
+    except OSError as error:
+        return Finding(unreadable=describe(error), number=error.errno or errno.EIO)
+    return Finding()

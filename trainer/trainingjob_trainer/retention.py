@@ -7,8 +7,9 @@ from math import isfinite, nan
 from pathlib import Path
 
 from trainingjob_api.running import Keep, KeepBest
-from trainingjob_api.world import World
-from trainingjob_trainer.restore_point import delete_step, find_newest_generation, list_saved
+from trainingjob_trainer.commit import delete_step
+from trainingjob_trainer.fence import Fence
+from trainingjob_trainer.saved_steps import delete_aside, list_saved
 from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
@@ -59,17 +60,23 @@ def find_losses(keep: KeepBest | None, saved: Mapping[int, Mapping[str, float]])
     return {step: measured[keep.evaluation] for step, measured in saved.items() if keep.evaluation in measured}
 
 
-def delete_old(root: Path, world: World, keep: Keep, step: int, needed: Collection[int]) -> None:
-    """Delete what need not be kept of the steps below `root`, up to one that this world has just put there."""
+def delete_old(root: Path, fence: Fence, keep: Keep, step: int, needed: Collection[int]) -> None:
+    """Delete what need not be kept of the steps below `root`, up to one that this world has just put there.
+
+    Steps that were set aside are deleted once all that are kept are newer.
+
+    Raises:
+        TrainingError: a later world builds on what is here, and this one is cut off.
+    """
     try:
-        saved = list_saved(root)
-        if find_newest_generation(saved, world) > world.generation:
-            return  # a later world builds on what is here, and this one is cut off
-        records = [(one.folder, one.integrity) for one in saved if one.integrity]
+        records = [(one.folder, one.integrity) for one in list_saved(root) if one.integrity]
         committed = {record.step: (folder, record.evaluations) for folder, record in records if record.step <= step}
         measured = {number: losses for number, (_, losses) in committed.items()}
-        for old in choose_deletions(measured, keep, needed):
+        deleted = choose_deletions(measured, keep, needed)
+        for old in deleted:
+            fence.check()
             delete_step(committed[old][0])
+        delete_aside(root, min(committed.keys() - set(deleted), default=0))
     except OSError as error:  # it is tried again after the next one
         LOG.warning("an old step cannot be deleted error=%s", error)
 
