@@ -1,6 +1,7 @@
 """The commands about a job of a cluster, against an API server that answers as a real one does."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,14 +36,20 @@ class FakeApi:
         self.patches: list[list[dict[str, Any]]] = []
         self.refusal: tuple[int, str] | None = None
         self.spec: dict[str, Any] = {}
+        self.date = ""
 
     def app(self) -> web.Application:
         app = web.Application()
+        app.on_response_prepare.append(self.tell_time)
         app.router.add_get(JOBS + "/{name}", self.job)
         app.router.add_patch(JOBS + "/{name}", self.edit)
         app.router.add_get(PODS, self.list_pods)
         app.router.add_get(PODS + "/{name}/log", self.log)
         return app
+
+    async def tell_time(self, _: web.Request, response: web.StreamResponse) -> None:
+        if self.date:
+            response.headers["Date"] = self.date
 
     async def job(self, request: web.Request) -> web.Response:
         if request.match_info["name"] != NAME:
@@ -211,6 +218,20 @@ async def test_a_drill_is_followed_to_its_end(
 
     assert (result.code, len(result.out)) == (code, len(words)), result.err
     assert all(word in line for word, line in zip(words, result.out, strict=True)), result.out
+
+
+async def test_a_drill_is_asked_for_at_the_time_of_the_cluster(api: FakeApi) -> None:
+    """The operator does not make a drill that was asked for long ago, and this machine's clock may be wrong."""
+    api.spec = {"elastic": {"drills": "allowed"}}
+    api.states = [RUNNING, ENDED]
+    api.date = "Sat, 21 Nov 2026 12:00:00 GMT"
+
+    await call("drill", NAME, "hang")
+
+    (((request,),),) = (api.patches,)
+    value = request["value"]
+    asked = json.loads(value if isinstance(value, str) else value["trainingjob.dev/drill"])["asked"]
+    assert asked.startswith("2026-11-21T12:00:0")
 
 
 async def test_a_drill_of_a_job_that_ends_meanwhile_says_so(api: FakeApi) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 import typer
 
@@ -82,7 +82,7 @@ def list_operations(job: Manifest, request: DrillRequest) -> list[Manifest]:
 async def _drill(target: Target, wanted: Wanted, seconds: float) -> int:
     async with open_remote(target) as remote:
         job = await remote.read_job()
-        request = make_request(job, wanted, secrets.token_hex(4), datetime.now(UTC))
+        request = make_request(job, wanted, secrets.token_hex(4), remote.now())
         await remote.edit(list_operations(job, request))
         late = (
             f"nothing has come of it within {plural(round(seconds), 'second')}: see `kubectl trainingjob status` "

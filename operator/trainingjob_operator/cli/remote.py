@@ -42,6 +42,10 @@ class Remote:
         self._namespace = namespace
         self._name = name
 
+    def now(self) -> datetime:
+        """Return the time of day as the cluster has it, once it has answered."""
+        return self._api.clock.now()
+
     async def read_job(self) -> Manifest:
         """Return the job as it is now. Raises `CommandError` where there is none."""
         job = await self._api.get(TRAINING_JOB, self._namespace, self._name)
@@ -65,7 +69,7 @@ class Remote:
         labels = f"{UID_LABEL}={text(job, 'metadata', 'uid')}"
         pages = [page async for page in self._api.pages(POD, self._namespace, labels=labels)]
         children = Children(pods=tuple(manifest for page in pages for manifest in page.items))
-        return sorted(read_pods(children, self._api.clock.now()), key=lambda pod: (pod.slice, pod.host, pod.created))
+        return sorted(read_pods(children, self.now()), key=lambda pod: (pod.slice, pod.host, pod.created))
 
     async def log_lines(
         self, pod: Pod, *, follow: bool = False, tail: int | None = None, since: datetime | None = None
