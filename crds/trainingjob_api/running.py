@@ -278,7 +278,10 @@ class Runtime(Strict):
         default=None, description="The pods' ServiceAccount. Naming one needs the right to `use` it. Unset: `default`."
     )
     env: tuple[EnvVar, ...] = Field(
-        default=(), max_length=64, description="Environment variables of the trainer.", json_schema_extra=BY_NAME
+        default=(),
+        max_length=64,
+        description="Environment variables of the trainer, but none that say what a world or a slice is.",
+        json_schema_extra=BY_NAME,
     )
     resources: Resources = Field(default=Resources(), description="Resources of one host's container.")
     volumes: tuple[Volume, ...] = Field(

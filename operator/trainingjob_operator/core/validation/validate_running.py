@@ -6,19 +6,14 @@ from trainingjob_api.base import seconds
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_api.running import Elastic, EnvVar
+from trainingjob_api.variables import FLAGS_OF_A_WORLD, OF_A_SLICE, OF_A_WORLD
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.validation.quantity import parse_bytes, parse_quantity
 from trainingjob_operator.core.validation.rule import HardwareRule, Rule
 
-RESERVED_ENV = (
-    "TRAININGJOB_",
-    "MEGASCALE_",
-    "JAX_COORDINATOR_",
-    "JAX_NUM_PROCESSES",
-    "JAX_PLATFORMS",
-    "JAX_PROCESS_ID",
-)
-"""Beginnings of names that say what a world is, and which devices it has: that follows from the plan."""
+OWN_ENV = "TRAININGJOB_"
+"""What the operator tells its agents begins so."""
+LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
 SECRET_ENDINGS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "ACCESS_KEY")
 DEVICE_COUNT_FLAG = "xla_force_host_platform_device_count"
 MIN_MEMORY = "256Mi"
@@ -28,7 +23,7 @@ MIN_SILENCE = 2
 
 
 def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Each variable has one name, one value, and none of those that make worlds."""
+    """Each variable has one name, one value, and none of those that make worlds or slices."""
     for number, variable in enumerate(spec.runtime.env):
         at = f"spec.runtime.env[{number}]"
         given = _given(variable)
@@ -36,9 +31,15 @@ def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
             found = f"has {' and '.join(given)}" if given else "has no value"
             message = f"{variable.name} {found}: write exactly one of value, secretKeyRef and configMapKeyRef."
             yield Problem(at, variable.name, message)
-        if variable.name.startswith(RESERVED_ENV):
+        if variable.name.startswith((OWN_ENV, *OF_A_WORLD)):
             message = f"{variable.name} says what a world is, and worlds are formed by the operator: leave it out."
             yield Problem(f"{at}.name", variable.name, message)
+        if variable.name.startswith(OF_A_SLICE):
+            message = f"{variable.name} says what a slice is, and its nodes know that best: leave it out."
+            yield Problem(f"{at}.name", variable.name, message)
+        for flag in _flags_of_a_world(variable):
+            message = f"--{flag} says what a world is, and worlds are formed by the operator: leave it out."
+            yield Problem(f"{at}.value", variable.value, message)
         if variable.name in {earlier.name for earlier in spec.runtime.env[:number]}:
             yield Problem(f"{at}.name", variable.name, f"{variable.name} is set twice; keep one of the two.")
 
@@ -191,6 +192,12 @@ def warn_of_idle_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
         if variable.name == "XLA_FLAGS" and DEVICE_COUNT_FLAG in (variable.value or ""):
             message = f"--{DEVICE_COUNT_FLAG} has no effect: the devices of a host follow from spec.slices.topology."
             yield Problem(f"spec.runtime.env[{number}].value", variable.value, message)
+
+
+def _flags_of_a_world(variable: EnvVar) -> list[str]:
+    """Return the flags by which a variable would make a world."""
+    words = (variable.value or "").split() if variable.name == LIBTPU_FLAGS else []
+    return [flag for word in words if (flag := word.partition("=")[0].lstrip("-")) in FLAGS_OF_A_WORLD]
 
 
 def _given(variable: EnvVar) -> list[str]:
