@@ -58,6 +58,11 @@ EXPLAINED: dict[str, tuple[BaseException, FailureReason, bool]] = {
         FailureReason.PEER,
         False,
     ),
+    "a peer's end, told by a collective that was aborted": (
+        JaxRuntimeError("FAILED_PRECONDITION: Task with incarnation id 3446767950926952685 is not connected"),
+        FailureReason.PEER,
+        False,
+    ),
     "a peer's end, told by a barrier": (
         JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out. Id: trainingjob/ready"),
         FailureReason.PEER,

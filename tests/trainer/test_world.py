@@ -19,7 +19,6 @@ from trainingjob_trainer.world import (
     connect,
     let_transport_give_way,
     list_threads,
-    multislice_environment,
 )
 
 
@@ -33,19 +32,6 @@ def test_other_devices_than_the_layout_has_are_a_config_failure() -> None:
         True,
         "spec.slices.topology",
     )
-
-
-def test_slices_are_numbered_without_gaps() -> None:
-    world = make_world(1, 3)
-    without_one = world.model_copy(update={"members": (world.members[0], world.members[2])})
-
-    seen = multislice_environment(without_one, 2)
-
-    assert seen == {
-        "MEGASCALE_COORDINATOR_ADDRESS": "127.0.0.1",
-        "MEGASCALE_NUM_SLICES": "2",
-        "MEGASCALE_SLICE_ID": "1",
-    }
 
 
 @pytest.mark.parametrize(
@@ -94,35 +80,15 @@ def test_what_nccl_left_of_a_killed_child_is_deleted(told: dict[str, Any], tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
-def test_a_process_that_inherits_the_compilers_flags_adds_none(told: dict[str, Any]) -> None:
-    configure("cpu", make_layout())
-    first = os.environ["XLA_FLAGS"]
-
-    configure("cpu", make_layout())
-
-    assert os.environ["XLA_FLAGS"] == first
-
-
-SHARES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
-    "most of it": ({}, {"XLA_CLIENT_MEM_FRACTION": "0.94"}),
-    "what the job chose": ({"XLA_CLIENT_MEM_FRACTION": "0.5"}, {"XLA_CLIENT_MEM_FRACTION": "0.5"}),
-    "what the job chose by the older name, which excludes the newer": (
-        {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"},
-        {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"},
-    ),
-}
-
-
-@pytest.mark.parametrize(("given", "want"), SHARES.values(), ids=SHARES.keys())
-def test_a_gpu_gives_its_memory_to_the_program(
-    monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], given: dict[str, str], want: dict[str, str]
+def test_what_a_gone_world_left_is_taken_away_before_jax_touches_a_device(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(os, "environ", dict(given))
+    monkeypatch.setattr(os, "environ", {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1", "HOME": "/tmp"})
 
-    configure("cuda", make_layout())
+    configure("tpu", make_layout(), make_world(1, 1), 0)
 
-    assert os.environ == want
-    assert told["jax_platforms"] == "cuda"
+    assert os.environ == {"HOME": "/tmp", "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
+    assert told["jax_platforms"] == "tpu"
     assert "jax_num_cpu_devices" not in told
 
 

@@ -26,6 +26,7 @@ PEER_MARKS = (
     "socket closed",
     "coordination service",
     "heartbeat",
+    "incarnation",
     "barrier",
     "deadline_exceeded",
     "unavailable:",

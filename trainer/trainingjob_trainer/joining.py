@@ -54,7 +54,7 @@ def join(start: Start, events: Events) -> Party:
     # In a shadow world the text was prepared for the one that trains.
     indexes = prepare(root, config, leads=start.process == 0 and not start.waits)
     events.enter(Phase.CONNECTING)
-    configure(config.accelerator_platform, layout)
+    configure(config.accelerator_platform, layout, start.world, start.process)
     peers = connect(start.world, start.process, layout, config.accelerator_platform, events.join)
     mesh = build_mesh(jax.devices(), layout)
     programs = Programs(start.compile_cache, root, config, layout, peers)

@@ -54,7 +54,8 @@ def _await_means(start: Start) -> None:
     """Wait for the programs of this size, and for memory."""
     config = start.config
     layout = config.layout(len(start.world.slices))
-    configure(config.accelerator_platform, layout)  # whose flags are part of a program's name
+    # Its flags are part of a program's name.
+    configure(config.accelerator_platform, layout, start.world, start.process)
     programs = Programs(start.compile_cache, Path(config.spec.checkpoint.uri), config, layout, Peers(0, 1))
     while not all(map(programs.is_there, list_programs(config.spec, layout))):
         time.sleep(POLL_SECONDS)

@@ -21,22 +21,17 @@ from jax.errors import JaxRuntimeError
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout, World
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.surroundings import change, derive
 
 LOG = logging.getLogger(__name__)
 CONNECT_SECONDS = 300
 HEARTBEAT_SECONDS = 30
 SHUTDOWN_SECONDS = 5
 PORT_POLL_SECONDS = 0.02
-CPU_COLLECTIVE_SECONDS = 600
-"""Hosts that share few cores may be late to a collective; a hang is for the operator to judge."""
 TRANSPORT_NICE = 10
 """The weight of a tenth beside a thread of the usual priority."""
 PACKAGES = {"tpu": "jax[tpu]", "cuda": "jax[cuda13] or jax[cuda12]"}
 """What brings JAX its plugin for a platform."""
-GPU_MEMORY_SHARE = "0.94"
-"""Of a GPU's memory that XLA takes at its start. Its own choice is three quarters, and plans count on 0.92."""
-GPU_MEMORY_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-"""By which a job may choose another share. The older name excludes the newer one."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the pod's own
 
 
@@ -98,24 +93,17 @@ class Peers:
             LOG.warning("left without the others error=%s", error)
 
 
-def configure(platform: str, layout: Layout) -> None:
-    """Set what JAX must know before it touches a device, and touch none."""
+def configure(platform: str, layout: Layout, world: World | None = None, process: int = 0) -> None:
+    """Set what JAX must know before it touches a device, and touch none. Without a world: to compile only."""
+    change(os.environ, derive(platform, layout, os.environ, world, process))
     jax.config.update("jax_platforms", platform)
     jax.config.update("jax_enable_preemption_service", False)  # noqa: FBT003  # JAX's own signature
-    jax.config.update("jax_check_proxy_envs", False)  # noqa: FBT003  # peers are never behind a proxy, see `connect`
+    jax.config.update("jax_check_proxy_envs", False)  # noqa: FBT003  # peers are never behind a proxy
     if platform == "cpu":
         jax.config.update("jax_num_cpu_devices", layout.devices_per_host)
-        patience = " ".join(
-            f"--xla_cpu_collective_{name}={CPU_COLLECTIVE_SECONDS}"
-            for name in ("timeout_seconds", "call_warn_stuck_timeout_seconds", "call_terminate_timeout_seconds")
-        )
-        if patience not in (flags := os.environ.get("XLA_FLAGS", "")):  # a process of this one's has them already
-            os.environ["XLA_FLAGS"] = f"{patience} {flags}".strip()
         if layout.num_hosts > 1:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
     if platform == "cuda":
-        if not any(name in os.environ for name in GPU_MEMORY_VARIABLES):
-            os.environ[GPU_MEMORY_VARIABLES[0]] = GPU_MEMORY_SHARE
         _sweep(SHARED_MEMORY)
 
 
@@ -133,15 +121,14 @@ def connect(
 ) -> Peers:
     """Join the world as a process and check that it has the devices of the layout; `tell` as for `Peers`.
 
+    To be called after `configure` for the same process of the same world.
+
     Raises:
         TrainingError: the coordinator never listened, or the devices are not those that the spec asks for.
     """
     if layout.num_hosts == 1:
         peers = Peers(0, 1)
     else:
-        if platform == "tpu" and layout.num_slices > 1:
-            os.environ.update(multislice_environment(world, process))
-        os.environ["no_grpc_proxy"] = _split_address(world.coordinator)[0]  # noqa: SIM112  # gRPC reads this one
         if process != 0:
             _wait_for_port(world.coordinator)
         jax.distributed.initialize(
@@ -183,19 +170,6 @@ def list_threads() -> dict[int, str]:
         with suppress(OSError):  # it has ended
             names[int(path.name)] = (path / "comm").read_text()
     return names
-
-
-def multislice_environment(world: World, process: int) -> dict[str, str]:
-    """Return the variables by which libtpu connects slices over DCN.
-
-    Slices are numbered by their place in the world, so that a lost slice leaves no gap.
-    """
-    member = next(member for member in world.members if member.process == process)
-    return {
-        "MEGASCALE_COORDINATOR_ADDRESS": _split_address(world.coordinator)[0],
-        "MEGASCALE_NUM_SLICES": str(len(world.slices)),
-        "MEGASCALE_SLICE_ID": str(world.slices.index(member.slice)),
-    }
 
 
 def _split_address(address: str) -> tuple[str, int]:

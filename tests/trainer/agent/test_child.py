@@ -6,6 +6,7 @@ import io
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -75,6 +76,19 @@ async def test_a_child_trains_and_leaves_when_asked(fake_trainer, run_config) ->
     assert end == Ended(1, code=0, log="generation 1 process 0 plays train\n")
     assert followed.told[-1] is end
     assert followed.output.getvalue() == b"[world 1] generation 1 process 0 plays train\n"
+
+
+async def test_a_child_is_started_without_what_the_pod_says_of_a_world(run_config, monkeypatch) -> None:
+    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "2")
+    monkeypatch.setenv("JAX_ENABLE_RECOVERABILITY", "1")
+    monkeypatch.setenv("TPU_TOPOLOGY", "2x2x2")
+    names = "MEGASCALE_NUM_SLICES", "JAX_ENABLE_RECOVERABILITY", "TPU_TOPOLOGY"
+    program = f"import os; print([name for name in {names} if name in os.environ])"
+    followed = Followed((sys.executable, "-c", program), run_config)
+
+    await followed.until_end()
+
+    assert followed.output.getvalue() == b"[standby] ['TPU_TOPOLOGY']\n"
 
 
 async def test_a_crash_ends_with_the_last_lines_of_the_log(fake_trainer, run_config) -> None:

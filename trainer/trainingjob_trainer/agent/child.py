@@ -19,6 +19,7 @@ from trainingjob_trainer.agent.processes import STOPPED, compare, look_at
 from trainingjob_trainer.agent.stacks import find_stacks
 from trainingjob_trainer.agent.state import Ended, Examined, Spoke
 from trainingjob_trainer.agent.tail import Tail
+from trainingjob_trainer.surroundings import forget_worlds
 from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, STANDBY, Command, Event, Start
 
 LOG = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Child:
                 pass_fds=(events_for_child,),
                 start_new_session=True,
                 bufsize=0,
-                env={**os.environ, EVENTS_FD_VARIABLE: str(events_for_child), "PYTHONUNBUFFERED": "1"},
+                env={**forget_worlds(os.environ), EVENTS_FD_VARIABLE: str(events_for_child), "PYTHONUNBUFFERED": "1"},
             )
         except OSError:
             self._events.close()
