@@ -50,6 +50,20 @@ async def test_a_drill_that_ends_the_world_is_measured(kind: DrillKind, cause: s
     assert [reason for _, reason, _ in sim.cluster.events].count("Drill") in (2, 3)
 
 
+async def test_all_seconds_of_a_recovery_are_told_by_where_they_went() -> None:
+    """No world can be formed until the pod is back, and that time belongs to no world."""
+    fixed = {"slices": {"accelerator": "cpu", "topology": "2x2", "count": 2}, "elastic": {"drills": "allowed"}}
+    sim = Simulation(spec=fixed, total=400)
+    await sim.run_until_step(10)
+    sim.drill(DrillKind.KILL_HOST)
+
+    one = await follow(sim)
+
+    assert one.phases["down"] > 0
+    noticed = one.phases.get("detecting", 0.0)
+    assert sum(one.phases.values()) == pytest.approx((one.recovery_seconds or 0.0) + noticed, abs=1.5)
+
+
 @pytest.mark.parametrize("kind", [DrillKind.NAN, DrillKind.PARTITION, DrillKind.OPERATOR_DOWN])
 async def test_a_drill_that_a_world_withstands_costs_it_nothing(kind: DrillKind) -> None:
     sim = await drilled(kind, seconds=20)

@@ -7,6 +7,7 @@ never done. A drill strikes a world that trains well, and no other. What is done
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 
 from trainingjob_api.drill import DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
@@ -52,6 +53,7 @@ STATES: Mapping[str, str] = {
 """What people are told of each state."""
 PHASES = (
     Bucket.DETECTING,
+    Bucket.DOWN,
     Bucket.RECOVERING,
     Bucket.PREPARING,
     Bucket.RESTORING,
@@ -215,6 +217,7 @@ def _measure(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | Non
     after = attempts[back]
     lives = attempts[1 : back + 1]
     phases = {bucket.value: sum(item.seconds.get(bucket, 0.0) for item in lives) for bucket in PHASES}
+    phases[Bucket.DOWN.value] = sum(_away(before, later) for before, later in pairwise(attempts[: back + 1]))
     phases[Bucket.DETECTING.value] += ended.seconds.get(Bucket.DETECTING, 0.0)
     cause = ended.cause
     return one.model_copy(
@@ -228,6 +231,12 @@ def _measure(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | Non
             "tier": after.tier,
         }
     )
+
+
+def _away(before: Attempt, after: Attempt) -> float:
+    """Return for how many seconds there was no world between two."""
+    ended, started = parse_time(before.ended), parse_time(after.started)
+    return seconds_between(before.ended, started) if ended and started else 0.0
 
 
 def _close(one: DrillStatus, state: str, message: str) -> DrillStatus:
