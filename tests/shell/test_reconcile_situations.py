@@ -144,3 +144,19 @@ async def test_a_drill_that_the_job_does_not_allow_is_refused_by_the_name_of_its
     assert (drill.state, drill.message) == ("refused", "`spec.elastic.drills` is not `allowed`")
     assert len(sim.status.attempts) == 1
     assert not [write for write in sim.cluster.writes if write.startswith("delete")]
+
+
+async def test_a_slice_that_an_edit_has_made_needed_is_waited_for_by_its_number() -> None:
+    """It is above the base, which has all that it had from the start."""
+    sim = Simulation()
+    await sim.run_until_step(5)
+    sim.edit(slices={**sim.job["spec"]["slices"], "min": 2})
+    await sim.run(5)
+    for host in (0, 1):
+        sim.kill_node(f"node-1-{host}")
+
+    await sim.run(20)
+
+    assert sim.status.phase == "Recovering"
+    assert sim.condition("Running") == ("False", "WaitingForSlices")
+    assert message(sim, "Running").startswith("1 of at least 2 slices ready; slice 1: ")

@@ -3,6 +3,7 @@
 Conditions, phase, columns and goodput all read this one value, so that they never contradict each other.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -30,6 +31,8 @@ from trainingjob_operator.core.running.observing.pods import Trouble
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.absences import describe, find_absence, find_trouble
 from trainingjob_operator.core.units import plural
+
+MOST_ABSENCES = 4
 
 
 class Stage(StrEnum):
@@ -166,10 +169,14 @@ def _find_missing(plan: Plan, seen: Observed, world: World) -> str:
     if len(world.slices) >= plan.allowed[-1]:
         return ""
     absent = [one for one in seen.slices if one.number not in world.slices]
-    window = plan.silence_seconds
-    troubles = [(one, find_absence(one, window)) for one in absent]
-    words = [describe(one, trouble) for one, trouble in troubles if trouble]
-    return "; ".join(words[:4]) or "the other slices are ready and join after `spec.elastic.growCooldown`"
+    words = _list_absences(absent, plan.silence_seconds)
+    return "; ".join(words) or "the other slices are ready and join after `spec.elastic.growCooldown`"
+
+
+def _list_absences(slices: Iterable[Slice], window: float) -> list[str]:
+    """Return why some slices are in no world, as many as people read."""
+    troubles = ((one, find_absence(one, window)) for one in slices)
+    return [describe(one, trouble) for one, trouble in troubles if trouble][:MOST_ABSENCES]
 
 
 def _suspended(seen: Observed) -> Situation:
@@ -190,6 +197,8 @@ def _without_world(plan: Plan, seen: Observed, decision: Decision, refusal: Trou
     reason, message = (decision.reason, decision.message) if isinstance(decision, (Wait, EndWorld)) else ("", "")
     if trouble:
         reason, message = trouble.reason, f"{message}; {trouble.message}" if has_run and message else trouble.message
+    elif has_run and message:  # the limit was raised above what the base has
+        message = "; ".join([message, *_list_absences(seen.slices, plan.silence_seconds)])
     if has_run:
         return Situation(Stage.RECOVERING, reason, message, Bucket.DOWN, None, message)
     stage, bucket = (Stage.STARTING, Bucket.STARTING) if is_placed else (Stage.QUEUED, Bucket.QUEUED)
