@@ -43,7 +43,7 @@ def test_a_loss_is_waited_out_and_said_until_when() -> None:
     scene.step(1.0)
     running = next(one for one in scene.status.conditions if one.type == "Running")
     assert (running.status, running.reason) == ("False", Reason.WAITING_FOR_REPAIR)
-    assert running.message.endswith("until 2026-11-21 12:10:00 UTC")
+    assert "waiting for all of them until 2026-11-21 12:10:00 UTC; slice 1: host 1 has no pod yet" in running.message
     assert scene.status.phase == "Recovering"
 
 
