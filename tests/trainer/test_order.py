@@ -93,8 +93,9 @@ CASES: dict[str, tuple[TrainingJobSpec, Layout]] = {
 @each("case", CASES, SPREAD)
 def test_a_step_sends_in_the_order_of_its_data(case: tuple[TrainingJobSpec, Layout]) -> None:
     run = Run(*case)
-    train = run.step.lower(run.state, run.batch(1), run.steps.controls(Asked.NOTHING))
-    evaluate = run.evaluate.lower(run.state.params, run.batch(1))
+    controls = run.steps.controls(Asked.NOTHING)
+    train = run.step.lower(run.state, run.batch(1), controls)
+    evaluate = run.evaluation.lower(run.state.params, run.batch(1), controls.asked)
 
     assert [describe(lowered) for lowered in (train, evaluate)] == [[], []]
 

@@ -1,7 +1,7 @@
 """The loop: in which order a step is told, kept, evaluated and saved."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,6 +44,7 @@ class Notes:
         self.asked = asked or {}
         self.failing = failing
         self.compares = compare > 0
+        self.measured = 0
         self.steps: Any = SimpleNamespace(last=last, seed=0, controls=lambda asked: asked)
         self.checkpoints = self._part("save", save)
         self.checkpoints.save = self._save
@@ -105,8 +106,12 @@ class Notes:
         self._meet(f"read {step}")
         return step
 
-    def _evaluate(self, step: int, params: object) -> dict[str, float]:
+    def _evaluate(self, step: int, params: object, ask: Callable[[], Asked]) -> dict[str, float] | None:
         self._meet(f"evaluate {step}")
+        if ask():
+            self.said.append(f"break off {step}")
+            return None
+        self.measured = step
         return {"news": step}
 
     def _compare(self, step: int, state: object, *, is_kept: bool) -> None:
@@ -124,7 +129,7 @@ class Notes:
         return self.told[step] | self.asked.get(step, Asked.NOTHING)
 
     def _save(self, step: int, state: object, measured: dict[str, float]) -> None:
-        assert measured == ({"news": step} if self.evaluator.is_due(step) else {})
+        assert measured == ({"news": step} if self.measured == step else {})
         self.said.append(f"save {step}")
         self.checkpoints.is_failing = step in self.failing
         if step not in self.failing:
@@ -182,9 +187,9 @@ ORDERS: dict[str, tuple[Notes, str]] = {
         Notes(9, asked={1: Asked.LEAVE}),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
     ),
-    "who is asked at a step that is told at once saves that one": (
+    "who is asked at a step that is told at once saves that one, and evaluates nothing before": (
         Notes(9, evaluate=2, asked={2: Asked.LEAVE}),
-        "step 1, step 2, report 1, report 2, snapshot 2, evaluate 2, save 2, left",
+        "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
     ),
     "who is asked before the first step leaves with the second": (
         Notes(9, leave="compile"),
@@ -194,12 +199,33 @@ ORDERS: dict[str, tuple[Notes, str]] = {
         Notes(9, leave="read 3"),
         "step 1, step 2, report 1, step 3, report 2, step 4, report 3, report 4, snapshot 4, save 4, left",
     ),
-    "who is asked while it evaluates leaves with the next step but one": (
+    "who is asked while it evaluates breaks off and saves that step": (
         Notes(9, leave="evaluate 2", evaluate=2),
-        (
-            "step 1, step 2, report 1, report 2, evaluate 2, "
-            "step 3, step 4, report 3, report 4, snapshot 4, evaluate 4, save 4, left"
-        ),
+        "step 1, step 2, report 1, report 2, break off 2, snapshot 2, save 2, left",
+    ),
+    "who breaks off keeps a step once": (
+        Notes(9, leave="evaluate 2", evaluate=2, snapshot=2),
+        "step 1, step 2, report 1, report 2, snapshot 2, break off 2, save 2, left",
+    ),
+    "who breaks off compares what it keeps": (
+        Notes(9, leave="evaluate 2", evaluate=2, compare=9),
+        "step 1, step 2, report 1, report 2, break off 2, compare 2, snapshot 2, save 2, left",
+    ),
+    "who is to move and is asked to leave while it evaluates saves": (
+        Notes(9, leave="evaluate 2", evaluate=2, asked={2: Asked.MOVE}),
+        "step 1, step 2, report 1, report 2, snapshot 2, break off 2, save 2, left",
+    ),
+    "who is asked to move evaluates first: nothing ends before": (
+        Notes(9, evaluate=2, asked={2: Asked.MOVE}),
+        "step 1, step 2, report 1, report 2, snapshot 2, evaluate 2, left",
+    ),
+    "who leaves at the last step owes its evaluation, and is not done": (
+        Notes(2, evaluate=2, asked={2: Asked.LEAVE}),
+        "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
+    ),
+    "who breaks off the last evaluation is not done either": (
+        Notes(2, leave="evaluate 2", evaluate=2),
+        "step 1, step 2, report 1, report 2, break off 2, snapshot 2, save 2, left",
     ),
     "a save is asked for": (
         Notes(4, asked={2: Asked.SAVE}),
@@ -220,6 +246,10 @@ ORDERS: dict[str, tuple[Notes, str]] = {
     "who is asked to leave and cannot save trains on, and leaves with the next save that does not fail": (
         Notes(9, save=4, asked=dict.fromkeys(range(1, 10), Asked.LEAVE), failing=(2,)),
         f"{TRIED_AT_2}, step 3, step 4, report 3, report 4, snapshot 4, save 4, left",
+    ),
+    "who cannot save, and so trains on, evaluates to the end": (
+        Notes(9, save=4, evaluate=3, asked=dict.fromkeys(range(1, 10), Asked.LEAVE), failing=(2,), leave="evaluate 3"),
+        f"{TRIED_AT_2}, step 3, report 3, evaluate 3, step 4, report 4, snapshot 4, save 4, left",
     ),
     "a save that is asked for is such a one": (
         Notes(9, asked={1: Asked.LEAVE, 2: Asked.LEAVE, 3: Asked.LEAVE | Asked.SAVE}, failing=(2,)),

@@ -271,6 +271,14 @@ def test_what_any_process_asks_for_reaches_all() -> None:
     assert measures.asked.sharding.is_fully_replicated
 
 
+def test_what_any_process_asks_for_with_an_evaluation_reaches_all() -> None:
+    run = Run(spec_with(), LAYOUTS["data 8"])
+
+    _, _, asked = run.evaluation(run.state.params, run.batch(1), ask(run, 0, 0, 0, 1, 0, 0, 0, 0).asked)
+
+    assert Asked(int(asked)) is Asked.LEAVE
+
+
 def test_a_step_is_poisoned_by_any_process() -> None:
     run = Run(spec_with(), LAYOUTS["data 8"])
     before = flat(run.state.params)

@@ -17,6 +17,7 @@ from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.index import Index
 from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.model import Params
 from trainingjob_trainer.signature import Asked, Batch, Measures, State
 from trainingjob_trainer.step import Steps
 from trainingjob_trainer.world import Peers
@@ -42,7 +43,7 @@ class Run:
     def __init__(self, spec: TrainingJobSpec, layout: Layout) -> None:
         self.spec = spec
         written = spec.model_dump_json()
-        self.steps, self.step, self.evaluate = compiled(written, layout.model_dump_json())
+        self.steps, self.step, self.evaluation = compiled(written, layout.model_dump_json())
         self.batches = Batches(layout, self.steps.rows, spec.training.global_batch_size)
         self.index = make_index(spec)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.steps.state)
@@ -50,6 +51,10 @@ class Run:
 
     def batch(self, number: int) -> Batch:
         return self.batches.train(self.index, number, self.steps.seed)
+
+    def evaluate(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        total, weight, _ = self.evaluation(params, batch, self.steps.controls(Asked.NOTHING).asked)
+        return total, weight
 
     def train(self, num_steps: int = NUM_STEPS) -> Iterator[Measures]:
         first = int(self.state.step) + 1

@@ -26,9 +26,14 @@ class Asks:
         """Ask for gradients that are not finite: of the next step alone."""
         self._poison.set()
 
+    @property
+    def leaving(self) -> Asked:
+        """Return LEAVE where that is asked for, as often as one looks."""
+        return Asked.LEAVE if self._leave.is_set() else Asked.NOTHING
+
     def take(self) -> Asked:
         """Return what is to be asked with the next step."""
-        asked = Asked.LEAVE if self._leave.is_set() else Asked.NOTHING
+        asked = self.leaving
         asked |= Asked.MOVE if self._move.is_set() else Asked.NOTHING
         if self._poison.is_set():
             self._poison.clear()

@@ -1,4 +1,12 @@
-"""Loss on held-out text: the same batches every time, on every mesh, with the arithmetic of training."""
+"""Loss on held-out text: the same batches every time, on every mesh, with the arithmetic of training.
+
+Whoever is asked to leave is about to be killed, and an evaluation may take longer than it has. So a world that leaves
+begins none and breaks off the one that it is in; the next world makes it before its first step.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
 
 from trainingjob_api.data import Evaluation
 from trainingjob_api.job import TrainingJobSpec
@@ -6,8 +14,17 @@ from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.index import Index
 from trainingjob_trainer.model import Params
 from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.signature import EvaluateStep
+from trainingjob_trainer.saved_steps import list_saved
+from trainingjob_trainer.signature import Asked, EvaluateStep
 from trainingjob_trainer.step import Steps
+from trainingjob_trainer.world import Peers
+
+LOG = logging.getLogger(__name__)
+OWED_SECONDS = 300.0
+"""How long a process waits for the one that looks into the storage."""
+
+type Ask = Callable[[], Asked]
+"""Returns what this process asks for."""
 
 
 class Evaluator:
@@ -20,6 +37,7 @@ class Evaluator:
         self._last = spec.training.steps
         self._indexes = indexes
         self._batches = batches
+        self._steps = steps
         self._evaluate: EvaluateStep | None = (  # None: there is nothing to evaluate
             steps.compile_evaluate(programs, batches.shape) if spec.evaluation else None
         )
@@ -28,24 +46,54 @@ class Evaluator:
         """Return whether any evaluation is to be made after a step."""
         return any(self._is_due(evaluation, step) for evaluation in self._evaluations)
 
-    def measure(self, step: int, params: Params) -> dict[str, float]:
-        """Return the mean loss by name of the evaluations that are due after a step."""
-        if self._evaluate is None:
-            return {}
-        return {
-            evaluation.name: self._measure(evaluation, self._evaluate, params)
-            for evaluation in self._evaluations
-            if self._is_due(evaluation, step)
-        }
+    def is_owed(self, step: int, root: Path, peers: Peers, *, of: int | None = None) -> bool:
+        """Return whether a step was saved below `root` without an evaluation that is due after it.
+
+        All processes hear the same. `of` is the generation that saved it. None: whichever.
+        """
+        if not step or not self.is_due(step):
+            return False
+        owed = ""
+        if peers.process == 0:
+            try:
+                saved = list_saved(root)
+            except OSError as error:  # an evaluation less is no reason not to train
+                LOG.warning("cannot tell whether an evaluation is owed step=%d error=%s", step, error)
+                saved = []
+            found = (one.integrity for one in saved if one.step == step)
+            records = [record for record in found if record and of in (None, record.generation)]
+            due = {evaluation.name for evaluation in self._evaluations if self._is_due(evaluation, step)}
+            owed = "owed" if records and due - records[-1].evaluations.keys() else ""
+        return any(peers.exchange("owed", owed, OWED_SECONDS))
+
+    def measure(self, step: int, params: Params, ask: Ask) -> dict[str, float] | None:  # None: it was broken off
+        """Return the mean loss by name of the evaluations that are due after a step.
+
+        It is broken off, on all processes after the same batch, when any of them asks for something.
+        """
+        measured: dict[str, float] = {}
+        for evaluation in self._evaluations:
+            if self._evaluate is None or not self._is_due(evaluation, step):
+                continue
+            loss = self._measure(evaluation, self._evaluate, params, ask)
+            if loss is None:
+                return None
+            measured[evaluation.name] = loss
+        return measured
 
     def _is_due(self, evaluation: Evaluation, step: int) -> bool:
         return step % evaluation.every_steps == 0 or step == self._last
 
-    def _measure(self, evaluation: Evaluation, evaluate: EvaluateStep, params: Params) -> float:
+    def _measure(
+        self, evaluation: Evaluation, evaluate: EvaluateStep, params: Params, ask: Ask
+    ) -> float | None:  # None: it was broken off
         index = self._indexes[evaluation.name]
         total = weight = 0.0
         for number in range(self._batches.count_held_out(index, evaluation.num_batches)):
-            batch_total, batch_weight = evaluate(params, self._batches.held_out(index, number))
+            batch = self._batches.held_out(index, number)
+            batch_total, batch_weight, asked = evaluate(params, batch, self._steps.controls(ask()).asked)
+            if int(asked):
+                return None
             total += float(batch_total)
             weight += float(batch_weight)
         return total / weight

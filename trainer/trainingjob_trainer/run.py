@@ -14,6 +14,7 @@ from trainingjob_trainer.ahead.neighbours import Neighbours
 from trainingjob_trainer.asks import Asks
 from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.checkpoints import Checkpoints
+from trainingjob_trainer.evaluate import Evaluator
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.inherit import inherit
 from trainingjob_trainer.joining import Party, Tools, equip, join
@@ -21,6 +22,7 @@ from trainingjob_trainer.one_replica import OneReplica
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.recall import Recall
+from trainingjob_trainer.replicas import Replicas
 from trainingjob_trainer.reporter import Reporter
 from trainingjob_trainer.shadow import wait
 from trainingjob_trainer.signature import Asked, Measures, State
@@ -87,7 +89,13 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
         Neighbours(start, events, snapshots, restored=restored),
     ):
         try:
-            phase = train(state, tools, party, batches, checkpoints, snapshots, reporter, asks)
+            measured: dict[str, float] | None = {}
+            recalled = checkpoints.recalled
+            if tools.evaluator.is_owed(restored, root, peers, of=recalled[0] if recalled else None):
+                measured = evaluate(restored, state, tools.evaluator, reporter, asks)
+            phase = Phase.LEFT  # with nothing to save: only what is saved is owed an evaluation
+            if measured is not None:
+                phase = train(state, tools, party, batches, checkpoints, snapshots, reporter, asks)
             if phase is Phase.DONE:
                 checkpoints.finish_copy()
         except BadStepError:
@@ -106,6 +114,26 @@ def _begin(source: InitializeFrom | None, steps: Steps, programs: Programs, peer
     inherited = inherit(source, steps.state.params, peers, state.params)
     events.send(Event(inherited=inherited.source))
     return state._replace(params=inherited.params)
+
+
+def evaluate(
+    step: int, state: State, evaluator: Evaluator, reporter: Reporter, asks: Asks
+) -> dict[str, float] | None:  # None: it was broken off, for somebody is asked to leave
+    """Measure the losses on held-out texts that are due after a step, and tell them."""
+    reporter.resume(Phase.EVALUATING)
+    reporter.begin(f"the evaluation after step {step}")
+    measured = evaluator.measure(step, state.params, lambda: asks.leaving)
+    if measured is not None:
+        reporter.report_evaluations(step, measured)
+    return measured
+
+
+def keep(step: int, state: State, replicas: Replicas, snapshots: Snapshots, *, save: bool, leaving: bool) -> None:
+    """Keep a step in memory if that is due. What is kept, or about to be saved, is compared first."""
+    in_memory = leaving or snapshots.is_due(step)  # who leaves lets the next world go on without reading storage
+    replicas.check(step, state, is_kept=in_memory or save)
+    if in_memory:
+        snapshots.take(step, state)
 
 
 def _is_held(step: int, snapshots: Snapshots, peers: Peers) -> bool:
@@ -130,11 +158,13 @@ def train(
     waits anyway, before: what is known of a step is told before the step is kept, for its world may end with it. All
     processes read the same measures at the same step: they save, leave and fail together. While saves fail a world that
     is asked to leave trains on, and leaves with the next save that does not. Who is asked to move leaves without a
-    save, where all processes keep the step in memory.
+    save, where all processes keep the step in memory. Who is asked to leave may be killed soon, so that the save comes
+    before an evaluation; that one is owed, and nobody is done before it is made.
     """
     train_step, evaluator, replicas = tools
     steps, index, last = party.steps, party.indexes.train, party.steps.last
     pending: Measures | None = None
+    is_owed = False
     if checkpoints.newest >= last and not checkpoints.is_durable:  # an edit brought the end forward
         checkpoints.save(checkpoints.newest, state)
     gc.freeze()  # what stands now stays: to look through it took each host 0.1 s, all of them at the same step
@@ -152,19 +182,20 @@ def train(
             pending = None
         save |= Asked.SAVE in asked
         leaving = bool(asked & (Asked.LEAVE | Asked.MOVE)) and (save or not checkpoints.is_failing)
-        replicas.check(step, state, is_kept=leaving or save or snapshots.is_due(step))
-        if leaving or snapshots.is_due(step):  # who leaves lets the next world go on without reading storage
-            snapshots.take(step, state)
-        measured: dict[str, float] = {}
+        keep(step, state, replicas, snapshots, save=save, leaving=leaving)
+        measured: dict[str, float] | None = {}
         if evaluator.is_due(step):
-            reporter.resume(Phase.EVALUATING)
-            reporter.begin(f"the evaluation after step {step}")
-            measured = evaluator.measure(step, state.params)
-            reporter.report_evaluations(step, measured)
-        is_held = leaving and Asked.LEAVE not in asked and _is_held(step, snapshots, party.peers)
-        if save or checkpoints.is_best(measured) or (leaving and not is_held):
+            in_haste = leaving and Asked.LEAVE in asked
+            heard = asks if not checkpoints.is_failing else Asks()
+            measured = None if in_haste else evaluate(step, state, evaluator, reporter, heard)
+        is_owed = measured is None
+        if is_owed and not leaving and not snapshots.is_due(step):
+            keep(step, state, replicas, snapshots, save=True, leaving=True)
+        is_held = leaving and not is_owed and Asked.LEAVE not in asked and _is_held(step, snapshots, party.peers)
+        leaving |= is_owed
+        if save or checkpoints.is_best(measured or {}) or (leaving and not is_held):
             reporter.resume(Phase.SAVING)
-            checkpoints.save(step, state, measured)
+            checkpoints.save(step, state, measured or {})
         if leaving:
             checkpoints.wait()
             if not checkpoints.is_failing:
@@ -174,4 +205,4 @@ def train(
     reporter.resume(Phase.SAVING)
     snapshots.wait()
     checkpoints.insist(max(checkpoints.newest, last), state)
-    return Phase.DONE if checkpoints.newest >= last else Phase.LEFT
+    return Phase.DONE if checkpoints.newest >= last and not is_owed else Phase.LEFT

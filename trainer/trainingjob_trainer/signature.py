@@ -79,4 +79,4 @@ class Measures(NamedTuple):
 type BatchShape = tuple[int, int, int]
 """Microsteps, microbatches of each, and rows of these."""
 type TrainStep = Callable[[State, Batch, Controls], tuple[State, Measures]]
-type EvaluateStep = Callable[[Params, Batch], tuple[jax.Array, jax.Array]]
+type EvaluateStep = Callable[[Params, Batch, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]

@@ -88,17 +88,19 @@ class Steps:
         untold = {"load_balance", "dropped"} if not self._spec.model.experts else set()
         untold |= {"spikes"} if not self._spec.protection.spikes else set()
         measures = Measures(**{name: everywhere for name in Measures._fields if name not in untold})
-        asked: Any = jax.ShapeDtypeStruct((self._mesh.size,), jnp.int32, sharding=self._by_device)
         last: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
-        return (self.state, self._describe_batch(shape), Controls(asked, last)), (self.state, measures)
+        return (self.state, self._describe_batch(shape), Controls(self._describe_asked(), last)), (self.state, measures)
+
+    def _describe_asked(self) -> Any:
+        return jax.ShapeDtypeStruct((self._mesh.size,), jnp.int32, sharding=self._by_device)
 
     def compile_evaluate(self, programs: Programs, shape: BatchShape) -> EvaluateStep:
         """Return `evaluate` compiled for batches of a shape."""
         compiled: EvaluateStep = programs.build(
             "evaluate",
             self.evaluate,
-            (self.state.params, self._describe_batch(shape)),
-            (0, 0),
+            (self.state.params, self._describe_batch(shape), self._describe_asked()),
+            (0, 0, 0),
             out_shardings=self._everywhere,
         )
         return compiled
@@ -156,9 +158,11 @@ class Steps:
             measures = measures._replace(spikes=window.in_a_row)
         return State(step, params, opt, non_finite, skipped, window), measures
 
-    def evaluate(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the sum of a batch's losses and its weight in predictions."""
-        return self._losses.sum_up(params, batch)
+    def evaluate(self, params: Params, batch: Batch, asked: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return the sum of a batch's losses, its weight in predictions, and what any process asked for with it."""
+        loss, weight = self._losses.sum_up(params, batch)
+        asked_B = _hear_all(put_after(asked, weight, mesh=self._mesh))
+        return loss, weight, jnp.sum(asked_B)
 
     def _judge(
         self, window: Window | None, measured_M: jax.Array, finite: jax.Array
