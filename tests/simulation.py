@@ -50,6 +50,8 @@ class Simulation:
     time: Time = field(default_factory=Time)
     total: int = 20
     step_seconds: float = 1.0
+    save_seconds: float = 0.0
+    """How long a world that leaves takes to save. A pod that is deleted is there for two seconds more."""
 
     def __post_init__(self) -> None:
         training = {"steps": self.total, "globalBatchSize": 16, "sequenceLength": 32}
@@ -67,6 +69,7 @@ class Simulation:
         self.agents: dict[str, Agent] = {}
         self.storage = Storage()
         self.steps: dict[int, float] = {}
+        self.saving: dict[int, float] = {}
         self.announced: dict[int, str] = {}
         self.num_checked = 0
         self.checked = TrainingJobStatus()
@@ -321,7 +324,8 @@ class Simulation:
             self._say(joined, Event(phase=Phase.TRAINING, restored=restored, unheard=unheard))
             return
         if any(child.leave for _, child in joined):
-            self._end(generation, world, joined, Phase.LEFT)
+            if now - self.saving.setdefault(generation, now) >= self.save_seconds:
+                self._end(generation, world, joined, Phase.LEFT)
             return
         self.steps[generation] += TICK / self.step_seconds
         step, last = int(self.steps[generation]), _last_step(world)

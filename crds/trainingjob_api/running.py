@@ -15,8 +15,11 @@ from trainingjob_api.base import (
     Quantity,
     ShortName,
     Strict,
+    seconds,
 )
 
+LEAVE_MARGIN = 5
+"""Seconds of a pod's grace period that its agent needs: it ends a trainer that has not left, and tells of it."""
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$", max_length=128)]
 
 
@@ -293,6 +296,17 @@ class Runtime(Strict):
     compile_cache: CompileCache = Field(
         default=CompileCache(), description="Where compiled programs are kept, so that a restart does not compile."
     )
+    termination_grace_period: Duration = Field(
+        default="30s",
+        description="How long a pod that is deleted may take to save and leave, from 10s to 1h. The trainer has all "
+        "of it but 5 s, and what it has not saved by then is lost. GKE gives pods on spot machines 15 s at most, "
+        "where the node pool does not extend it.",
+    )
+
+    @property
+    def leave_seconds(self) -> int:
+        """Return how long the trainer of a pod that is deleted may take to save and leave."""
+        return seconds(self.termination_grace_period) - LEAVE_MARGIN
 
 
 class Toleration(Strict):

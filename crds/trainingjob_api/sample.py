@@ -121,6 +121,7 @@ SAMPLE: dict[str, Any] = {
         "resources": {"cpu": "1", "memory": "2Gi"},
         "volumes": [{"name": "shared", "claimName": "shared", "mountPath": "/shared", "readOnly": False}],
         "compileCache": {"enabled": True, "path": "/shared/cache"},
+        "terminationGracePeriod": "60s",
     },
     "scheduling": {
         "queueName": "research",

@@ -213,6 +213,21 @@ async def test_a_process_that_does_not_listen_is_killed_after_its_grace(run: Run
     await run.until(lambda: run.uids() and pod["metadata"]["uid"] not in run.uids())
 
 
+async def test_the_grace_of_a_process_is_that_of_its_pod(run: Run, tmp_path: Path) -> None:
+    deaf = tmp_path / "deaf"
+    os.mkfifo(deaf)
+    jobset = make_jobset(f"trap '' TERM; echo > {deaf}; while true; do sleep 0.05; done")
+    template = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    template["spec"]["terminationGracePeriodSeconds"] = 0
+    run.controllers.put(jobset)
+    (pod,) = await run.until(run.pods)
+    await asyncio.to_thread(deaf.read_text)
+
+    run.controllers.delete(pod)
+
+    await run.until(lambda: run.uids() and pod["metadata"]["uid"] not in run.uids())
+
+
 async def test_deleting_a_jobset_ends_all_that_it_owns(run: Run) -> None:
     jobset = make_jobset("sleep 60", slices=2)
     run.controllers.put(jobset)

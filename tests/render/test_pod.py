@@ -55,6 +55,12 @@ def test_a_choice_arrives(render, cpu_plan, sections, field, want) -> None:
     assert field not in spec_of(render(cpu_plan()))
 
 
+def test_a_pod_has_the_time_to_leave_that_its_job_gives_it(render, cpu_plan) -> None:
+    assert spec_of(render(cpu_plan()))["terminationGracePeriodSeconds"] == 30
+    longer = cpu_plan(runtime={"terminationGracePeriod": "2m"})
+    assert spec_of(render(longer))["terminationGracePeriodSeconds"] == 120
+
+
 def test_env_comes_from_values_secrets_and_config_maps(render, cpu_plan) -> None:
     env = [
         {"name": "PLAIN", "value": "text"},

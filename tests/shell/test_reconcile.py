@@ -78,6 +78,20 @@ async def test_a_drained_pod_costs_no_step() -> None:
     assert sim.status.restarts.total == 0
 
 
+async def test_a_drained_pod_that_is_gone_before_its_world_has_saved_costs_the_steps_since_the_last_save() -> None:
+    sim = Simulation(total=60, save_seconds=5.0)
+    await sim.run_until_step(10)
+
+    sim.delete_pod("node-1-0")
+    await sim.run(300, until="Succeeded")
+
+    drained, after, *_ = sim.status.attempts
+    assert drained.cause
+    assert (drained.cause.reason, drained.cause.slice, drained.cause.host) == ("PodDeleted", 1, 0)
+    assert (drained.last_step, after.first_step, after.lost_steps) == (10, 8, 2)
+    assert sim.status.restarts == Restarts(total=1)
+
+
 async def test_a_crash_is_counted_once_and_training_goes_on() -> None:
     sim = Simulation()
     await sim.run_until_step(10)

@@ -16,10 +16,11 @@ from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.planner.saving import measure_save, needed_rate
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
 from trainingjob_operator.core.planner.survival import slices_to_spare
 from trainingjob_operator.core.planner.workload import describe_workload
-from trainingjob_operator.core.units import percent, plural, precise, short, size
+from trainingjob_operator.core.units import percent, plural, precise, short, size, span
 
 SPEED = ("step", "tokens/s", "MFU")
 """Columns that are there where the accelerator's peak rates are known: the step at best, by a roofline."""
@@ -75,11 +76,13 @@ def plan_table(plan: Plan) -> list[str]:
     rows = [(*_row(plan, one), *_speed(plan, rooflines.get(one.num_slices))[: len(fast)]) for one in plan.sizes]
     spare = [SPARE, *_waiting(plan)] if len(plan.allowed) > 1 else []
     snapshots = [_snapshot_line(plan.snapshots)] if plan.snapshots else []
+    saves = [_save_line(plan)] if plan.allowed else []
     return [
         *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
         *impossible,
         *spare,
         *snapshots,
+        *saves,
     ]
 
 
@@ -96,6 +99,15 @@ def _snapshot_line(snapshots: SnapshotPlan) -> str:
     return (
         f"a snapshot every {plural(snapshots.every_steps, 'step')} takes {size(snapshots.memory_bytes)} of a host's "
         f"memory: {size(snapshots.bytes_per_host)} each, 2 kept and 1 in writing"
+    )
+
+
+def _save_line(plan: Plan) -> str:
+    """Return what storage must do for a pod that is deleted to lose nothing. How fast it is nobody knows before."""
+    return (
+        f"a save writes {size(measure_save(plan))} from a host: to be through in the "
+        f"{span(plan.spec.runtime.leave_seconds)} of a pod that is deleted, storage must take "
+        f"{size(needed_rate(plan))}/s from each"
     )
 
 

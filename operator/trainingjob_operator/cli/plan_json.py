@@ -15,6 +15,7 @@ from trainingjob_operator.core.planner.arithmetic import count_useful_flops
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.planner.saving import measure_save
 from trainingjob_operator.core.planner.survival import slices_to_spare
 from trainingjob_operator.core.planner.workload import describe_workload
 
@@ -34,6 +35,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "allowed": list(plan.allowed),
         "choice": _plain(plan.choice),
         "snapshots": _plain(plan.snapshots),
+        "saveBytesPerHost": measure_save(plan),
         "sizes": [_size(plan, one, rooflines.get(one.num_slices)) for one in plan.sizes],
         "warnings": [_plain(warning) for warning in warnings],
     }

@@ -5,6 +5,7 @@ There is no raw pod template: each field that a job decides is written out here.
 
 from collections.abc import Sequence
 
+from trainingjob_api.base import seconds
 from trainingjob_api.running import Runtime, Scheduling, Toleration
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
@@ -18,7 +19,6 @@ from trainingjob_operator.render.volumes import Mounted, pod_volumes
 CONTAINER = "trainer"
 AGENT_COMMAND = "trainingjob-agent"
 USER = 65532
-GRACE_SECONDS = 30
 LOST_NODE_SECONDS = 30
 """How long a pod stays bound to a node that does not answer. Longer than a kubelet takes to restart, so that an upgrade
 keeps pods and their caches; far below the default of five minutes, so that a replacement gets its turn. The world does
@@ -37,7 +37,7 @@ def render_pod_template(
         "spec": {
             # The container starts again in its pod: node, addresses and caches stay.
             "restartPolicy": "OnFailure",
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "terminationGracePeriodSeconds": seconds(runtime.termination_grace_period),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             **_optional("serviceAccountName", runtime.service_account_name),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from trainingjob_api.world import RunConfig
 from trainingjob_trainer.agent import main as main_module
 from trainingjob_trainer.agent.environment import BrokenEnvironmentError, read_environment
 
@@ -15,6 +16,17 @@ def test_a_whole_environment(variables: dict[str, str], run_config) -> None:
     assert (environment.slice, environment.host, environment.pod_uid) == (3, 0, "uid-0")
     assert (environment.ca, environment.compile_cache, environment.snapshots) == (None, "", "")
     assert (environment.grace_seconds, environment.finish_after_seconds) == (25, 300)
+
+
+@pytest.mark.parametrize(("grace", "want"), [("10s", 5), ("30s", 25), ("2m", 115)])
+def test_a_trainer_has_the_pods_grace_period_less_what_the_agent_needs_itself(
+    variables: dict[str, str], run_config: RunConfig, grace: str, want: float
+) -> None:
+    runtime = run_config.spec.runtime.model_copy(update={"termination_grace_period": grace})
+    config = run_config.model_copy(update={"spec": run_config.spec.model_copy(update={"runtime": runtime})})
+    Path(variables["TRAININGJOB_CONFIG"]).write_text(config.model_dump_json(by_alias=True))
+
+    assert read_environment(variables).grace_seconds == want
 
 
 OVERRIDES: dict[str, tuple[dict[str, str], str, object]] = {

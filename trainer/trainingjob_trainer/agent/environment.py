@@ -16,7 +16,6 @@ from trainingjob_api.world import RunConfig
 
 PREFIX = "TRAININGJOB_"
 TERMINATION_LOG = "/dev/termination-log"
-GRACE_SECONDS = 25.0
 FINISH_AFTER_SECONDS = 300.0
 
 
@@ -141,7 +140,7 @@ def read_environment(values: Mapping[str, str]) -> Environment:
     rendezvous = variables.url("RENDEZVOUS", ca=ca)
     token, pod, pod_uid, address = (variables.required(name) for name in ("TOKEN", "POD", "POD_UID", "ADDRESS"))
     offset, index, host = (variables.count(name) for name in ("SLICE_OFFSET", "JOB_INDEX", "HOST"))
-    grace = variables.seconds("GRACE_SECONDS", GRACE_SECONDS)
+    grace = variables.seconds("GRACE_SECONDS", config.spec.runtime.leave_seconds if config else 0.0)
     finish_after = variables.seconds("FINISH_AFTER_SECONDS", FINISH_AFTER_SECONDS)
     problems = variables.describe_problems()
     if config is None or problems:

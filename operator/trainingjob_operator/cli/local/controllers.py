@@ -29,6 +29,7 @@ type StartPod = Callable[[Manifest, str], Awaitable[Container]]
 """Start a pod's container; the second argument is the pod's token."""
 
 GRACE_SECONDS = 30.0
+"""What Kubernetes gives a pod that says nothing of it."""
 CANNOT_START = 128
 """The exit code that Kubernetes gives a container that could not be started."""
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -96,7 +97,8 @@ class Controllers:
             now = datetime.now(UTC)
             marked = {**manifest, "metadata": {**manifest["metadata"], "deletionTimestamp": format_time(now)}}
             self._objects.put(marked, now)
-            self._spawn(container.stop(GRACE_SECONDS if grace_seconds is None else grace_seconds))
+            own = manifest["spec"].get("terminationGracePeriodSeconds", GRACE_SECONDS)
+            self._spawn(container.stop(own if grace_seconds is None else grace_seconds))
         self._changed.set()
 
     def find_pod(self, token: str) -> Manifest | None:  # None: no pod that is still there was given that token

@@ -15,10 +15,9 @@ from trainingjob_api.cel import SPEC_RULES
 from trainingjob_api.schema import spec_schema
 from trainingjob_api.wording import PATTERNS
 from trainingjob_operator.core.units import plural
-from trainingjob_operator.core.validation import validate_sizes
 from trainingjob_operator.core.validation.field_units import find_unit
 from trainingjob_operator.core.validation.rule import AnyRule
-from trainingjob_operator.core.validation.validate import RULES, SIZES_RULES, WARNINGS
+from trainingjob_operator.core.validation.validate import PLAN_WARNINGS, RULES, SIZES_RULES, WARNINGS
 
 UNCHANGED = "self == oldSelf"
 """The API server's rule about what may never change."""
@@ -120,7 +119,7 @@ def _describe(path: str, node: dict[str, Any], fields: tuple[str, ...], *, requi
         default=node.get("default"),
         frozen=_frozen(names),
         rules=(*_sentences(names, (*RULES, *SIZES_RULES)), *_cel_messages(names)),
-        warnings=_sentences(names, (*WARNINGS, *validate_sizes.WARNINGS)),
+        warnings=_sentences(names, (*WARNINGS, *PLAN_WARNINGS)),
         fields=fields,
     )
 

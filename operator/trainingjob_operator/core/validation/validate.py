@@ -24,6 +24,7 @@ from trainingjob_operator.core.validation import (
     validate_backup,
     validate_data,
     validate_experts,
+    validate_grace,
     validate_learning,
     validate_machine,
     validate_protection,
@@ -44,8 +45,10 @@ RULES = (
     *validate_storage.RULES,
     *validate_backup.RULES,
     *validate_running.RULES,
+    *validate_grace.RULES,
     *validate_protection.RULES,
 )
+PLAN_WARNINGS = (*validate_sizes.WARNINGS, *validate_grace.PLAN_WARNINGS)
 SIZES_RULES = (*validate_sizes.RULES, *validate_snapshots.RULES)
 WARNINGS = (
     *validate_machine.WARNINGS,
@@ -56,6 +59,7 @@ WARNINGS = (
     *validate_storage.WARNINGS,
     *validate_backup.WARNINGS,
     *validate_running.WARNINGS,
+    *validate_grace.WARNINGS,
     *validate_protection.WARNINGS,
 )
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
@@ -139,5 +143,5 @@ def _check_sizes(parsed: Parsed, sizes: Sizes, hardware: Hardware) -> Iterator[P
 
 
 def _warn_of_plan(plan: Plan, sizes: Sizes) -> Iterator[Problem]:
-    for warning in validate_sizes.WARNINGS:
+    for warning in PLAN_WARNINGS:
         yield from warning.check(plan, sizes)
