@@ -137,6 +137,11 @@ EVALUATION = [{"name": "held-out", "path": "/text", "everySteps": 5}]
 PROGRAMS: dict[str, tuple[dict[str, Any], Layout, tuple[str, ...]]] = {
     "the step alone": ({}, SIZES[1], ("train",)),
     "with evaluations": ({"evaluation": EVALUATION}, SIZES[1], ("train", "evaluate")),
+    "with a comparison of replicas": (
+        {"protection__compareReplicas": {"everySteps": 10}},
+        SIZES[1],
+        ("train", "replicas"),
+    ),
     "with snapshots": ({"checkpoint__snapshots": {}}, SIZES[1], ("train", "spread")),
     "with one replica that reads": ({"checkpoint__readers": "oneReplica"}, SIZES[1], ("train", "spread")),
     "with snapshots, on one host": ({"checkpoint__snapshots": {}}, SIZES[0], ("train",)),
@@ -312,16 +317,15 @@ def test_a_world_loads_what_another_one_compiled_ahead_and_trains_to_the_same_bi
 
     def make(name: str) -> RunConfig:
         changes = {"training__steps": 100_000, "evaluation": held_out, "checkpoint__snapshots": {}}
+        changes["protection__compareReplicas"] = {"everySteps": 2}
         return make_config(make_spec(tmp_path / name / "checkpoints", text, **changes))
 
     (one,) = crew.start(make("small"), make_world(1, 1), tmp_path / "small/kept")
     crew.prepare(2)
-    wait_for(lambda: "compiling ahead slices=2 names=train,evaluate,spread" in one.log)
+    wait_for(lambda: "compiling ahead slices=2 names=train,evaluate,spread,replicas" in one.log)
     one.process.send_signal(signal.SIGSTOP)  # else it leaves the compiler no CPU time on a small machine
-    ahead = tmp_path / "small/checkpoints" / FOLDER
-    wait_for(
-        lambda: {path.name.partition("-")[0] for path in ahead.glob("*.program")} == {"train", "evaluate", "spread"}
-    )
+    ahead, names = tmp_path / "small/checkpoints" / FOLDER, {"train", "evaluate", "spread", "replicas"}
+    wait_for(lambda: {path.name.partition("-")[0] for path in ahead.glob("*.program")} == names)
     one.process.send_signal(signal.SIGCONT)
     wait_for(lambda: "compiled ahead slices=2" in one.log)
     one.kill()
@@ -338,7 +342,7 @@ def test_a_world_loads_what_another_one_compiled_ahead_and_trains_to_the_same_bi
 
     loaded, compiled = train("large"), train("other")
 
-    for name in ("train", "evaluate"):
+    for name in ("train", "evaluate", "replicas"):
         assert all(f"loaded a compiled program name={name}" in trainer.log for trainer in loaded), loaded[0].tell_logs()
         assert f"compiled a program name={name}" in compiled[0].log
     assert all(loaded[0].losses[step] == compiled[0].losses[step] for step in range(1, 7))

@@ -22,6 +22,7 @@ from trainingjob_trainer.events import ORPHANED
 from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.programs import FOLDER, Programs
 from trainingjob_trainer.recall import compile_spread
+from trainingjob_trainer.replicas import compile_sums
 from trainingjob_trainer.step import Steps
 from trainingjob_trainer.world import Peers, configure
 
@@ -56,6 +57,7 @@ def compile_ahead(request: Request) -> None:
         "train": lambda: steps.compile_train(programs, batches.shape),
         "evaluate": lambda: steps.compile_evaluate(programs, batches.shape),
         "spread": lambda: compile_spread(programs, steps.state),
+        "replicas": lambda: compile_sums(programs, steps.state),
     }
     for name in request.names:
         ways[name]()

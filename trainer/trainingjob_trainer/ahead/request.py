@@ -22,5 +22,6 @@ def list_programs(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
         "train": True,
         "evaluate": bool(spec.evaluation),
         "spread": is_given and layout.num_hosts > 1,
+        "replicas": spec.protection.compare_replicas is not None,
     }
     return tuple(name for name, is_built in names.items() if is_built)
