@@ -114,6 +114,19 @@ class RunConfig(Strict):
         raise KeyError(f"no layout for {num_slices} slices")
 
 
+class Expected(Open):
+    """What a device is to be capable of, by the hardware table and the plan. 0: unknown, never judged."""
+
+    flops: Annotated[float, Field(ge=0)] = 0.0
+    """FLOP/s of products in bfloat16 at best."""
+    link: Annotated[float, Field(ge=0)] = 0.0
+    """Bytes/s that it sends to other devices of its slice at best."""
+    network: Annotated[float, Field(ge=0)] = 0.0
+    """Bytes/s that its host sends to other slices at best."""
+    memory: Annotated[int, Field(ge=0)] = 0
+    """Bytes that the program needs by the estimate, at the size where it needs most."""
+
+
 class Member(Open):
     """One host of a world. `process` is its JAX process id: dense, slice by slice, host by host."""
 

@@ -68,6 +68,21 @@ async def test_a_job_waits_for_its_slice_and_no_longer_than_it_says(is_repaired:
     assert sim.status.restarts == Restarts(total=1)
 
 
+async def test_a_device_that_is_not_fit_names_its_host_and_loses_no_step() -> None:
+    sim = Simulation(total=60)
+    while not sim.crash_child(SLICE[0], "device 0 of this host multiplies wrongly", FailureReason.ACCELERATOR):
+        await sim.tick()
+    await sim.run(300, until="Succeeded")
+
+    unfit, after, *_ = sim.status.attempts
+    cause = unfit.cause
+    assert cause
+    assert (cause.reason, cause.slice, cause.host, cause.node) == ("Accelerator", 1, 0, SLICE[0])
+    assert unfit.first_step is None
+    assert (after.first_step, after.lost_steps) == (0, None)  # nothing was lost, for nothing was trained
+    assert sim.status.phase == "Succeeded"
+
+
 async def test_memory_that_runs_out_names_the_field_to_raise() -> None:
     sim = Simulation(total=30)
     await sim.run_until_step(10)

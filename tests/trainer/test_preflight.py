@@ -12,10 +12,11 @@ from tests.trainer.meeting import together
 from tests.trainer.tiny import make_config, make_layout, make_spec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import Expected
 from trainingjob_trainer import preflight
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.mesh import build_mesh
-from trainingjob_trainer.preflight import PATTERNS, SIZE, Vitals, check_world, digest, find_unfit
+from trainingjob_trainer.preflight import PATTERNS, SIZE, Vitals, check_world, digest, find_slow_network, find_unfit
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.world import Peers
 
@@ -24,11 +25,16 @@ LAYOUT = make_layout(
 )
 
 
-def check(tmp_path: Path, platform: str = "cpu", *, is_proven: bool = False) -> None:
+NOTHING = Expected()
+H100 = Expected(flops=989e12, link=450e9, network=200e9, memory=60_000_000_000)
+
+
+def check(tmp_path: Path, platform: str = "cpu", expected: Expected = NOTHING, *, is_proven: bool = False) -> None:
     config = make_config(make_spec(tmp_path, tmp_path))
     peers = Peers(0, 1)
     programs = Programs("", tmp_path, config, LAYOUT, peers)
-    check_world(build_mesh(jax.devices(), LAYOUT), programs, peers, platform, is_proven=is_proven)
+    mesh = build_mesh(jax.devices(), LAYOUT)
+    check_world(mesh, programs, peers, platform, expected, num_slices=2, is_proven=is_proven)
 
 
 def test_devices_that_are_right_pass(tmp_path: Path) -> None:
@@ -89,7 +95,9 @@ def test_all_are_asked_where_one_is_new(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(preflight, "check_arithmetic", lambda mesh, *_: asked.append(mesh))
 
     def take_part(peers: Peers) -> None:
-        check_world(peers.process, None, peers, "cpu", is_proven=peers.process != 1)  # type: ignore[arg-type]
+        mesh: Any = peers.process
+        programs: Any = None
+        check_world(mesh, programs, peers, "cpu", NOTHING, num_slices=3, is_proven=peers.process != 1)
 
     together(3, take_part)
 
@@ -107,10 +115,70 @@ def test_a_device_that_falls_behind_is_named(tmp_path: Path, monkeypatch: pytest
 
 def test_a_device_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "RATE_SIZE", 64)  # a processor would take seconds
-    rate, free = preflight._measure(jax.devices()[0])
+    rate, free, limit = preflight._measure(jax.devices()[0])
 
     assert rate > 0
-    assert free >= 0
+    assert min(free, limit) >= 0
+
+
+def test_the_sum_over_all_devices_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "SUM_BYTES", 1024)
+    programs = Programs("", tmp_path, make_config(make_spec(tmp_path, tmp_path)), LAYOUT, Peers(0, 1))
+
+    assert preflight._measure_sum(build_mesh(jax.devices(), LAYOUT), programs) > 0
+
+
+def test_a_sum_that_is_far_too_slow_is_nobodys_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "_measure", lambda device: WELL)
+    monkeypatch.setattr(preflight, "_measure_sum", lambda mesh, programs: 1e9)
+
+    with pytest.raises(TrainingError, match=r"add up 1 GB/s, and the network between slices should carry") as caught:
+        check(tmp_path, "cuda", H100)
+
+    assert (caught.value.reason, caught.value.fatal) == (FailureReason.NETWORK, False)
+
+
+def test_the_fastest_figure_of_a_sum_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "check_arithmetic", lambda *_: None)
+    monkeypatch.setattr(preflight, "_measure", lambda device: WELL)
+    rates = iter((1e9, 150e9))
+    monkeypatch.setattr(preflight, "_measure_sum", lambda mesh, programs: next(rates))
+
+    def take_part(peers: Peers) -> None:
+        none: Any = None
+        check_world(none, none, peers, "cuda", H100, num_slices=2, is_proven=False)
+
+    together(2, take_part)
+
+
+@pytest.mark.parametrize(("left", "is_told"), [(0, True), (1 << 50, False)])
+def test_a_host_without_devices_of_its_own_is_told_of_little_memory_and_trains(
+    left: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(preflight, "free_memory", lambda: left)
+
+    check(tmp_path, "cpu", Expected(memory=1000))
+
+    assert any("less memory left" in line for line in caplog.messages) is is_told
+
+
+SUMS: dict[str, tuple[float, Expected, int, str]] = {
+    "as it should be": (100e9, H100, 2, ""),
+    "slow between slices": (9e9, H100, 2, "the network between slices should carry 200 GB/s"),
+    "slow inside a slice": (20e9, H100, 1, "the links inside a slice should carry 450 GB/s"),
+    "one device": (0.0, H100, 1, ""),
+    "nothing is known": (1.0, NOTHING, 2, ""),
+}
+
+
+@pytest.mark.parametrize(("rate", "expected", "num_slices", "words"), SUMS.values(), ids=SUMS)
+def test_a_sum_is_judged_by_the_slowest_network_of_its_world(
+    rate: float, expected: Expected, num_slices: int, words: str
+) -> None:
+    found = find_slow_network(rate, expected, num_slices)
+
+    assert words in found
+    assert bool(found) == bool(words)
 
 
 WELL = Vitals(200e12, 70e9)
@@ -125,7 +193,24 @@ FITNESS: dict[str, tuple[Sequence[Vitals], str]] = {
 
 @pytest.mark.parametrize(("own", "words"), FITNESS.values(), ids=FITNESS)
 def test_fitness_is_judged_by_the_others(own: Sequence[Vitals], words: str) -> None:
-    found = find_unfit(own, [*own, WELL, WELL, WELL])
+    found = find_unfit(own, [*own, WELL, WELL, WELL], NOTHING)
+
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
+
+
+SLOW = Vitals(90e12, 70e9, 75e9)
+UNIFORM: dict[str, tuple[Vitals, str]] = {
+    "as they should be": (Vitals(500e12, 70e9, 75e9), ""),
+    "all slow alike": (SLOW, "device 0 of this host multiplies matrices at 90 TFLOP/s, and its kind does 989 at best"),
+    "all too small": (Vitals(500e12, 39e9, 40e9), "device 0 of this host has 40 GB of memory for programs, and the"),
+    "nothing is known": (Vitals(500e12, 0, 0), ""),
+}
+
+
+@pytest.mark.parametrize(("device", "words"), UNIFORM.values(), ids=UNIFORM)
+def test_fitness_is_judged_by_what_the_plan_counts_on_too(device: Vitals, words: str) -> None:
+    found = find_unfit([device], [device] * 8, H100)
 
     assert found.startswith(words)
     assert bool(found) == bool(words)

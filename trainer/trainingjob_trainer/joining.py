@@ -58,7 +58,15 @@ def join(start: Start, events: Events) -> Party:
     peers = connect(start.world, start.process, layout, config.accelerator_platform, events.join)
     mesh = build_mesh(jax.devices(), layout)
     programs = Programs(start.compile_cache, root, config, layout, peers)
-    check_world(mesh, programs, peers, config.accelerator_platform, is_proven=start.proven)
+    check_world(
+        mesh,
+        programs,
+        peers,
+        config.accelerator_platform,
+        start.expected,
+        num_slices=layout.num_slices,
+        is_proven=start.proven,
+    )
     steps = Steps(config.spec, mesh)
     steps.begin_loading_train(programs, shape_of(layout))  # meanwhile the state is restored
     return Party(layout, peers, programs, steps, Shards(steps.state), indexes)

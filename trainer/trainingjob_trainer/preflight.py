@@ -4,11 +4,17 @@ A device that computes wrongly spoils a model without a word, and a slow one kee
 moment by numbers that are known beforehand: products of small integers, which every floating-point format holds
 exactly, and their sum over all devices of the world. DLRover checks its nodes likewise before they may train.
 
-Rates and free memory are held against those of the other devices, which are of the same kind. On `cpu` they are not:
-hosts share processors there, so that one is slow for a moment says nothing.
+Rates and free memory are held against those of the other devices, which are of the same kind, and against what the
+hardware table and the plan say: a world that is slow as a whole has no one to fall behind. On `cpu` they are not: hosts
+share processors there, so that one is slow for a moment says nothing, and the estimate of memory is rough. There it is
+only told where a host has less left than the plan counts on.
+
+All this comes after the world was joined, for JAX lets no device be touched before. So a host that is not fit costs a
+world that has not trained yet: seconds, and no step.
 """
 
 import json
+import logging
 import statistics
 import time
 from collections.abc import Sequence
@@ -22,10 +28,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainingjob_api.base import AXES
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import Expected
+from trainingjob_trainer.ahead.memory import free_memory
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.world import Peers
 
+LOG = logging.getLogger(__name__)
 SECONDS = 300.0
 """How long a host waits for the others' figures: a device is slow to start for the first time."""
 SIZE = 256
@@ -36,6 +45,13 @@ SLOW = 0.25
 """Share of the median rate below which a device is broken, not only busy."""
 FULL = 0.8
 """Share of the median free memory below which somebody else holds a part of a device's memory."""
+PEAK_SHARE, SUM_SHARE = 0.1, 0.05
+"""Shares of the best rate of products, and of sums over all devices, below which nothing is as it should be. A sound
+device reaches several times as much."""
+NEEDED = 0.9
+"""Share of what the plan counts on that a device must have: estimates are rather too high."""
+SUM_BYTES = 64 * 2**20
+"""Of each device in a sum whose rate is measured."""
 
 
 class Vitals(NamedTuple):
@@ -45,25 +61,40 @@ class Vitals(NamedTuple):
     """FLOP/s of a matrix product."""
     free: float
     """Bytes of its memory that nobody holds."""
+    limit: float = 0.0
+    """Bytes of its memory that programs may have."""
 
 
-def check_world(mesh: Mesh, programs: Programs, peers: Peers, platform: str, *, is_proven: bool) -> None:
+def check_world(
+    mesh: Mesh,
+    programs: Programs,
+    peers: Peers,
+    platform: str,
+    expected: Expected,
+    *,
+    num_slices: int,
+    is_proven: bool,
+) -> None:
     """Check the devices of a world unless all its hosts are proven: their pods have trained before.
 
     Raises:
-        TrainingError: a device of this host is not fit, or the sum over all devices is wrong.
+        TrainingError: a device of this host is not fit, or the sum over all devices is wrong or slow.
     """
     told = peers.exchange("proven", json.dumps(is_proven), SECONDS)
     if all(json.loads(text) for text in told):
         return
     check_arithmetic(mesh, programs, peers)
-    if platform != "cpu":
-        own = [_measure(device) for device in jax.local_devices()]
-        everyone = [
-            Vitals(*one) for text in peers.exchange("vitals", json.dumps(own), SECONDS) for one in json.loads(text)
-        ]
-        if problem := find_unfit(own, everyone):
-            raise TrainingError(FailureReason.ACCELERATOR, problem, fatal=False)
+    if platform == "cpu":
+        _tell_of_little_memory(expected.memory * jax.local_device_count())
+        return
+    own = [_measure(device) for device in jax.local_devices()]
+    everyone = [Vitals(*one) for text in peers.exchange("vitals", json.dumps(own), SECONDS) for one in json.loads(text)]
+    if problem := find_unfit(own, everyone, expected):
+        raise TrainingError(FailureReason.ACCELERATOR, problem, fatal=False)
+    # The best figure counts, so that all say the same: a host that came late waited, and was not slow.
+    rate = max(float(text) for text in peers.exchange("sum", str(_measure_sum(mesh, programs)), SECONDS))
+    if problem := find_slow_network(rate, expected, num_slices):
+        raise TrainingError(FailureReason.NETWORK, problem, fatal=False)
 
 
 def check_arithmetic(mesh: Mesh, programs: Programs, peers: Peers) -> None:
@@ -128,8 +159,11 @@ def digest(seed: Any, xp: Any) -> Any:
     return xp.sum(product * weights, dtype=xp.uint32)
 
 
-def find_unfit(own: Sequence[Vitals], everyone: Sequence[Vitals]) -> str:
-    """Return which of a host's own devices falls behind those of the whole world, in words; empty: none."""
+def find_unfit(own: Sequence[Vitals], everyone: Sequence[Vitals], expected: Expected) -> str:
+    """Return which of a host's own devices falls behind those of the whole world, or behind what is expected of it.
+
+    In words; empty: none.
+    """
     for number, one in enumerate(own):
         for what, unit, value, share, others in (
             ("multiplies matrices at", "TFLOP/s", one.rate, SLOW, [other.rate for other in everyone]),
@@ -141,7 +175,29 @@ def find_unfit(own: Sequence[Vitals], everyone: Sequence[Vitals]) -> str:
                     f"device {number} of this host {what} {value / 1e12:.3g} {unit}, while half of the world's devices "
                     f"have {usual / 1e12:.3g} or more: it is broken, throttled, or somebody else uses it."
                 )
+        if one.rate and one.rate < PEAK_SHARE * expected.flops:
+            return (
+                f"device {number} of this host multiplies matrices at {one.rate / 1e12:.3g} TFLOP/s, and its kind does "
+                f"{expected.flops / 1e12:.3g} at best: it is broken or throttled, or not what the job names."
+            )
+        if one.limit and one.limit < NEEDED * expected.memory:
+            return (
+                f"device {number} of this host has {one.limit / 1e9:.3g} GB of memory for programs, and the plan "
+                f"counts on {expected.memory / 1e9:.3g} GB: it is not what the job names, or its share is limited."
+            )
     return ""
+
+
+def find_slow_network(rate: float, expected: Expected, num_slices: int) -> str:
+    """Return what is slow where devices add up at a rate in bytes/s, in words; empty: nothing is, or nobody knows."""
+    ways = (("the links inside a slice", expected.link), ("the network between slices", expected.network))
+    what, best = min(ways[: 1 if num_slices == 1 else 2], key=lambda way: way[1])
+    if not rate or rate >= SUM_SHARE * best:
+        return ""
+    return (
+        f"all devices together add up {rate / 1e9:.3g} GB/s, and {what} should carry {best / 1e9:.3g} GB/s: look at "
+        "network cards, switches, cables and their drivers."
+    )
 
 
 def _measure(device: jax.Device) -> Vitals:
@@ -154,4 +210,38 @@ def _measure(device: jax.Device) -> Vitals:
     seconds = time.perf_counter() - begun
     stats = device.memory_stats() or {}
     free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)
-    return Vitals(2.0 * RATE_SIZE**3 * ROUNDS / seconds, float(free))
+    return Vitals(2.0 * RATE_SIZE**3 * ROUNDS / seconds, float(free), float(stats.get("bytes_limit", 0)))
+
+
+def _measure_sum(mesh: Mesh, programs: Programs) -> float:
+    """Return the bytes/s that each device sends in a sum over all devices, from its second run on. 0: it is alone."""
+    if mesh.size == 1:
+        return 0.0
+    split = NamedSharding(mesh, PartitionSpec(AXES))
+    shape = (mesh.size, SUM_BYTES // 4)
+    add_up = programs.build(
+        "preflight-sum",
+        jax.shard_map(
+            lambda ones: jax.lax.psum(ones, AXES), mesh=mesh, in_specs=PartitionSpec(AXES), out_specs=PartitionSpec()
+        ),
+        (jax.ShapeDtypeStruct(shape, jnp.float32, sharding=split),),
+        0,
+        once=True,
+        out_shardings=NamedSharding(mesh, PartitionSpec()),
+    )
+    ones = jax.make_array_from_callback(shape, split, lambda place: np.ones((1, shape[1]), np.float32))
+    add_up(ones).block_until_ready()
+    begun = time.perf_counter()
+    add_up(ones).block_until_ready()
+    return 2 * SUM_BYTES * (mesh.size - 1) / mesh.size / (time.perf_counter() - begun)
+
+
+def _tell_of_little_memory(needed: int) -> None:
+    """Say where a host has less memory left than its devices need by the plan."""
+    if (free := free_memory()) < needed:
+        LOG.warning(
+            "this host has less memory left than its devices need by the plan, and may be killed for memory: raise "
+            "spec.runtime.resources.memory left=%d needed=%d",
+            free,
+            needed,
+        )

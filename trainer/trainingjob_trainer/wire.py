@@ -8,7 +8,7 @@ and a second `Start`. Later lines are `Command`s. The child writes `Event`s on t
 
 from trainingjob_api.base import Strict
 from trainingjob_api.protocol import Damage, FailedSave, Failure, Phase, Progress
-from trainingjob_api.world import RunConfig, Span, Tier, World
+from trainingjob_api.world import Expected, RunConfig, Span, Tier, World
 
 EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"
 STANDBY = "standby"
@@ -27,6 +27,8 @@ class Start(Strict):
     """A folder for compiled programs that outlives the child. Empty: keep none."""
     snapshots: str = ""
     """A folder in memory that outlives the child. Empty: there is none."""
+    expected: Expected = Expected()
+    """What its devices should be capable of."""
     proven: bool = False
     """Whether a child of this pod has trained before, so that its devices are known to be fit."""
     waits: bool = False

@@ -1,6 +1,7 @@
 """The environment of the agent: what the job adds first, then what the agent stands on: the later one holds."""
 
 from trainingjob_api.running import EnvVar, Runtime
+from trainingjob_api.world import Expected
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.render.configmap import CA_KEY, RUN_CONFIG_KEY
@@ -15,7 +16,9 @@ from trainingjob_operator.render.volumes import (
 )
 
 
-def render_env(runtime: Runtime, settings: RenderSettings, *, has_snapshots: bool = False) -> list[Manifest]:
+def render_env(
+    runtime: Runtime, settings: RenderSettings, expected: Expected, *, has_snapshots: bool = False
+) -> list[Manifest]:
     """Return the variables of the agent's container."""
     named = {variable.name for variable in runtime.env}
     return [
@@ -34,6 +37,8 @@ def render_env(runtime: Runtime, settings: RenderSettings, *, has_snapshots: boo
         _field("TRAININGJOB_JOB_INDEX", f"metadata.labels['{JOB_INDEX_LABEL}']"),
         _field("TRAININGJOB_HOST", f"metadata.labels['{HOST_LABEL}']"),
         _plain("TRAININGJOB_COMPILE_CACHE", cache_folder(runtime)),
+        # Not in the RunConfig: a trainer of an older release refuses one that says more than it knows.
+        _plain("TRAININGJOB_EXPECTED", expected.model_dump_json(exclude_defaults=True)),
         *([_plain("TRAININGJOB_SNAPSHOTS", SNAPSHOT_FOLDER)] if has_snapshots else []),
     ]
 

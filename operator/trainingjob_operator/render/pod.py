@@ -11,6 +11,7 @@ from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
+from trainingjob_operator.core.planner.run_config import expect
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
 from trainingjob_operator.render.env import render_env
 from trainingjob_operator.render.settings import RenderSettings
@@ -69,7 +70,7 @@ def _container(plan: Plan, settings: RenderSettings, volumes: Sequence[Mounted])
         "image": runtime.image or settings.trainer_image,
         "imagePullPolicy": runtime.image_pull_policy or settings.trainer_pull_policy,
         "command": [AGENT_COMMAND],
-        "env": render_env(runtime, settings, has_snapshots=plan.snapshots is not None),
+        "env": render_env(runtime, settings, expect(plan), has_snapshots=plan.snapshots is not None),
         "resources": _resources(runtime, plan.shape, volumes),
         "securityContext": {
             "allowPrivilegeEscalation": False,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from trainingjob_api.problem import Problem, in_order
-from trainingjob_api.world import RunConfig
+from trainingjob_api.world import Expected, RunConfig
 
 PREFIX = "TRAININGJOB_"
 TERMINATION_LOG = "/dev/termination-log"
@@ -38,6 +38,7 @@ class Environment:
     host: int
     compile_cache: str
     snapshots: str
+    expected: Expected
     termination_log: Path
     grace_seconds: float
     finish_after_seconds: float
@@ -86,6 +87,15 @@ class Variables:
         if not 0 <= span < float("inf"):
             self.blame(name, f"is '{value}' and must be a number of seconds, zero or more.")
         return span
+
+    def expected(self, name: str) -> Expected:
+        """Return what the devices should do; an operator of an older release says nothing of it."""
+        text = self.optional(name, "{}")
+        try:
+            return Expected.model_validate_json(text)
+        except ValidationError:
+            self.blame(name, f"is '{text}' and must be JSON with what a device should do.")
+            return Expected()
 
     def url(self, name: str, *, ca: str) -> str:
         """Return the address of a server: https with a certificate authority, or http on loopback."""
@@ -141,6 +151,7 @@ def read_environment(values: Mapping[str, str]) -> Environment:
     token, pod, pod_uid, address = (variables.required(name) for name in ("TOKEN", "POD", "POD_UID", "ADDRESS"))
     offset, index, host = (variables.count(name) for name in ("SLICE_OFFSET", "JOB_INDEX", "HOST"))
     grace = variables.seconds("GRACE_SECONDS", config.spec.runtime.leave_seconds if config else 0.0)
+    expected = variables.expected("EXPECTED")
     finish_after = variables.seconds("FINISH_AFTER_SECONDS", FINISH_AFTER_SECONDS)
     problems = variables.describe_problems()
     if config is None or problems:
@@ -157,6 +168,7 @@ def read_environment(values: Mapping[str, str]) -> Environment:
         host=host,
         compile_cache=variables.optional("COMPILE_CACHE"),
         snapshots=variables.optional("SNAPSHOTS"),
+        expected=expected,
         termination_log=find_termination_log(values),
         grace_seconds=grace,
         finish_after_seconds=finish_after,

@@ -194,6 +194,7 @@ class Supervisor:
             process=process,
             compile_cache=self._environment.compile_cache,
             snapshots=self._environment.snapshots,
+            expected=self._environment.expected,
             proven=self._state.proven,
             waits=waits,
         )
