@@ -14,7 +14,7 @@ from trainingjob_operator.core.planner.arithmetic import count_useful_flops
 from trainingjob_operator.core.planner.choice import Candidate, Choice
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.mesh import describe_mesh
-from trainingjob_operator.core.planner.plan import Plan, SizePlan, SnapshotPlan
+from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
 from trainingjob_operator.core.planner.saving import measure_save, needed_rate
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
@@ -75,7 +75,7 @@ def plan_table(plan: Plan) -> list[str]:
     impossible = [f"{plural(one.num_slices, 'slice')}: {one.why}" for one in plan.sizes if not one.is_valid]
     rows = [(*_row(plan, one), *_speed(plan, rooflines.get(one.num_slices))[: len(fast)]) for one in plan.sizes]
     spare = [SPARE, *_waiting(plan)] if len(plan.allowed) > 1 else []
-    snapshots = [_snapshot_line(plan.snapshots)] if plan.snapshots else []
+    snapshots = [_snapshot_line(plan.shape, plan.snapshots)] if plan.snapshots else []
     saves = [_save_line(plan)] if plan.allowed else []
     return [
         *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
@@ -94,11 +94,12 @@ def _waiting(plan: Plan) -> list[str]:
     return [f"after a loss: waits up to {elastic.shrink_after} for as many slices as before, then goes on with fewer"]
 
 
-def _snapshot_line(snapshots: SnapshotPlan) -> str:
-    """Return how often the hosts keep a snapshot, and what memory that takes."""
+def _snapshot_line(shape: SliceShape, snapshots: SnapshotPlan) -> str:
+    """Return how often the hosts keep a snapshot, what memory that takes, and whether it is known to be there."""
+    unknown = "" if shape.host_memory_bytes else f"; nobody knows how much a host of {shape.accelerator} has"
     return (
         f"a snapshot every {plural(snapshots.every_steps, 'step')} takes {size(snapshots.memory_bytes)} of a host's "
-        f"memory: {size(snapshots.bytes_per_host)} each, 2 kept and 1 in writing"
+        f"memory: {size(snapshots.bytes_per_host)} each, 2 kept and 1 in writing{unknown}"
     )
 
 

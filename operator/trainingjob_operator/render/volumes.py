@@ -19,10 +19,6 @@ CACHE_FOLDER = "/var/cache/trainingjob"
 SNAPSHOT_FOLDER = "/var/cache/trainingjob/snapshots"
 TOKEN_SECONDS = 3600
 """The kubelet renews the token well before; agents read it anew for each report."""
-SHM_SIZE = "256Mi"
-"""The runtime's own 64 MiB are too few for libraries that pass arrays between processes."""
-SHM_SIZE_GPU = "4Gi"
-"""NCCL takes about 32 MiB for each GPU of a host, and more where GPUs do not reach each other directly."""
 DISK_SIZE = "8Gi"
 """Bounds what each folder of a pod may take of its node's disk."""
 
@@ -59,7 +55,7 @@ def pod_volumes(
             {"name": "tmp", "mountPath": TMP_FOLDER},
         ),
         Mounted(
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _shm_size(shape)}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": format_bytes(shape.shm_bytes)}},
             {"name": "shm", "mountPath": SHM_FOLDER},
         ),
         *([_compile_cache()] if has_own_cache(runtime) else []),
@@ -78,10 +74,6 @@ def cache_folder(runtime: Runtime) -> str:
     if not runtime.compile_cache.enabled:
         return ""
     return runtime.compile_cache.path or CACHE_FOLDER
-
-
-def _shm_size(shape: SliceShape) -> str:
-    return SHM_SIZE_GPU if shape.platform == "cuda" else SHM_SIZE
 
 
 def _token() -> Manifest:

@@ -38,6 +38,10 @@ class Rates:
 
 
 UNKNOWN = Rates()
+SHM_BYTES = 256 * 2**20
+"""Of a pod's /dev/shm. The runtime's own 64 MiB are too few for libraries that pass arrays between processes."""
+SHM_BYTES_GPU = 4 * 2**30
+"""NCCL takes about 32 MiB for each GPU of a host, and more where GPUs do not reach each other directly."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,11 @@ class SliceShape:
     def network_per_host(self) -> float:
         """Return the bytes/s of a host's network, one way. 0: unknown."""
         return self.rates.network * self.devices_per_host
+
+    @property
+    def shm_bytes(self) -> int:
+        """Return the size of a pod's /dev/shm, which lies in its host's memory."""
+        return SHM_BYTES_GPU if self.platform == "cuda" else SHM_BYTES
 
     @property
     def device_noun(self) -> str:

@@ -16,22 +16,23 @@ from trainingjob_operator.core.validation.rule import SizesRule
 from trainingjob_operator.core.validation.validate_sizes import READS
 
 USABLE = 0.9
-"""Share of a machine's memory that pods may ask for; the node's own programs and small memory volumes have the rest."""
+"""Share of a machine's memory that pods may ask for; the node's own programs have the rest."""
 _GIB = 2**30
 
 
 def check_host_memory(spec: TrainingJobSpec, sizes: Sizes, hardware: Hardware) -> Iterator[Problem]:
-    """Snapshots must fit the memory of a host beside what its container gets."""
+    """Snapshots must fit the memory of a host beside what its container and /dev/shm get."""
     shape = find_slice(spec, hardware)
     if shape is None or not shape.host_memory_bytes or spec.checkpoint.snapshots is None:
         return
     snapshot, usable = _measure(spec, sizes.values()), int(USABLE * shape.host_memory_bytes)
     memory = spec.runtime.resources.memory
-    if not snapshot or SNAPSHOTS * snapshot + parse_bytes(memory) <= usable:
+    if not snapshot or SNAPSHOTS * snapshot + parse_bytes(memory) + shape.shm_bytes <= usable:
         return
     message = (
-        f"three snapshots of {size(snapshot)} each and spec.runtime.resources.memory, {memory}, are more than the "
-        f"{size(usable)} that a host of {shape.accelerator} {shape.topology} has to use."
+        f"three snapshots of {size(snapshot)} each, spec.runtime.resources.memory, {memory}, and "
+        f"{size(shape.shm_bytes)} of /dev/shm are more than the {size(usable)} that a host of {shape.accelerator} "
+        f"{shape.topology} has to use."
     )
     yield Problem("spec.checkpoint.snapshots", None, message, tuple(_find_ways_out(spec, shape, hardware, snapshot)))
 
@@ -43,7 +44,7 @@ def _measure(spec: TrainingJobSpec, outcomes: Iterable[SizePlan | list[Problem]]
 
 def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware, snapshot: int) -> Iterator[str]:
     """Yield less memory for the program, the next larger slice whose hosts hold less, and no snapshots."""
-    left = (int(USABLE * shape.host_memory_bytes) - SNAPSHOTS * snapshot) // _GIB * _GIB
+    left = (int(USABLE * shape.host_memory_bytes) - SNAPSHOTS * snapshot - shape.shm_bytes) // _GIB * _GIB
     if left >= parse_bytes(Resources().memory):
         yield f"spec.runtime.resources.memory: {format_bytes(left)}"
     larger = (hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape))
@@ -57,7 +58,7 @@ def _fits(spec: TrainingJobSpec, shape: SliceShape) -> bool:
     """Return whether the hosts of another slice have the memory, judged by the ends of the sizes."""
     planner, slices = SizePlanner(spec, shape), spec.slices
     snapshot = _measure(spec, (planner.plan(number) for number in (slices.fewest, slices.most)))
-    need = SNAPSHOTS * snapshot + parse_bytes(spec.runtime.resources.memory)
+    need = SNAPSHOTS * snapshot + parse_bytes(spec.runtime.resources.memory) + shape.shm_bytes
     return snapshot > 0 and need <= int(USABLE * shape.host_memory_bytes)
 
 
