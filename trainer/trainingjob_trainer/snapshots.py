@@ -10,6 +10,7 @@ import logging
 import mmap
 import time
 import zlib
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,10 @@ from trainingjob_trainer.snapshot_files import NUM_SLOTS, Header, Key, Piece, Sl
 
 LOG = logging.getLogger(__name__)
 SNAPSHOTS_A_LOG_LINE = 100
+SHARE = 0.01
+"""Of the time that training may wait for snapshots, as the plan has it."""
+JUDGED = 8
+"""Snapshots that the share is measured over. The first ones do not count: each writes memory that is not there yet."""
 
 type Kept = dict[Key, tuple[Slot, Header]]
 type Room = tuple[Slot, mmap.mmap]
@@ -53,6 +58,10 @@ class Snapshots:
         self._past = Past()
         self._is_short = False
         self._blocked: list[float] = []
+        self._spans: deque[tuple[float, float]] = deque(maxlen=JUDGED)
+        self._num_taken = 0
+        self._taken = 0.0
+        self._is_costly = False
         self.newest = 0
         """The newest step that is whole in this host's memory; 0: none of this world."""
         self.seconds = 0.0
@@ -105,8 +114,10 @@ class Snapshots:
             self._room = self._writer.submit(self._finish, slot, memory, step)
         else:
             self._room = self._writer.submit(self._make_room)
-        self.seconds = time.monotonic() - began
+        ended = time.monotonic()
+        self.seconds = ended - began
         self._log(step, self.seconds)
+        self._judge(self.seconds, ended)
 
     def wait(self) -> None:
         """Wait until the newest snapshot is whole."""
@@ -176,6 +187,22 @@ class Snapshots:
 
     def _read_headers(self) -> list[tuple[Slot, Header | None]]:
         return [(slot, _read(slot)) for slot in self._slots]
+
+    def _judge(self, waited: float, now: float) -> None:
+        """Say once where training waits for snapshots for more than they are worth."""
+        if self._num_taken >= NUM_SLOTS:
+            self._spans.append((waited, now - self._taken))
+        self._num_taken, self._taken = self._num_taken + 1, now
+        share = sum(waited for waited, _ in self._spans) / max(sum(span for _, span in self._spans), 1e-9)
+        if share > SHARE and len(self._spans) == JUDGED and not self._is_costly:
+            self._is_costly = True
+            LOG.warning(
+                "snapshots let training wait for %.1f %% of the time, more than %.0f %%: a larger "
+                "spec.checkpoint.snapshots.everySteps costs less every=%d",
+                share * 100,
+                SHARE * 100,
+                self._every,
+            )
 
     def _log(self, step: int, seconds: float) -> None:
         self._blocked.append(seconds)

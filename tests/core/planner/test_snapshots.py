@@ -12,10 +12,12 @@ from trainingjob_operator.core.planner.roofline import predict_sizes
 from trainingjob_operator.core.planner.snapshots import (
     COPY_RATE,
     ENOUGH,
+    HASH_RATE,
     SHARE,
     UNTIMED_STEPS,
     serves,
     steps_between_saves,
+    waiting_share,
 )
 from trainingjob_operator.core.validation.validate import check_job
 
@@ -85,6 +87,38 @@ def test_there_are_two_between_checkpoints_where_that_is_within_the_share() -> N
     assert planned.snapshots
     assert planned.spec.checkpoint.save.every_steps == 250
     assert planned.snapshots.every_steps == 125
+
+
+def warnings(base: str, **snapshots: Any) -> list[str]:
+    spec = load_example(base)["spec"]
+    checked = check_job("a", {**spec, "checkpoint": {**spec["checkpoint"], "snapshots": snapshots}})
+    assert checked.plan, checked.problems
+    return [one.nearest[0] for one in checked.warnings if one.path == "spec.checkpoint.snapshots.everySteps"]
+
+
+def test_an_interval_that_costs_more_than_its_share_is_warned_of_and_the_nearest_that_does_not_is_named() -> None:
+    (nearest,) = warnings("h100-2-nodes", everySteps=10)
+
+    assert 10 < int(nearest) < 250
+    assert warnings("h100-2-nodes", everySteps=int(nearest)) == []
+    assert warnings("h100-2-nodes", everySteps=int(nearest) - 1) == [nearest]
+
+
+@pytest.mark.parametrize("base", ["h100-2-nodes", "elastic"])
+def test_an_interval_that_the_plan_chose_is_never_warned_of(base: str) -> None:
+    assert warnings(base) == []
+
+
+def test_who_takes_snapshots_faster_than_they_are_hashed_waits_for_the_hash() -> None:
+    planned = plan(load_example("h100-2-nodes")["spec"])
+    assert planned.snapshots
+    copied, hashed = planned.snapshots.bytes_per_host / (8 * COPY_RATE), planned.snapshots.bytes_per_host / HASH_RATE
+
+    def share(step_seconds: float) -> float:
+        return waiting_share(planned.spec, planned.shape, planned.layout(1), 1, step_seconds)
+
+    assert share(hashed) == pytest.approx(copied / hashed)
+    assert share(hashed / 2) == pytest.approx((copied + hashed / 2) / (hashed / 2))
 
 
 INTERVALS = {

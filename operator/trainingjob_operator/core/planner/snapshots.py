@@ -31,6 +31,9 @@ ENOUGH = 0.001
 both together are least (Young, 1974): `simulate` shows it."""
 COPY_RATE = 5e9
 """Bytes/s that one thread writes to a host's memory. One alone reached 8e9 on a small virtual machine."""
+HASH_RATE = 2e9
+"""Bytes/s that one thread hashes, beside training; a snapshot waits for the hash of the one before. One alone reached
+4e9 on a small virtual machine."""
 UNTIMED_STEPS = 10
 SHARD_SLACK = 64
 """Bytes by which a shard may be aligned."""
@@ -81,9 +84,24 @@ def choose_interval(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) ->
     step = predict_step(spec, shape, layout)
     if step is None or not shape.rates.host:
         return UNTIMED_STEPS
-    steps = copy_seconds(spec, shape, layout) / step.seconds
-    fewest, enough = (max(math.ceil(steps / share), 1) for share in (SHARE, ENOUGH))
-    return max(fewest, min(enough, steps_between_saves(spec, step.seconds) // 2))
+    enough = math.ceil(copy_seconds(spec, shape, layout) / step.seconds / ENOUGH)
+    return max(
+        fewest_steps(spec, shape, layout, step.seconds), min(enough, steps_between_saves(spec, step.seconds) // 2)
+    )
+
+
+def fewest_steps(spec: TrainingJobSpec, shape: SliceShape, layout: Layout, step_seconds: float) -> int:
+    """Return how many steps apart copies take their share of the time and no more."""
+    copying = copy_seconds(spec, shape, layout) / SHARE
+    hashing = measure_snapshot(spec, layout) / HASH_RATE
+    return max(math.ceil(max(copying, hashing) / step_seconds), 1)
+
+
+def waiting_share(spec: TrainingJobSpec, shape: SliceShape, layout: Layout, every: int, step_seconds: float) -> float:
+    """Return how long training waits for snapshots that are so many steps apart, as a share of what steps take."""
+    between = every * step_seconds
+    hashing = measure_snapshot(spec, layout) / HASH_RATE
+    return (copy_seconds(spec, shape, layout) + max(hashing - between, 0.0)) / between
 
 
 def steps_between_saves(spec: TrainingJobSpec, step_seconds: float) -> int:

@@ -48,7 +48,7 @@ RULES = (
     *validate_grace.RULES,
     *validate_protection.RULES,
 )
-PLAN_WARNINGS = (*validate_sizes.WARNINGS, *validate_grace.PLAN_WARNINGS)
+PLAN_WARNINGS = (*validate_sizes.WARNINGS, *validate_snapshots.WARNINGS, *validate_grace.PLAN_WARNINGS)
 SIZES_RULES = (*validate_sizes.RULES, *validate_snapshots.RULES)
 WARNINGS = (
     *validate_machine.WARNINGS,

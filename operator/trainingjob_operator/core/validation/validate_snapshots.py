@@ -1,4 +1,4 @@
-"""Rules about snapshots: whether the hosts have the memory for them."""
+"""Rules about snapshots: whether the hosts have the memory for them, and whether they are worth their time."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,13 +6,14 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.running import Resources
 from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.plan import SNAPSHOTS, SizePlan, SliceShape
+from trainingjob_operator.core.planner.plan import SNAPSHOTS, Plan, SizePlan, SliceShape
 from trainingjob_operator.core.planner.planning import Sizes, find_slice
+from trainingjob_operator.core.planner.roofline import predict_sizes
 from trainingjob_operator.core.planner.sizes import SizePlanner
-from trainingjob_operator.core.planner.snapshots import measure_largest
-from trainingjob_operator.core.units import size
+from trainingjob_operator.core.planner.snapshots import SHARE, fewest_steps, measure_largest, waiting_share
+from trainingjob_operator.core.units import percent, plural, size
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
-from trainingjob_operator.core.validation.rule import SizesRule
+from trainingjob_operator.core.validation.rule import PlanWarning, SizesRule
 from trainingjob_operator.core.validation.validate_sizes import READS
 
 USABLE = 0.9
@@ -62,8 +63,26 @@ def _fits(spec: TrainingJobSpec, shape: SliceShape) -> bool:
     return snapshot > 0 and need <= int(USABLE * shape.host_memory_bytes)
 
 
+def warn_of_costly_snapshots(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+    """Training waits while a snapshot is copied; the size at which a step is shortest speaks for all."""
+    rooflines = predict_sizes(plan)
+    if plan.snapshots is None or not plan.shape.rates.host or not rooflines:
+        return
+    spec, shape, every = plan.spec, plan.shape, plan.snapshots.every_steps
+    num_slices, step = min(rooflines.items(), key=lambda one: one[1].seconds)
+    share = waiting_share(spec, shape, plan.layout(num_slices), every, step.seconds)
+    if share > SHARE:
+        fewest = fewest_steps(spec, shape, plan.layout(num_slices), step.seconds)
+        message = (
+            f"{every} lets training wait for copies for up to {percent(share)} of the time that its steps take on "
+            f"{plural(num_slices, 'slice')}: they are not worth more than {percent(SHARE)}."
+        )
+        yield Problem("spec.checkpoint.snapshots.everySteps", every, message, (str(fewest),))
+
+
 RULES = (
     SizesRule(
         (*READS, "checkpoint.snapshots", "checkpoint.save.everySteps", "runtime.resources.memory"), check_host_memory
     ),
 )
+WARNINGS = (PlanWarning((*READS, "checkpoint.snapshots", "checkpoint.save.everySteps"), warn_of_costly_snapshots),)
