@@ -37,6 +37,10 @@ class Phase(StrEnum):
     FAILED = "failed"  # the child ended without being asked; `failure` says why
 
 
+ON_FILES = frozenset({Phase.PREPARING, Phase.RESTORING, Phase.COMPILING, Phase.EVALUATING, Phase.SAVING})
+"""Phases in which a host that reads or writes comes further by that. In TRAINING only a step counts."""
+
+
 class FailureReason(StrEnum):
     """Why a child ended. What decides between restart and stop."""
 
@@ -181,6 +185,11 @@ class HostReport(Open):
     )
     shadow: str = Field(default="", description="The shadow world that a child of this host waits in. Empty: in none.")
     broken: Failure | None = Field(default=None, description="Why no such child can be started, however often tried.")
+    unreaped: bool = Field(
+        default=False,
+        description="Whether that is because a child that was killed does not end: nothing that this agent does will "
+        "change it.",
+    )
     generation: Count = Field(default=0, description="Of the child's world. 0: no child has been in one.")
     phase: Phase = Phase.IDLE
     progress: Progress | None = None
@@ -209,6 +218,11 @@ class HostReport(Open):
     failure: Failure | None = None
     phase_seconds: dict[Phase, float] = Field(
         default={}, description="The longest that children of this host took for each phase that they came through."
+    )
+    moved_mebibytes: Count | None = Field(
+        default=None,
+        description="How much the child has read and written so far, in MiB. Unset: there is none, or its kernel does "
+        "not tell.",
     )
     evidence: Evidence | None = Field(default=None, description="What was found out about the child, as asked.")
     drilled: str = Field(default="", description="The newest drill that this host was asked for and obeyed.")

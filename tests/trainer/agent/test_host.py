@@ -72,6 +72,20 @@ SCRIPTS: dict[str, Script] = {
         (9, train(TWO), []),
         (9, killed(1), [StartChild(2, TWO, 1)]),
     ],
+    "no world is joined while the kernel holds the child before it, and the next one when it does not": [
+        *TRAINING,
+        (9, train(TWO), [KillChild(1)]),
+        (39, Ticked(), []),
+        (40, train(THREE), []),
+        (41, killed(1), []),
+        (42, train(world(4)), [StartChild(2, world(4), 1)]),
+    ],
+    "a pod whose child the kernel holds stops all the same": [
+        *TRAINING,
+        (9, WAIT, [KillChild(1)]),
+        (39, Ticked(), []),
+        (40, Terminated(), [KillChild(2), Stop()]),
+    ],
     "the newest of several worlds is joined": [
         *TRAINING,
         (9, train(TWO), [KillChild(1)]),
@@ -322,8 +336,12 @@ TICKS: dict[str, tuple[Script, float | None]] = {
     "a standby died: the next one": ([*STANDBY, (9, killed(1), [])], 10.0),
     "done: the end without an operator": ([*STARTED, (5, phase(1, Phase.DONE), [])], 305.0),
     "the pod goes: the end of the child's grace": ([*TRAINING, (9, Terminated(), [AskToLeave(1), KillChild(2)])], 34.0),
-    "the child was killed: nothing but its end": (
+    "the child was killed: the time by which it must have ended": (
         [*TRAINING, (9, Terminated(), [AskToLeave(1), KillChild(2)]), (34, Ticked(), [KillChild(1)])],
+        64.0,
+    ),
+    "the child was killed, and the kernel holds it: nothing but its end": (
+        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, Ticked(), [])],
         None,
     ),
 }

@@ -7,7 +7,7 @@ import pytest
 
 from trainingjob_api.protocol import LOG_EXCERPT_BYTES, ProcessState
 from trainingjob_trainer.agent import processes
-from trainingjob_trainer.agent.processes import Look, compare, look_at
+from trainingjob_trainer.agent.processes import Look, compare, look_at, read_moved
 from trainingjob_trainer.agent.stacks import cut_stacks, find_stacks
 
 COMPARED: dict[str, tuple[Look, Look, tuple[ProcessState, float]]] = {
@@ -58,6 +58,30 @@ def write_stat(folder: Path, state: str, utime: int = 0, stime: int = 0) -> None
     folder.mkdir(parents=True)
     fields = [state, *["0"] * 10, str(utime), str(stime), *["0"] * 37]
     (folder / "stat").write_text(f"12 (a) name ) {' '.join(fields)}\n")
+
+
+def test_what_a_process_reads_and_writes_is_counted_in_whole_mebibytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12/io").write_text(f"rchar: {3 << 20}\nwchar: {(1 << 20) - 1}\nsyscr: 99\nread_bytes: 0\n")
+    (tmp_path / "13").mkdir()
+    (tmp_path / "13/io").write_text("")
+
+    assert read_moved(12) == 3
+    assert read_moved(13) is None
+    assert read_moved(99) is None
+
+
+def test_a_file_that_this_process_reads_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(2 << 20))
+    before = read_moved(os.getpid())
+
+    (tmp_path / "file").read_bytes()
+
+    assert before is not None
+    assert (read_moved(os.getpid()) or 0) >= before + 2
 
 
 def test_this_process_runs() -> None:

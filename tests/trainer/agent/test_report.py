@@ -22,7 +22,7 @@ from tests.trainer.agent.scripts import (
     train,
 )
 from trainingjob_api.protocol import Damage, Evidence, FailedSave, Failure, FailureReason, Phase, ProcessState, Progress
-from trainingjob_trainer.agent.host import begin
+from trainingjob_trainer.agent.host import UNREAPED, begin
 from trainingjob_trainer.agent.report import Place, describe, is_news
 from trainingjob_trainer.agent.state import (
     AskToLeave,
@@ -259,6 +259,26 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             "broken": exited(1),
         },
     ),
+    "killed and not reaped yet: that takes a moment": (
+        [*TRAINING, (9, train(TWO), [KillChild(1)]), (38.9, Ticked(), [])],
+        {"generation": 1, "phase": "idle", "broken": None, "unreaped": False},
+    ),
+    "killed, and the kernel does not let go of it: failed in the world that waits for us": (
+        [*TRAINING, (9, train(TWO), [KillChild(1)]), (39, Ticked(), [])],
+        {"generation": 2, "phase": "failed", "failure": UNREAPED, "broken": UNREAPED, "unreaped": True},
+    ),
+    "the same where no world waits, and then one does": (
+        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, Ticked(), []), (50, train(TWO), [])],
+        {"generation": 2, "phase": "failed", "failure": UNREAPED, "broken": UNREAPED, "unreaped": True},
+    ),
+    "the same where no world waits": (
+        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, Ticked(), [])],
+        {"generation": 1, "phase": "idle", "failure": None, "broken": UNREAPED, "unreaped": True},
+    ),
+    "the kernel lets go of it at last": (
+        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, Ticked(), []), (70, killed(1), [])],
+        {"generation": 1, "phase": "idle", "failure": None, "broken": None, "unreaped": False},
+    ),
     "a world is not given up while the child before it is still being reaped": (
         [
             *STARTED,
@@ -320,8 +340,11 @@ def test_steps_alone_can_wait_for_the_next_report() -> None:
     stepped = play([(9, Spoke(1, Event(progress=PROGRESS)), [])], before)
     committed = play([(9, Spoke(1, Event(committed=6)), [])], before)
     old, steps, commit = (describe(HOST, PLACE, state, port=1) for state in (before, stepped, committed))
+    reading = describe(HOST, PLACE, before, port=1, moved=12)
 
     assert is_news(old, None)
     assert not is_news(old, old)
     assert not is_news(steps, old)
+    assert not is_news(reading, old)
+    assert reading.moved_mebibytes == 12
     assert is_news(commit, old)

@@ -138,9 +138,9 @@ def has_told(report: HostReport) -> bool:
 async def test_a_trainer_that_makes_no_progress_is_looked_at(launch, operator, variables, run_config, tmp_path) -> None:
     write_config(variables, run_config, tmp_path / "run")
     launch()
-    await operator.hear(has_standby)
+    before = await operator.hear(has_standby)
     await operator.say(Directive.TRAIN, world(1))
-    await operator.hear(is_training(1))
+    training = await operator.hear(is_training(1))
     await operator.say(Directive.TRAIN, world(1), examine=True)
     told = await operator.hear(has_told)
     await operator.say(Directive.TRAIN, world(1))
@@ -150,6 +150,8 @@ async def test_a_trainer_that_makes_no_progress_is_looked_at(launch, operator, v
     assert (told.evidence.state, told.evidence.entered, told.evidence.newest) == (ProcessState.SLEEPING, 1, "step 1")
     assert told.evidence.stack.startswith("Current thread")
     assert is_training(1)(after)
+    assert before.moved_mebibytes is None
+    assert training.moved_mebibytes is not None
     written = await read_when_written(tmp_path / "run/stacks/1-3-0.txt")
     assert written.startswith("host 0 of slice 3, child 1: sleeping, 0.0")
     assert told.evidence.stack in written

@@ -47,6 +47,15 @@ from trainingjob_trainer.wire import Event
 STANDBY_TRIES = 3
 """Standbys that may die in a row before the host reports itself as failed."""
 BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+UNREAPED_SECONDS = 30.0
+"""How long a child that was killed may take to end: what holds many GB of memory or a device takes some seconds."""
+UNREAPED = Failure(
+    reason=FailureReason.KILLED,
+    signal="SIGKILL",
+    message=f"a trainer that was killed has not ended within {UNREAPED_SECONDS:.0f} s: the kernel holds it, for "
+    "storage or a device that does not answer. No other trainer can start beside it. Look at the node, and restart it.",
+)
+"""What a host tells of itself that has such a child."""
 STARTING_UP = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING})
 """Phases of a child before it trains."""
 LEFT_WELL = (Phase.LEFT, Phase.DONE)
@@ -70,7 +79,7 @@ def begin(remembered: int, now: float) -> State:
 
 def react(host: Host, state: State, news: News, now: float) -> Step:
     """Return what the agent knows and does after a piece of news."""
-    return _advance(host, _absorb(host, state, news, now), now)
+    return _advance(host, _leave_behind(_absorb(host, state, news, now), now), now)
 
 
 def next_tick(host: Host, state: State) -> float | None:  # None: only news can change anything
@@ -82,6 +91,8 @@ def next_tick(host: Host, state: State) -> float | None:  # None: only news can 
         times.append(state.shadow_after)
     if state.stop_by is not None and state.live and not state.live.killed:
         times.append(state.stop_by)
+    if state.live and state.live.killed:
+        times.append(state.live.killed_at + UNREAPED_SECONDS)
     if state.outcome is None and (finish_at := _finish_alone_at(host, state)) is not None:
         times.append(finish_at)
     return min(times, default=None)
@@ -196,6 +207,8 @@ def _note(state: State, found: Examined) -> State:
 
 
 def _bury(host: Host, state: State, ended: Ended, now: float) -> State:
+    if ended.child == state.unreaped:
+        return replace(state, unreaped=None)
     if state.standby and state.standby.child == ended.child:
         return _bury_standby(host, state, ended, now)
     if state.shadow and state.shadow.child == ended.child:
@@ -224,6 +237,19 @@ def _bury_standby(host: Host, state: State, ended: Ended, now: float) -> State:
     if state.target and state.target.generation > state.started and not state.live:
         # The others of this world wait for us: say that we failed in it, so that the next world is formed.
         state = replace(state, active=_gone(ended.child, state.target.generation, broken))
+    return state
+
+
+def _leave_behind(state: State, now: float) -> State:
+    """Return the state without a child that does not end, though it was killed long ago.
+
+    A world that waits for this host hears that it has failed in it, so that the next one is formed without it.
+    """
+    live = state.live
+    if live and live.killed and now >= live.killed_at + UNREAPED_SECONDS:
+        state = replace(state, active=replace(live, alive=False), unreaped=live.child)
+    if state.unreaped is not None and state.target and state.target.generation > state.started:
+        return replace(state, active=_gone(0, state.target.generation, UNREAPED))
     return state
 
 
@@ -274,7 +300,8 @@ def _find_due_for_child(
     in_place = state.target is not None and state.target.generation == live.generation
     if not in_place or (state.stop_by is not None and now >= state.stop_by):
         phase = live.phase if live.phase in LEFT_WELL else Phase.IDLE
-        return replace(state, active=replace(live, killed=True, phase=phase)), KillChild(live.child)
+        killed = replace(live, killed=True, killed_at=now, phase=phase)
+        return replace(state, active=killed), KillChild(live.child)
     if state.stop_by is not None or (state.leaving and not state.moves):
         if not live.asked_to_save:
             asked = replace(live, asked_to_leave=True, asked_to_save=True)
@@ -295,7 +322,7 @@ def _find_start(host: Host, state: State) -> StartChild | None:  # None: no worl
     member = state.target.find_member(host.pod_uid)
     if member and state.shadow and shadows.takes_over(state, state.shadow):
         return StartChild(state.shadow.child, state.target, member.process)
-    if state.live:
+    if state.live or state.unreaped is not None:
         return None
     if not state.standby or not state.standby.ready or not member:
         return None

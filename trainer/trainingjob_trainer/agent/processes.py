@@ -34,6 +34,18 @@ def look_at(pid: int) -> Look | None:  # None: there is no such process
     return Look(fields[0], cpu_seconds, frozenset(task.name for task in tasks))
 
 
+def read_moved(pid: int) -> int | None:  # None: there is no such process, or its kernel does not count that
+    """Return how many MiB a process has read and written so far, whatever it read them from.
+
+    In whole MiB, because every process writes a line of its log now and then, also one that hangs.
+    """
+    try:
+        counted = dict(line.split(": ") for line in (PROC / str(pid) / "io").read_text().splitlines())
+        return (int(counted["rchar"]) + int(counted["wchar"])) >> 20
+    except (OSError, ValueError, KeyError):
+        return None
+
+
 def compare(before: Look, after: Look, seconds: float) -> tuple[ProcessState, float]:
     """Return what a process did between two looks: its state, and how many CPU cores it used."""
     cores = max(after.cpu_seconds - before.cpu_seconds, 0.0) / seconds

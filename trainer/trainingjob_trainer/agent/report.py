@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from trainingjob_api.protocol import HostReport, Phase
+from trainingjob_trainer.agent.host import UNREAPED
 from trainingjob_trainer.agent.shadows import has_part
 from trainingjob_trainer.agent.state import Host, State
 
@@ -18,8 +19,14 @@ class Place:
     instance: str
 
 
-def describe(host: Host, place: Place, state: State, port: int, shadow_port: int = 0) -> HostReport:
-    """Return the report of a state; `port` is free for a coordinator, `shadow_port` for that of a shadow world."""
+def describe(
+    host: Host, place: Place, state: State, port: int, shadow_port: int = 0, moved: int | None = None
+) -> HostReport:
+    """Return the report of a state.
+
+    `port` is free for a coordinator, `shadow_port` for that of a shadow world; `moved` is how many MiB the child in a
+    world has read and written. None: there is none, or nobody knows.
+    """
     active, shadow = state.active, state.shadow
     return HostReport(
         job_uid=host.job_uid,
@@ -33,7 +40,8 @@ def describe(host: Host, place: Place, state: State, port: int, shadow_port: int
         standby=bool(state.standby and state.standby.ready),
         shadow_port=(shadow_port or None) if has_part(host, state) else None,
         shadow=shadow.world.shadow if shadow and shadow.ready and shadow.world else "",
-        broken=state.broken,
+        broken=state.broken or (UNREAPED if state.unreaped is not None else None),
+        unreaped=state.unreaped is not None,
         generation=state.started,
         phase=active.phase if active else Phase.IDLE,
         progress=active.progress if active else None,
@@ -48,6 +56,7 @@ def describe(host: Host, place: Place, state: State, port: int, shadow_port: int
         damaged=active.damaged if active else (),
         failure=active.failure if active else None,
         phase_seconds={phase: round(longest, 1) for phase, longest in state.phase_seconds.items()},
+        moved_mebibytes=moved,
         evidence=active.evidence if active else None,
         drilled=state.drilled,
         unmade=state.unmade,
@@ -55,5 +64,9 @@ def describe(host: Host, place: Place, state: State, port: int, shadow_port: int
 
 
 def is_news(new: HostReport, old: HostReport | None) -> bool:
-    """Return whether a report is worth sending at once: steps alone wait for the next regular one."""
-    return old is None or new.model_copy(update={"progress": None}) != old.model_copy(update={"progress": None})
+    """Return whether a report is worth sending at once: steps, and what is read or written, wait for the next one."""
+    return old is None or _settled(new) != _settled(old)
+
+
+def _settled(report: HostReport) -> HostReport:
+    return report.model_copy(update={"progress": None, "moved_mebibytes": None})

@@ -68,6 +68,7 @@ class Active:
     generation: int
     alive: bool = True
     killed: bool = False
+    killed_at: float = 0.0
     asked_to_leave: bool = False
     asked_to_save: bool = False
     """Whether it is to save before it leaves."""
@@ -109,7 +110,8 @@ class State:
     twice. `drilled` is the newest that was made, or not: `unmade` says why. `phase_seconds` is the longest that any
     child took for each phase that it came through. `proven`: a child of this host has come as far as training, and none
     has found a device of it broken since. `asked` is the shadow world that a child is to wait in, `shadow_failures`
-    counts the shadows that ended beside this world, and `worn`: the port that is told for them has served.
+    counts the shadows that ended beside this world, and `worn`: the port that is told for them has served. `unreaped`
+    is a child that was killed long ago and that the kernel has not let go of: no other gets a world while it is there.
     """
 
     target: World | None = None
@@ -134,6 +136,7 @@ class State:
     worn: bool = False
     spawn_after: float = 0.0
     broken: Failure | None = None
+    unreaped: int | None = None
     contact: float = 0.0
     outcome: str | None = None
     stop_by: float | None = None

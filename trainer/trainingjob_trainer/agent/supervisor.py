@@ -243,7 +243,9 @@ class Supervisor:
             child.kill()
 
     def _describe(self) -> HostReport:
-        return describe(self._host, self._place, self._state, self._port.number, self._shadow_port.number)
+        child = self._children.get(self._state.live.child) if self._state.live else None
+        moved = child.moved if child else None
+        return describe(self._host, self._place, self._state, self._port.number, self._shadow_port.number, moved)
 
     def _hear(self, answer: Answer) -> None:
         self._news.put_nowait(Answered(answer))
