@@ -203,6 +203,10 @@ class Cause(Open):
         default="", description="The Kubernetes node that the host ran on."
     )
     step: int | None = Field(default=None, description="The step that failed. Unset: none was running, or unknown.")
+    phase: Annotated[str, Field(max_length=32)] = Field(
+        default="",
+        description="Where it hung: what it did for longer than it may, such as `saving`.",
+    )
     exit_code: int | None = Field(default=None, description="Exit code of the program there.")
     log: Annotated[str, Field(max_length=2048)] = Field(default="", description="What the program there wrote last.")
 

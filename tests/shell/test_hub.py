@@ -97,6 +97,22 @@ def test_a_standby_that_gets_ready_is_no_progress_of_the_world_that_trains(desk:
     assert desk.hear().news["pod-0-0"].still == 2.0
 
 
+MOVED = {
+    "while it restores": (Phase.RESTORING, 0.0),
+    "while it saves": (Phase.SAVING, 0.0),
+    "while it trains: the save beside it is no step": (Phase.TRAINING, 2.0),
+}
+
+
+@pytest.mark.parametrize(("phase", "still"), MOVED.values(), ids=MOVED.keys())
+def test_who_reads_or_writes_comes_further_where_that_is_its_work(desk: Desk, phase: Phase, still: float) -> None:
+    desk.receive(make_report(0, 0, phase=phase, moved_mebibytes=3))
+    desk.now += 2.0
+    desk.receive(make_report(0, 0, phase=phase, moved_mebibytes=4))
+
+    assert desk.hear().news["pod-0-0"].still == still
+
+
 def test_what_could_not_be_heard_is_no_silence(desk: Desk) -> None:
     desk.receive(make_report(0, 0, "pod"))
     desk.now += 30.0
@@ -128,6 +144,7 @@ NEWS = {
     "another phase": (make_report(), make_report(phase=Phase.TRAINING), True),
     "the first step": (make_report(restored=4), make_report(restored=4, progress=Progress(step=5)), True),
     "one more step": (make_report(progress=Progress(step=5)), make_report(progress=Progress(step=6)), False),
+    "more that it read": (make_report(moved_mebibytes=5), make_report(moved_mebibytes=6), False),
     "a commit": (make_report(committed=5), make_report(committed=10), False),
     "evidence": (make_report(), make_report(evidence=EVIDENCE), True),
     "a standby": (make_report(standby=False), make_report(), True),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from trainingjob_api.protocol import Answer, Directive, HostReport, Phase
+from trainingjob_api.protocol import ON_FILES, Answer, Directive, HostReport, Phase
 from trainingjob_operator.core.running.observing.hearing import Hearing, News
 from trainingjob_operator.core.running.telling.announce import Bulletin
 from trainingjob_operator.shell.ports import Caller
@@ -202,7 +202,10 @@ def _has_news(line: _Line, pod_uid: str, instance: str) -> bool:
 
 
 def is_news(before: HostReport, after: HostReport) -> bool:
-    """Return whether a report should be looked at now: all but steps and commits; the first step of a world too."""
+    """Return whether a report should be looked at now: all but steps, commits and what was read or written.
+
+    The first step of a world is looked at too.
+    """
     return _has_stepped(before) != _has_stepped(after) or _settled(before) != _settled(after)
 
 
@@ -211,14 +214,15 @@ def _has_stepped(report: HostReport) -> bool:
 
 
 def _settled(report: HostReport) -> HostReport:
-    return report.model_copy(update={"progress": None, "committed": None, "port": 1})
+    return report.model_copy(update={"progress": None, "committed": None, "moved_mebibytes": None, "port": 1})
 
 
 def _state(report: HostReport) -> tuple[object, ...]:
     """Return what changes when a host makes progress. While it is in a world its standby for the next one is none."""
     step = report.progress.step if report.progress else None
     is_ready = report.standby if report.phase in OUT_OF_WORLDS else None
-    return report.instance, report.generation, report.phase, step, is_ready
+    moved = report.moved_mebibytes if report.phase in ON_FILES else None
+    return report.instance, report.generation, report.phase, step, moved, is_ready
 
 
 def _key(instance: str, answer: Answer) -> Told:

@@ -51,6 +51,8 @@ class Reason(StrEnum):
     AGENT_RESTARTED = "AgentRestarted"
     HOST_SILENT = "HostSilent"
     HUNG_HOST = "HungHost"
+    TRAINER_STUCK = "TrainerStuck"
+    SLICE_REMADE = "SliceRemade"
     BAD_NODE = "BadNode"
     ROLLED_BACK = "RolledBack"
     MEMBERS_CHANGED = "MembersChanged"

@@ -8,7 +8,7 @@ from tests.builders import failure, make_plan, pod_manifest
 from tests.scenes import Scene, claim, drop_pod, fail, kind, lose_node, set_pod, trained
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.world import Span
-from trainingjob_operator.core.running.deciding.decisions import Claim, Fail, Leave, Succeed, Wait
+from trainingjob_operator.core.running.deciding.decisions import Claim, Examine, Fail, Leave, Succeed, Wait
 from trainingjob_operator.core.running.reasons import Reason
 
 FIRST_WORLD: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
@@ -191,8 +191,12 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         (Claim, (0, 1), "Peer", True),
     ),
     "hosts lost a peer and JAX names it: its agent is heard, so its trainer hangs": (
-        lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[3]),
+        lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[3], still=3.1),
         (Claim, (0, 1), Reason.HUNG_HOST, True),
+    ),
+    "the same, and it may still tell where that stands": (
+        lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[3]),
+        (Examine, Reason.EXAMINING),
     ),
     "the one that JAX names crashed": (
         lambda: fail(fail(trained(), 1, 1), 0, 0, reason=FailureReason.PEER, missed=[3]),

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import make_plan
-from tests.scenes import Scene, claim, fail, kind, lose_node, trained
-from trainingjob_api.protocol import Directive, Evidence, FailureReason, Phase, ProcessState, Progress
-from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Examine, Fail, Leave, Wait
+from tests.scenes import Scene, claim, kind, lose_node, trained
+from trainingjob_api.protocol import Directive, Evidence, Phase, ProcessState, Progress
+from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Examine, Fail, Wait
 from trainingjob_operator.core.running.judging.hang import seconds_left
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.announce import make_bulletin
@@ -101,17 +101,40 @@ BUDGETS: dict[str, tuple[Callable[[], Scene], float]] = {
         lambda: standing(0.0, progress=stepping(0.1)).hear(1, 0, still=0.0, phase=Phase.SAVING, progress=None),
         1500.0,
     ),
-    "saves were quick so far": (
+    "saves were quick so far: another kind of save need not be": (
         lambda: standing(0.0, phase=Phase.SAVING, phase_seconds={Phase.SAVING: 2.0}),
+        1500.0,
+    ),
+    "the same, and its host tells what it writes meanwhile": (
+        lambda: standing(0.0, phase=Phase.SAVING, phase_seconds={Phase.SAVING: 2.0}, moved_mebibytes=7),
         300.0,
     ),
+    "one of the hosts does not tell what it writes": (
+        lambda: standing(0.0, phase=Phase.SAVING, phase_seconds={Phase.SAVING: 2.0}, moved_mebibytes=7).hear(
+            1, 1, still=0.0, moved_mebibytes=None
+        ),
+        1500.0,
+    ),
+    "the first save": (lambda: standing(0.0, phase=Phase.SAVING, moved_mebibytes=7), 1500.0),
     "saves were slow so far": (
-        lambda: standing(0.0, phase=Phase.SAVING, phase_seconds={Phase.SAVING: 200.0}),
+        lambda: standing(0.0, phase=Phase.SAVING, phase_seconds={Phase.SAVING: 200.0}, moved_mebibytes=7),
         800.0,
     ),
+    "saves were slower than anybody thought": (
+        lambda: standing(0.0, phase=Phase.SAVING, phase_seconds={Phase.SAVING: 1000.0}),
+        4000.0,
+    ),
+    "a start from scratch restored nothing: it does not tell how long a restore takes": (
+        lambda: standing(0.0, phase=Phase.RESTORING, phase_seconds={Phase.RESTORING: 0.3}),
+        1500.0,
+    ),
+    "a program was loaded in no time: to compile one may take longer": (
+        lambda: standing(0.0, phase=Phase.COMPILING, phase_seconds={Phase.COMPILING: 0.4}, moved_mebibytes=7),
+        1500.0,
+    ),
     "one host knows how long an evaluation takes": (
-        lambda: standing(0.0, phase=Phase.EVALUATING).hear(0, 1, still=0.0, phase_seconds={Phase.EVALUATING: 100.0}),
-        400.0,
+        lambda: standing(0.0, phase=Phase.EVALUATING).hear(0, 1, still=0.0, phase_seconds={Phase.EVALUATING: 600.0}),
+        2400.0,
     ),
     "all prepare the text": (lambda: standing(0.0, phase=Phase.PREPARING), 12 * 3600.0),
     "one still prepares what another is through with": (
@@ -173,21 +196,12 @@ CASES: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         lambda: lose_node(standing(31.0), 1, 0),
         EXAMINING,
     ),
-    "a job that is to be suspended saves in its own time": (
-        lambda: suspended(standing(31.0)),
-        (Leave, Reason.SUSPENDING),
-    ),
     "asked to leave, and it does not": (lambda: standing(31.0).delete_pod(1, 0), EXAMINING),
     "too few are left for another world": (
         lambda: lose_node(tell(standing(31.0, Scene(plan=make_plan(2, 2)).form(0, 1)), {}), 1, 0),
         (EndWorld, Reason.WAITING_FOR_SLICES),
     ),
 }
-
-
-def suspended(scene: Scene) -> Scene:
-    scene.plan = make_plan(suspend=True)
-    return scene
 
 
 @pytest.mark.parametrize(("scene", "want"), CASES.values(), ids=CASES.keys())
@@ -255,6 +269,42 @@ def test_one_host_that_stands_still_keeps_the_others_no_longer_than_the_budget(p
     assert "others have entered the barrier `ready`, it has not" in found.end.cause.message
 
 
+def hang_again(scene: Scene, phase: Phase, still: float, evidence: Evidence) -> Scene:
+    """Let the world of a scene stand still in a phase, and its end be written."""
+    scene.train(step=0, phase=phase, still=still, progress=None, evidence=evidence)
+    assert isinstance(scene.step(60.0), (Claim, EndWorld)), scene.decide()
+    while scene.status.world and scene.see().world is None:
+        scene.step(60.0)
+    return scene
+
+
+def test_a_budget_that_ended_a_world_is_doubled_until_a_step_is_saved() -> None:
+    scene = trained(announced=9000.0, listening=9000.0)
+    left = []
+    for budget in (1500.0, 3000.0):
+        hang_again(scene, Phase.RESTORING, budget, evidence())
+        scene.train(step=0, phase=Phase.RESTORING, still=0.0, progress=None, evidence=None)
+        left.append(seconds_left(scene.plan, scene.see()))
+        scene.train(step=0, phase=Phase.COMPILING, still=0.0, progress=None)
+        left.append(seconds_left(scene.plan, scene.see()))
+    scene.train(step=12, committed=12, still=0.0)
+    scene.train(step=12, phase=Phase.RESTORING, still=0.0, progress=None)
+    left.append(seconds_left(scene.plan, scene.see()))
+
+    assert left == [3000.0, 1500.0, 6000.0, 1500.0, 1500.0]
+    assert [one.cause.phase for one in scene.status.attempts if one.cause] == ["restoring", "restoring"]
+
+
+def test_a_step_that_took_too_long_is_given_twice_the_time() -> None:
+    scene = tell(standing(31.0), {})
+    scene.step()
+    scene.train(step=11, restored=10, still=0.0, evidence=None)
+
+    assert seconds_left(scene.plan, scene.see()) == 60.0
+    assert scene.status.attempts[0].cause
+    assert scene.status.attempts[0].cause.phase == "training"
+
+
 def test_hangs_count_against_the_restarts() -> None:
     scene = tell(standing(31.0, trained(plan=make_plan(elastic={"maxRestarts": 0}))), {})
 
@@ -306,14 +356,4 @@ def test_a_new_world_begins_with_what_steps_took_before() -> None:
 
     assert scene.status.progress
     assert (scene.status.progress.step, scene.status.progress.step_seconds) == (18, 2.0)
-    assert seconds_left(scene.plan, scene.see()) == 80.0
-
-
-def test_a_host_that_jax_missed_is_named_and_its_node_alone_held_guilty() -> None:
-    scene = fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[3], still=0.1).hear(1, 1, still=25.0)
-    end = claim(scene).end
-
-    assert end is not None
-    assert (end.cause.slice, end.cause.host, end.cause.node) == (1, 1, "node-1-1")
-    assert end.cause.message.startswith("host 1 of slice 1 hangs: the others had heard nothing of its trainer")
-    assert (end.counted, end.alone) == (True, True)
+    assert seconds_left(scene.plan, scene.see()) == 2 * 80.0  # the one before hung

@@ -26,14 +26,9 @@ JITTER = 0.5
 """Up to which share a pause is shortened."""
 
 
-def failures_in_a_row(seen: Observed) -> int:
-    """Return how often the program failed since a step was saved."""
-    return 0 if seen.has_committed else seen.status.restarts.since_commit
-
-
 def count_restarts(seen: Observed, end: End | None, now: datetime) -> Restarts:
     """Return the restarts after a world ended, or went on: `end` is None then."""
-    old, in_a_row = seen.status.restarts, failures_in_a_row(seen)
+    old, in_a_row = seen.status.restarts, seen.failures_in_a_row
     if end is None or end.planned:  # a clock that was set back makes no pause longer; a new world ends it
         failed_at = None if seen.world else earlier(old.failed, now)
         return old.model_copy(update={"since_commit": in_a_row, "failed": failed_at})

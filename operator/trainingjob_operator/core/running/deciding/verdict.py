@@ -9,7 +9,6 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status import Attempt, Cause
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.decisions import Fail
-from trainingjob_operator.core.running.deciding.restarts import failures_in_a_row
 from trainingjob_operator.core.running.deciding.rollbacks import find_exhaustion, goes_back
 from trainingjob_operator.core.running.judging.health import End, describe_failure
 from trainingjob_operator.core.running.observing.observe import Observed
@@ -33,7 +32,7 @@ def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: 
     if twin := _find_twin(seen, cause):
         return Fail(Reason.SAME_FAILURE_TWICE, _describe_twins(cause, twin), end)
     last = f"the last on {where(cause)}: {cause.message}"
-    in_a_row, limit = failures_in_a_row(seen) + 1, plan.spec.elastic.max_restarts_without_commit
+    in_a_row, limit = seen.failures_in_a_row + 1, plan.spec.elastic.max_restarts_without_commit
     if in_a_row > limit:
         words = f"{plural(in_a_row, 'failure')} of the program in a row without a newly saved step, and"
         return Fail(Reason.NO_STEP_SAVED, f"{words} `spec.elastic.maxRestartsWithoutCommit` is {limit}; {last}", end)

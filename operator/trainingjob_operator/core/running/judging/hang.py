@@ -6,17 +6,21 @@ look like; when all have told, or had time to, the world is replaced and the one
 
 Budgets are learnt from the run. What was measured stands in the status and in the hosts' own reports, so an operator
 that has just started knows as much; only the standstill itself begins anew for it.
+
+A phase that was quick so far says little: what is restored may have been nothing, what is saved may be written beside
+training, a program may have been loaded. So it makes a budget shorter only where a host that works is seen to: by what
+it reads and writes, all of which counts as coming further. And whatever a budget is, one that ended a world is doubled
+for the next ones until a step is saved: a host that was only slow comes through in the end.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import Evidence, Phase, ProcessState
 from trainingjob_api.status import Cause
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.judging.health import Broke, End, Hangs
+from trainingjob_operator.core.running.judging.health import EXAMINATION_SECONDS, Broke, End, Hangs
 from trainingjob_operator.core.running.judging.standing import Placed, Standing, place_all
 from trainingjob_operator.core.running.judging.suspects import Suspect, find_suspect
 from trainingjob_operator.core.running.observing.observe import Observed
@@ -31,26 +35,20 @@ FIRST_STEPS_SECONDS = 1800.0
 """How long the first steps may take where nothing was measured yet: a step may be as long as its job likes."""
 TIMES_OF_BUDGET = 4.0
 """How many times the longest that was measured another phase may take."""
-EXAMINATION_SECONDS = 3.0
-"""How long agents may take to tell about their children; it takes them about half a second."""
-
-
-@dataclass(frozen=True)
-class Allowance:
-    """How long a phase may stand still, in seconds: before it was measured in this job, and at least after that."""
-
-    unmeasured: float
-    least: float
-
-
 ALLOWANCES = {
-    Phase.PREPARING: Allowance(12 * 3600.0, 300.0),  # tokenising may take hours, and once it is done takes none
-    Phase.CONNECTING: Allowance(240.0, 60.0),  # the trainer itself gives up after 300
-    Phase.RESTORING: Allowance(1500.0, 120.0),  # this and the next ones: after 1800
-    Phase.COMPILING: Allowance(1500.0, 600.0),
-    Phase.EVALUATING: Allowance(1500.0, 120.0),
-    Phase.SAVING: Allowance(1500.0, 300.0),
+    Phase.PREPARING: 12 * 3600.0,  # one document is tokenised in one piece
+    Phase.CONNECTING: 240.0,  # the trainer itself gives up after 300
+    Phase.RESTORING: 1500.0,  # this and the next ones: after 1800
+    Phase.COMPILING: 1500.0,
+    Phase.EVALUATING: 1500.0,
+    Phase.SAVING: 1500.0,
 }
+"""How many seconds a phase may stand still."""
+IDLE_SECONDS = 300.0
+"""The same where all of the phase is reading and writing, and its host neither reads nor writes."""
+READ_OR_WRITE = frozenset({Phase.PREPARING, Phase.RESTORING, Phase.SAVING})
+"""Phases that do so from their beginning to their end, once the text was tokenised."""
+AT_WORK = (Standing.ACTIVE, Standing.JOINING)
 AFTER_A_STEP = frozenset({Phase.EVALUATING, Phase.SAVING})
 """What all members begin together, once each is through with a step."""
 NOT_JOINED = Evidence(state=ProcessState.SLEEPING, cores=0.0, entered=0, newest="nothing")
@@ -63,11 +61,24 @@ def find_hang(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> Hangs | B
     if overdue < 0:
         return None
     still = min(_still(item, seen) for item in placed)
+    last = max(placed, key=lambda item: _patience(plan, seen, item, placed))
     clues = tuple(_clue(item) for item in placed)
     if None in clues and overdue < EXAMINATION_SECONDS:
         return Hangs(f"no host has made progress for {span(still)}; asking all of them where they stand")
     suspect = find_suspect(clues)
-    return Broke(_end(plan, placed, clues, suspect, still))
+    return Broke(_end(plan, placed, clues, suspect, still, _work(last, placed)))
+
+
+def stands_still(plan: Plan, seen: Observed, unheard: float) -> bool:
+    """Return whether no host that is at work can be expected to come further: each has used up its budget.
+
+    Hosts that are not heard of say nothing about that; where none is, `unheard` is how long the world may be so.
+    """
+    placed = place_all(seen.seats, seen.hearing, plan.silence_seconds)
+    heard = [item for item in placed if item.standing in AT_WORK]
+    if not heard:
+        return all(_still(item, seen) > unheard for item in placed)
+    return all(_patience(plan, seen, item, placed) <= 0 for item in heard)
 
 
 def seconds_left(plan: Plan, seen: Observed) -> float:
@@ -76,9 +87,14 @@ def seconds_left(plan: Plan, seen: Observed) -> float:
 
 
 def _seconds_left(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> float:
-    if not all(item.standing in (Standing.ACTIVE, Standing.JOINING) for item in placed):
+    if not all(item.standing in AT_WORK for item in placed):
         return inf
-    return max((_budget(plan, seen, item, placed) - _still(item, seen) for item in placed), default=inf)
+    return max((_patience(plan, seen, item, placed) for item in placed), default=inf)
+
+
+def _patience(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) -> float:
+    """Return for how much longer a member may stand still."""
+    return _budget(plan, seen, item, placed) - _still(item, seen)
 
 
 def _still(item: Placed, seen: Observed) -> float:
@@ -88,15 +104,26 @@ def _still(item: Placed, seen: Observed) -> float:
 
 def _budget(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) -> float:
     """Return how long a member may stand still in what it does now."""
-    phase = _phase(item)
-    if phase is Phase.TRAINING or (phase in AFTER_A_STEP and _is_ahead(item, placed)):
-        return _budget_of_steps(plan, seen, placed)
-    if phase is Phase.PREPARING and any(_phase(other) is not Phase.PREPARING for other in placed):
-        phase = Phase.CONNECTING  # another one is through, so the data is there
-    allowance = ALLOWANCES[phase]
+    work = _work(item, placed)
+    hung = [one.cause for one in reversed(seen.status.attempts) if one.cause and one.cause.reason == Reason.HUNG_HOST]
+    doublings = sum(cause.phase == work for cause in hung[: seen.failures_in_a_row])
+    if work is Phase.TRAINING:
+        return _budget_of_steps(plan, seen, placed) * 2.0**doublings
     reports = [other.seat.report for other in placed if other.seat.report]
-    longest = max((report.phase_seconds.get(phase, 0.0) for report in reports), default=0.0)
-    return max(TIMES_OF_BUDGET * longest, allowance.least) if longest else allowance.unmeasured
+    longest = max((report.phase_seconds.get(work, 0.0) for report in reports), default=0.0)
+    tells = item.seat.report is not None and item.seat.report.moved_mebibytes is not None
+    least = IDLE_SECONDS if longest and tells and work in READ_OR_WRITE else ALLOWANCES[work]
+    return max(TIMES_OF_BUDGET * longest, least) * 2.0**doublings
+
+
+def _work(item: Placed, placed: Sequence[Placed]) -> Phase:
+    """Return what a member does, as far as its budget goes: that of those it waits for, where it can only wait."""
+    phase = _phase(item)
+    if phase in AFTER_A_STEP and _is_ahead(item, placed):
+        return Phase.TRAINING
+    if phase is Phase.PREPARING and any(_phase(other) is not Phase.PREPARING for other in placed):
+        return Phase.CONNECTING  # another one is through, so the data is there
+    return phase
 
 
 def _phase(item: Placed) -> Phase:
@@ -128,14 +155,19 @@ def _budget_of_steps(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> fl
 
 
 def _clue(item: Placed) -> Evidence | None:  # None: its agent has not told yet
-    return item.seat.report.evidence if item.seat.report else NOT_JOINED
+    return item.evidence if item.seat.report else NOT_JOINED
 
 
 def _end(
-    plan: Plan, placed: Sequence[Placed], clues: Sequence[Evidence | None], suspect: Suspect | None, still: float
+    plan: Plan,
+    placed: Sequence[Placed],
+    clues: Sequence[Evidence | None],
+    suspect: Suspect | None,
+    still: float,
+    work: Phase,
 ) -> End:
     steps = [item.seat.report.progress.step for item in placed if item.seat.report and item.seat.report.progress]
-    cause = Cause(reason=Reason.HUNG_HOST, step=max(steps) + 1 if steps else None)
+    cause = Cause(reason=Reason.HUNG_HOST, step=max(steps) + 1 if steps else None, phase=work)
     stood = f"no host of the world made progress for {span(still)}"
     stacks = f"Where all of them stood: {plan.spec.checkpoint.uri}/stacks"
     if suspect is None:

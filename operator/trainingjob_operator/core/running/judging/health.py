@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from trainingjob_api.protocol import Failure, FailureReason, Phase
 from trainingjob_api.status import Cause
 from trainingjob_operator.core.running.judging.standing import Placed, Standing
+from trainingjob_operator.core.running.judging.suspects import describe_clue
 from trainingjob_operator.core.running.observing.pods import Pod
 from trainingjob_operator.core.running.observing.seats import Seat
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.units import span
 
+EXAMINATION_SECONDS = 3.0
+"""How long agents may take to tell about their children; it takes them about half a second."""
 PATIENCE_SECONDS = 60.0
 """How long the last members may take to leave, or to be done, after the first one was."""
 NOT_ITS_FAULT = frozenset({0, 137, 143, 255})
@@ -46,7 +49,7 @@ class GoesOn:
 
 @dataclass(frozen=True)
 class Hangs:
-    """All members report and none comes any further; they are being asked where they stand. `message`: in words."""
+    """A member hangs, or all of them may; they are being asked where they stand. `message`: in words."""
 
     message: str
 
@@ -97,9 +100,12 @@ def judge(placed: Sequence[Placed], window: float) -> Health:
         return _broke(ends[0], placed, guilty)
     followers = [item for item in placed if item.standing is Standing.FAILED]
     if followers:
-        if missed := _find_missed(followers, placed):
-            return _broke(_end_of_missed(missed), placed, [missed])
         first = max(followers, key=lambda item: item.still)
+        if missed := _find_missed(followers, placed):
+            if missed.evidence is None and first.still < EXAMINATION_SECONDS:
+                words = f"JAX ended the others, which had heard nothing of {_name(missed.seat)}; asking where it stands"
+                return Hangs(words)
+            return _broke(_end_of_missed(missed), placed, [missed])
         is_known = first.still > window and all(item.was_heard for item in placed)
         return _broke(_end_of(first), placed, []) if is_known else GoesOn(f"{_name(first.seat)} ended after another")
     silent = [item for item in placed if item.standing is Standing.SILENT]
@@ -143,8 +149,16 @@ def _find_missed(followers: Sequence[Placed], placed: Sequence[Placed]) -> Place
 
 
 def _end_of_missed(item: Placed) -> End:
+    report, clue = item.seat.report, item.evidence
+    shows = describe_clue(clue) if clue else "its agent has not told where it stands"
     words = f"{_name(item.seat)} hangs: the others had heard nothing of its trainer for so long that JAX ended them"
-    return _end(item.seat, Reason.HUNG_HOST, words, counted=True, ago=item.still)
+    end = _end(item.seat, Reason.HUNG_HOST, f"{words}, and {shows}", counted=True, ago=item.still)
+    stood = {
+        "phase": report.phase if report else "",
+        "step": report.progress.step + 1 if report and report.progress else None,
+        "log": clue.stack if clue else "",
+    }
+    return replace(end, cause=end.cause.model_copy(update=stood))
 
 
 def _is_unexplained(seat: Seat, failure: Failure) -> bool:
@@ -201,6 +215,8 @@ def _end_of_child(seat: Seat, ago: float) -> End:
         return _end(seat, FailureReason.CRASH, f"{_name(seat)} failed without a word", counted=True, ago=ago)
     if failure.reason is FailureReason.KILLED and pod is not None and _ended_from_outside(pod, failure):
         return _end_of_pod(seat, pod, ago=ago)
+    if seat.report and seat.report.unreaped:
+        return _end(seat, Reason.TRAINER_STUCK, f"{_name(seat)}: {failure.message}", ago=ago)
     cause = Cause(
         reason=failure.reason,
         message=describe_failure(failure)[:1024],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
 
-from trainingjob_api.protocol import FailureReason, Phase
+from trainingjob_api.protocol import Evidence, FailureReason, Phase
 from trainingjob_operator.core.running.observing.hearing import Hearing
 from trainingjob_operator.core.running.observing.seats import Seat
 
@@ -49,6 +49,11 @@ class Placed:
     """Seconds since it last changed."""
     was_heard: bool
     """Whether it said anything since the operator listens; if not, its silence has only begun to count."""
+
+    @property
+    def evidence(self) -> Evidence | None:  # None: its agent has not told, or was not asked
+        """Return what its child looks like."""
+        return self.seat.report.evidence if self.seat.report else None
 
     @property
     def misses_a_peer(self) -> bool:

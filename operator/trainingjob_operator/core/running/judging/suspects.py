@@ -55,6 +55,16 @@ def find_suspect(clues: Clues) -> Suspect | None:  # None: nothing tells it apar
     return _only(idle, "it alone does not compute") or _only(busy, "it alone computes")
 
 
+def describe_clue(clue: Evidence) -> str:
+    """Return what one process shows, where it is known already that the others wait for it."""
+    if clue.state is ProcessState.STOPPED:
+        return "its process is stopped"
+    if clue.state is ProcessState.WAITING_FOR_STORAGE:
+        return "its process waits for storage"
+    does = "does not compute" if clue.cores < IDLE_CORES else f"computes on {clue.cores:.1f} cores"
+    return f"its process {does}, and last entered {clue.newest or 'nothing'}"
+
+
 def _pick(clues: Mapping[int, Evidence], is_like: Callable[[Evidence], bool]) -> dict[int, Evidence]:
     return {index: clue for index, clue in clues.items() if is_like(clue)}
 

@@ -17,7 +17,7 @@ class News:
     age: float
     """Since it came."""
     still: float
-    """Since its generation, phase, step or readiness last changed."""
+    """Since its generation, phase, step, what it reads and writes, or its readiness last changed."""
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,11 @@ class Observed:
         """Return whether the committed world saved a step beyond the one that it went on from."""
         return any(seat.report and (seat.report.committed or 0) > (seat.report.restored or 0) for seat in self.seats)
 
+    @property
+    def failures_in_a_row(self) -> int:
+        """Return how often the program failed since a step was saved."""
+        return 0 if self.has_committed else self.status.restarts.since_commit
+
     def find_jobset(self, name: str) -> JobSet | None:
         """Return a JobSet by its name."""
         return next((jobset for jobset in self.jobsets if jobset.name == name), None)
