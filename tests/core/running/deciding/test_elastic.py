@@ -128,8 +128,31 @@ def suspended(scene: Scene) -> Scene:
 
 SUSPENSION: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "a training world": (lambda: suspended(trained()), (Leave, Reason.SUSPENDING)),
+    "a step that takes long": (lambda: suspended(trained().hear_slice(0, 1, still=29.0)), (Leave, Reason.SUSPENDING)),
     "a world that hangs": (
-        lambda: suspended(trained().hear_slice(0, 1, still=301.0)),
+        lambda: suspended(trained().hear_slice(0, 1, still=31.0)),
+        (EndWorld, Reason.SUSPENDED),
+    ),
+    "an evaluation, or a save, that takes eight minutes": (
+        lambda: suspended(trained().hear_slice(0, 1, still=480.0, phase=Phase.EVALUATING)),
+        (Leave, Reason.SUSPENDING),
+    ),
+    "a host is cut off from the operator meanwhile": (
+        lambda: suspended(trained().hear_slice(0, 1, still=15.0, phase=Phase.EVALUATING).hear(0, 1, age=7.0)),
+        (Leave, Reason.SUSPENDING),
+    ),
+    "a save that does not end": (
+        lambda: suspended(trained(announced=2000.0, listening=2000.0)).hear_slice(
+            0, 1, still=1501.0, phase=Phase.SAVING
+        ),
+        (EndWorld, Reason.SUSPENDED),
+    ),
+    "no host is heard of": (
+        lambda: suspended(trained()).silence(0, age=299.0).silence(1, age=299.0),
+        (Leave, Reason.SUSPENDING),
+    ),
+    "no host is heard of for long": (
+        lambda: suspended(trained()).silence(0, age=301.0).silence(1, age=301.0),
         (EndWorld, Reason.SUSPENDED),
     ),
     "some have left": (lambda: suspended(trained().hear(0, 0, phase=Phase.LEFT)), (Leave, Reason.LEAVING)),
@@ -178,11 +201,13 @@ def test_the_next_world_keeps_the_slices_of_the_one_before() -> None:
     assert claim(scene).world.slices == (1, 2)
 
 
-def test_a_suspension_of_a_world_that_hangs_is_no_restart() -> None:
-    scene = suspended(trained().hear_slice(0, 1, still=301.0))
+def test_a_suspension_of_a_world_that_hangs_is_no_restart_and_says_what_it_costs() -> None:
+    scene = suspended(trained().hear_slice(0, 1, still=31.0, committed=8))
+    words = "suspended without a save: no host has made progress for 31 s. 2 steps since step 8 are lost"
 
+    assert [(one.reason, one.message) for one in scene.happenings()] == [(Reason.SUSPENDED, words)]
     scene.step()
 
     assert scene.status.restarts.total == 0
     assert scene.status.attempts[-1].cause
-    assert scene.status.attempts[-1].cause.message == "suspended without a save: no host has made progress for 5 m 1 s"
+    assert scene.status.attempts[-1].cause.message == words

@@ -182,7 +182,9 @@ def test_a_suspension_without_a_save_says_why() -> None:
     scene.step()
 
     assert scene.status.attempts[-1].cause
-    assert scene.status.attempts[-1].cause.message == "suspended without a save: saves fail for 5 m 1 s"
+    assert scene.status.attempts[-1].cause.message == (
+        "suspended without a save: saves fail for 5 m 1 s. 25 steps since step 20 are lost"
+    )
 
 
 def test_the_claim_after_it_knows_what_was_saved() -> None:

@@ -15,16 +15,17 @@ from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.snapshots import serves
 from trainingjob_operator.core.running.deciding.decisions import Decision, EndWorld, Fail, Leave, Wait
 from trainingjob_operator.core.running.deciding.forming import choose_slices, find_sound, list_ready
+from trainingjob_operator.core.running.judging.hang import stands_still
 from trainingjob_operator.core.running.judging.health import End
 from trainingjob_operator.core.running.judging.notices import find_going
-from trainingjob_operator.core.running.judging.saves import describe_end, follow_failing, is_too_long
+from trainingjob_operator.core.running.judging.saves import describe_end, describe_risk, follow_failing, is_too_long
 from trainingjob_operator.core.running.observing.observe import Observed, Slice
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.times import seconds_between
 from trainingjob_operator.core.units import plural, span
 
 SAVE_SECONDS = 300.0
-"""How long a suspended job may save without any sign of life before it is taken down all the same."""
+"""How long a suspended job whose saves fail, or none of whose hosts is heard of, may try to save before it goes."""
 AT_WORK = frozenset({Phase.TRAINING, Phase.EVALUATING, Phase.SAVING})
 
 
@@ -34,7 +35,7 @@ def keep_on(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:
     if failing and is_too_long(plan, failing, now):
         return Fail(Reason.CHECKPOINT_FAILING, describe_end(seen, failing, now))
     if plan.spec.suspend:
-        return _suspend(seen, failing, now)
+        return _suspend(plan, seen, failing, now)
     if doubt:
         return Wait(Reason.HOST_UNCERTAIN, doubt)
     if any(seat.news is None for seat in seen.seats):
@@ -73,15 +74,14 @@ def _find_wish(plan: Plan, seen: Observed) -> Leave | None:  # None: the world s
     return None
 
 
-def _suspend(seen: Observed, failing: FailingSaves | None, now: datetime) -> Decision:
-    stillest = min((seat.news.still for seat in seen.seats if seat.news), default=seen.hearing.listening)
+def _suspend(plan: Plan, seen: Observed, failing: FailingSaves | None, now: datetime) -> Decision:
     failed = seconds_between(failing.since, now) if failing else 0.0
-    if max(stillest, failed) < SAVE_SECONDS:
+    if failed < SAVE_SECONDS and not stands_still(plan, seen, SAVE_SECONDS):
         return Leave(Reason.SUSPENDING, "saving, then giving all pods back")
+    stillest = min((seat.news.still for seat in seen.seats if seat.news), default=seen.hearing.listening)
     why = f"saves fail for {span(failed)}" if failing else f"no host has made progress for {span(stillest)}"
-    words = f"suspended without a save: {why}"
-    end = End(Cause(reason=Reason.SUSPENDED, message=words), planned=True)
-    return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")
+    words = f"suspended without a save: {why}. {describe_risk(seen)} are lost"
+    return EndWorld(End(Cause(reason=Reason.SUSPENDED, message=words), planned=True), Reason.SUSPENDED, words)
 
 
 def _find_edit(plan: Plan, seen: Observed) -> str:

@@ -40,7 +40,7 @@ def describe_failing(plan: Plan, seen: Observed, failing: FailingSaves) -> str:
     begun = parse_time(failing.since)
     until = f" until {describe_time(begun + _limit(plan))}; then the job fails" if begun else ""
     return (
-        f"no step can be saved: {failing.message.rstrip('.')}. {_describe_risk(seen)} would be lost. Training goes on "
+        f"no step can be saved: {failing.message.rstrip('.')}. {describe_risk(seen)} would be lost. Training goes on "
         f"and tries again{until}"
     )
 
@@ -49,7 +49,7 @@ def describe_end(seen: Observed, failing: FailingSaves, now: datetime) -> str:
     """Return for how long nothing could be saved, why, and what that costs, in words."""
     return (
         f"no step could be saved for {span(seconds_between(failing.since, now))}, longer than "
-        f"`spec.checkpoint.failAfter` bears: {failing.message.rstrip('.')}. {_describe_risk(seen)} are lost"
+        f"`spec.checkpoint.failAfter` bears: {failing.message.rstrip('.')}. {describe_risk(seen)} are lost"
     )
 
 
@@ -65,7 +65,8 @@ def waits_to_save(plan: Plan, seen: Observed) -> bool:
     return any(report.failed_save or (report.committed or 0) >= last for report in saving)
 
 
-def _describe_risk(seen: Observed) -> str:
+def describe_risk(seen: Observed) -> str:
+    """Return which steps the world has trained and not saved, in words."""
     saved = find_committed(seen)
     return f"{plural(max((find_newest_step(seen.seats) or 0) - saved, 0), 'step')} since step {saved:,}"
 
