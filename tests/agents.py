@@ -60,6 +60,8 @@ class Agent:
     silent_until: float = 0.0
     slow_until: float = 0.0
     """Until when its child comes late to every step."""
+    holds: bool = False
+    """Whether the kernel does not let go of children that are killed."""
     drills: list[Drill] = field(default_factory=list)
     """All that were made here."""
     shadow_port: int = 6000
@@ -84,10 +86,15 @@ class Agent:
                 case Strike(child, drill):
                     self.strike(child, drill, now)
                 case KillChild(child):
-                    self.children.pop(child, None)
-                    self.hear(Ended(child, signal="SIGKILL"), now)
+                    self.kill(child, now)
                 case Finish() | Stop():
                     self.exit_code = 0 if isinstance(action, Finish) else 143
+
+    def kill(self, child: int, now: float) -> None:
+        """End a child; that is heard unless the kernel holds it."""
+        self.children.pop(child, None)
+        if not self.holds:
+            self.hear(Ended(child, signal="SIGKILL"), now)
 
     def start(self, action: StartChild | StartShadow, now: float) -> None:
         """Hand a world to a child."""

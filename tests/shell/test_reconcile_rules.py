@@ -89,3 +89,52 @@ async def test_what_worlds_saved_that_were_lost_with_the_operator_is_in_the_hist
     known = {one.generation: (one.first_step, one.last_step) for one in sim.status.attempts}
     told = {span.generation: (span.first - 1, span.last) for span in sim.status.lineage}
     assert [known[number] for number in lost] == [told[number] for number in lost]
+
+
+async def test_a_slice_whose_killed_trainer_does_not_end_is_made_anew() -> None:
+    sim = Simulation(total=400)
+    await sim.run_until_step(5)
+    before = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
+    stuck = next(agent for agent in sim.agents.values() if agent.node == "node-1-0")
+    stuck.holds = True
+    sim.crash_child("node-0-0", "ValueError: bad")
+
+    await sim.run(120)
+
+    causes = [(one.slices, one.cause.reason) for one in sim.status.attempts if one.cause]
+    assert causes == [(2, "Crash"), (2, "TrainerStuck"), (1, "Resized")]
+    assert sim.status.display.slices == "2/2"
+    assert sim.status.restarts == Restarts(total=2, counted=1)
+    assert [node.node for node in sim.status.nodes] == ["node-0-0", "node-1-0"]
+    after = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
+    assert len(before & after) == 2
+    assert [message for _, reason, message in sim.cluster.events if reason == "SliceRemade"] == [
+        "slice 1 is made anew: a trainer of host 0 that was killed does not end, so that no other can start there"
+    ]
+
+
+async def stop_at_its_first_step(sim: Simulation, node: str) -> None:
+    """Let the child on a node stand still as soon as it makes steps, until its world is over."""
+    (agent,) = (one for one in sim.agents.values() if one.node == node)
+    while not (sim.status.world and agent.state.started == sim.status.world.generation and sim.stop_child(node)):
+        await sim.tick()
+    ended = len([one for one in sim.status.attempts if one.cause])
+    while len([one for one in sim.status.attempts if one.cause]) == ended:
+        await sim.tick()
+
+
+async def test_a_host_that_hangs_again_gets_new_pods() -> None:
+    sim = Simulation(total=400)
+    await sim.run_until_step(5)
+    before = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
+
+    await stop_at_its_first_step(sim, "node-1-1")
+    assert {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")} == before
+    await stop_at_its_first_step(sim, "node-1-1")
+    await sim.run(120)
+
+    assert [(one.slices, one.cause.reason) for one in sim.status.attempts if one.cause][:2] == [(2, "HungHost")] * 2
+    assert len(before & {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}) == 2
+    assert [message for _, reason, message in sim.cluster.events if reason == "SliceRemade"] == [
+        "slice 1 is made anew: host 1 of it hangs again, though its trainer was started anew"
+    ]

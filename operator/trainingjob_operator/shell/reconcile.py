@@ -40,7 +40,13 @@ from trainingjob_operator.core.running.observing.observe import Observed, observ
 from trainingjob_operator.core.running.observing.pods import Trouble, read_pods
 from trainingjob_operator.core.running.observing.seats import rebuild_world
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.telling.announce import Bulletin, Happening, list_happenings, make_bulletin
+from trainingjob_operator.core.running.telling.announce import (
+    Bulletin,
+    Happening,
+    list_happenings,
+    list_repairs,
+    make_bulletin,
+)
 from trainingjob_operator.core.running.telling.status import blocked_status, invalid_status, next_status
 from trainingjob_operator.core.running.telling.writing import is_worth_writing
 from trainingjob_operator.core.times import seconds_between
@@ -159,7 +165,8 @@ class Reconciler:
         self._hub.publish(uid, make_bulletin(plan, seen, decision, fresh))
         strikes = list_strikes(seen, fresh)
         await self._clear((*chores, *strikes))
-        await self._tell(job, list_happenings(plan, seen, decision, fresh, refusal))
+        happenings = list_happenings(plan, seen, decision, fresh, refusal)
+        await self._tell(job, (*happenings, *list_repairs(chores)))
         if pause := find_pause(seen, fresh):
             self._hub.leave(uid, pause)
             self._memories.pop(uid, None)

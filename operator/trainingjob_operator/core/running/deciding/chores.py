@@ -9,8 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Expire, Fail, Succeed
+from trainingjob_operator.core.running.deciding.decisions import (
+    Claim,
+    Decision,
+    EndWorld,
+    Expire,
+    Fail,
+    Succeed,
+    end_of,
+)
 from trainingjob_operator.core.running.judging.bad_nodes import find_avoided
+from trainingjob_operator.core.running.judging.worn import find_worn
 from trainingjob_operator.core.running.observing.jobsets import ChildJob, JobSet
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.observing.pods import Pod
@@ -45,9 +54,13 @@ class DeleteJobSet:
 
 @dataclass(frozen=True)
 class DeleteJob:
-    """Delete a slice's child Job, so that JobSet makes it anew without its back-off."""
+    """Delete a slice's child Job, so that JobSet makes it anew without its back-off.
+
+    `why`: what people are told, where pods that run go with it. Empty: there are none that anybody misses.
+    """
 
     job: ChildJob
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,7 +85,7 @@ def list_chores(plan: Plan, seen: Observed, decision: Decision) -> tuple[Chore, 
         return tuple(DeleteJobSet(jobset) for jobset in _own(seen)) if is_saved else ()
     world = decision.world if isinstance(decision, Claim) else seen.world
     training = world.slices if world else ()
-    return (*_children(plan, seen, training), *_repairs(seen, training))
+    return (*_children(plan, seen, training), *_repairs(seen, training), *_renewals(seen, decision, training))
 
 
 def _children(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[Chore, ...]:
@@ -108,6 +121,16 @@ def _repairs(seen: Observed, training: Sequence[int]) -> tuple[Chore, ...]:
     return (
         *(DeletePod(pod, force=pod.is_stuck) for pod in dead),
         *(DeleteJob(job) for job in lost),
+    )
+
+
+def _renewals(seen: Observed, decision: Decision, training: Sequence[int]) -> tuple[DeleteJob, ...]:
+    """Return the Jobs of slices that are worn, once no world trains on them."""
+    return tuple(
+        DeleteJob(job, f"slice {job.slice} is made anew: {why}")
+        for slice_number, why in find_worn(seen, end_of(decision)).items()
+        for job in seen.jobs
+        if job.slice == slice_number and slice_number not in training and not (job.deleting or job.is_new)
     )
 
 

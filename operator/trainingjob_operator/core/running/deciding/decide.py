@@ -143,7 +143,7 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
 
     `end` is None where the world left as it was asked to.
     """
-    ready = list_ready(plan, seen)
+    ready = list_ready(plan, seen, end)
     sound = find_sound(plan, seen, ready, count_faults(seen, end, now))
     waiting = find_waiting(plan, seen)
     chosen = choose_slices(plan, sound, keep=seen.current, waiting=waiting)

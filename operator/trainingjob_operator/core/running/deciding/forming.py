@@ -10,17 +10,19 @@ from trainingjob_api.live import live_of
 from trainingjob_api.world import Member, Rollback, World, join_address
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.judging.bad_nodes import Faults, leave_out
+from trainingjob_operator.core.running.judging.health import End
 from trainingjob_operator.core.running.judging.notices import stay_clear
+from trainingjob_operator.core.running.judging.worn import find_worn
 from trainingjob_operator.core.running.observing import lineage
 from trainingjob_operator.core.running.observing.observe import Observed, Slice
 from trainingjob_operator.core.running.observing.progress import find_committed
 from trainingjob_operator.core.running.observing.seats import fingerprint
 
 
-def list_ready(plan: Plan, seen: Observed) -> list[Slice]:
-    """Return the slices whose hosts could all be in a world formed now."""
-    window = plan.silence_seconds
-    return [one for one in seen.slices if one.is_ready(window)]
+def list_ready(plan: Plan, seen: Observed, end: End | None = None) -> list[Slice]:
+    """Return the slices whose hosts could all be in a world formed now. `end`: how the world has ended just now."""
+    window, worn = plan.silence_seconds, find_worn(seen, end)
+    return [one for one in seen.slices if one.is_ready(window) and one.number not in worn]
 
 
 def find_sound(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:

@@ -42,6 +42,7 @@ class ChildJob:
     """Pods that it has lost so far: each makes it wait longer before the next."""
     is_new: bool
     """It was made too lately for a pod of it to have been of use."""
+    created: str = ""
 
 
 def read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
@@ -68,7 +69,8 @@ def read_job(manifest: Manifest, now: datetime) -> ChildJob | None:  # None: it 
     offset, index = number(labels, SLICE_OFFSET_LABEL), number(labels, JOB_INDEX_LABEL)
     if offset is None or index is None:
         return None
-    created = parse_time(text(manifest, "metadata", "creationTimestamp"))
+    written = text(manifest, "metadata", "creationTimestamp")
+    created = parse_time(written)
     return ChildJob(
         manifest=manifest,
         uid=text(manifest, "metadata", "uid"),
@@ -76,6 +78,7 @@ def read_job(manifest: Manifest, now: datetime) -> ChildJob | None:  # None: it 
         deleting=bool(dig(manifest, "metadata", "deletionTimestamp")),
         num_failed=number(manifest, "status", "failed") or 0,
         is_new=created is not None and timedelta() <= now - created < NEW,  # else clocks differ
+        created=written,
     )
 
 

@@ -1,11 +1,13 @@
 """What follows from a status once it is written: what hosts are told, and what people hear of it as events."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainingjob_api.protocol import Directive
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.deciding.chores import Chore, DeleteJob
 from trainingjob_operator.core.running.deciding.decisions import (
     Claim,
     Decision,
@@ -118,6 +120,15 @@ def list_happenings(
     happenings += [*_drills(seen, written), *_stragglers(seen, written)]
     happenings += [*_failing_saves(plan, seen, written), *_failing_copies(plan, seen, written)]
     return (*happenings, *_damages(seen), *_restored_copies(plan, seen), *_inheritances(seen))
+
+
+def list_repairs(chores: Iterable[Chore]) -> tuple[Happening, ...]:
+    """Return the events of what is cleared away though it runs."""
+    return tuple(
+        Happening(Reason.SLICE_REMADE, chore.why, warning=True)
+        for chore in chores
+        if isinstance(chore, DeleteJob) and chore.why
+    )
 
 
 def _is_leaving(seen: Observed) -> bool:
