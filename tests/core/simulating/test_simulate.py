@@ -5,32 +5,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.builders import make_plan
+from tests.simulated_jobs import HOUR, PACE, endless
 from trainingjob_api.running import Snapshots
-from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.roofline import predict_sizes
-from trainingjob_operator.core.running.deciding.decisions import Claim, Succeed
-from trainingjob_operator.core.running.telling.writing import MAX_BYTES
-from trainingjob_operator.core.simulating.faults import Fault, Spares
-from trainingjob_operator.core.simulating.pace import Pace, scale_steps
-from trainingjob_operator.core.simulating.simulate import live, simulate
+from trainingjob_operator.core.simulating.faults import Fault
+from trainingjob_operator.core.simulating.pace import scale_steps
+from trainingjob_operator.core.simulating.simulate import simulate
 from trainingjob_operator.core.validation.validate import check_job
 
 EXAMPLES = Path(__file__).parents[3] / "crds/examples"
-
-PACE = Pace({1: 8.0, 2: 4.0, 3: 3.0, 4: 2.0}, start=60.0, join=5.0, save=10.0)
-HOUR = 3600.0
-SETTLED = 600.0
-"""Seconds after the last repair in which every slice must be back at work."""
-
-
-def endless(fewest: int = 1, most: int = 4, allowed: tuple[int, ...] = ()) -> Plan:
-    training = {"steps": 1_000_000, "globalBatchSize": 16, "sequenceLength": 32}
-    checkpoint = {"uri": "/shared/runs/demo", "save": {"everySteps": 20}}
-    return make_plan(fewest, most, 1, allowed, training=training, checkpoint=checkpoint)
 
 
 def test_without_a_fault_all_time_after_the_start_is_training() -> None:
@@ -114,21 +99,6 @@ def test_a_spare_slice_takes_the_place_of_a_lost_one() -> None:
     assert spared.step > alone.step
 
 
-SPARES: dict[str, tuple[int, list[Fault], list[float]]] = {
-    "there are none": (0, [Fault(10, 0, 100)], [110]),
-    "one is free": (1, [Fault(10, 0, 100)], [10]),
-    "the lost one becomes a spare": (1, [Fault(10, 0, 100), Fault(20, 1, 1000)], [10, 110]),
-    "its own repair is sooner": (1, [Fault(10, 0, 1000), Fault(20, 1, 100)], [10, 120]),
-}
-
-
-@pytest.mark.parametrize(("count", "faults", "want"), SPARES.values(), ids=SPARES.keys())
-def test_spares(count: int, faults: list[Fault], want: list[float]) -> None:
-    spares = Spares(count)
-
-    assert [spares.find_replacement(fault) for fault in faults] == want
-
-
 def test_steps_are_scaled_by_slices_where_no_rates_are_known() -> None:
     assert scale_steps(endless(), 2.0) == {1: 8.0, 2: 4.0, 3: pytest.approx(8 / 3), 4: 2.0}
     assert scale_steps(endless(), None) is None
@@ -142,35 +112,3 @@ def test_steps_of_an_accelerator_whose_rates_are_known_are_those_of_the_roofline
 
     assert steps
     assert scale_steps(plan, None) == pytest.approx(steps)
-
-
-faults = st.lists(
-    st.builds(Fault, at=st.floats(0, 4 * HOUR), slice=st.integers(0, 3), away=st.floats(0.1, 2 * HOUR)), max_size=12
-)
-
-
-@settings(max_examples=12, deadline=None)
-@given(faults, st.sampled_from([(), (1, 2, 4), (2, 4)]), st.integers(1, 2))
-def test_whatever_fails_there_is_one_valid_world_and_all_come_back(
-    faults: list[Fault], allowed: tuple[int, ...], fewest: int
-) -> None:
-    plan = endless(fewest, 4, allowed)
-    end = max((fault.at + fault.away for fault in faults), default=0.0) + PACE.start + SETTLED
-    generation = saved = 0
-
-    for life, decision in live(plan, PACE, faults, end):
-        assert life.saved >= saved
-        saved = life.saved
-        if isinstance(decision, Claim):
-            assert decision.world.generation > generation
-            generation = decision.world.generation
-            assert len(decision.world.slices) in plan.allowed
-            assert len(set(decision.world.slices)) == len(decision.world.slices)
-        assert not isinstance(decision, Succeed)
-
-    assert life.training
-    assert life.training.slices == (0, 1, 2, 3)
-    assert life.worlds <= 2 * len(faults) + 2
-    assert life.status.restarts.counted == 0
-    assert sum(life.status.goodput.seconds.values()) == pytest.approx(end, rel=0.001)
-    assert len(life.status.model_dump_json()) < MAX_BYTES + 4096

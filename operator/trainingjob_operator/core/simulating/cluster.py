@@ -4,19 +4,18 @@ A slice is one host here, whatever it has in the plan: its hosts share their fat
 began.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property, lru_cache
 
-from trainingjob_api.protocol import HostReport, Phase, Progress
 from trainingjob_operator.core.names import base_jobset, slice_jobset
 from trainingjob_operator.core.running.observing.hearing import News
 from trainingjob_operator.core.running.observing.jobsets import JobSet
-from trainingjob_operator.core.running.observing.observe import Host, Slice
+from trainingjob_operator.core.running.observing.nodes import TAINTS
 from trainingjob_operator.core.running.observing.pods import Pod
-from trainingjob_operator.core.simulating.training import Moment, Training
+from trainingjob_operator.core.simulating.reports import JOB, UID, report_idle, report_member
+from trainingjob_operator.core.simulating.training import Training
 
-JOB, UID, NAMESPACE = "simulated", "simulated", "default"
 HEARTBEAT = 0.5
 """Age of the newest report of a host that is well."""
 NODE_SECONDS = 40.0
@@ -34,19 +33,20 @@ class Place:
     """When its host could join a world."""
     lost: float | None = None
     """Since when its nodes are gone. None: they are there."""
+    silent: float | None = None
+    """Since when it is cut off from the operator. None: it is not."""
+    is_going: bool = False
+    """Whether its node announces that it will be taken away."""
 
-    @property
+    @cached_property
     def pod_uid(self) -> str:
         """Return the name by which worlds know its pod."""
         return f"{self.number}-{self.incarnation}"
 
-    def is_up(self, now: float) -> bool:
-        """Return whether its host reports."""
-        return self.lost is None and now >= self.ready
-
-    def lose(self, now: float) -> "Place":
-        """Return it without nodes."""
-        return replace(self, lost=now)
+    @property
+    def is_there(self) -> bool:
+        """Return whether its host, once it runs, reports to the operator."""
+        return self.lost is None and self.silent is None
 
     def come_back(self, now: float, start: float) -> "Place":
         """Return it with nodes, on which a new pod starts."""
@@ -54,71 +54,63 @@ class Place:
 
     def pod(self, now: float) -> Pod:
         """Return its pod as the API server shows it."""
-        runs = now >= self.ready
-        return Pod(
-            manifest={},
-            name=f"{JOB}-{self.number}",
-            uid=self.pod_uid,
-            job_uid=f"job-{self.number}",
-            slice=self.number,
-            host=0,
-            address=f"host-{self.number}",
-            node=f"node-{self.number}-{self.incarnation}",  # a lost one comes back repaired, or another does
-            node_ready=self.lost is None or now < self.lost + NODE_SECONDS,
-            phase="Running" if runs else "Pending",
-            created=f"{self.incarnation:08}",
-            deleting=False,
-            overdue=False,
-            running=runs,
-            exit=None,
-            trouble=None,
-        )
+        node_ready = self.lost is None or now < self.lost + NODE_SECONDS
+        return _make_pod(self.number, self.incarnation, now >= self.ready, node_ready, self.is_going)
+
+    def is_member(self, training: Training) -> bool:
+        """Return whether its host is a member of a world, not one that came in the place of a member."""
+        return self.number in training.members and self.ready <= training.formed
 
     def news(self, now: float, training: Training | None) -> News | None:  # None: it never reported
         """Return what its host said last."""
-        heard = now - HEARTBEAT if self.lost is None else self.lost
-        if heard < self.ready:
-            return None if now < self.ready or self.lost is not None else self._idle(now)
-        if training is None or self.number not in training.slices or self._came_after(training):
-            return self._idle(now)
-        moment = training.at(heard)
-        still = max(now - moment.since, now - heard)
-        return News(self._report(moment, training), age=now - heard, still=still)
+        heard = min(time for time in (now - HEARTBEAT, self.lost, self.silent) if time is not None)
+        age = now - heard
+        if heard < self.ready and (now < self.ready or not self.is_there):
+            return None
+        if heard >= self.ready and training is not None and self.is_member(training):
+            still = max(now - training.at(heard).since, age)
+            return News(report_member(self.number, self.pod_uid, training, heard), age=age, still=still)
+        return News(report_idle(self.number, self.pod_uid), age=age, still=max(now - self.ready, age))
 
-    def _came_after(self, training: Training) -> bool:
-        return self.ready > training.formed
 
-    def _idle(self, now: float) -> News:
-        report = self._make_report(standby=True)
-        heard = HEARTBEAT if self.lost is None else now - self.lost
-        return News(report, age=heard, still=max(now - self.ready, heard))
+def hear_all(places: Iterable[Place], now: float, training: Training | None, since: float) -> dict[str, News]:
+    """Return what hosts said last to an operator that listens since a time, by their pods.
 
-    def _report(self, moment: Moment, training: Training) -> HostReport:
-        has_begun = moment.phase is not Phase.RESTORING
-        return self._make_report(
-            standby=has_begun,
-            generation=training.generation,
-            phase=moment.phase,
-            progress=Progress(step=moment.step, step_seconds=training.step_seconds)
-            if has_begun and moment.step > training.restored
-            else None,
-            restored=training.restored if has_begun else None,
-            tier="ram" if training.restored > training.saved else "durable",
-            committed=moment.committed if has_begun and moment.committed > training.saved else None,
-        )
+    Members of a world that are heard of all say the same, its culprit apart: that is made once.
+    """
+    heard: dict[str, News] = {}
+    of_members: News | None = None
+    for place in places:
+        if training and place.is_there and place.is_member(training) and place.number != training.culprit:
+            news = of_members = of_members or place.news(now, training)
+        else:
+            news = place.news(now, training)
+        if news and now - news.age >= since:
+            heard[place.pod_uid] = news
+    return heard
 
-    def _make_report(self, **state: Any) -> HostReport:
-        return HostReport.model_construct(
-            job_uid=UID,
-            pod=f"{JOB}-{self.number}",
-            pod_uid=self.pod_uid,
-            slice=self.number,
-            host=0,
-            address=f"host-{self.number}",
-            instance=self.pod_uid,
-            port=1,
-            **state,
-        )
+
+@lru_cache(maxsize=4096)
+def _make_pod(number: int, incarnation: int, runs: bool, node_ready: bool, is_going: bool) -> Pod:  # noqa: FBT001
+    return Pod(
+        manifest={},
+        name=f"{JOB}-{number}",
+        uid=f"{number}-{incarnation}",
+        job_uid=f"job-{number}",
+        slice=number,
+        host=0,
+        address=f"host-{number}",
+        node=f"node-{number}-{incarnation}",  # a lost one comes back repaired, or another does
+        node_ready=node_ready,
+        phase="Running" if runs else "Pending",
+        created=f"{incarnation:08}",
+        deleting=False,
+        overdue=False,
+        running=runs,
+        exit=None,
+        trouble=None,
+        notice=TAINTS[0] if is_going else "",
+    )
 
 
 def make_jobsets(fewest: int, most: int) -> tuple[JobSet, ...]:
@@ -129,8 +121,3 @@ def make_jobsets(fewest: int, most: int) -> tuple[JobSet, ...]:
         for number in range(fewest, most)
     )
     return (base, *elastic)
-
-
-def make_slice(pod: Pod, news: Mapping[str, News], jobset: str) -> Slice:
-    """Return a slice of one host."""
-    return Slice(pod.slice, jobset, (Host(pod.slice, 0, pod, news.get(pod.uid)),), None)

@@ -1,12 +1,16 @@
 """One simulated world: what its hosts do at any moment, and what of their work outlives it.
 
-All hosts of a world do the same. A member that is lost stops it at once, and nobody in it notices by itself.
+All hosts of a world do the same. A member that is lost, or whose program ends or hangs, stops it at once, and nobody
+else in it notices by itself.
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from trainingjob_api.protocol import Phase
+from trainingjob_operator.core.simulating.faults import Kind
 from trainingjob_operator.core.simulating.pace import Pace
 
 
@@ -44,6 +48,19 @@ class Training:
     moves: bool = False
     """Whether who leaves does so with its last step in memory alone."""
     broken: float | None = None
+    culprit: int | None = None
+    """The slice whose program broke it. None: none, so it was broken from outside, or it is not broken."""
+    fault: Kind | None = None
+    """What that program did."""
+    examined: float | None = None
+    """When its hosts were asked where they stand. None: not yet."""
+    known_seconds: Mapping[Phase, float] = field(default_factory=dict)
+    """The longest that a world before it took for a phase."""
+
+    @cached_property
+    def members(self) -> frozenset[int]:
+        """Return its slices, to look one up."""
+        return frozenset(self.slices)
 
     @property
     def begins(self) -> float:
@@ -61,7 +78,7 @@ class Training:
         """Return when its hosts begin to train, have made a step, begin to save and have saved, unless it breaks."""
         return self.begins, self._time_of(self.restored + 1), self._time_of(self._last_step), self.ends
 
-    @property
+    @cached_property
     def step_seconds(self) -> float:
         """Return how long a step takes, its share of the saves included."""
         return self.pace.step_seconds(len(self.slices), self.every, self.snapshots)
@@ -89,6 +106,15 @@ class Training:
     def lose_member(self, now: float) -> "Training":
         """Return it without one of its members. What has left or is done needs none any more."""
         return self if self.broken is not None or now >= self.ends else replace(self, broken=now)
+
+    def fail(self, culprit: int, fault: Kind, now: float) -> "Training":
+        """Return it broken by the program of one of its slices."""
+        broken = self.lose_member(now)
+        return self if broken is self else replace(broken, culprit=culprit, fault=fault)
+
+    def examine(self, now: float) -> "Training":
+        """Return it asked where its hosts stand, once."""
+        return self if self.examined is not None else replace(self, examined=now)
 
     def remembered(self, now: float) -> int:
         """Return the newest step that is in the memory of its hosts."""

@@ -1,0 +1,266 @@
+"""A simulated job at one moment: its slices, its world, and what it does when they change.
+
+What the operator sees is a pure function of that and of the time, so the rules can be asked about a moment to come.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
+from heapq import heappop, heappush
+
+from trainingjob_api.protocol import Phase
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.world import JobIdentity, World
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.snapshots import steps_between_saves
+from trainingjob_operator.core.planner.survival import slices_to_spare
+from trainingjob_operator.core.running.deciding.chores import Chore, DeleteJobSet, list_chores
+from trainingjob_operator.core.running.deciding.decide import decide
+from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Examine, Leave, Wait
+from trainingjob_operator.core.running.judging.bad_nodes import find_avoided
+from trainingjob_operator.core.running.observing.hearing import Hearing
+from trainingjob_operator.core.running.observing.jobsets import JobSet
+from trainingjob_operator.core.running.observing.observe import Host, Observed, Slice, lay_together
+from trainingjob_operator.core.running.telling.status import next_status
+from trainingjob_operator.core.simulating.cluster import HEARTBEAT, NODE_SECONDS, Place, hear_all, make_jobsets
+from trainingjob_operator.core.simulating.faults import Fault, Kind, Spares
+from trainingjob_operator.core.simulating.pace import Pace
+from trainingjob_operator.core.simulating.reports import JOB, NAMESPACE, UID
+from trainingjob_operator.core.simulating.training import Training
+
+BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
+HEARD = HEARTBEAT + 0.001
+"""How long after it happened the newest report tells of a change, and a little more, because sums are rounded."""
+NOTICE_SECONDS = 120.0
+"""How long before a node is taken away that is announced; clouds give half a minute to an hour."""
+
+type Change = Callable[[], None]
+
+
+@dataclass
+class Life:
+    """A job, its slices and its world at one moment of the simulation."""
+
+    plan: Plan
+    pace: Pace
+    spares: Spares
+    status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
+    training: Training | None = None
+    saved: int = 0
+    """The newest step that is saved for good."""
+    remembered: int = 0
+    """The newest step that the slices at hand hold in their memory; 0: they lack a part of every one."""
+    now: float = 0.0
+    worlds: int = 0
+    is_away: bool = False
+    """Whether the operator hears and decides nothing."""
+    places: list[Place] = field(init=False)
+    former: list[Place] = field(default_factory=list)
+    """As slices were before they came back, since the world was formed: what their hosts said last is remembered."""
+    _agenda: list[tuple[float, int, Change]] = field(default_factory=list)
+    """What happens by itself, and when. The number keeps the order of what happens at once."""
+    _num_planned: int = 0
+    _listens_since: float = 0.0
+    _away_until: float = 0.0
+    _known_seconds: dict[Phase, float] = field(default_factory=dict)
+    """The longest that a world took so far for a phase that was measured."""
+    _told: object = None
+    """What the status speaks of."""
+    _foreseen: dict[float, tuple[Observed, Decision]] = field(default_factory=dict)
+    """What would be seen and decided at times, if nothing happened until then."""
+
+    def __post_init__(self) -> None:
+        """Begin with all slices on their nodes."""
+        self.places = [Place(number, 0, ready=self.pace.start) for number in range(self.plan.spec.slices.most)]
+        self._plan(self.pace.start)
+
+    def look(self, *, tell: bool = True) -> Decision:
+        """Decide and act, as the operator does when anything has changed.
+
+        `tell`: bring the status up to date in any case. Else that is left out where only time has passed.
+        """
+        seen, decision = self._foresee(self.now)
+        moment = self.training.at(self.now) if self.training else None
+        news = (decision, moment.phase, moment.step > self.training.restored) if moment and self.training else decision
+        if tell or news != self._told:
+            self.status = next_status(self.plan, seen, decision, BEGIN + timedelta(seconds=self.now))
+            self._told = news
+        self._foreseen.clear()
+        match decision:
+            case Claim(world):
+                self._keep_what_is_saved()
+                self._form(world)
+            case Leave(moves=moves) if self.training:
+                self.training = self.training.leave(self.now, moves=moves)
+            case Examine() if self.training:
+                self.training = self.training.examine(self.now)
+            case EndWorld():
+                self._keep_what_is_saved()
+                self.remembered = 0  # who else is lost meanwhile is not followed
+                self.training = None
+        if find_avoided(self.plan, seen, self.status.nodes):
+            self._move(list_chores(self.plan, seen, decision))
+        return decision
+
+    def stays(self, decision: Decision, time: float) -> bool:
+        """Return whether a decision would be the same at a later time, if nothing happened until then."""
+        if not isinstance(decision, (Wait, Leave, Examine)):
+            return False  # it is done, and something else follows
+        _, later = self._foresee(time)
+        return type(later) is type(decision) and later.reason == decision.reason
+
+    def suffer(self, fault: Fault) -> None:
+        """Let a fault happen. To a slice that has no nodes nothing more can happen."""
+        self._foreseen.clear()
+        if fault.kind is Kind.OUTAGE:
+            self.is_away = True
+            self._away_until = max(self._away_until, self.now + fault.away)
+            self._plan(self.now + fault.away, self._come_back)
+            return
+        place = self.places[fault.slice]
+        if place.lost is not None:
+            return
+        match fault.kind:
+            case Kind.LOSS:
+                self._lose(place, fault.away)
+            case Kind.NOTICE if not place.is_going:
+                self.places[fault.slice] = replace(place, is_going=True)
+                self._plan(self.now + NOTICE_SECONDS, partial(self._lose, place, fault.away))
+            case Kind.SILENCE if place.silent is None:
+                self.places[fault.slice] = replace(place, silent=self.now)
+                self._plan(self.now + fault.away, partial(self._speak, place))
+            case Kind.CRASH | Kind.HANG if self.training and place.is_member(self.training):
+                self.training = self.training.fail(fault.slice, fault.kind, self.now)
+
+    def settle(self) -> None:
+        """Let happen by itself what is due."""
+        while self._agenda and self._agenda[0][0] <= self.now:
+            self._foreseen.clear()
+            heappop(self._agenda)[2]()
+
+    def next_change(self) -> float:
+        """Return when something happens by itself, faults apart."""
+        times = [self._agenda[0][0]] if self._agenda else []
+        if self.training and self.training.broken is None:
+            times += [time + HEARD for time in self.training.milestones]
+        if self.training and self.training.examined is not None:
+            times.append(self.training.examined + HEARD)
+        return min((time for time in times if time > self.now), default=float("inf"))
+
+    @property
+    def is_broken(self) -> bool:
+        """Return whether the world can make no step any more."""
+        return self.training is not None and self.training.broken is not None
+
+    @property
+    def step(self) -> int:
+        """Return the newest step that is saved, or that the world at work has made."""
+        return self.training.at(self.now).step if self.training else self.saved
+
+    def see(self, time: float) -> Observed:
+        """Return what the operator knows of the job at a time, if nothing happens until then."""
+        pods = tuple(place.pod(time) for place in self.places)
+        news = hear_all((*self.former, *self.places), time, self.training, self._listens_since)
+        announced = time - max(self.training.formed, self._listens_since) if self.training else 0.0
+        slices = (
+            Slice(pod.slice, jobset, (Host(pod.slice, 0, pod, news.get(pod.uid)),), None)
+            for pod, jobset in zip(pods, self._names, strict=True)
+        )
+        return lay_together(
+            self.plan,
+            JobIdentity(name=JOB, namespace=NAMESPACE, uid=UID),
+            self.status,
+            Hearing(news, listening=time - self._listens_since, announced=announced),
+            generation=1,
+            pods=pods,
+            jobsets=self._jobsets,
+            jobs=(),
+            slices=tuple(slices),
+        )
+
+    @cached_property
+    def _jobsets(self) -> tuple[JobSet, ...]:
+        slices = self.plan.spec.slices
+        return make_jobsets(slices.fewest, slices.most)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """Return the name of the JobSet of each slice."""
+        return [jobset.name for jobset in self._jobsets for _ in jobset.slices]
+
+    def _foresee(self, time: float) -> tuple[Observed, Decision]:
+        if time not in self._foreseen:
+            seen = self.see(time)
+            self._foreseen[time] = seen, decide(self.plan, seen, BEGIN + timedelta(seconds=time))
+        return self._foreseen[time]
+
+    def _plan(self, time: float, change: Change = lambda: None) -> None:
+        self._num_planned += 1
+        heappush(self._agenda, (time, self._num_planned, change))
+
+    def _lose(self, place: Place, away: float) -> None:
+        now_there = self.places[place.number]
+        if now_there.incarnation != place.incarnation or now_there.lost is not None:
+            return  # something else was quicker
+        self.places[place.number] = replace(now_there, lost=self.now)
+        self._plan(self.now + NODE_SECONDS)
+        self._plan(self.spares.find_replacement(self.now, away), partial(self._repair, now_there))
+        if self.training and now_there.is_member(self.training):
+            self.training = self.training.lose_member(self.now)
+
+    def _repair(self, place: Place) -> None:
+        now_there = self.places[place.number]
+        if now_there.incarnation == place.incarnation:
+            self.former.append(now_there)
+            self.places[place.number] = now_there.come_back(self.now, self.pace.start)
+            self._plan(self.now + self.pace.start)
+
+    def _move(self, chores: Sequence[Chore]) -> None:
+        """Make slices anew that are to lie on other nodes: there are always some."""
+        for chore in chores:
+            if isinstance(chore, DeleteJobSet):
+                self._repair(self.places[chore.jobset.slices.start])
+
+    def _speak(self, place: Place) -> None:
+        now_there = self.places[place.number]
+        if now_there.incarnation == place.incarnation and now_there.lost is None:
+            self.places[place.number] = replace(now_there, silent=None)
+
+    def _come_back(self) -> None:
+        """Return the operator, which remembers the status alone, unless it is away for another reason too."""
+        if self.now >= self._away_until:
+            self.is_away = False
+            self._listens_since = self.now
+
+    def _keep_what_is_saved(self) -> None:
+        """Take over what outlives the world: its checkpoints, and its snapshots where few enough slices are gone."""
+        if self.training:
+            moment = self.training.at(self.now)
+            if moment.phase is not Phase.RESTORING:
+                self._known_seconds = {Phase.RESTORING: self.pace.join}
+            self.saved = max(self.saved, moment.committed)
+            layout = self.plan.layout(len(self.training.slices))
+            members = [self.places[number] for number in self.training.slices]
+            gone = sum(one.ready > self.training.formed or one.lost is not None for one in members)
+            holds = gone <= slices_to_spare(self.plan.spec, layout)
+            self.remembered = self.training.remembered(self.now) if holds else 0
+
+    def _form(self, world: World) -> None:
+        self.worlds += 1
+        self.former.clear()
+        spec = self.plan.spec
+        self.training = Training(
+            generation=world.generation,
+            slices=world.slices,
+            pace=self.pace,
+            formed=self.now,
+            restored=max(self.saved, self.remembered),
+            saved=self.saved,
+            snapshots=spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None,
+            last=spec.training.steps,
+            every=steps_between_saves(spec, self.pace.steps[len(world.slices)]),
+            # The operator may not have noticed yet that one of them is gone, or hears nothing.
+            broken=self.now if any(not self.places[number].is_there for number in world.slices) else None,
+            known_seconds=self._known_seconds,
+        )

@@ -1,0 +1,109 @@
+"""What must hold whatever goes wrong, and when: no livelock, no oscillation, no second counted twice."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.simulated_jobs import EVERY, HOUR, PACE, endless
+from trainingjob_operator.core.running.deciding.decisions import Claim, Fail, Succeed
+from trainingjob_operator.core.running.telling.writing import MAX_BYTES
+from trainingjob_operator.core.simulating.faults import Fault, Kind
+from trainingjob_operator.core.simulating.simulate import live, simulate
+
+SETTLED = 2400.0
+"""Seconds after the last repair in which every slice must be at work. The first world may hang before it was measured
+how long it takes to join, which is found after 1500 seconds, and pauses between failures come to 300."""
+PATIENT = {"maxRestarts": 1000, "maxRestartsWithoutCommit": 1000}
+
+KINDS = st.sampled_from(Kind)
+FAULTS = st.lists(
+    st.builds(Fault, at=st.floats(0, 4 * HOUR), slice=st.integers(0, 3), away=st.floats(0.1, 2 * HOUR), kind=KINDS),
+    max_size=12,
+)
+STORMS = st.lists(
+    st.builds(Fault, at=st.floats(900, 1100), slice=st.integers(0, 3), away=st.floats(0.1, 100), kind=KINDS),
+    max_size=12,
+)
+"""All within some minutes: faults strike worlds that are being judged, formed and left."""
+
+
+def end_of(faults: list[Fault]) -> float:
+    return max((fault.at + fault.away for fault in faults), default=0.0) + PACE.start + SETTLED
+
+
+@settings(max_examples=25, deadline=None)
+@given(FAULTS | STORMS, st.sampled_from([(), (1, 2, 4), (2, 4)]), st.integers(1, 2))
+def test_whatever_fails_there_is_one_valid_world_and_all_come_back(
+    faults: list[Fault], allowed: tuple[int, ...], fewest: int
+) -> None:
+    plan, end = endless(fewest, 4, allowed, **PATIENT), end_of(faults)
+    generation = saved = 0
+
+    for life, decision in live(plan, PACE, faults, end):
+        assert life.saved >= saved
+        saved = life.saved
+        if isinstance(decision, Claim) and decision.world.generation != generation:
+            assert decision.world.generation > generation
+            generation = decision.world.generation
+            assert len(decision.world.slices) in plan.allowed
+            assert len(set(decision.world.slices)) == len(decision.world.slices)
+        assert not isinstance(decision, (Succeed, Fail))
+
+    assert life.training
+    assert life.training.slices == (0, 1, 2, 3)
+    assert not life.is_broken
+    assert life.training.at(life.now).step > life.training.restored
+    assert life.worlds <= 2 * len(faults) + 1
+    assert life.status.restarts.counted <= sum(fault.kind in (Kind.CRASH, Kind.HANG) for fault in faults)
+    assert len(life.status.model_dump_json()) < MAX_BYTES + 4096
+
+
+@settings(max_examples=25, deadline=None)
+@given(FAULTS | STORMS)
+def test_every_second_is_in_one_place_and_none_is_taken_back(faults: list[Fault]) -> None:
+    told = 0.0
+
+    for life, _ in live(endless(**PATIENT), PACE, faults, end_of(faults)):
+        spent = sum(life.status.goodput.seconds.values())
+        assert all(seconds >= 0 for seconds in life.status.goodput.seconds.values())
+        assert spent >= told - 0.01
+        told = spent
+
+    assert told == pytest.approx(life.now, rel=0.005)
+    of_attempts = sum(sum(one.seconds.values()) for one in life.status.attempts)
+    assert of_attempts <= told + 0.1
+
+
+@settings(max_examples=25, deadline=None)
+@given(FAULTS | STORMS)
+def test_no_more_steps_are_lost_than_lie_between_two_saves(faults: list[Fault]) -> None:
+    outcome = simulate(endless(**PATIENT), PACE, faults, end_of(faults))
+    longest_save = math.ceil(PACE.save / PACE.steps[4])
+
+    for attempt in outcome.status.attempts:
+        assert (attempt.lost_steps or 0) <= EVERY + longest_save + 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(FAULTS | STORMS)
+def test_the_same_faults_make_the_same_life(faults: list[Fault]) -> None:
+    lives = [simulate(endless(**PATIENT), PACE, faults, end_of(faults)) for _ in range(2)]
+
+    assert lives[0] == lives[1]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from([Kind.CRASH, Kind.HANG]), min_size=1, max_size=6), st.integers(0, 4))
+def test_the_budget_of_restarts_is_exact(kinds: list[Kind], budget: int) -> None:
+    faults = [Fault(HOUR * number, number % 4, 0.0, kind) for number, kind in enumerate(kinds, 1)]
+    plan = endless(maxRestarts=budget, maxRestartsWithoutCommit=budget + 1)
+    outcome = simulate(plan, PACE, faults, HOUR * (len(kinds) + 1))
+    has_failed = len(kinds) > budget
+
+    assert (outcome.status.phase == "Failed") == has_failed
+    assert outcome.worlds == 1 + min(len(kinds), budget)
+    assert outcome.status.restarts.counted == min(len(kinds), budget)
+    if has_failed:
+        assert outcome.seconds == pytest.approx(HOUR * (budget + 1), abs=60)

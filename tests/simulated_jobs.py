@@ -1,0 +1,19 @@
+"""Simulated jobs for tests: small, endless, and quick to form."""
+
+from typing import Any
+
+from tests.builders import make_plan
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.simulating.pace import Pace
+
+PACE = Pace({1: 8.0, 2: 4.0, 3: 3.0, 4: 2.0}, start=60.0, join=5.0, save=10.0)
+HOUR = 3600.0
+EVERY = 20
+"""Steps between two checkpoints."""
+
+
+def endless(fewest: int = 1, most: int = 4, allowed: tuple[int, ...] = (), **elastic: Any) -> Plan:
+    """Return a plan of a job that is never done, with slices of one host."""
+    training = {"steps": 1_000_000, "globalBatchSize": 16, "sequenceLength": 32}
+    checkpoint = {"uri": "/shared/runs/demo", "save": {"everySteps": EVERY}}
+    return make_plan(fewest, most, 1, allowed, training=training, checkpoint=checkpoint, elastic=elastic)
