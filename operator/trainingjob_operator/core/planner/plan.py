@@ -5,6 +5,7 @@ call it; the manifests and the trainer's RunConfig are made from it.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from trainingjob_api.base import seconds
 from trainingjob_api.job import TrainingJobSpec
@@ -180,7 +181,7 @@ class Plan:
         """Return the tokens of one optimizer step, padding not counted."""
         return self.spec.training.global_batch_size * self.spec.training.sequence_length
 
-    @property
+    @cached_property
     def allowed(self) -> tuple[int, ...]:
         """Return the numbers of slices that the job may train on, ascending."""
         return tuple(size.num_slices for size in self.sizes if size.is_valid)

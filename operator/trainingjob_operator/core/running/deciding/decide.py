@@ -130,7 +130,8 @@ def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
     if hold := hold or hold_for_repair(plan, seen.status.waiting, len(chosen), now):
         return hold
     waited = min(host.news.still for one in chosen for host in one.hosts if host.news)
-    is_more_coming = any(one.is_coming for one in seen.slices if one not in ready)
+    are_ready = {one.number for one in ready}
+    is_more_coming = any(one.is_coming for one in seen.slices if one.number not in are_ready)
     largest = plan.allowed[-1] if seen.status.waiting is None else len(chosen)  # it has waited by another rule
     if len(chosen) < largest and waited < (COMING_SECONDS if is_more_coming else SETTLE_SECONDS):
         words = f"{len(chosen)} of {plural(largest, 'slice')} can start; waiting a little for more"

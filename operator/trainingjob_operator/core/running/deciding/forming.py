@@ -40,7 +40,8 @@ def choose_slices(
     size = plan.find_largest(len(healthy))
     numbers = {one.number for one in healthy}
     shadow = next((one.slices for one in waiting if len(one.slices) == size and numbers.issuperset(one.slices)), ())
-    preferred = sorted(healthy, key=lambda one: (one.number not in shadow, one.number not in keep, one.number))
+    first, then = set(shadow), set(keep)
+    preferred = sorted(healthy, key=lambda one: (one.number not in first, one.number not in then, one.number))
     return tuple(sorted(preferred[: size or 0], key=lambda one: one.number))
 
 

@@ -103,9 +103,9 @@ def _find_returned(plan: Plan, seen: Observed) -> list[int]:
         return []
     current = set(seen.current)
     able = [one for one in list_ready(plan, seen) if one.has_standbys]
-    sound = find_sound(plan, seen, able, seen.status.nodes)
+    sound = {one.number for one in find_sound(plan, seen, able, seen.status.nodes)}
     # What trains now stays in the reckoning: without it, nothing would be larger than this world.
-    able = [one for one in able if one in sound or one.number in current]
+    able = [one for one in able if one.number in sound or one.number in current]
     chosen = {one.number for one in choose_slices(plan, able, keep=tuple(current))}
     return sorted(chosen - current) if chosen > current else []
 

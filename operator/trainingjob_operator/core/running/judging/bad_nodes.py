@@ -74,6 +74,8 @@ def find_avoided(plan: Plan, seen: Observed, faults: Faults) -> frozenset[str]:
 def leave_out(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
     """Return the slices to form a world of: without those that can be made elsewhere, if the others suffice."""
     avoided = find_avoided(plan, seen, faults)
+    if not avoided:
+        return list(ready)
     sound = [one for one in ready if not (one.nodes & avoided and can_move(seen, one))]
     return sound if plan.find_largest(len(sound)) else list(ready)
 
@@ -95,5 +97,6 @@ def describe_bad_node(plan: Plan, seen: Observed, fault: NodeFaults) -> str:
 
 def _searches_in_vain(seen: Observed, jobset: JobSet, now: datetime) -> bool:
     """Return whether a JobSet that avoids nodes has found no others for so long that it should take these again."""
-    is_placed = all(one.is_placed for one in seen.slices if one.jobset == jobset.name)
-    return bool(jobset.avoids) and not is_placed and seconds_between(jobset.created, now) > SEARCH_SECONDS
+    if not jobset.avoids or seconds_between(jobset.created, now) <= SEARCH_SECONDS:
+        return False
+    return not all(one.is_placed for one in seen.slices if one.jobset == jobset.name)

@@ -13,7 +13,7 @@ it reads and writes, all of which counts as coming further. And whatever a budge
 for the next ones until a step is saved: a host that was only slow comes through in the end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 
 from trainingjob_api.base import seconds
@@ -61,7 +61,7 @@ def find_hang(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> Hangs | B
     if overdue < 0:
         return None
     still = min(_still(item, seen) for item in placed)
-    last = max(placed, key=lambda item: _patience(plan, seen, item, placed))
+    last = max(_quickest(seen, placed), key=lambda item: _patience(plan, seen, item, placed))
     clues = tuple(_clue(item) for item in placed)
     if None in clues and overdue < EXAMINATION_SECONDS:
         return Hangs(f"no host has made progress for {span(still)}; asking all of them where they stand")
@@ -78,7 +78,7 @@ def stands_still(plan: Plan, seen: Observed, unheard: float) -> bool:
     heard = [item for item in placed if item.standing in AT_WORK]
     if not heard:
         return all(_still(item, seen) > unheard for item in placed)
-    return all(_patience(plan, seen, item, placed) <= 0 for item in heard)
+    return all(_patience(plan, seen, item, placed) <= 0 for item in _quickest(seen, heard))
 
 
 def seconds_left(plan: Plan, seen: Observed) -> float:
@@ -89,12 +89,25 @@ def seconds_left(plan: Plan, seen: Observed) -> float:
 def _seconds_left(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> float:
     if not all(item.standing in AT_WORK for item in placed):
         return inf
-    return max((_patience(plan, seen, item, placed) for item in placed), default=inf)
+    return max((_patience(plan, seen, item, placed) for item in _quickest(seen, placed)), default=inf)
 
 
 def _patience(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) -> float:
     """Return for how much longer a member may stand still."""
     return _budget(plan, seen, item, placed) - _still(item, seen)
+
+
+def _quickest(seen: Observed, placed: Sequence[Placed]) -> Collection[Placed]:
+    """Return of the members that are at the same work, and so have the same budget, the one that came further last.
+
+    A budget takes a look at all members, and of these there may be thousands.
+    """
+    quickest: dict[tuple[Phase, int, bool], Placed] = {}
+    for item in placed:
+        work = _phase(item), _step(item), _tells(item)
+        if work not in quickest or _still(item, seen) < _still(quickest[work], seen):
+            quickest[work] = item
+    return quickest.values()
 
 
 def _still(item: Placed, seen: Observed) -> float:
@@ -111,8 +124,7 @@ def _budget(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) 
         return _budget_of_steps(plan, seen, placed) * 2.0**doublings
     reports = [other.seat.report for other in placed if other.seat.report]
     longest = max((report.phase_seconds.get(work, 0.0) for report in reports), default=0.0)
-    tells = item.seat.report is not None and item.seat.report.moved_mebibytes is not None
-    least = IDLE_SECONDS if longest and tells and work in READ_OR_WRITE else ALLOWANCES[work]
+    least = IDLE_SECONDS if longest and _tells(item) and work in READ_OR_WRITE else ALLOWANCES[work]
     return max(TIMES_OF_BUDGET * longest, least) * 2.0**doublings
 
 
@@ -124,6 +136,11 @@ def _work(item: Placed, placed: Sequence[Placed]) -> Phase:
     if phase is Phase.PREPARING and any(_phase(other) is not Phase.PREPARING for other in placed):
         return Phase.CONNECTING  # another one is through, so the data is there
     return phase
+
+
+def _tells(item: Placed) -> bool:
+    """Return whether it is seen when a member reads or writes."""
+    return item.seat.report is not None and item.seat.report.moved_mebibytes is not None
 
 
 def _phase(item: Placed) -> Phase:

@@ -23,7 +23,7 @@ def find_going(seen: Observed, sound: Sequence[Slice]) -> str:
 
     Empty: none is, or the job needs them for as long as they are there.
     """
-    current = seen.current
+    current = set(seen.current)
     kept = {one.number for one in sound}
     going = [one for one in seen.slices if one.number in current and one.number not in kept and one.notices]
     return "; ".join(f"slice {one.number} is about to go: {one.notices[0]}" for one in going[:MOST_NAMED])

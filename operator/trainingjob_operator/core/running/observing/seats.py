@@ -6,6 +6,7 @@ The status keeps a world as names and UIDs of pods, so an operator that was away
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from trainingjob_api.protocol import HostReport
 from trainingjob_api.status import TrainingJobStatus, WorldStatus
@@ -25,7 +26,7 @@ class Seat:
     generation: int
     """Of the world."""
 
-    @property
+    @cached_property
     def report(self) -> HostReport | None:  # None: its child is not in this world, or not yet
         """Return the newest report, if it speaks of this world."""
         if self.news is None or self.news.report.generation != self.generation:
@@ -49,22 +50,15 @@ def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) 
     by_uid = {pod.uid: pod for pod in pods}
     # The pods of a very large world are not in the status; then its hash tells whether these are still the same.
     named = written.pods or tuple(f"{pod.name}/{pod.uid}" for pod in _find_members(by_uid.values(), written))
-    per_slice = max(len(named) // len(written.slices), 1)
+    slices = written.slices
+    per_slice = max(len(named) // len(slices), 1)
     members = []
     for process, name_and_uid in enumerate(named):
         name, _, uid = name_and_uid.partition("/")
         pod = by_uid.get(uid)
-        members.append(
-            Member(
-                process=process,
-                slice=written.slices[min(process // per_slice, len(written.slices) - 1)],
-                host=process % per_slice,
-                pod=name,
-                pod_uid=uid,
-                address=pod.address if pod else "",
-                node=pod.node if pod else "",
-            )
-        )
+        number = slices[min(process // per_slice, len(slices) - 1)]
+        place = (pod.address, pod.node) if pod else ("", "")
+        members.append(_make_member(process, number, process % per_slice, name, uid, *place))
     return World(
         generation=written.generation,
         job_uid=job_uid,
@@ -76,6 +70,11 @@ def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) 
         live=written.live,
         shadow=written.shadow,
     )
+
+
+@lru_cache(maxsize=16_384)  # a world is rebuilt for each decision, and its members are the same for hours
+def _make_member(process: int, number: int, host: int, pod: str, uid: str, address: str, node: str) -> Member:
+    return Member(process=process, slice=number, host=host, pod=pod, pod_uid=uid, address=address, node=node)
 
 
 def has_ended(status: TrainingJobStatus) -> bool:

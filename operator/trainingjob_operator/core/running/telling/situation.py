@@ -168,7 +168,8 @@ def _find_missing(plan: Plan, seen: Observed, world: World) -> str:
     """Return why the world is not as large as it may be; empty where it is."""
     if len(world.slices) >= plan.allowed[-1]:
         return ""
-    absent = [one for one in seen.slices if one.number not in world.slices]
+    members = set(world.slices)
+    absent = [one for one in seen.slices if one.number not in members]
     words = _list_absences(absent, plan.silence_seconds)
     return "; ".join(words) or "the other slices are ready and join after `spec.elastic.growCooldown`"
 
