@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
-from tests.builders import make_plan
+from tests.builders import NOW, make_plan
 from tests.scenes import Scene, announce, claim, drop_pod, kind, shrunk
 from trainingjob_api.protocol import Phase
+from trainingjob_api.status import NodeFaults
 from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
 from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Leave
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.announce import make_bulletin
+from trainingjob_operator.core.times import format_time
 
 
 def remembering(fewest: int, most: int, **changes: object) -> Plan:
@@ -35,6 +38,16 @@ def suspend(scene: Scene) -> Scene:
     return replan(scene, remembering(1, 2, suspend=True))
 
 
+def moved_with_a_bad_node() -> Scene:
+    """Return a job whose slices 2 and 3 left for a larger world, when slice 3 lies on a node that is to be avoided."""
+    scene = Scene(plan=remembering(1, 4, allowed=(1, 2, 4))).form(2, 3)
+    bad = NodeFaults(node="node-3-0", faults=2, until=format_time(NOW + timedelta(hours=1)), why="Killed: it ended")
+    scene.status = scene.status.model_copy(update={"nodes": (bad,)})
+    scene.place(0, 1).hear_slice(0, 1)
+    assert scene.step() == Leave(Reason.GROWING, "slices 0, 1 are back", moves=True)
+    return scene.train(step=25, phase=Phase.LEFT)
+
+
 MOVES: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "to the larger world": (moved, (Claim, (0, 1), Reason.RESIZED, False)),
     "to the same one, where what came back is gone": (
@@ -49,6 +62,10 @@ MOVES: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "back, to save, where its own node is to go": (
         lambda: announce(moved(), "node-0-1"),
         (Claim, (0,), Reason.RESIZED, False),
+    ),
+    "to the larger world, where a node of its own is only bad": (
+        moved_with_a_bad_node,
+        (Claim, (0, 1, 2, 3), Reason.RESIZED, False),
     ),
     "to what is left, where it is not all there to come back": (
         lambda: drop_pod(announce(moved(), "node-0-1"), 0, 0),

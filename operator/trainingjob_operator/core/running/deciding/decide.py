@@ -43,6 +43,7 @@ from trainingjob_operator.core.running.judging.health import (
     Leaves,
     judge,
 )
+from trainingjob_operator.core.running.judging.notices import stay_clear
 from trainingjob_operator.core.running.judging.saves import waits_to_save
 from trainingjob_operator.core.running.judging.standing import place_all
 from trainingjob_operator.core.running.observing.observe import Observed, Slice
@@ -146,6 +147,9 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
     """
     ready = list_ready(plan, seen, end)
     sound = find_sound(plan, seen, ready, count_faults(seen, end, now))
+    if end is None and _is_unsaved(plan, seen):  # its hosts' memory outweighs that a node is bad
+        kept = {*(one.number for one in sound), *seen.current}
+        sound = [one for one in stay_clear(plan, ready) if one.number in kept]
     waiting = find_waiting(plan, seen)
     chosen = choose_slices(plan, sound, keep=seen.current, waiting=waiting)
     end = end or End(find_cause(plan, seen, chosen), planned=True)
@@ -169,15 +173,20 @@ def _come_back(plan: Plan, seen: Observed) -> Claim | None:  # None: what is to 
     current = seen.current
     ready = list_ready(plan, seen)
     again = [one for one in ready if one.number in current]
-    is_saved = (find_newest_step(seen.seats) or 0) <= find_committed(seen)
-    if plan.snapshots is None or is_saved or len(again) < len(current) or len(current) not in plan.allowed:
+    if not _is_unsaved(plan, seen) or len(again) < len(current) or len(current) not in plan.allowed:
         return None
-    staying = {one.number for one in find_sound(plan, seen, ready, seen.status.nodes)}
+    # One that is only on a bad node stays: nothing would make the world leave once more, to be saved.
+    staying = {one.number for one in stay_clear(plan, ready)}
     if staying.issuperset(current) and not plan.spec.suspend:
         return None
     cause = Cause(reason=Reason.RESIZED, message="what it holds in memory alone is to be saved first")
     world = form_world(plan, seen, again, seen.status.rollbacks)
     return Claim(world, cause.message, End(cause, planned=True))
+
+
+def _is_unsaved(plan: Plan, seen: Observed) -> bool:
+    """Return whether the newest steps of the world are in its hosts' memory alone."""
+    return plan.snapshots is not None and (find_newest_step(seen.seats) or 0) > find_committed(seen)
 
 
 def _has_more(plan: Plan, seen: Observed) -> bool:
