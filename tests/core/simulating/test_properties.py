@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulated_jobs import EVERY, HOUR, PACE, endless
+from tests.simulated_jobs import EVERY, HOUR, PACE, endless, remembering
 from trainingjob_operator.core.running.deciding.decisions import Claim, Fail, Succeed
 from trainingjob_operator.core.running.telling.writing import MAX_BYTES
 from trainingjob_operator.core.simulating.faults import Fault, Kind
@@ -34,11 +34,12 @@ def end_of(faults: list[Fault]) -> float:
 
 
 @settings(max_examples=25, deadline=None)
-@given(FAULTS | STORMS, st.sampled_from([(), (1, 2, 4), (2, 4)]), st.integers(1, 2))
+@given(FAULTS | STORMS, st.sampled_from([(), (1, 2, 4), (2, 4)]), st.integers(1, 2), st.booleans())
 def test_whatever_fails_there_is_one_valid_world_and_all_come_back(
-    faults: list[Fault], allowed: tuple[int, ...], fewest: int
+    faults: list[Fault], allowed: tuple[int, ...], fewest: int, remembers: bool
 ) -> None:
     plan, end = endless(fewest, 4, allowed, **PATIENT), end_of(faults)
+    plan = remembering(plan) if remembers else plan
     generation = saved = 0
 
     for life, decision in live(plan, PACE, faults, end):

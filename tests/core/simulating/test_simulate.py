@@ -1,14 +1,12 @@
 """Whole simulated lives under the rules that run real jobs: what must hold whatever fails, and when."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.builders import make_plan
-from tests.simulated_jobs import HOUR, PACE, endless
-from trainingjob_api.running import Snapshots
+from tests.simulated_jobs import HOUR, PACE, endless, remembering
 from trainingjob_operator.core.planner.roofline import predict_sizes
 from trainingjob_operator.core.simulating.faults import Fault
 from trainingjob_operator.core.simulating.pace import scale_steps
@@ -47,16 +45,13 @@ def test_a_lost_slice_costs_the_steps_since_the_last_save_and_comes_back() -> No
 
 
 def test_snapshots_lose_no_more_than_their_interval_while_another_slice_holds_all() -> None:
-    plan = endless(1, 2)
-    checkpoint = plan.spec.checkpoint.model_copy(update={"snapshots": Snapshots(every_steps=4)})
-    plan = replace(plan, spec=plan.spec.model_copy(update={"checkpoint": checkpoint}))
-
+    plan = remembering(endless(1, 2))
     outcome = simulate(plan, PACE, [Fault(1000.0, 1, 600.0), Fault(2000.0, 0, 60.0), Fault(2000.0, 1, 60.0)], HOUR)
     _, shrunk, grown, after_both = outcome.status.attempts
 
     assert shrunk.lost_steps is not None
     assert shrunk.lost_steps <= 4
-    assert (shrunk.tier, grown.tier, after_both.tier) == ("ram", "durable", "durable")
+    assert (shrunk.tier, grown.tier, after_both.tier) == ("ram", "ram", "durable")
     assert after_both.lost_steps
     assert after_both.lost_steps > 4
 

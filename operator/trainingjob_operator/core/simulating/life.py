@@ -49,8 +49,6 @@ class Life:
     training: Training | None = None
     saved: int = 0
     """The newest step that is saved for good."""
-    remembered: int = 0
-    """The newest step that the slices at hand hold in their memory; 0: they lack a part of every one."""
     now: float = 0.0
     worlds: int = 0
     is_away: bool = False
@@ -63,6 +61,10 @@ class Life:
     _num_planned: int = 0
     _listens_since: float = 0.0
     _away_until: float = 0.0
+    _last: Training | None = None
+    """The world before this one."""
+    _kept: int = 0
+    """The newest step that its hosts had in their memory when it ended."""
     _known_seconds: dict[Phase, float] = field(default_factory=dict)
     """The longest that a world took so far for a phase that was measured."""
     _told: object = None
@@ -97,7 +99,6 @@ class Life:
                 self.training = self.training.examine(self.now)
             case EndWorld():
                 self._keep_what_is_saved()
-                self.remembered = 0  # who else is lost meanwhile is not followed
                 self.training = None
         if find_avoided(self.plan, seen, self.status.nodes):
             self._move(list_chores(self.plan, seen, decision))
@@ -234,17 +235,22 @@ class Life:
             self._listens_since = self.now
 
     def _keep_what_is_saved(self) -> None:
-        """Take over what outlives the world: its checkpoints, and its snapshots where few enough slices are gone."""
+        """Take over what outlives the world: its checkpoints, and what its hosts may still have in their memory."""
         if self.training:
             moment = self.training.at(self.now)
             if moment.phase is not Phase.RESTORING:
                 self._known_seconds = {Phase.RESTORING: self.pace.join}
             self.saved = max(self.saved, moment.committed)
-            layout = self.plan.layout(len(self.training.slices))
-            members = [self.places[number] for number in self.training.slices]
-            gone = sum(one.ready > self.training.formed or one.lost is not None for one in members)
-            holds = gone <= slices_to_spare(self.plan.spec, layout)
-            self.remembered = self.training.remembered(self.now) if holds else 0
+            self._last, self._kept = self.training, self.training.remembered(self.now)
+
+    def _find_remembered(self) -> int:
+        """Return the newest step that the hosts hold in their memory; 0: a part of it is gone."""
+        if self._last is None:
+            return 0
+        members = [self.places[number] for number in self._last.slices]
+        gone = sum(one.lost is not None or not one.is_member(self._last) for one in members)
+        layout = self.plan.layout(len(self._last.slices))
+        return self._kept if gone <= slices_to_spare(self.plan.spec, layout) else 0
 
     def _form(self, world: World) -> None:
         self.worlds += 1
@@ -255,7 +261,7 @@ class Life:
             slices=world.slices,
             pace=self.pace,
             formed=self.now,
-            restored=max(self.saved, self.remembered),
+            restored=max(self.saved, self._find_remembered()),
             saved=self.saved,
             snapshots=spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None,
             last=spec.training.steps,
