@@ -139,6 +139,10 @@ bench-saves: install ## Measure how long snapshots and saves keep training waiti
 bench-goodput: install ## Hold the simulator against a job of this machine whose slices lose their power (LENGTH=300, MTBF=60)
 	$(BIN)/python -m e2e.benchmarks.goodput
 
+.PHONY: bench-simulate
+bench-simulate: install ## Measure the simulator: a year of 1,024 slices under faults (DAYS=365, MTBF=365)
+	$(BIN)/python -m e2e.benchmarks.simulate
+
 .PHONY: bench-webhook
 bench-webhook: install ## Measure the webhook: twenty creates at once of the largest example, and the costliest refusal
 	$(BIN)/python -m e2e.benchmarks.webhook

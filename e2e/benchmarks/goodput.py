@@ -26,7 +26,7 @@ from e2e.soak.job import make_spec
 from e2e.soak.stage import NUM_SLICES, Stage, StuckError, send, trainers_of
 from trainingjob_api.protocol import HostReport
 from trainingjob_api.status import Attempt, TrainingJobStatus
-from trainingjob_operator.cli.simulate import Weather, draw_faults
+from trainingjob_operator.cli.weather import LOSSES, Weather, draw_faults
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.simulating.faults import Fault, in_order
@@ -204,7 +204,7 @@ def compare(plan: Plan, faults: Sequence[Fault], lived: Lived) -> Iterator[Figur
 def main() -> None:
     """Live, foretell and publish."""
     console = Console()
-    faults = draw_faults(Weather(MTBF, REPAIR, LENGTH, SEED), NUM_SLICES)
+    faults = draw_faults(Weather(MTBF, REPAIR, LENGTH, SEED, LOSSES), NUM_SLICES)
     plan = check_job("bench", make_endless()).plan
     assert plan, "the job is valid"
     console.print(f"{len(faults)} power cuts in {LENGTH:.0f} s")

@@ -1,7 +1,6 @@
 """`simulate`: a job under faults, and what would help it."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from typer.testing import CliRunner
 
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.main import app
-from trainingjob_operator.cli.simulate import Weather, draw_faults, parse_span
+from trainingjob_operator.cli.simulate import parse_span
 
 ROOT = Path(__file__).parents[2]
 TPU = str(ROOT / "crds/examples/tpu-v5p-4-slices.yaml")
@@ -89,10 +88,23 @@ def test_what_is_no_span(text: str) -> None:
         parse_span(text, "--time")
 
 
-def test_slices_fail_as_often_as_asked_and_never_while_they_are_gone() -> None:
-    faults = draw_faults(Weather(mtbf=10.0, repair=1.0, length=11_000.0, seed=1), 3)
+def test_the_job_may_have_other_slices_than_the_file_says() -> None:
+    code, text = call(TPU, *SHORT, "--slices", "8")
 
-    assert len(faults) == pytest.approx(3000, rel=0.1)
-    for number in range(3):
-        own = [fault for fault in faults if fault.slice == number]
-        assert all(one.at + one.away <= next_one.at for one, next_one in pairwise(own))
+    assert code == 0
+    assert "· 8 slices," in text
+
+
+def test_a_number_of_slices_that_the_job_cannot_have_is_refused_as_in_a_file() -> None:
+    code, text = call(TPU, *SHORT, "--slices", "1")
+
+    assert code == 1
+    assert "spec.slices" in text
+
+
+def test_a_job_that_would_fail_says_when_and_why() -> None:
+    code, text = call(TPU, "--time", "10d", "--step-seconds", "5", "--mtbf", "12h")
+
+    assert code == 0
+    assert "As written the job fails after" in text
+    assert "maxRestarts" in text

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from random import Random
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -12,21 +12,20 @@ from rich.progress import track
 
 from trainingjob_api.base import seconds as parse_duration
 from trainingjob_api.running import Snapshots
-from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid
+from trainingjob_operator.cli.weather import DAY, Weather, draw_faults
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.snapshots import copy_seconds
 from trainingjob_operator.core.running.goodput import Bucket
-from trainingjob_operator.core.simulating.faults import Fault
 from trainingjob_operator.core.simulating.pace import Pace, scale_steps
 from trainingjob_operator.core.simulating.simulate import Outcome, simulate
 from trainingjob_operator.core.units import percent, plural, precise, span
 
-DAY = 86_400
 EXPECTED_FAULTS = 60
 LONGEST_DAYS = 3650
 ENDLESS = 100_000_000
@@ -50,20 +49,9 @@ class Options:
     """Seconds of a step at the largest size. None: as by the roofline."""
     pace: Pace
     """Of all but the steps."""
+    slices: int | None
+    """The most slices that the job has. None: as the file says."""
     spares: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class Weather:
-    """What a cluster does to slices. Seconds."""
-
-    mtbf: float
-    """Mean time between two failures of one slice."""
-    repair: float
-    """Mean time until a lost slice has nodes again."""
-    length: float
-    """How long is simulated."""
     seed: int
 
 
@@ -88,7 +76,7 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
         CommandError: the file has no single TrainingJob, it has problems, nobody knows how long a step takes, or an
             option is no span of time.
     """
-    job = read_one_job(file)
+    job = _resize(read_one_job(file), options.slices)
     plan, _ = require_valid(job, hardware)
     plan = _without_end(plan)
     largest = plan.allowed[-1]
@@ -106,12 +94,21 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
         typer.echo(json.dumps({"faults": len(faults), "seconds": weather.length, "variants": found}, indent=2))
         return
     typer.echo(
-        f"{job.name} · {plural(largest, 'slice')}, each lost every {span(weather.mtbf)} for about "
+        f"{job.name} · {plural(largest, 'slice')}, each struck every {span(weather.mtbf)}, lost for about "
         f"{span(weather.repair)} · {span(weather.length)} simulated · {plural(len(faults), 'fault')} · "
         f"a step takes {precise(steps[largest])}"
     )
     for line in ("", *_table(lived), "", *_advise(lived)):
         typer.echo(line)
+
+
+def _resize(job: Document, num_slices: int | None) -> Document:
+    """Return the job with another number of slices at most; nothing else is changed to make that valid."""
+    slices = job.spec.get("slices") if isinstance(job.spec, dict) else None
+    if num_slices is None or not isinstance(slices, dict):
+        return job
+    resized: dict[str, Any] = {**slices, ("count" if "count" in slices else "max"): num_slices}
+    return replace(job, content={**job.content, "spec": {**job.spec, "slices": resized}})
 
 
 def _read_weather(options: Options, num_slices: int) -> Weather:
@@ -136,19 +133,6 @@ def parse_span(text: str, option: str) -> float:
     if found <= 0:
         raise UsageError(f"{option}: '{text}' is no span of time such as `30d`, `12h` or `1h30m`.")
     return float(found)
-
-
-def draw_faults(weather: Weather, num_slices: int) -> list[Fault]:
-    """Return faults whose times and lengths are exponentially distributed; a slice fails only while it is there."""
-    random = Random(weather.seed)  # noqa: S311  # no secret
-    faults = []
-    for number in range(num_slices):
-        time = random.expovariate(1 / weather.mtbf)
-        while time < weather.length:
-            away = random.expovariate(1 / weather.repair)
-            faults.append(Fault(time, number, away))
-            time += away + random.expovariate(1 / weather.mtbf)
-    return faults
 
 
 def _without_end(plan: Plan) -> Plan:
@@ -208,7 +192,7 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _advise(lived: Lived) -> list[str]:
-    """Return of each kind of change the one that helps most by itself, the best first."""
+    """Return of each kind of change the one that helps most by itself, the best first; before all, a job that fails."""
     written = lived[0][1].throughput
     best: dict[str, tuple[float, str]] = {}
     for one, outcome in lived[1:]:
@@ -218,13 +202,21 @@ def _advise(lived: Lived) -> list[str]:
         f"{change} alone: {percent(share)} of all steps instead of {percent(written)}"
         for share, change in sorted(best.values(), reverse=True)
     ]
-    return words or ["Nothing of this is clearly better than what is written."]
+    words = words or ["Nothing of this is clearly better than what is written."]
+    return [*_describe_failure(lived[0][1]), *words]
+
+
+def _describe_failure(outcome: Outcome) -> list[str]:
+    """Return why and when a job was given up; nothing where it lives."""
+    verdict = next((one for one in outcome.status.conditions if (one.type, one.status) == ("Failed", "True")), None)
+    return [f"As written the job fails after {span(outcome.seconds)}: {verdict.message}"] if verdict else []
 
 
 def _as_object(one: Variant, outcome: Outcome) -> dict[str, object]:
     return {
         "change": one.change,
         "spares": one.spares,
+        "failed": outcome.status.phase == "Failed",
         "goodput": outcome.status.goodput.ratio,
         "throughput": round(outcome.throughput, 4),
         "step": outcome.step,

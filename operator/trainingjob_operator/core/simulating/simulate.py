@@ -27,6 +27,8 @@ class Outcome:
     status: TrainingJobStatus
     seconds: float
     """That it lived, or was watched."""
+    watched: float
+    """The same, and as long as it would have been watched where it failed before."""
     step: int
     """The newest step that is saved or was reached by the world that trains."""
     worlds: int
@@ -38,7 +40,7 @@ class Outcome:
     @property
     def throughput(self) -> float:
         """Return the share of the steps that the largest size makes in the time without a fault."""
-        return self.ideal_seconds / self.seconds if self.seconds else 0.0
+        return self.ideal_seconds / self.watched if self.watched else 0.0
 
 
 def live(
@@ -98,13 +100,14 @@ def _name(decision: Decision) -> str:
 
 def simulate(plan: Plan, pace: Pace, faults: Sequence[Fault], seconds: float, spares: int = 0) -> Outcome:
     """Return what became of a job that lived as `live` has it."""
-    life, looks = None, 0
-    for life, _ in live(plan, pace, faults, seconds, spares):  # noqa: B007  # the last one
+    life, decision, looks = None, None, 0
+    for life, decision in live(plan, pace, faults, seconds, spares):  # noqa: B007  # the last one
         looks += 1
     assert life, "there is a first decision"  # noqa: S101
     return Outcome(
         status=life.status,
         seconds=life.now,
+        watched=seconds if isinstance(decision, Fail) else life.now,
         step=life.step,
         worlds=life.worlds,
         looks=looks,

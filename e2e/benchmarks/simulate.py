@@ -1,0 +1,92 @@
+"""The simulator at size: a year of 1,024 slices, how long that takes, and what the rules made of it.
+
+A job has 256 slices at most, so these are four jobs of 256 slices, 65,536 chips in all, each under faults of its own:
+every slice is struck once a year, which a fleet of machines with eight devices comes close to. All is done by one
+process, and its own seconds on the processor count: other work of the machine does not.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.progress import track
+
+from e2e.benchmarks.table import Figure, publish
+from trainingjob_operator.cli.weather import DAY, Weather, draw_faults
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.simulating.pace import Pace, scale_steps
+from trainingjob_operator.core.simulating.simulate import Outcome, simulate
+from trainingjob_operator.core.validation.validate import check_job
+
+EXAMPLE = Path(__file__).parents[2] / "crds/examples/tpu-v5p-4-slices.yaml"
+NUM_JOBS, FEWEST, MOST = 4, 192, 256
+DAYS = float(os.environ.get("DAYS", "365"))
+MTBF = float(os.environ.get("MTBF", "365"))
+"""Days between two faults of a slice."""
+REPAIR = 3600.0
+SECONDS_GOAL = 60.0
+"""For a year of all slices."""
+SUM_GOAL = 0.005
+"""By which share of its life the seconds of a job's ledger may miss it."""
+GOODPUT_GOAL = 0.9
+
+
+@dataclass(frozen=True)
+class Lived:
+    """One job: the faults that struck it, what became of it, and how long that took to find out."""
+
+    num_faults: int
+    outcome: Outcome
+    seconds: float
+
+
+def plan_large() -> Plan:
+    """Return the plan of the largest job: the example with 256 slices of 64 chips, without an end."""
+    spec = yaml.safe_load(EXAMPLE.read_text())["spec"]
+    spec["slices"] |= {"min": FEWEST, "max": MOST}
+    spec["training"] |= {"globalBatchSize": 64 * MOST, "steps": 100_000_000}
+    spec["elastic"]["maxRestarts"] = 10_000
+    plan = check_job("large", spec).plan
+    assert plan, "the job is valid"
+    return plan
+
+
+def live(seed: int) -> Lived:
+    """Let one job live, and return what it took."""
+    plan = plan_large()
+    steps = scale_steps(plan, None)
+    assert steps, "the rates of the accelerator are known"
+    length = DAYS * DAY
+    faults = draw_faults(Weather(MTBF * DAY, REPAIR, length, seed), MOST)
+    begin = time.process_time()
+    outcome = simulate(plan, Pace(steps), faults, length)
+    return Lived(len(faults), outcome, time.process_time() - begin)
+
+
+def compare(lived: list[Lived]) -> Iterator[Figure]:
+    """Yield what it took, and what must hold of every life."""
+    seconds, faults = sum(one.seconds for one in lived), sum(one.num_faults for one in lived)
+    outcomes = [one.outcome for one in lived]
+    looks, worlds = sum(one.looks for one in outcomes), sum(one.worlds for one in outcomes)
+    missed = max(abs(sum(one.status.goodput.seconds.values()) - one.seconds) / one.seconds for one in outcomes)
+    yield Figure(f"{DAYS:.0f} days of {NUM_JOBS * MOST} slices", seconds, "s", SECONDS_GOAL * DAYS / 365)
+    yield Figure("a fault", seconds / faults * 1000, "ms", seconds / worlds * 1000)
+    yield Figure("faults", faults, "", NUM_JOBS * MOST * DAYS / MTBF)
+    yield Figure("worlds", worlds, "", 2 * faults + NUM_JOBS)
+    yield Figure("looks", looks, "", worlds)
+    yield Figure("goodput, the least of a job", min(one.status.goodput.ratio for one in outcomes), "", GOODPUT_GOAL)
+    yield Figure("of a life that its ledger misses, at most", missed, "", SUM_GOAL)
+
+
+def main() -> None:
+    """Measure and publish."""
+    told = track(range(1, NUM_JOBS + 1), description="simulating", console=Console(stderr=True))
+    publish("simulate", list(compare([live(seed) for seed in told])), Console())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Faults that are drawn for a simulation."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from trainingjob_operator.cli.weather import EVERYTHING, LOSSES, Weather, draw_faults
+from trainingjob_operator.core.simulating.faults import Kind
+
+
+def test_slices_fail_as_often_as_asked_and_never_while_they_are_gone() -> None:
+    faults = draw_faults(Weather(mtbf=10.0, repair=1.0, length=11_000.0, seed=1, mix=LOSSES), 3)
+
+    assert len(faults) == pytest.approx(3000, rel=0.1)
+    assert {fault.kind for fault in faults} == {Kind.LOSS}
+    for number in range(3):
+        own = [fault for fault in faults if fault.slice == number]
+        assert all(one.at + one.away <= next_one.at for one, next_one in pairwise(own))
+
+
+def test_faults_come_in_the_mix_that_is_promised() -> None:
+    weather = Weather(mtbf=86_400.0, repair=3600.0, length=1000 * 86_400.0, seed=1)
+    faults = draw_faults(weather, 8)
+    kinds = Counter(fault.kind for fault in faults)
+    together = Counter(fault.at for fault in faults)
+    drawn = len(together) - kinds[Kind.OUTAGE]
+
+    assert kinds[Kind.OUTAGE] == pytest.approx(1000 / 30, rel=0.3)
+    for kind, share in EVERYTHING.kinds.items():
+        assert len({fault.at for fault in faults if fault.kind is kind}) == pytest.approx(share * drawn, rel=0.15)
+    assert max(together.values()) in (2, 3, 4)
+    assert max(fault.away for fault in faults) > 2 * 86_400
+    assert all(fault.slice < 8 for fault in faults)
+
+
+def test_the_same_seed_draws_the_same_faults() -> None:
+    weathers = [Weather(86_400.0, 3600.0, 8_640_000.0, seed) for seed in (1, 1, 2)]
+    first, again, other = (draw_faults(weather, 4) for weather in weathers)
+
+    assert first == again
+    assert first != other
