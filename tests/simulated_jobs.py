@@ -16,7 +16,7 @@ EVERY = 20
 
 def endless(fewest: int = 1, most: int = 4, allowed: tuple[int, ...] = (), **elastic: Any) -> Plan:
     """Return a plan of a job that is never done, with slices of one host."""
-    training = {"steps": 1_000_000, "globalBatchSize": 16, "sequenceLength": 32}
+    training = {"steps": 100_000_000, "globalBatchSize": 16, "sequenceLength": 32}
     checkpoint = {"uri": "/shared/runs/demo", "save": {"everySteps": EVERY}}
     return make_plan(fewest, most, 1, allowed, training=training, checkpoint=checkpoint, elastic=elastic)
 
