@@ -144,6 +144,14 @@ def test_a_node_that_ends_worlds_again_and_again_is_left_for_another() -> None:
     ]
 
 
+def test_a_slice_that_was_made_anew_elsewhere_needs_no_repair() -> None:
+    faults = [Fault(1000.0, 2, 0.0, Kind.CRASH), Fault(2000.0, 2, 600.0)]
+    *_, (life, _) = live(endless(), PACE, faults, HOUR)
+
+    assert [one.slices for one in life.status.attempts] == [4, 4, 3, 4]
+    assert life.places[2].incarnation == 1
+
+
 def test_slices_that_are_lost_together_cost_one_restart() -> None:
     together = [Fault(1000.0, number, 600.0) for number in (1, 2, 3)]
     outcome = simulate(endless(), PACE, together, HOUR)

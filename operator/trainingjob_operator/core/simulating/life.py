@@ -219,9 +219,8 @@ class Life:
 
     def _move(self, chores: Sequence[Chore]) -> None:
         """Make slices anew that are to lie on other nodes: there are always some."""
-        for chore in chores:
-            if isinstance(chore, DeleteJobSet):
-                self._repair(self.places[chore.jobset.slices.start])
+        for jobset in [chore.jobset for chore in chores if isinstance(chore, DeleteJobSet)]:
+            self._repair(self.places[jobset.slices.start])
 
     def _speak(self, place: Place) -> None:
         now_there = self.places[place.number]
