@@ -158,13 +158,14 @@ class Elastic(Strict):
     )
     max_restarts: Annotated[int, Field(ge=0, le=10000)] = Field(
         default=10,
-        description="Failures of the training program before the job fails. Lost nodes, planned changes "
-        "and suspensions never count.",
+        description="Failures of the training program before the job fails, over its whole life. What machines, the "
+        "network and storage do, lost nodes, planned changes and suspensions never count.",
     )
     max_restarts_without_commit: Annotated[int, Field(ge=1, le=10000)] = Field(
         default=5,
-        description="Failures of the training program in a row, without a newly saved step in between, before the job "
-        "fails. From the second of them on, each restart waits longer than the one before.",
+        description="Failures in a row, of the training program or of what it runs on (devices, the network, storage, "
+        "hosts that hang), without a newly saved step in between, before the job fails. From the second of them on, "
+        "each restart waits longer than the one before. Lost nodes, planned changes and suspensions never count.",
     )
     bad_nodes: Literal["avoid", "report"] = Field(
         default="avoid",

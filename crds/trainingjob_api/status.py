@@ -171,12 +171,18 @@ class Restarts(Open):
     counted: int = Field(default=0, description="Failures of the program: these count against `maxRestarts`.")
     since_commit: int = Field(
         default=0,
-        description="Those of them in a row without a newly saved step: these count against "
-        "`maxRestartsWithoutCommit`.",
+        description="Failures of the program or of what it runs on, in a row without a newly saved step: these count "
+        "against `maxRestartsWithoutCommit`.",
+    )
+    lost_since_commit: int = Field(
+        default=0,
+        description="Lost nodes, pods and agents, in a row without a newly saved step: from the fourth on each restart "
+        "waits longer. No number of them fails the job.",
     )
     failed: Time | None = Field(
         default=None,
-        description="When the program failed, while no world was formed since. The pause counts from here.",
+        description="When the world ended that a pause follows, while no world was formed since. The pause counts from "
+        "here.",
     )
 
 

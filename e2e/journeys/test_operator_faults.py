@@ -35,7 +35,7 @@ def assert_one_calm_life(job: Job) -> None:
     status = job.status()
     uid = job.read()["metadata"]["uid"]
     sizes = [attempt["slices"] for attempt in status["attempts"]]
-    assert status["restarts"] == {"total": 0, "counted": 0, "sinceCommit": 0}, status["attempts"]
+    assert status["restarts"]["total"] == 0, status["attempts"]
     assert sizes in ([2], [1, 2]), status["attempts"]  # it may have begun at its minimum and grown once
     jobsets = job.children("jobsets", uid)
     assert len(jobsets) <= 2

@@ -41,7 +41,7 @@ async def stop(sim: Simulation, node: str) -> None:
 LOSSES: dict[str, tuple[Callable[[Simulation, str], Awaitable[None]], str, int]] = {
     "the program of process 0 fails": (crash, FIRST, 1),
     "a program fails, and the others with it": (crash_and_take_the_others_along, WORKER, 1),
-    "a program hangs": (stop, WORKER, 1),
+    "a program hangs": (stop, WORKER, 0),
     "the node of process 0 is gone, and nothing is heard of it": (take_power, FIRST, 0),
     "the pod of process 0 alone is deleted": (delete_at_once, FIRST, 0),
     "one pod alone is deleted": (delete_at_once, WORKER, 0),

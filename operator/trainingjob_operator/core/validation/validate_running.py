@@ -160,14 +160,6 @@ def warn_of_idle_shadow(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.elastic.shadowWorld", True, message)  # noqa: FBT003
 
 
-def warn_of_idle_commit_limit(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Failures in a row are never more than failures."""
-    limit, whole = spec.elastic.max_restarts_without_commit, spec.elastic.max_restarts
-    if limit > whole and limit != Elastic().max_restarts_without_commit:
-        message = f"{limit} has no effect: the job fails for `maxRestarts`, {whole}, before."
-        yield Problem("spec.elastic.maxRestartsWithoutCommit", limit, message)
-
-
 def warn_of_moving_image(spec: TrainingJobSpec) -> Iterator[Problem]:
     """All hosts of a world must run one program, also those that come later."""
     image = spec.runtime.image or ""
@@ -224,7 +216,6 @@ WARNINGS = (
     Rule(("slices.count", "elastic.growCooldown"), warn_of_idle_cooldown),
     Rule(("elastic.policy", "elastic.shrinkAfter"), warn_of_idle_shrink_after),
     Rule(("slices", "elastic.policy", "elastic.shadowWorld"), warn_of_idle_shadow),
-    Rule(("elastic.maxRestarts", "elastic.maxRestartsWithoutCommit"), warn_of_idle_commit_limit),
     Rule(("runtime.image",), warn_of_moving_image),
     Rule(("runtime.env",), warn_of_plain_secrets),
     Rule(("runtime.env",), warn_of_idle_flags),

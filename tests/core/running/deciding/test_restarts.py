@@ -1,5 +1,6 @@
-"""How failures of the program are counted, and how long the job pauses after several without a saved step."""
+"""What ends of worlds are counted as, and how long the job pauses after several without a saved step."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.builders import make_plan
 from tests.scenes import Scene, drop_pod, fail, kind, trained
-from trainingjob_api.protocol import Phase
+from trainingjob_api.protocol import FailureReason, Phase
+from trainingjob_api.status import Restarts
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Fail, Wait
 from trainingjob_operator.core.running.deciding.restarts import (
@@ -80,10 +82,10 @@ def test_a_second_failure_without_a_saved_step_pauses_and_says_until_when() -> N
 
 def test_a_saved_step_begins_a_new_row() -> None:
     scene = try_again(failing(), save=True)
-    assert scene.status.restarts.model_dump(exclude={"failed"}) == {"total": 1, "counted": 1, "since_commit": 0}
+    assert scene.status.restarts == Restarts(total=1, counted=1)
 
     assert isinstance(crash(scene), Claim)
-    assert scene.status.restarts.model_dump(exclude={"failed"}) == {"total": 2, "counted": 2, "since_commit": 1}
+    assert scene.status.restarts.model_copy(update={"failed": None}) == Restarts(total=2, counted=2, since_commit=1)
 
 
 def test_a_saved_step_counts_though_the_world_fails_before_it_is_written() -> None:
@@ -116,23 +118,99 @@ def test_too_many_failures_without_a_saved_step_are_the_end() -> None:
     assert isinstance(last, Fail)
     assert last.reason == Reason.NO_STEP_SAVED
     assert last.message == (
-        "3 failures of the program in a row without a newly saved step, and `spec.elastic.maxRestartsWithoutCommit` is "
+        "3 failures in a row without a newly saved step, and `spec.elastic.maxRestartsWithoutCommit` is "
         "2; the last on host 1 of slice 1 (node node-1-1, exit code 1): ValueError: number 3"
     )
     assert scene.status.restarts.model_dump(include={"counted", "since_commit"}) == {"counted": 2, "since_commit": 2}
 
 
-def test_lost_nodes_are_no_failures_in_a_row() -> None:
-    scene = Scene(plan=elastic(maxRestartsWithoutCommit=1)).form(0, 1)
-    for _ in range(5):
-        drop_pod(scene, 1, 1)
-        assert isinstance(scene.step(), Claim)
-        scene.train(step=11, restored=10).step()
-        scene.place(1).hear_slice(1, phase=Phase.IDLE).hear_slice(0, phase=Phase.LEFT)
-        assert isinstance(scene.step(), Claim)
+KINDS: dict[str, tuple[Callable[[Scene], Scene], Restarts]] = {
+    "a crash": (lambda at: fail(at, 1, 1), Restarts(total=1, counted=1, since_commit=1)),
+    "memory that runs out": (
+        lambda at: fail(at, 1, 1, reason=FailureReason.OUT_OF_MEMORY),
+        Restarts(total=1, counted=1, since_commit=1),
+    ),
+    "a trainer that is killed": (
+        lambda at: fail(at, 1, 1, reason=FailureReason.KILLED, signal="SIGSEGV"),
+        Restarts(total=1, counted=1, since_commit=1),
+    ),
+    "a store": (lambda at: fail(at, 1, 1, reason=FailureReason.STORAGE), Restarts(total=1, since_commit=1)),
+    "the network": (lambda at: fail(at, 1, 1, reason=FailureReason.NETWORK), Restarts(total=1, since_commit=1)),
+    "a device": (lambda at: fail(at, 1, 1, reason=FailureReason.ACCELERATOR), Restarts(total=1, since_commit=1)),
+    "flipped bits": (lambda at: fail(at, 1, 1, reason=FailureReason.CORRUPTION), Restarts(total=1, since_commit=1)),
+    "a peer of nobody knows whom": (
+        lambda at: fail(at, 1, 1, reason=FailureReason.PEER, still=6.0),
+        Restarts(total=1, since_commit=1),
+    ),
+    "a host that hangs": (
+        lambda at: fail(at, 0, 0, reason=FailureReason.PEER, missed=[3]),
+        Restarts(total=1, since_commit=1),
+    ),
+    "a lost pod": (lambda at: drop_pod(at, 1, 1), Restarts(total=1, lost_since_commit=1)),
+    "an agent that starts again": (
+        lambda at: at.hear(1, 1, phase=Phase.IDLE),
+        Restarts(total=1, lost_since_commit=1),
+    ),
+    "a plan": (lambda at: at.hear_slice(0, 1, phase=Phase.LEFT), Restarts()),
+}
+
+
+@pytest.mark.parametrize(("happens", "want"), KINDS.values(), ids=KINDS.keys())
+def test_what_the_end_of_a_world_is_counted_as(happens: Callable[[Scene], Scene], want: Restarts) -> None:
+    scene = happens(trained())
+    assert isinstance(scene.step(), Claim)
+
+    assert scene.status.restarts.model_copy(update={"failed": None}) == want
+
+
+def test_machines_that_fail_never_use_up_the_restarts_but_their_row() -> None:
+    scene = Scene(plan=elastic(maxRestarts=0, maxRestartsWithoutCommit=1)).form(0, 1)
+    for host in (0, 1):
+        assert isinstance(fail(scene, 1, host, reason=FailureReason.ACCELERATOR).step(), Claim)
+        try_again(scene, save=True)
+    fail(scene, 1, 0, reason=FailureReason.NETWORK).step()
+
+    last = fail(try_again(scene), 1, 1, reason=FailureReason.STORAGE).step()
+
+    assert isinstance(last, Fail)
+    assert last.reason == Reason.NO_STEP_SAVED
+
+
+def all_needed() -> Scene:
+    """Return a job that trains on from step 10 and cannot go on without any of its slices."""
+    return Scene(plan=make_plan(2, 2)).form(0, 1, step=11, restored=10)
+
+
+def test_losses_in_a_row_pause_from_the_fourth_on_and_fail_nothing() -> None:
+    scene = all_needed()
+    for number in range(1, 12):
+        drop_pod(scene, 1, 1).step()
+        scene.place(1).hear_slice(0, 1, phase=Phase.IDLE, failure=None, still=1000.0)
+        assert (scene.status.restarts.failed is None) == (number <= 3)
+        decision = scene.decide()
+        assert isinstance(decision, Claim if number <= 3 else Wait)
+        if number == 4:
+            assert isinstance(decision, Wait)
+            assert decision.message.startswith("4 losses in a row without a newly saved step; pausing until ")
+        scene.step(0.0 if number <= 3 else LONGEST_PAUSE_SECONDS)
         scene.train(step=11, restored=10).step()
 
-    assert scene.status.restarts.model_dump() == {"total": 5, "counted": 0, "since_commit": 0, "failed": None}
+    assert scene.status.restarts == Restarts(total=11, lost_since_commit=11)
+
+
+@pytest.mark.parametrize("progress", ["saved", "kept in memory"])
+def test_losses_between_which_training_gets_on_never_pause(progress: str) -> None:
+    scene = Scene(plan=make_plan(2, 2)).form(0, 1)
+    for number in range(1, 12):
+        drop_pod(scene, 1, 1).step()
+        scene.place(1).hear_slice(0, 1, phase=Phase.IDLE, failure=None, still=1000.0)
+        assert isinstance(scene.step(), Claim)
+        if progress == "saved":
+            scene.train(step=11, restored=10, committed=11).step()
+        else:
+            scene.train(step=10 * number + 5, restored=10 * number).step()
+
+    assert scene.status.restarts == Restarts(total=11, lost_since_commit=0)
 
 
 def test_a_clock_that_is_set_back_makes_no_pause_longer() -> None:

@@ -20,37 +20,6 @@ def crash(scene: Scene, **more: object) -> Decision:
     return decision
 
 
-def test_the_same_failure_at_the_same_step_twice_is_the_end() -> None:
-    scene = trained(plan=make_plan(elastic={"badNodes": "report"}))
-    assert isinstance(crash(scene, step=12), Claim)
-    assert isinstance(crash(scene, step=13), Claim)
-
-    last = crash(scene, step=12, log="  File rows.py\nValueError: bad")
-
-    assert isinstance(last, Fail)
-    assert last.reason == Reason.SAME_FAILURE_TWICE
-    assert last.message == (
-        "The same error stopped step 12 twice, the last time on host 1 of slice 1 (node node-1-1, exit code 1), "
-        "first in attempt 1:\n  ValueError: bad\n  File rows.py\nValueError: bad"
-    )
-
-
-def test_the_same_failure_before_any_step_twice_is_the_end() -> None:
-    scene = trained()
-    crash(scene)
-
-    last = crash(scene)
-
-    assert isinstance(last, Fail)
-    assert last.message.startswith("The same error stopped training before its first step twice")
-
-
-def test_being_killed_twice_at_the_same_step_is_no_proof() -> None:
-    scene = trained(plan=make_plan(elastic={"badNodes": "report"}))
-    for _ in range(3):
-        assert isinstance(crash(scene, step=12, reason=FailureReason.KILLED, signal="SIGKILL"), Claim)
-
-
 def test_too_many_failures_are_the_end() -> None:
     scene = Scene(plan=make_plan(elastic={"maxRestarts": 2, "badNodes": "report"})).form(0, 1)
     assert isinstance(crash(scene, step=11), Claim)
@@ -73,7 +42,13 @@ def test_lost_nodes_never_use_up_the_restarts() -> None:
     lose_node(scene.silence(1), 1, 0)
 
     assert isinstance(scene.step(), Claim)
-    assert scene.status.restarts.model_dump() == {"total": 1, "counted": 0, "since_commit": 0, "failed": None}
+    assert scene.status.restarts.model_dump() == {
+        "total": 1,
+        "counted": 0,
+        "since_commit": 0,
+        "lost_since_commit": 1,
+        "failed": None,
+    }
 
 
 def test_a_fatal_failure_names_the_field() -> None:

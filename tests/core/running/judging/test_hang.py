@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import make_plan
-from tests.scenes import Scene, claim, kind, lose_node, trained
-from trainingjob_api.protocol import Directive, Evidence, Phase, ProcessState, Progress
-from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Examine, Fail, Wait
+from tests.scenes import Scene, claim, fail, kind, lose_node, trained
+from trainingjob_api.protocol import Directive, Evidence, FailureReason, Phase, ProcessState, Progress
+from trainingjob_api.status import Restarts
+from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Examine, Fail, Leave, Wait
 from trainingjob_operator.core.running.judging.hang import seconds_left
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.announce import make_bulletin
@@ -305,13 +306,14 @@ def test_a_step_that_took_too_long_is_given_twice_the_time() -> None:
     assert scene.status.attempts[0].cause.phase == "training"
 
 
-def test_hangs_count_against_the_restarts() -> None:
+def test_hangs_without_a_saved_step_between_them_end_the_job() -> None:
     scene = tell(standing(31.0, trained(plan=make_plan(elastic={"maxRestarts": 0}))), {})
+    scene.status = scene.status.model_copy(update={"restarts": Restarts(total=5, since_commit=5)})
 
     decision = scene.decide()
 
     assert isinstance(decision, Fail)
-    assert decision.reason == Reason.MAX_RESTARTS_EXCEEDED
+    assert decision.reason == Reason.NO_STEP_SAVED
     assert "the last on a host that is not known: no host of the world made progress for 31 s" in decision.message
 
 
@@ -341,7 +343,7 @@ def test_the_time_that_it_stood_still_was_no_training() -> None:
 
     scene.step(31.0)
 
-    assert scene.status.restarts.counted == 1
+    assert (scene.status.restarts.counted, scene.status.restarts.since_commit) == (0, 1)
     assert scene.status.goodput.seconds["detecting"] == 31.0
     assert scene.status.goodput.seconds["training"] == pytest.approx(trained_before)
 

@@ -26,12 +26,15 @@ class Order:
 
 def excuse(status: TrainingJobStatus, health: Health | None) -> Health | None:
     """Return the health of a world; an end that was asked for counts against neither the program nor a node."""
-    world = status.world
-    if not isinstance(health, Broke) or world is None:
-        return health
-    if not any(one.state in OPEN and one.generation == world.generation for one in status.drills):
+    if not isinstance(health, Broke) or not is_struck(status):
         return health
     return Broke(replace(health.end, counted=False, fatal=False, alone=False))
+
+
+def is_struck(status: TrainingJobStatus) -> bool:
+    """Return whether a drill is going on in the newest world."""
+    world = status.world
+    return world is not None and any(one.state in OPEN and one.generation == world.generation for one in status.drills)
 
 
 def make_order(status: TrainingJobStatus, world: World) -> Order | None:  # None: nothing is to be done

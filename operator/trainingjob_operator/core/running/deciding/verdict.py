@@ -1,23 +1,20 @@
 """The verdict on a failure: whether the job is given up for it, and in which words.
 
-Restarting is right for what passes by itself. What would come again at the same step is not worth a third try, and a
-program that keeps failing is stopped by `maxRestarts`, sooner by `maxRestartsWithoutCommit` where it saves nothing in
-between. Lost nodes, deleted pods and planned changes never count.
+Restarting is right for what passes by itself. What would come again is not worth another try (`twins`), and a program
+that keeps failing is stopped by `maxRestarts`. Whatever keeps a world from saving a step, its program or its machines,
+is stopped by `maxRestartsWithoutCommit`. Lost nodes, deleted pods and planned changes never end a job.
 """
 
-from trainingjob_api.protocol import FailureReason
-from trainingjob_api.status import Attempt, Cause
+from trainingjob_api.status import Cause
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.decisions import Fail
+from trainingjob_operator.core.running.deciding.restarts import is_of_program
 from trainingjob_operator.core.running.deciding.rollbacks import find_exhaustion, goes_back
+from trainingjob_operator.core.running.deciding.twins import describe_twins, find_proof
 from trainingjob_operator.core.running.judging.health import End, describe_failure
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.units import plural
-
-OF_MACHINES = frozenset({FailureReason.ACCELERATOR, FailureReason.NETWORK, FailureReason.CORRUPTION})
-REPEATABLE = frozenset(FailureReason) - OF_MACHINES - {FailureReason.KILLED, FailureReason.PEER}
-"""Failures of the program itself: the same one at the same step twice is proof enough."""
 
 
 def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: worth another try
@@ -29,15 +26,15 @@ def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: 
         return find_exhaustion(plan, seen, end)
     if not end.counted:
         return None
-    if twin := _find_twin(seen, cause):
-        return Fail(Reason.SAME_FAILURE_TWICE, _describe_twins(cause, twin), end)
+    if twins := find_proof(seen, end):
+        return Fail(Reason.SAME_FAILURE_TWICE, describe_twins(where(cause), cause, twins), end)
     last = f"the last on {where(cause)}: {cause.message}"
     in_a_row, limit = seen.failures_in_a_row + 1, plan.spec.elastic.max_restarts_without_commit
     if in_a_row > limit:
-        words = f"{plural(in_a_row, 'failure')} of the program in a row without a newly saved step, and"
+        words = f"{plural(in_a_row, 'failure')} in a row without a newly saved step, and"
         return Fail(Reason.NO_STEP_SAVED, f"{words} `spec.elastic.maxRestartsWithoutCommit` is {limit}; {last}", end)
     counted, limit = seen.status.restarts.counted + 1, plan.spec.elastic.max_restarts
-    if counted > limit:
+    if is_of_program(end) and counted > limit:
         words = f"{plural(counted, 'failure')} of the program, and `spec.elastic.maxRestarts` is {limit}; {last}"
         return Fail(Reason.MAX_RESTARTS_EXCEEDED, words, end)
     return None
@@ -63,19 +60,3 @@ def where(cause: Cause) -> str:
     ]
     details = ", ".join(text for text in known if text)
     return f"host {cause.host} of slice {cause.slice}" + (f" ({details})" if details else "")
-
-
-def _find_twin(seen: Observed, cause: Cause) -> Attempt | None:  # None: this has not happened before
-    if cause.reason not in REPEATABLE:
-        return None
-    for attempt in seen.status.attempts:
-        before = attempt.cause
-        if before and (before.reason, before.message, before.step) == (cause.reason, cause.message, cause.step):
-            return attempt
-    return None
-
-
-def _describe_twins(cause: Cause, twin: Attempt) -> str:
-    what = "training before its first step" if cause.step is None else f"step {cause.step:,}"
-    head = f"The same error stopped {what} twice, the last time on {where(cause)}, first in attempt {twin.generation}:"
-    return "\n".join(text for text in (head, f"  {cause.message}", cause.log) if text)

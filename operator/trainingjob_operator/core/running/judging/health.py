@@ -27,7 +27,7 @@ NOT_ITS_FAULT = frozenset({0, 137, 143, 255})
 
 @dataclass(frozen=True)
 class End:
-    """How a world ended. `counted`: against `maxRestarts`. `planned`: it was asked to. `ago`: seconds since.
+    """How a world ended. `counted`: it failed, and was not lost. `planned`: it was asked to. `ago`: seconds since.
 
     `alone`: nothing is known to have gone wrong on any other node than the cause's, though the world has others.
     """
