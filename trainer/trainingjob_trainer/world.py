@@ -20,6 +20,7 @@ from jax.errors import JaxRuntimeError
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout, World
+from trainingjob_trainer.devices import check_devices
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.surroundings import change, derive
 
@@ -30,8 +31,6 @@ SHUTDOWN_SECONDS = 5
 PORT_POLL_SECONDS = 0.02
 TRANSPORT_NICE = 10
 """The weight of a tenth beside a thread of the usual priority."""
-PACKAGES = {"tpu": "jax[tpu]", "cuda": "jax[cuda13] or jax[cuda12]"}
-"""What brings JAX its plugin for a platform."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the pod's own
 
 
@@ -124,7 +123,7 @@ def connect(
     To be called after `configure` for the same process of the same world.
 
     Raises:
-        TrainingError: the coordinator never listened, or the devices are not those that the spec asks for.
+        TrainingError: the coordinator never listened, or the devices are not those of the layout.
     """
     if layout.num_hosts == 1:
         peers = Peers(0, 1)
@@ -143,7 +142,7 @@ def connect(
         )
         peers = Peers(process, layout.num_hosts, distributed.global_state, tell)
     before = list_threads()
-    _check_devices(layout, platform)  # it makes the devices, and the threads that serve them
+    check_devices(world, process, layout, platform)  # it makes the devices, and the threads that serve them
     if platform == "cpu" and layout.num_hosts > 1:
         let_transport_give_way(before)
     return peers
@@ -193,30 +192,3 @@ def _wait_for_port(address: str) -> None:
             time.sleep(PORT_POLL_SECONDS)
         else:
             return
-
-
-def _check_devices(layout: Layout, platform: str) -> None:
-    try:
-        here, everywhere = jax.local_device_count(), jax.device_count()
-    except (AssertionError, RuntimeError) as error:
-        if platform not in PACKAGES or not _lacks_plugin(error):
-            raise
-        raise TrainingError(
-            FailureReason.CONFIG,
-            f"the image's JAX {jax.__version__} knows no platform {platform}: "
-            f"it must be built with {PACKAGES[platform]}.",
-            path="spec.runtime.image",
-        ) from error
-    if (here, everywhere) != (layout.devices_per_host, layout.num_devices):
-        raise TrainingError(
-            FailureReason.CONFIG,
-            f"expected {layout.devices_per_host} devices on this host and {layout.num_devices} in the world of "
-            f"{layout.num_slices} slices, found {here} and {everywhere} ({jax.devices()[0].device_kind}). "
-            "The topology must be that of the nodes that the pods run on.",
-            path="spec.slices.topology",
-        )
-
-
-def _lacks_plugin(error: Exception) -> bool:
-    """Return whether an error says that JAX cannot use a platform at all, which it has no type and few words for."""
-    return isinstance(error, AssertionError) or "Failed to open libtpu" in str(error)

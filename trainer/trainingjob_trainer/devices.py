@@ -1,0 +1,62 @@
+"""Devices: whether a world has those that its layout lies over, and what is wrong where it has not.
+
+A topology that is not the nodes' own is a mistake in the spec, which no other world mends: then every host has another
+number than it says, and the same one, from the first world on. A host that has fewer than the others, or than it had in
+a world before, has lost one: a GPU that fell off its bus, a chip that did not start. That is the node's matter.
+"""
+
+from collections import Counter
+
+import jax
+
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import Layout, World
+from trainingjob_trainer.failures import TrainingError
+
+PACKAGES = {"tpu": "jax[tpu]", "cuda": "jax[cuda13] or jax[cuda12]"}
+"""What brings JAX its plugin for a platform."""
+
+
+def check_devices(world: World, process: int, layout: Layout, platform: str) -> None:
+    """Check that each host of a world has the devices of the layout, as one of its processes.
+
+    Raises:
+        TrainingError: JAX cannot use the platform, the topology is wrong, or a host lacks devices.
+    """
+    try:
+        here = jax.local_device_count()
+        everyone = jax.devices()
+    except (AssertionError, RuntimeError) as error:
+        if platform not in PACKAGES or not _lacks_plugin(error):
+            raise
+        raise TrainingError(
+            FailureReason.CONFIG,
+            f"the image's JAX {jax.__version__} knows no platform {platform}: "
+            f"it must be built with {PACKAGES[platform]}.",
+            path="spec.runtime.image",
+        ) from error
+    found, asked = Counter(device.process_index for device in everyone), layout.devices_per_host
+    lacking = [host for host in range(layout.num_hosts) if found[host] < asked]
+    is_alike = len({found[host] for host in range(layout.num_hosts)}) == 1
+    if any(number > asked for number in found.values()) or (lacking and is_alike and not world.lineage):
+        raise TrainingError(
+            FailureReason.CONFIG,
+            f"expected {asked} devices on this host and {layout.num_devices} in the world of "
+            f"{layout.num_slices} slices, found {here} and {len(everyone)} ({everyone[0].device_kind}). "
+            "The topology must be that of the nodes that the pods run on.",
+            path="spec.slices.topology",
+        )
+    if process in lacking:
+        message = (
+            f"this host has {here} of {asked} devices ({everyone[0].device_kind}), and other hosts have all of theirs "
+            "or it had them before: the rest does not answer. If it lasts, take the node out of service."
+        )
+        raise TrainingError(FailureReason.ACCELERATOR, message, fatal=False)
+    if lacking:
+        words = f"process {lacking[0]} has {found[lacking[0]]} of {asked} devices."
+        raise TrainingError(FailureReason.PEER, f"another host of the world lacks devices: {words}", fatal=False)
+
+
+def _lacks_plugin(error: Exception) -> bool:
+    """Return whether an error says that JAX cannot use a platform at all, which it has no type and few words for."""
+    return isinstance(error, AssertionError) or "Failed to open libtpu" in str(error)
