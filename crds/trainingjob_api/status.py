@@ -236,7 +236,7 @@ class Attempt(Open):
     recovery_seconds: float | None = Field(
         default=None, description="From the end of the world before it to its own first new step."
     )
-    lost_steps: int | None = Field(default=None, description="Steps of the world before it that it had to do again.")
+    lost_steps: int | None = Field(default=None, description="Steps of the worlds before it that it had to do again.")
     seconds: dict[str, float] = Field(
         default={}, max_length=16, description="Where the time of its life went, by what was going on."
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.builders import NOW, make_plan
 from tests.scenes import Scene, fail, trained
-from trainingjob_api.protocol import Phase
+from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import Span
 from trainingjob_operator.core.running import goodput
@@ -69,6 +69,36 @@ def test_time_after_a_lost_slice_is_no_training_from_when_it_fell_silent() -> No
     assert status.lineage == (Span(generation=1, first=1, last=8), Span(generation=2, first=9))
     assert status.attempts[0].cause
     assert status.attempts[0].cause.message == "host 0 of slice 1 fell silent and its peers stopped"
+
+
+def fail_twice() -> Scene:
+    """Return a job that reached step 10, and whose next world died before it restored; a third one is formed."""
+    scene = trained()
+    scene.step(100.0)
+    fail(scene, 1, 1).step()
+    scene.hear_slice(0, 1, phase=Phase.COMPILING, failure=None, generation=2, progress=None, restored=None)
+    scene.step(1.0)
+    fail(scene, 0, 1, reason=FailureReason.NETWORK).step()
+    scene.hear_slice(0, 1, phase=Phase.IDLE, failure=None, still=1000.0).step(300.0)
+    return scene
+
+
+def test_steps_are_lost_also_where_a_world_died_before_the_one_that_repeats_them() -> None:
+    scene = fail_twice()
+    scene.train(step=4, restored=4, failure=None).step(1.0)
+
+    assert [attempt.lost_steps for attempt in scene.status.attempts] == [None, None, 6]
+    assert scene.status.goodput.seconds["lostSteps"] == 3.0
+
+
+def test_steps_that_a_world_lost_of_which_nobody_heard_are_no_training_either() -> None:
+    scene = fail_twice()
+    unheard = (Span(generation=2, first=7),)
+    scene.train(step=9, restored=9, unheard=unheard, failure=None).step(1.0)
+    scene.train(step=10, restored=9, unheard=unheard).step(1.0)
+
+    assert [attempt.lost_steps for attempt in scene.status.attempts] == [None, 4, 0]
+    assert scene.status.goodput.seconds["lostSteps"] == 2.0
 
 
 def test_what_breaks_before_it_trains_took_no_training_away() -> None:

@@ -15,6 +15,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MEMBER = Member(process=0, slice=0, host=0, pod="p", pod_uid="u", address="10.0.0.1")
 WORLD = World(generation=4, job_uid=UID, coordinator="10.0.0.1:5000", members=(MEMBER,))
 TRAINED = Attempt(generation=1, slices=1, started="t", first_step=0, last_step=12)
+FAR = TRAINED.model_copy(update={"last_step": 45})
 
 
 def silent(generation: int) -> Attempt:
@@ -47,7 +48,12 @@ CASES: dict[str, tuple[tuple[Attempt, ...], tuple[Span, ...], list[Row]]] = {
     "one that nothing goes on from": (
         (TRAINED, silent(2)),
         (),
-        [(1, 0, 12, None, None), (2, None, None, None, None), (4, 30, 30, None, "ram")],
+        [(1, 0, 30, None, None), (2, None, None, None, None), (4, 30, 30, 0, "ram")],
+    ),
+    "two that died before they restored, and some steps are lost": (
+        (FAR, silent(2), silent(3)),
+        (),
+        [(1, 0, 45, None, None), (2, None, None, None, None), (3, None, None, None, None), (4, 30, 30, 15, "ram")],
     ),
 }
 

@@ -48,11 +48,13 @@ def _go_on(attempts: Attempts, generation: int, restored: int, tier: Tier | None
     if number is None or attempts[number].first_step is not None:
         return attempts
     changes: dict[str, object] = {"first_step": restored, "tier": tier, "last_step": restored}
-    before = attempts[:number]
-    if before and (reached := before[-1].last_step) is not None:
-        changes["lost_steps"] = max(reached - restored, 0)
-        # What is kept may be newer than what was told last.
-        before = (*before[:-1], before[-1].model_copy(update={"last_step": max(reached, restored)}))
+    before = list(attempts[:number])
+    for place in reversed(range(number)):  # worlds that died before they restored reached nothing
+        if (reached := before[place].last_step) is not None:
+            changes["lost_steps"] = max(reached - restored, 0)
+            # What is kept may be newer than what was told last.
+            before[place] = before[place].model_copy(update={"last_step": max(reached, restored)})
+            break
     return (*before, attempts[number].model_copy(update=changes), *attempts[number + 1 :])
 
 

@@ -132,9 +132,9 @@ def _spend(old: TrainingJobStatus, end: End | None, now: datetime) -> Goodput:
 
 def _give_up_lost_steps(old: TrainingJobStatus, attempts: lives.Attempts, spent: Goodput) -> Goodput:
     """Return the goodput without the training of steps that have just turned out to be lost."""
-    known = old.attempts[-1].lost_steps if old.attempts else None
-    lost = attempts[-1].lost_steps if attempts else None
-    if lost and known is None and old.progress and old.progress.step_seconds:
+    known = {one.generation for one in old.attempts if one.lost_steps is not None}
+    lost = sum(one.lost_steps or 0 for one in attempts if one.generation not in known)
+    if lost and old.progress and old.progress.step_seconds:
         return goodput.move(spent, Bucket.TRAINING, Bucket.LOST_STEPS, lost * old.progress.step_seconds)
     return spent
 
