@@ -72,7 +72,9 @@ NUMBERS = {
     "trainingjob_checkpoint_last_commit_timestamp_seconds": labelled(START.timestamp() + 10.5, **J),
     "trainingjob_checkpoint_failing": labelled(0, **J),
     "trainingjob_backup_failing": labelled(0, **J),
-    "trainingjob_badput_seconds_total": labelled(6, cause="compiling", **J) | labelled(4, cause="starting", **J),
+    "trainingjob_goodput_seconds": labelled(90, bucket="training", **J)
+    | labelled(6, bucket="compiling", **J)
+    | labelled(4, bucket="starting", **J),
     "trainingjob_build_info": labelled(1, version="1.2.3"),
 }
 
@@ -163,12 +165,23 @@ def test_odd_statuses_break_no_scrape(odd: Any, jobs: Jobs) -> None:
     assert jobs.read("trainingjob_step") == labelled(120, namespace="research", name="other")
 
 
-def test_causes_are_ours(jobs: Jobs) -> None:
+def test_a_ledger_that_moves_seconds_is_no_counter(jobs: Jobs) -> None:
+    jobs.put(goodput={"seconds": {"training": 90.0, "lostSteps": 0.0}})
+    jobs.put(goodput={"seconds": {"training": 70.0, "lostSteps": 20.0}})
+
+    assert jobs.read("trainingjob_goodput_seconds") == labelled(70, bucket="training", **J) | labelled(
+        20, bucket="lostSteps", **J
+    )
+    kinds = {family.name: family.type for family in jobs.metrics.registry.collect()}
+    assert kinds["trainingjob_goodput_seconds"] == "gauge"
+
+
+def test_buckets_are_ours(jobs: Jobs) -> None:
     seconds = {f"made-up-{number}": 1.0 for number in range(100)} | {bucket.value: 1.0 for bucket in Bucket}
     jobs.put(goodput={"seconds": seconds})
 
-    causes = {dict(labels)["cause"] for labels in jobs.read("trainingjob_badput_seconds_total")}
-    assert causes == {bucket.value for bucket in Bucket} - {"training"}
+    buckets = {dict(labels)["bucket"] for labels in jobs.read("trainingjob_goodput_seconds")}
+    assert buckets == {bucket.value for bucket in Bucket}
 
 
 def test_the_operators_own_work(jobs: Jobs) -> None:

@@ -108,7 +108,7 @@ class JobCollector(Collector):
         yield _failing(
             "trainingjob_backup_failing", "1 while a job trains and cannot copy what it saves.", jobs, "failingCopies"
         )
-        yield _badput(jobs)
+        yield _ledger(jobs)
         yield self._count_restarts(jobs)
 
     def _count_restarts(self, jobs: Iterable[Manifest]) -> Metric:
@@ -200,16 +200,19 @@ def _failing(name: str, words: str, jobs: Iterable[Manifest], field: str) -> Met
     return family
 
 
-def _badput(jobs: Iterable[Manifest]) -> Metric:
-    family = CounterMetricFamily(
-        "trainingjob_badput_seconds", "Seconds that did not go to training, by cause.", labels=[*JOB_LABELS, "cause"]
+def _ledger(jobs: Iterable[Manifest]) -> Metric:
+    """Return where the time of jobs went: no counter, for what turns out to be lost moves from one place to another."""
+    family = GaugeMetricFamily(
+        "trainingjob_goodput_seconds",
+        "Seconds of the job's life by what they went to; their sum is its age.",
+        labels=[*JOB_LABELS, "bucket"],
     )
-    causes = {bucket.value for bucket in Bucket} - {Bucket.TRAINING}
+    buckets = {bucket.value for bucket in Bucket}
     for job in jobs:
         seconds = dig(job, "status", "goodput", "seconds")
-        for cause, value in (seconds if isinstance(seconds, dict) else {}).items():
-            if cause in causes and (number_ := _float(value)) is not None:
-                family.add_metric([*_names(job), cause], number_)
+        for bucket, value in (seconds if isinstance(seconds, dict) else {}).items():
+            if bucket in buckets and (number_ := _float(value)) is not None:
+                family.add_metric([*_names(job), bucket], number_)
     return family
 
 
