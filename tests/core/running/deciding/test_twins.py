@@ -130,6 +130,14 @@ def test_weeks_and_saved_steps_apart_it_proves_nothing() -> None:
         assert isinstance(end(scene, host, save=True, step=12), Claim)
 
 
+@pytest.mark.parametrize("reason", [FailureReason.DATA, FailureReason.NON_FINITE, FailureReason.OUT_OF_MEMORY])
+def test_what_no_node_can_cause_is_the_end_also_of_one_node_alone(reason: FailureReason) -> None:
+    scene = job()
+    end(scene, HERE, step=12, reason=reason)
+
+    assert isinstance(end(scene, HERE, step=12, reason=reason), Fail)
+
+
 PASSING = (
     FailureReason.STORAGE,
     FailureReason.NETWORK,

@@ -9,6 +9,7 @@ And a saved step between two failures shows that training gets on.
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status import Attempt, Cause
+from trainingjob_operator.core.running.judging.bad_nodes import NOT_BY_A_NODE
 from trainingjob_operator.core.running.judging.health import End
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.reasons import Reason
@@ -37,7 +38,8 @@ def find_proof(seen: Observed, end: End) -> Twins:
     if cause.reason not in REPEATABLE or not is_place_known:
         return ()
     twins = tuple(one for one in _list_failures(seen) if one.cause and _are_alike(one, one.cause, cause))
-    is_of_one_node = end.alone and all(one.cause and one.cause.node == cause.node for one in twins)
+    may_be_a_node = end.alone and cause.reason not in NOT_BY_A_NODE
+    is_of_one_node = may_be_a_node and all(one.cause and one.cause.node == cause.node for one in twins)
     return twins if len(twins) >= (2 if is_of_one_node else 1) else ()
 
 
