@@ -16,8 +16,8 @@ class Spikes(Strict):
     action: BadStep = Field(
         default="skip",
         description="What follows a spike. `skip`: its update is not made and training goes on; where ten steps in a "
-        "row are spikes, the world fails. `rollback`: training goes back to the newest checkpoint, and on from there "
-        "without the samples since. `stop`: the job fails.",
+        "row are spikes, or more than 25 of the newest 100, the world fails. `rollback`: training goes back to the "
+        "newest checkpoint, and on from there without the samples since. `stop`: the job fails.",
     )
     sigma: Annotated[float, Field(gt=0, le=1000)] = Field(
         default=6.0,
@@ -45,8 +45,9 @@ class Protection(Strict):
     non_finite: BadStep = Field(
         default="skip",
         description="What follows when the loss or the gradients of a step are not finite. `skip`: its update is not "
-        "made and training goes on; after three such steps in a row the world fails. `rollback`: training goes back to "
-        "the newest checkpoint, and on from there without the samples since. `stop`: the job fails.",
+        "made and training goes on; after three such steps in a row, or more than 25 of the newest 100, the world "
+        "fails. `rollback`: training goes back to the newest checkpoint, and on from there without the samples since. "
+        "`stop`: the job fails.",
     )
     spikes: Spikes | None = Field(
         default=None, description="Look for spikes of the loss and of the gradients. Unset: nothing is a spike."

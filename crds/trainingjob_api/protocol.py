@@ -19,6 +19,8 @@ TOKEN_AUDIENCE = "rendezvous.trainingjob.dev"  # noqa: S105  # the audience's na
 LOG_EXCERPT_BYTES = 2048
 MAX_MESSAGE = 1024
 MAX_UNHEARD = 64
+LATELY_STEPS = 100
+"""Over how many steps it is looked how many updates were not made."""
 
 
 class Phase(StrEnum):
@@ -137,6 +139,9 @@ class Progress(Open):
         default=None, description="Share of the routers' choices that found no place. Unset: there are no routers."
     )
     skipped: Count = Field(default=0, description="Steps of the whole training whose update was not made.")
+    skipped_lately: Count = Field(
+        default=0, description="How many of them are among the newest `LATELY_STEPS` steps that this world made."
+    )
     snapshot: Count | None = Field(
         default=None, description="Newest step that is whole in this host's memory. Unset: this world has none there."
     )

@@ -102,6 +102,7 @@ class ProgressStatus(Open):
     skipped: int = Field(
         default=0, description="Steps whose update was not made: their loss was not finite, or a spike."
     )
+    skipped_lately: int = Field(default=0, description="How many of them are among the newest 100 steps of this world.")
     snapshot: int | None = Field(
         default=None, description="Newest step that is whole in the memory of every host. Unset: there is none."
     )

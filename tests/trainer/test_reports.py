@@ -20,7 +20,7 @@ from tensorboardX.proto import event_pb2
 from tests.patience import ENDLESS_SECONDS
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.learning import Optimizer, Schedule
-from trainingjob_api.protocol import FailureReason, Phase, Progress
+from trainingjob_api.protocol import LATELY_STEPS, FailureReason, Phase, Progress
 from trainingjob_api.running import Metrics
 from trainingjob_trainer.board import Board
 from trainingjob_trainer.events import Events
@@ -149,6 +149,29 @@ def test_what_a_process_enters_is_told_before_and_what_steps_take_after_a_few(tm
     steps = [event.progress for event in events if event.progress]
     assert [one.typical_seconds for one in steps[:-1]] == [None] * (FEW_STEPS - 1)
     assert steps[-1].typical_seconds == median(one.step_seconds for one in steps if one.step_seconds)
+
+
+def test_a_loss_that_is_not_finite_at_every_second_step_ends_training(tmp_path: Path) -> None:
+    def skip() -> None:
+        for step in range(1, LATELY_STEPS + 1):
+            reporter.report(step, make_measures()._replace(non_finite=jnp.asarray(step % 2)))
+
+    with reporting(tmp_path) as (reporter, events), pytest.raises(TrainingError, match="26 were not made"):
+        skip()
+
+    assert [event.progress.skipped_lately for event in events if event.progress][:4] == [1, 1, 2, 2]
+    newest = events[-1].progress
+    assert newest
+    assert newest.step == 51
+
+
+def test_updates_that_were_not_made_long_ago_are_no_longer_new(tmp_path: Path) -> None:
+    with reporting(tmp_path) as (reporter, events):
+        for step in range(1, LATELY_STEPS + 3):
+            reporter.report(step, make_measures()._replace(non_finite=jnp.asarray(int(step in (1, 9)))))
+
+    lately = [event.progress.skipped_lately for event in events if event.progress]
+    assert (lately[8], lately[LATELY_STEPS - 1], lately[-1]) == (2, 2, 1)
 
 
 def test_snapshots_are_told_once_there_are_some(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from trainingjob_api.protection import Protection
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.protection import MOST_NON_FINITE, MOST_SPIKES, check_step
+from trainingjob_trainer.protection import MOST_LATELY, MOST_NON_FINITE, MOST_SPIKES, check_step
 from trainingjob_trainer.signature import Measures
-from trainingjob_trainer.spikes import Window, begin, follow, is_spike
+from trainingjob_trainer.spikes import LEAST_DEVIATION, Window, begin, follow, is_spike
 
 SIZE = 8
 SIGMA = 3.0
@@ -34,8 +34,8 @@ def compiled() -> Any:
     return jax.jit(step)
 
 
-def find_spikes(measured: list[tuple[float, float]]) -> list[bool]:
-    window, found = begin(SIZE), []
+def find_spikes(measured: list[tuple[float, float]], size: int = SIZE) -> list[bool]:
+    window, found = begin(size), []
     for pair in measured:
         window, spike = compiled()(window, jnp.array(pair, jnp.float32))
         found.append(bool(spike))
@@ -48,7 +48,8 @@ def reference(measured: list[tuple[float, float]]) -> list[bool]:
     found = []
     for pair in measured:
         before = np.array(accepted[-SIZE:], np.float32)
-        limits = before.mean(axis=0) + SIGMA * before.std(axis=0) if 2 * len(before) >= SIZE else np.inf
+        deviation = np.maximum(before.std(axis=0), LEAST_DEVIATION * np.abs(before.mean(axis=0))) if accepted else 0.0
+        limits = before.mean(axis=0) + SIGMA * deviation if 2 * len(before) >= SIZE else np.inf
         found.append(bool((np.array(pair, np.float32) > limits).any()))
         accepted += [] if found[-1] else [pair]
     return found
@@ -80,6 +81,19 @@ STORIES: dict[str, tuple[list[tuple[float, float]], list[bool]]] = {
 @pytest.mark.parametrize(("measured", "want"), STORIES.values(), ids=STORIES.keys())
 def test_what_is_a_spike(measured: list[tuple[float, float]], want: list[bool]) -> None:
     assert find_spikes(measured) == want
+
+
+SHORT: dict[str, tuple[int, list[tuple[float, float]], list[bool]]] = {
+    "after one step nobody knows how far a loss varies": (2, [(2.0, 1.0), (2.1, 1.0)], [False, False]),
+    "nor after two or three": (4, [(2.0, 1.0), (2.1, 1.0), (4.0, 1.0), (8.0, 2.0)], [False] * 4),
+    "steps that are alike make no small rise a spike": (2, [(2.0, 1.0), (2.0, 1.0), (2.005, 1.002)], [False] * 3),
+    "but a large one": (2, [(2.0, 1.0), (2.0, 1.0), (3.0, 1.0)], [False, False, True]),
+}
+
+
+@pytest.mark.parametrize(("size", "measured", "want"), SHORT.values(), ids=SHORT.keys())
+def test_few_steps_do_not_make_a_rise_a_spike(size: int, measured: list[tuple[float, float]], want: list[bool]) -> None:
+    assert find_spikes(measured, size) == want
 
 
 def watched(layout: Layout) -> Run:
@@ -152,39 +166,51 @@ def test_a_window_that_does_not_fit_is_refused(tmp_path: Any, spikes: Any) -> No
 
 LOOK: dict[str, Any] = {"spikes": {}}
 STOP: dict[str, Any] = {"nonFinite": "stop", "spikes": {"action": "stop", "sigma": 4}}
-ENDS: dict[str, tuple[dict[str, Any], int, int, tuple[FailureReason, bool] | None]] = {
-    "nothing": (STOP, 0, 0, None),
-    "one that is not finite": (LOOK, 1, 0, None),
-    "too many that are not finite": (LOOK, MOST_NON_FINITE, 0, (FailureReason.NON_FINITE, False)),
-    "one that is not finite, and the job is to stop": (STOP, 1, 0, (FailureReason.NON_FINITE, True)),
-    "a spike": (LOOK, 0, MOST_SPIKES - 1, None),
-    "too many spikes": (LOOK, 0, MOST_SPIKES, (FailureReason.LOSS_SPIKE, False)),
-    "a spike, and the job is to stop": (STOP, 0, 1, (FailureReason.LOSS_SPIKE, True)),
-    "a spike that nobody looks for": ({}, 0, MOST_SPIKES, None),
+type Row = tuple[dict[str, Any], int, int, int, tuple[FailureReason, bool] | None]
+"""The protection; of the newest steps, those in a row that are not finite or spikes, and all without their update."""
+ENDS: dict[str, Row] = {
+    "nothing": (STOP, 0, 0, 0, None),
+    "one that is not finite": (LOOK, 1, 0, MOST_LATELY, None),
+    "too many that are not finite": (LOOK, MOST_NON_FINITE, 0, 3, (FailureReason.NON_FINITE, False)),
+    "one that is not finite, and the job is to stop": (STOP, 1, 0, 1, (FailureReason.NON_FINITE, True)),
+    "a spike": (LOOK, 0, MOST_SPIKES - 1, MOST_LATELY, None),
+    "too many spikes": (LOOK, 0, MOST_SPIKES, 10, (FailureReason.LOSS_SPIKE, False)),
+    "a spike, and the job is to stop": (STOP, 0, 1, 1, (FailureReason.LOSS_SPIKE, True)),
+    "a spike that nobody looks for": ({}, 0, MOST_SPIKES, 0, None),
+    "too many of the newest, this one not finite": (LOOK, 1, 0, MOST_LATELY + 1, (FailureReason.NON_FINITE, False)),
+    "too many of the newest, this one a spike": (LOOK, 0, 1, MOST_LATELY + 1, (FailureReason.LOSS_SPIKE, False)),
+    "a good step after too many": (LOOK, 0, 0, MOST_LATELY + 1, None),
 }
 
 
-@pytest.mark.parametrize(("protection", "non_finite", "spikes", "want"), ENDS.values(), ids=ENDS.keys())
+@pytest.mark.parametrize(("protection", "non_finite", "spikes", "lately", "want"), ENDS.values(), ids=ENDS.keys())
 def test_what_follows_bad_steps(
-    protection: dict[str, Any], non_finite: int, spikes: int, want: tuple[FailureReason, bool] | None
+    protection: dict[str, Any], non_finite: int, spikes: int, lately: int, want: tuple[FailureReason, bool] | None
 ) -> None:
     measures: Any = Measures(9.0, 3.0, 0.1, non_finite, 0, 0, spikes=spikes)  # type: ignore[arg-type]
     spec = Protection.model_validate(protection)
     if want is None:
-        check_step(41, measures, spec)
+        check_step(41, measures, spec, lately)
         return
 
     with pytest.raises(TrainingError, match=r"step 41\b") as caught:
-        check_step(41, measures, spec)
+        check_step(41, measures, spec, lately)
 
     assert (caught.value.reason, caught.value.fatal) == want
+
+
+def test_too_many_of_the_newest_are_told_with_their_number() -> None:
+    measures: Any = Measures(9.0, 3.0, 0.1, 1, 30, 0)  # type: ignore[arg-type]
+
+    with pytest.raises(TrainingError, match="at step 41, and of the newest 100 updates 26 were not made: at most 25"):
+        check_step(41, measures, Protection(), 26)
 
 
 def test_the_words_name_the_step_and_what_was_measured() -> None:
     measures: Any = Measures(9.123, 33.4, 0.1, 0, 1, 0, spikes=1)  # type: ignore[arg-type]
 
     with pytest.raises(TrainingError) as caught:
-        check_step(41, measures, Protection.model_validate(STOP))
+        check_step(41, measures, Protection.model_validate(STOP), 1)
 
     assert str(caught.value) == (
         "the loss (9.123) or the norm of the gradients (33.4) was more than 4 standard deviations above those of the "

@@ -12,11 +12,11 @@ from typing import Any, Self
 
 import jax
 
-from trainingjob_api.protocol import Phase, Progress
+from trainingjob_api.protocol import LATELY_STEPS, Phase, Progress
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import storage_error
 from trainingjob_trainer.metrics import MetricsWriter
-from trainingjob_trainer.protection import check_step
+from trainingjob_trainer.protection import check_step, is_skipped
 from trainingjob_trainer.rows import Skipped, slots_of_step
 from trainingjob_trainer.signature import Asked, Measures
 from trainingjob_trainer.snapshots import Snapshots
@@ -61,6 +61,7 @@ class Reporter:
         self._since = time.monotonic()
         self._seconds: deque[float] = deque(maxlen=MANY_STEPS)
         self._waits: deque[float] = deque(maxlen=MANY_STEPS)
+        self._skips: deque[bool] = deque(maxlen=LATELY_STEPS)
         self._open = ExitStack()
         self._writer: MetricsWriter | None = None
         if start.process == 0:
@@ -102,6 +103,7 @@ class Reporter:
         seconds, self._since = now - self._since, now
         self._seconds.append(seconds)
         self._waits.append(now - begun)
+        self._skips.append(is_skipped(measures))
         progress = Progress(
             step=step,
             loss=loss if isfinite(loss) else None,
@@ -116,6 +118,7 @@ class Reporter:
             load_balance=_read(measures.load_balance),
             dropped=_read(measures.dropped),
             skipped=int(measures.skipped),
+            skipped_lately=sum(self._skips),
             save_seconds=self._save_seconds,
             **self._describe_snapshot(),
         )
@@ -123,7 +126,7 @@ class Reporter:
         self._events.send(Event(progress=progress))
         if self._writer:
             self._write(self._writer, progress)
-        check_step(step, measures, self._protection)
+        check_step(step, measures, self._protection, sum(self._skips))
         return Asked(int(measures.asked))
 
     def report_evaluations(self, step: int, losses: dict[str, float]) -> None:

@@ -25,6 +25,10 @@ class Window(NamedTuple):
 
 NUM_MEASURES = 2
 """The loss, and the norm of the gradients."""
+FEWEST = 4
+"""Steps without which nobody knows how far a measure varies; in a shorter window, all of it."""
+LEAST_DEVIATION = 0.001
+"""Of the mean: what a standard deviation counts as at least, for a few steps may be alike by chance."""
 
 
 def begin(size: int) -> Window:
@@ -44,15 +48,20 @@ def begin_like(described: Window) -> Window:
 
 
 def is_spike(window: Window, measured_M: jax.Array, sigma: float) -> jax.Array:
-    """Return whether a measure is so many standard deviations above its mean; never before half the window is full."""
+    """Return whether a measure is so many standard deviations above its mean.
+
+    Never before half the window is full, and never after fewer than `FEWEST` steps where the window has as many.
+    """
     size = window.seen.shape[1]
     is_known_1W = (jnp.arange(size) < window.num_steps)[None, :]
     known = jnp.minimum(window.num_steps, size)
     divisor = jnp.maximum(known, 1).astype(jnp.float32)
     mean_M1 = jnp.sum(jnp.where(is_known_1W, window.seen, 0.0), axis=1, keepdims=True) / divisor
     square_MW = jnp.where(is_known_1W, jnp.square(window.seen - mean_M1), 0.0)
-    deviation_M = jnp.sqrt(jnp.sum(square_MW, axis=1) / divisor)
-    return (2 * known >= size) & jnp.any(measured_M > mean_M1[:, 0] + sigma * deviation_M)
+    least_M = LEAST_DEVIATION * jnp.abs(mean_M1[:, 0])
+    deviation_M = jnp.maximum(jnp.sqrt(jnp.sum(square_MW, axis=1) / divisor), least_M)
+    is_known = (2 * known >= size) & (known >= min(size, FEWEST))
+    return is_known & jnp.any(measured_M > mean_M1[:, 0] + sigma * deviation_M)
 
 
 def follow(window: Window, measured_M: jax.Array, spike: jax.Array, taken: jax.Array) -> Window:

@@ -37,6 +37,7 @@ class Reason(StrEnum):
     HOST_UNCERTAIN = "HostUncertain"
     EXAMINING = "Examining"
     SLOW_HOST = "SlowHost"
+    UPDATES_SKIPPED = "UpdatesSkipped"
     GROWING = "Growing"
     EDITED = "Edited"
     LEAVING = "Leaving"

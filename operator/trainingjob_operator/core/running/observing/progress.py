@@ -36,6 +36,7 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         step_seconds=newest.step_seconds,
         eta_seconds=round(max(total - newest.step, 0) * newest.step_seconds) if newest.step_seconds else None,
         skipped=newest.skipped,
+        skipped_lately=newest.skipped_lately,
         evaluations=newest.evaluations or (seen.status.progress.evaluations if seen.status.progress else {}),
         save_seconds=max((one.save_seconds for one in told if one.save_seconds is not None), default=None),
         **_find_snapshot(told, len(seen.seats)),

@@ -30,6 +30,7 @@ from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.observing.pods import Trouble
 from trainingjob_operator.core.running.observing.seats import find_restored, find_tier
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.telling.skips import describe_skips
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def list_happenings(
             happenings.append(Happening(Reason.COMPLETED, "all steps are trained and saved"))
         case Fail(reason, message):
             happenings.append(Happening(reason, message, warning=True))
-    happenings += [*_drills(seen, written), *_stragglers(seen, written)]
+    happenings += [*_drills(seen, written), *_stragglers(seen, written), *_skips(seen, written)]
     happenings += [*_failing_saves(plan, seen, written), *_failing_copies(plan, seen, written)]
     return (*happenings, *_damages(seen), *_restored_copies(plan, seen), *_inheritances(seen))
 
@@ -157,6 +158,13 @@ def _stragglers(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
     if now is None or (before is not None and before.since == now.since):
         return []
     return [Happening(Reason.SLOW_HOST, describe(now), warning=True)]
+
+
+def _skips(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
+    """Return that many updates are not made, in the step in which they became many."""
+    words = describe_skips(written.progress)
+    is_new = words and not describe_skips(seen.status.progress)
+    return [Happening(Reason.UPDATES_SKIPPED, words, warning=True)] if is_new else []
 
 
 def _failing_saves(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[Happening]:

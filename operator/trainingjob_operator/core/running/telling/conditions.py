@@ -63,8 +63,8 @@ def _running(at: Situation) -> tuple[Truth, str, str]:
 def _degraded(at: Situation) -> tuple[Truth, str, str]:
     if _is_over(at):
         return "False", Reason.OVER, ""
-    if at.unsaved:
-        return "True", at.unsaved.reason, "; ".join(filter(None, [at.unsaved.message, at.missing]))
+    if at.harm:
+        return "True", at.harm.reason, "; ".join(filter(None, [at.harm.message, at.missing]))
     if at.missing:
         return "True", Reason.FEWER_SLICES if at.world else Reason.WAITING_FOR_SLICES, at.missing
     return "False", Reason.ALL_SLICES if at.world else at.reason, ""

@@ -28,8 +28,10 @@ from trainingjob_operator.core.running.judging.saves import describe_failing, fo
 from trainingjob_operator.core.running.observing.jobsets import JobSet
 from trainingjob_operator.core.running.observing.observe import Observed, Slice
 from trainingjob_operator.core.running.observing.pods import Trouble
+from trainingjob_operator.core.running.observing.progress import find_progress
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.absences import describe, find_absence, find_trouble
+from trainingjob_operator.core.running.telling.skips import describe_skips
 from trainingjob_operator.core.units import plural
 
 MOST_ABSENCES = 4
@@ -66,8 +68,8 @@ class Situation:
     """Why slices that the job could use are not in the world, in words. Empty: all of them are."""
     is_training: bool = False
     """Whether the world makes steps, as far as known."""
-    unsaved: Trouble | None = None
-    """Why no step can be saved, or copied. None: nothing is known to be in the way."""
+    harm: Trouble | None = None
+    """Why what is trained may be lost or comes to little. None: nothing of that is known."""
 
 
 _BUCKETS = {
@@ -84,23 +86,23 @@ def describe_situation(
 ) -> Situation:
     """Return the situation; `refusal` is what the API server answered to the creation of children, if it refused."""
     situation = _describe(plan, seen, decision, refusal)
-    unsaved = _find_unsaved(plan, seen, now)
-    if unsaved is None or situation.world is not seen.world or not situation.bucket:
+    harm = _find_harm(plan, seen, now)
+    if harm is None or situation.world is not seen.world or not situation.bucket:
         return situation
     if situation.stage not in (Stage.RUNNING, Stage.DEGRADED):
-        return replace(situation, unsaved=unsaved)
-    message = f"{situation.message}; {unsaved.message}" if situation.stage is Stage.DEGRADED else unsaved.message
-    return replace(situation, stage=Stage.DEGRADED, reason=unsaved.reason, message=message, unsaved=unsaved)
+        return replace(situation, harm=harm)
+    message = f"{situation.message}; {harm.message}" if situation.stage is Stage.DEGRADED else harm.message
+    return replace(situation, stage=Stage.DEGRADED, reason=harm.reason, message=message, harm=harm)
 
 
-def _find_unsaved(plan: Plan, seen: Observed, now: datetime) -> Trouble | None:  # None: saves and copies succeed
-    """Return what is in the way of saves and copies; a save that fails is the worse of the two."""
+def _find_harm(plan: Plan, seen: Observed, now: datetime) -> Trouble | None:  # None: it trains and is kept
+    """Return what harms a job that trains, the worst first: saves or copies that fail, updates that are not made."""
     saves, copies = follow_failing(seen, now), follow_failing_copies(seen, now)
-    words = [describe_failing(plan, seen, saves)] if saves else []
-    words += [describe_failing_copies(plan, seen, copies)] if copies else []
-    if not words:
-        return None
-    return Trouble(Reason.CHECKPOINT_FAILING if saves else Reason.BACKUP_FAILING, "; ".join(words))
+    found = [Trouble(Reason.CHECKPOINT_FAILING, describe_failing(plan, seen, saves))] if saves else []
+    found += [Trouble(Reason.BACKUP_FAILING, describe_failing_copies(plan, seen, copies))] if copies else []
+    if skips := describe_skips(find_progress(plan, seen)):
+        found.append(Trouble(Reason.UPDATES_SKIPPED, skips))
+    return Trouble(found[0].reason, "; ".join(one.message for one in found)) if found else None
 
 
 def _describe(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None) -> Situation:
