@@ -53,8 +53,8 @@ class FailureReason(StrEnum):
     NON_FINITE = "NonFinite"
     LOSS_SPIKE = "LossSpike"
     CORRUPTION = "Corruption"  # devices hold other bits than their replicas
-    ACCELERATOR = "Accelerator"  # a device computes wrongly, or falls far behind the others
-    NETWORK = "Network"  # numbers change on the way between hosts
+    ACCELERATOR = "Accelerator"  # a device fails or is gone, computes wrongly, or falls far behind the others
+    NETWORK = "Network"  # a host cannot reach the others, or numbers change on the way
     CRASH = "Crash"  # an exception that none of the above explains
     KILLED = "Killed"  # ended by a signal
     PEER = "Peer"  # an error that follows from another host's end; never the cause

@@ -12,27 +12,12 @@ from jax.errors import JaxRuntimeError
 
 from trainingjob_api.protocol import LOG_EXCERPT_BYTES, MAX_MESSAGE, Failure, FailureReason
 from trainingjob_trainer.missed import find_missed
+from trainingjob_trainer.runtime_errors import find_reason
 
 HOPELESS_ERRNOS = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP}
 )
 """Storage errors that the next try meets again. A full or stale file system may recover."""
-PEER_MARKS = (
-    "gloo",
-    "nccl",
-    "connection reset",
-    "connection closed",
-    "connection refused",
-    "socket closed",
-    "coordination service",
-    "heartbeat",
-    "incarnation",
-    "barrier",
-    "deadline_exceeded",
-    "unavailable:",
-    "preempt",
-)
-"""Marks in a JAX error that follow from another process's end."""
 
 
 class TrainingError(Exception):
@@ -99,7 +84,9 @@ def explain(error: BaseException, *, step: int | None) -> Failure:
 
 def _sort(error: BaseException) -> tuple[FailureReason, str]:
     text = str(error)
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
+    # What cannot reach a device is a plain RuntimeError; what fails on one is JAX's own kind of it.
+    reason = find_reason(text) if isinstance(error, RuntimeError) else FailureReason.CRASH
+    if isinstance(error, MemoryError) or reason is FailureReason.OUT_OF_MEMORY:
         return (
             FailureReason.OUT_OF_MEMORY,
             (
@@ -107,9 +94,15 @@ def _sort(error: BaseException) -> tuple[FailureReason, str]:
                 "split the model further over fsdp or tensor."
             ),
         )
-    if isinstance(error, JaxRuntimeError) and any(mark in text.lower() for mark in PEER_MARKS):
-        return FailureReason.PEER, f"another host of the world went away: {text}"
-    return FailureReason.CRASH, f"{type(error).__name__}: {text}"
+    match reason:
+        case FailureReason.ACCELERATOR:
+            return reason, f"a device of this host failed: {text}"
+        case FailureReason.NETWORK:
+            return reason, f"this host cannot reach the others: {text}"
+        case FailureReason.PEER if isinstance(error, JaxRuntimeError):
+            return reason, f"another host of the world went away: {text}"
+        case _:
+            return FailureReason.CRASH, f"{type(error).__name__}: {text}"
 
 
 def _shorten(message: str) -> str:
