@@ -83,7 +83,11 @@ class Simulation:
         """Start an operator that knows nothing."""
         self.hub = Hub(self.time.monotonic, self._wake)
         self.reconciler = Reconciler(
-            self.cluster, self.hub, lambda: RenderSettings("image", "https://here", "pem"), self.time.now
+            self.cluster,
+            self.hub,
+            lambda: RenderSettings("image", "https://here", "pem"),
+            self.time.now,
+            set_by=lambda: self.time.skew,
         )
         self.due = self.time.seconds
         self.operator_up = True

@@ -222,7 +222,8 @@ COUNTED: Mapping[str, Strike] = {
 }
 """Faults that are held against the program: after the second in a row the operator pauses, and is right to."""
 CLOCK = "clock turned"
-"""A fault that the ledger shows: it counts by the operator's clock. Only in jobs that are judged by that clock."""
+"""A fault that the ledger may show: an operator that comes while it lasts counts by the clock that it finds. Only in
+jobs that are judged by that clock."""
 
 
 def _pick(stage: Stage) -> Container | None:  # None: nothing runs

@@ -142,7 +142,7 @@ class Stage:
                 raise ClusterUnavailableError("the API server is away")
 
         api = FlakyCluster(self.machine.cluster, strike)
-        operator = LocalOperator(key, api, self.machine, lambda: settings, self.now)
+        operator = LocalOperator(key, api, self.machine, lambda: settings, self.now, lambda: self.skew)
         self.gate.operators.append(operator)
         self.gate.change()
         operator.start()

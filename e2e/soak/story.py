@@ -70,7 +70,7 @@ async def tell(
                 story.problems.append(str(error))
         wall = (stage.ended - stage.begun,) * 2
         if is_turned and (start := parse_time(stage.status.start_time)):
-            # A look counts up to what it reads; a clock that was ahead between two looks is in no ledger.
+            # No ledger has what an operator saw its clock being set by. One that came after that cannot know.
             wall = (stage.last - start).total_seconds(), (stage.latest - start).total_seconds()
         story.attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
         story.problems += stage.witness.problems

@@ -151,7 +151,8 @@ async def test_of_twins_of_one_index_one_trains() -> None:
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["ahead", "back"])
 async def test_a_clock_that_is_set_ends_nothing(jump: float) -> None:
     sim = Simulation(total=100)
-    sim.job["spec"]["ttlSecondsAfterFinished"] = 36_000
+    sim.job["spec"] |= {"ttlSecondsAfterFinished": 60, "activeDeadlineSeconds": 1800}
+    begun = sim.time.seconds
     await sim.run_until_step(10)
     sim.time.skew = jump
     await sim.run(10)
@@ -172,6 +173,10 @@ async def test_a_clock_that_is_set_ends_nothing(jump: float) -> None:
     assert status.restarts == Restarts(total=2, counted=1)
     assert [attempt.slices for attempt in status.attempts][:3] == [2, 2, 1]
     assert all(spent >= 0 for spent in status.goodput.seconds.values())
+    assert abs(sum(status.goodput.seconds.values()) - (sim.time.seconds - begun)) < 2.0
     assert all((attempt.recovery_seconds or 0.0) >= 0 for attempt in status.attempts)
-    assert status.running_seconds >= 0
+    assert abs(status.running_seconds - (sim.time.seconds - begun)) < 2.0
     assert sim.cluster.objects.get(("JobSet", base_jobset(NAME, UID)))
+    sim.time.skew = 0.0
+    await sim.run(40)
+    assert sim.cluster.objects.get(("TrainingJob", NAME)), "its time after the end is not over"

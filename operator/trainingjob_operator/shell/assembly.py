@@ -91,7 +91,9 @@ class Operator:
         self.metrics.count_refused_accelerators(refused.name for refused in table.refused)
         now = api.clock.now
         self.cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node)
-        self._reconciler = Reconciler(self.cluster, self.hub, self._render_settings, now, table.hardware)
+        self._reconciler = Reconciler(
+            self.cluster, self.hub, self._render_settings, now, table.hardware, lambda: api.clock.set_by
+        )
         self.lease = Lease(api, settings.namespace, settings.service, holder_name(), self._lead, now)
         self.admission = Admission(partial(check_job, hardware=table.hardware), partial(may_use_service_account, api))
         self.authenticator = PodAuthenticator(api, self.store)

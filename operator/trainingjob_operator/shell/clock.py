@@ -2,7 +2,8 @@
 
 All times that an operator reads of pods and events, and all that it writes into a status, are then of one clock,
 however wrong that of the machine is on which it happens to run. Between two answers the machine's monotonic clock
-carries on, so that nothing happens when somebody sets the machine's time.
+carries on, so that nothing happens when somebody sets the machine's time. When somebody sets the server's, the
+monotonic clock tells by how much, so that the hour that did not pass is in no ledger and ends no job.
 """
 
 import time
@@ -28,6 +29,8 @@ class ServerClock:
         machine: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Begin with the time of the machine."""
+        self.set_by = 0.0
+        """By how many seconds answers have set it, all in all: on if positive."""
         self._monotonic = monotonic
         self._set(machine())
 
@@ -45,6 +48,7 @@ class ServerClock:
             return
         off = self.now() - told
         if abs(off) > TOLERANCE:
+            self.set_by -= off.total_seconds()
             if abs(off) > WORTH_TELLING:
                 log.warning("this clock and the API server's differ: the server's counts", seconds=off.total_seconds())
             self._set(told)

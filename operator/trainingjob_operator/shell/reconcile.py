@@ -36,6 +36,7 @@ from trainingjob_operator.core.running.deciding.decide import decide
 from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, Expire, Wait
 from trainingjob_operator.core.running.deciding.strikes import find_pause, list_strikes
 from trainingjob_operator.core.running.judging.hang import seconds_left
+from trainingjob_operator.core.running.observing.clocks import move_times
 from trainingjob_operator.core.running.observing.observe import Observed, observe
 from trainingjob_operator.core.running.observing.pods import Trouble, read_pods
 from trainingjob_operator.core.running.observing.seats import rebuild_world
@@ -81,6 +82,8 @@ class _Memory:
 
     written: Manifest
     newest: TrainingJobStatus
+    set_by: float
+    """By how many seconds the clock had been set in all when the times in `newest` were told."""
 
 
 class Reconciler:
@@ -93,13 +96,18 @@ class Reconciler:
         settings: Callable[[], RenderSettings],
         now: Callable[[], datetime],
         hardware: Hardware = BUILTIN,
+        set_by: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Act on a cluster and speak through a hub; `settings` may change while the operator runs."""
+        """Act on a cluster and speak through a hub; `settings` may change while the operator runs.
+
+        `set_by` returns by how many seconds the clock that `now` reads was set since the process began, all in all.
+        """
         self._cluster = cluster
         self._hub = hub
         self._settings = settings
         self._now = now
         self._hardware = hardware
+        self._set_by = set_by
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._checked: dict[str, tuple[int, Checked]] = {}
         self._memories: dict[str, _Memory] = {}
@@ -128,25 +136,22 @@ class Reconciler:
             return IDLE_SECONDS  # its children go with it
         if away := self._hub.seconds_away(uid):
             return away
-        status = self._recall(uid, job)
         checked = self._check(uid, job)
         if checked.plan is None:
-            return await self._hold(job, status, checked)
+            return await self._hold(job, checked)
         try:
             children = await self._cluster.read_children(namespace, uid)
         except MissingKindError as error:
             words = f"the cluster has no JobSet: install it ({error})"
-            status = blocked_status(status, Reason.JOBSET_MISSING, words, _generation(job), self._now())
-            await self._write(job, uid, status)
+            status, now = self._recall(uid, job)
+            await self._write(job, uid, blocked_status(status, Reason.JOBSET_MISSING, words, _generation(job), now))
             return IDLE_SECONDS / 10
-        return await self._step(job, status, checked.plan, checked.warnings, children)
+        return await self._step(job, checked.plan, checked.warnings, children)
 
-    async def _step(
-        self, job: Manifest, status: TrainingJobStatus, plan: Plan, warnings: Sequence[Problem], children: Children
-    ) -> float | None:
+    async def _step(self, job: Manifest, plan: Plan, warnings: Sequence[Problem], children: Children) -> float | None:
         """Take the one next step of a job whose spec is valid."""
         uid = text(job, "metadata", "uid")
-        now = self._now()
+        status, now = self._recall(uid, job)
         seen = observe(plan, job, status, children, self._hub.hearing(uid), now)
         decision = decide(plan, seen, now)
         if isinstance(decision, Expire):
@@ -173,16 +178,18 @@ class Reconciler:
             return pause
         return FORMING_SECONDS if strikes else _next_look(plan, seen, decision, fresh, now)
 
-    async def _hold(self, job: Manifest, status: TrainingJobStatus, checked: Checked) -> float:
+    async def _hold(self, job: Manifest, checked: Checked) -> float:
         """Say what is wrong with a spec. What runs from an earlier spec is left alone, and its hosts hear so."""
         uid = text(job, "metadata", "uid")
         problems = [str(problem) for problem in checked.problems]
+        status, _ = self._recall(uid, job)
         if status.world is not None and not self._hub.has_spoken(uid):
             with suppress(MissingKindError):  # then there is nobody to speak to
                 children = await self._cluster.read_children(text(job, "metadata", "namespace"), uid)
                 world = rebuild_world(status, uid, read_pods(children, self._now()))
                 self._hub.publish(uid, Bulletin(Directive.TRAIN if world else Directive.WAIT, world))
-        await self._write(job, uid, invalid_status(status, problems, _generation(job), self._now()))
+        status, now = self._recall(uid, job)
+        await self._write(job, uid, invalid_status(status, problems, _generation(job), now))
         return IDLE_SECONDS
 
     async def _create(
@@ -239,14 +246,21 @@ class Reconciler:
         """Write a status if it is worth it, and remember it in any case; return the job as it is now."""
         if is_worth_writing(read_status(job), fresh, self._now()):
             job = await self._cluster.write_status(job, write_status(fresh))
-        self._memories[uid] = _Memory(dig(job, "status") or {}, fresh)
+        self._memories[uid] = _Memory(dig(job, "status") or {}, fresh, self._memories[uid].set_by)
         return job
 
-    def _recall(self, uid: str, job: Manifest) -> TrainingJobStatus:
-        """Return the newest status: what is written, or what came after exactly that was written."""
-        memory = self._memories.get(uid)
-        written = dig(job, "status") or {}
-        return memory.newest if memory and memory.written == written else read_status(job)
+    def _recall(self, uid: str, job: Manifest) -> tuple[TrainingJobStatus, datetime]:
+        """Return the newest status, and the time of day: both by the clock as it is set in this very moment.
+
+        The newest is what is written, or what came after exactly that was written.
+        """
+        now, set_by = self._now(), self._set_by()
+        written, memory = dig(job, "status") or {}, self._memories.get(uid)
+        if memory is None or memory.written != written:
+            memory = _Memory(written, read_status(job), set_by)
+        newest = move_times(memory.newest, set_by - memory.set_by)
+        self._memories[uid] = _Memory(written, newest, set_by)
+        return newest, now
 
     def _check(self, uid: str, job: Manifest) -> Checked:
         generation = _generation(job)

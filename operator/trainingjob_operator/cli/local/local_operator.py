@@ -27,12 +27,13 @@ class LocalOperator:
         authenticator: Authenticator,
         settings: Callable[[], RenderSettings],
         now: Callable[[], datetime] = utc_now,
+        set_by: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Look after the job of a namespace and a name; nothing happens before `start`."""
+        """Look after the job of a namespace and a name; nothing happens before `start`. Clocks: see Reconciler."""
         self._key = key
         self.hub = Hub(time.monotonic, lambda namespace, name: self.wake())
         self.rendezvous = Rendezvous(self.hub, authenticator, lambda: True)
-        self._scheduler = Scheduler(Reconciler(cluster, self.hub, settings, now).reconcile)
+        self._scheduler = Scheduler(Reconciler(cluster, self.hub, settings, now, set_by=set_by).reconcile)
 
     def start(self) -> None:
         """Begin to look."""

@@ -2,15 +2,16 @@
 
 The seconds are counted from `startTime` on, and their sum says up to when: what came since then belongs to what was
 going on when the status was last written, because every change of that is written at once. So an operator that was away
-counts the time of its absence too, and nothing is ever counted twice.
+counts the time of its absence too, and nothing is ever counted twice. When the clock was set meanwhile, `startTime` is
+moved with it, in `observing.clocks`, or here where nobody saw it: how long ago a job began is what it says.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Goodput, TrainingJobStatus
-from trainingjob_operator.core.times import seconds_between
+from trainingjob_operator.core.times import format_time, parse_time, seconds_between
 
 
 class Bucket(StrEnum):
@@ -43,11 +44,24 @@ OF_PHASE = {
 """Where the seconds of a world go. Phases that are not here: starting, or recovering after the first world."""
 
 
+ROUNDING = timedelta(milliseconds=10)
+"""By how much the sum of a ledger may be ahead, because each of its seconds is rounded."""
+
+
 def account(status: TrainingJobStatus, now: datetime) -> Goodput:
     """Return the goodput with all seconds up to now; a clock that was set back adds none."""
     spent = sum(status.goodput.seconds.values())
     passed = seconds_between(status.start_time, now) - spent
     return _add(status.goodput, status.goodput.current, passed) if passed > 0 else status.goodput
+
+
+def find_start(status: TrainingJobStatus, now: datetime) -> str:
+    """Return when the job began; where its ledger is ahead of now, as much earlier: a clock was set back."""
+    start = parse_time(status.start_time)
+    if start is None:
+        return format_time(now)
+    ahead = start + timedelta(seconds=sum(status.goodput.seconds.values())) - now
+    return format_time(start - (ahead if ahead > ROUNDING else timedelta()))
 
 
 def move(goodput: Goodput, source: str, target: str, seconds: float) -> Goodput:

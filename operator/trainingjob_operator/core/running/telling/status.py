@@ -93,7 +93,7 @@ def next_status(
             "straggler": follow_straggler(seen.seats, old.straggler, now),
             "attempts": attempts,
             "drills": follow_drills(plan, seen, decision, attempts, now),
-            "start_time": old.start_time or (None if is_waiting_to_start else format_time(now)),
+            "start_time": None if is_waiting_to_start else goodput.find_start(old, now),
             "goodput": spent.model_copy(update={"current": situation.bucket}),
             "running_seconds": round(goodput.running_seconds(spent), 3),
             "completion_time": None if situation.bucket else format_time(now),
