@@ -145,16 +145,17 @@ class Checkpoint(Strict):
 class Elastic(Strict):
     """How the job answers when slices go and come."""
 
-    policy: Literal["shrink", "wait"] = Field(
+    policy: Literal["shrink", "wait", "auto"] = Field(
         default="shrink",
         description="What follows when slices are lost and enough are left. `shrink`: train on at once with those. "
         "`wait`: train on when there are as many slices as before, at the latest after `shrinkAfter` with those there "
-        "are. Planned changes wait for nothing.",
+        "are. `auto`: wait only as long as that is expected to cost less training than two restarts, by how long this "
+        "job's repairs and restarts took so far. Planned changes wait for nothing.",
     )
     shrink_after: Duration = Field(
         default="10m",
-        description="With `policy: wait`: how long a repair is waited for. Choose it longer than a repair takes, and "
-        "no longer than the steps of a smaller world are worth giving up.",
+        description="With `policy: wait`: how long a repair is waited for; with `auto` at most. Choose it longer than "
+        "a repair takes, and no longer than the steps of a smaller world are worth giving up.",
     )
     max_restarts: Annotated[int, Field(ge=0, le=10000)] = Field(
         default=10,

@@ -148,7 +148,7 @@ class RollbackStatus(Rollback):
 
 
 class Waiting(Open):
-    """A world of before that is to come back at its size, under `elastic.policy: wait`."""
+    """A world of before that is to come back at its size, under `elastic.policy: wait` or `auto`."""
 
     slices: int = Field(description="How many slices it had.")
     since: Time = Field(description="Since when they are waited for. It stays until a world makes a step again.")
@@ -346,7 +346,7 @@ class TrainingJobStatus(Open):
     )
     restarts: Restarts = Field(default=Restarts(), description="How often training began again unasked.")
     waiting: Waiting | None = Field(
-        default=None, description="What `elastic.policy: wait` waits for. Unset: nothing was lost."
+        default=None, description="What `elastic.policy: wait` or `auto` waits for. Unset: nothing was lost."
     )
     nodes: tuple[NodeFaults, ...] = Field(
         default=(), max_length=8, description="Nodes that worlds ended for in the last day, the newest last."

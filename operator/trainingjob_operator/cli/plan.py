@@ -91,7 +91,12 @@ def _waiting(plan: Plan) -> list[str]:
     elastic = plan.spec.elastic
     if elastic.policy == "shrink":
         return []
-    return [f"after a loss: waits up to {elastic.shrink_after} for as many slices as before, then goes on with fewer"]
+    how = (
+        f"as long as its repairs so far make it worth it, up to {elastic.shrink_after},"
+        if elastic.policy == "auto"
+        else f"up to {elastic.shrink_after}"
+    )
+    return [f"after a loss: waits {how} for as many slices as before, then goes on with fewer"]
 
 
 def _snapshot_line(shape: SliceShape, snapshots: SnapshotPlan) -> str:

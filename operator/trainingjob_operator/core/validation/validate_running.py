@@ -155,8 +155,9 @@ def warn_of_idle_shadow(spec: TrainingJobSpec) -> Iterator[Problem]:
     if len(spec.slices.numbers) < 2:  # no mistake: an edit of the bounds may be undone, and this field is fixed
         message = "has no effect while spec.slices allows only one number of slices."
         yield Problem("spec.elastic.shadowWorld", True, message)  # noqa: FBT003
-    elif spec.elastic.policy == "wait":
-        message = "serves planned changes alone: with `policy: wait` the slice that was lost is waited for first."
+    elif spec.elastic.policy != "shrink":
+        policy = f"`policy: {spec.elastic.policy}`"
+        message = f"serves planned changes alone: with {policy} the slice that was lost is waited for first."
         yield Problem("spec.elastic.shadowWorld", True, message)  # noqa: FBT003
 
 

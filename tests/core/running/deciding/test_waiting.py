@@ -8,6 +8,7 @@ import pytest
 from tests.builders import NOW, make_plan
 from tests.scenes import Scene, drop_pod, fail, kind
 from trainingjob_api.protocol import Phase
+from trainingjob_api.status import Attempt, Cause
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Wait
 from trainingjob_operator.core.running.reasons import Reason
@@ -60,6 +61,53 @@ def test_it_shrinks_when_the_time_is_over() -> None:
     scene = waiting()
     assert kind(scene.step(599.0)) == HELD
 
+    assert kind(scene.step(1.0)) == (Claim, (0,), None, None)
+
+
+def experienced(scene: Scene, repair: float, restart: float) -> Scene:
+    """Let the job have waited for slices before, and have made its first step so long after they were back."""
+    ago = [scene.now - timedelta(seconds=seconds) for seconds in (9000.0, 8000.0, 8000.0 - repair)]
+    lost, ended, back = map(format_time, ago)
+    before = (
+        Attempt(generation=1, slices=2, started=lost, ended=ended, cause=Cause(reason=Reason.NODE_LOST)),
+        Attempt(generation=2, slices=2, started=back, recovery_seconds=repair + restart),
+    )
+    scene.status = scene.status.model_copy(update={"attempts": (*before, *scene.status.attempts)})
+    return scene
+
+
+def patient_by_experience(repair: float, restart: float) -> Scene:
+    """Return a job that is to find out itself how long to wait, and loses slice 1."""
+    plan = make_plan(elastic={"policy": "auto"})
+    return lose(experienced(Scene(plan=plan).form(0, 1), repair, restart), 1)
+
+
+def test_a_job_waits_as_long_as_its_own_repairs_and_restarts_say() -> None:
+    scene = patient_by_experience(repair=40.0, restart=15.0)
+    assert kind(scene.step()) == (EndWorld, Reason.WAITING_FOR_REPAIR)
+    scene.hear_slice(0, phase=Phase.IDLE, still=0.2)
+
+    assert scene.decide() == Wait(
+        Reason.WAITING_FOR_REPAIR,
+        "1 of 2 slices ready; waiting for all of them until 2026-11-21 12:01:00 UTC: 1 repair took 40 s on average, "
+        "a restart took 15 s",
+    )
+    assert kind(scene.step(59.0)) == HELD
+    assert kind(scene.step(1.0)) == (Claim, (0,), None, None)
+
+
+def test_a_job_whose_repairs_take_longer_than_two_restarts_cost_shrinks_at_once() -> None:
+    scene = patient_by_experience(repair=600.0, restart=15.0)
+
+    assert kind(scene.step()) == (Claim, (0,), Reason.POD_DELETED, False)
+
+
+def test_no_job_waits_longer_than_it_says() -> None:
+    scene = patient_by_experience(repair=40.0, restart=3600.0)
+    assert kind(scene.step()) == (EndWorld, Reason.WAITING_FOR_REPAIR)
+    scene.hear_slice(0, phase=Phase.IDLE, still=0.2)
+
+    assert kind(scene.step(599.0)) == HELD
     assert kind(scene.step(1.0)) == (Claim, (0,), None, None)
 
 

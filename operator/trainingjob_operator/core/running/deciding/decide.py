@@ -128,7 +128,7 @@ def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
     if not chosen:
         return Wait(*_too_few(plan, ready))
     hold = hold_back(seen, seen.status.restarts, now)
-    if hold := hold or hold_for_repair(plan, seen.status.waiting, len(chosen), now):
+    if hold := hold or hold_for_repair(plan, seen.status.attempts, seen.status.waiting, len(chosen), now):
         return hold
     waited = min(host.news.still for one in chosen for host in one.hosts if host.news)
     are_ready = {one.number for one in ready}
@@ -158,7 +158,8 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
     if not chosen:
         return EndWorld(end, *_too_few(plan, ready))
     hold = hold_back(seen, count_restarts(seen, end, now), now)
-    if hold := hold or hold_for_repair(plan, begin_waiting(plan, seen, end, now), len(chosen), now):
+    wanted = begin_waiting(plan, seen, end, now)
+    if hold := hold or hold_for_repair(plan, seen.status.attempts, wanted, len(chosen), now):
         return EndWorld(end, hold.reason, hold.message)
     rollbacks = follow_rollbacks(plan, seen, end, now)
     return Claim(form_world(plan, seen, chosen, rollbacks, waiting), end.cause.message, end)
