@@ -124,7 +124,7 @@ class Story:
 
 @pytest.mark.parametrize(("fewest", "most", "allowed"), PLANS.values(), ids=PLANS.keys())
 @settings(max_examples=12, deadline=None, derandomize=True)
-@given(events, st.sampled_from(["shrink", "wait"]), st.sampled_from(["avoid", "report"]), corners, corners)
+@given(events, st.sampled_from(["shrink", "wait", "auto"]), st.sampled_from(["avoid", "report"]), corners, corners)
 @example([*[("crash", 1, 1), ("save", 0, 0)] * 2], "shrink", "avoid", 0, 1)  # what is left is a slice on a bad node
 def test_whatever_happens(
     fewest: int,

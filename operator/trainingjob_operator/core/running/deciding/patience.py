@@ -26,8 +26,6 @@ LOSSES = frozenset(
         Reason.POD_FAILED,
         Reason.CONTAINER_EXITED,
         Reason.HOST_SILENT,
-        Reason.DRAINING,
-        Reason.NODE_GOING,
     }
 )
 """As what a world ends whose slices have to come back."""
