@@ -5,7 +5,7 @@
 | the program: a crash, memory that runs out, a signal | 1 | 1 | |
 | what it runs on: a store, the network, a device, a peer, a host that hangs | | 1 | |
 | a node, a pod or an agent that is lost | | | 1 |
-| a person: a plan, a drain, a drill | | | |
+| a person: a change, a suspension, a drill, a drain for which it saved in time | | | |
 
 `maxRestarts` bounds `counted`: what machines do says nothing about the program, and a job on poor ones must not be
 found failed in the morning. But a job that never gets as far as to save a step costs its machines and comes to nothing,
@@ -15,10 +15,10 @@ enough are not formed again without a pause.
 
 The first of a row of failures is answered at once: most pass by themselves. From the second on the pause doubles, so
 that what fails with a store, or with a service that comes back in minutes, is not tried away in seconds. Losses are
-answered at once three times, for machines that go one after the other are rare enough to be waited for. A newly saved
-step ends both rows; that of losses ends as well where a world went on from a newer step than the one before, in memory.
-A pause is shortened by a share that follows from the job and the world: jobs that fail together come back one by one,
-and a new operator finds the same moment.
+answered at once three times, because machines are often taken back together. A newly saved step ends both rows; that of
+losses ends as well where a world went on from a newer step than the one before, in memory. A pause is shortened by a
+share that follows from the job and the world: jobs that fail together come back one by one, and a new operator finds
+the same moment.
 """
 
 import hashlib
