@@ -42,6 +42,9 @@ class OperatorKilledError(BaseException):
     """The operator's process ends here."""
 
 
+SETTINGS = RenderSettings("image", "https://here", "pem")
+
+
 @dataclass
 class Simulation:
     """A cluster, a job, its agents and an operator."""
@@ -50,8 +53,7 @@ class Simulation:
     time: Time = field(default_factory=Time)
     total: int = 20
     step_seconds: float = 1.0
-    save_seconds: float = 0.0
-    """How long a world that leaves takes to save. A pod that is deleted is there for two seconds more."""
+    save_seconds: float = 0.0  # of a world that leaves; a pod that is deleted is there for two seconds more
 
     def __post_init__(self) -> None:
         training = {"steps": self.total, "globalBatchSize": 16, "sequenceLength": 32}
@@ -83,11 +85,7 @@ class Simulation:
         """Start an operator that knows nothing."""
         self.hub = Hub(self.time.monotonic, self._wake)
         self.reconciler = Reconciler(
-            self.cluster,
-            self.hub,
-            lambda: RenderSettings("image", "https://here", "pem"),
-            self.time.now,
-            set_by=lambda: self.time.skew,
+            self.cluster, self.hub, lambda: SETTINGS, self.time.now, set_by=lambda: self.time.skew
         )
         self.due = self.time.seconds
         self.operator_up = True
@@ -337,21 +335,21 @@ class Simulation:
             self._say(joined, Event(progress=Progress(step=last, loss=1.0, step_seconds=self.step_seconds)))
             self._end(generation, world, joined, Phase.DONE)
             return
-        progress = Progress(step=step, loss=2.0, step_seconds=self.step_seconds, typical_seconds=self.step_seconds)
-        event = Event(progress=progress) if step else Event()
+        seconds = self.step_seconds
+        measured = Progress(step=step, loss=2.0, step_seconds=seconds, typical_seconds=seconds)
+        event = Event(progress=measured if step else None)
         if step and step % COMMIT_EVERY == 0:
             self.storage.save(generation, step)
             event = event.model_copy(update={"committed": step})
         late = [(agent, child) for agent, child in joined if now < agent.slow_until]
         if late and step:  # who comes late to a step waits for nobody, and all others for it
             self._say(late, having_waited(event, 0.0))
-            self._say([one for one in joined if one not in late], having_waited(event, 0.5 * self.step_seconds))
+            self._say([one for one in joined if one not in late], having_waited(event, 0.5 * seconds))
         else:
             self._say(joined, event)
 
     def _end(self, generation: int, world: World, joined: list[tuple[Agent, Child]], phase: Phase) -> None:
-        step = min(int(self.steps[generation]), _last_step(world))
-        self.storage.save(generation, step)
+        self.storage.save(generation, step := min(int(self.steps[generation]), _last_step(world)))
         self._say(joined, Event(phase=phase, committed=step))
         for agent, child in joined:
             agent.children.pop(child.number, None)

@@ -3,13 +3,20 @@
 import pytest
 
 from e2e.product import Job, Manifest, Product, load_example
-from e2e.status import is_full, steps_trained
+from e2e.status import generation_of, is_full, steps_trained
 
 pytestmark = pytest.mark.cluster
 
 PATIENCE_SECONDS = 180
 SNAPSHOTS_EVERY = 5
 HANG_SECONDS = 10
+CRASH = """
+import os, pathlib, signal
+for path in pathlib.Path("/proc").glob("[0-9]*"):
+    if b"trainingjob_trainer.child" in path.joinpath("cmdline").read_bytes().split(bytes(1)):
+        os.kill(int(path.name), signal.SIGSEGV)
+"""
+"""Ends the trainers of a pod, the one that trains and the one that stands by, as a fault in a library would."""
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +51,10 @@ def drill(job: Job, kind: str, *words: str) -> tuple[Manifest, str, Manifest]:
     return status["drills"][-1], text, after
 
 
+def is_later(status: Manifest, before: Manifest) -> bool:
+    return generation_of(status) > generation_of(before)
+
+
 def test_a_killed_slice_costs_a_few_steps_and_memory_holds_the_rest(job: Job) -> None:
     done, text, after = drill(job, "kill-slice", "--slice", "1")
 
@@ -61,6 +72,35 @@ def test_a_preempted_slice_costs_no_step(job: Job) -> None:
     assert after.get("lostSteps", 0) == 0
 
 
+def test_a_killed_host_is_back_in_its_slice(job: Job) -> None:
+    done, _, _ = drill(job, "kill-host", "--slice", "1", "--host", "0")
+
+    assert (done["state"], done["slice"], done["host"]) == ("recovered", 1, 0)
+    assert job.status()["restarts"]["counted"] == 0
+
+
+def test_a_step_that_is_not_finite_makes_no_update(job: Job) -> None:
+    done, text, after = drill(job, "nan")
+
+    assert (done["state"], after) == ("withstood", {})
+    assert "no update was made for 1 step" in text
+
+
+def test_a_slow_host_is_named_while_it_is_slow(job: Job) -> None:
+    job.wait("both slices", is_full, PATIENCE_SECONDS)
+    job.command("drill", "slow", "--slice", "1", "--host", "1", "--seconds", "60")
+
+    told = job.get_json("events", "--field-selector", f"involvedObject.name={job.name},reason=SlowHost")["items"]
+    assert [event for event in told if "host 1 of slice 1" in event["message"]], told
+    job.wait("that it is not slow any more", lambda status: not status.get("straggler"), PATIENCE_SECONDS)
+
+
+def test_training_goes_on_without_an_operator(job: Job) -> None:
+    done, _, after = drill(job, "operator-down")
+
+    assert (done["state"], after) == ("withstood", {})
+
+
 def test_a_hanging_host_is_named_and_started_again(job: Job) -> None:
     done, text, after = drill(job, "hang", "--slice", "0", "--host", "1")
 
@@ -74,3 +114,15 @@ def test_a_host_that_is_cut_off_from_the_operator_trains_on(job: Job) -> None:
 
     assert done["state"] == "withstood"
     assert after == {}
+
+
+def test_a_trainer_that_crashes_is_counted_and_started_again(job: Job) -> None:
+    before = job.wait("both slices", is_full, PATIENCE_SECONDS)
+    pod = min(job.pods())
+    job.cluster.kubectl("exec", "-n", job.namespace, pod, "--", "python3", "-c", CRASH)
+
+    status = job.wait("the next world", lambda status: is_full(status) and is_later(status, before), PATIENCE_SECONDS)
+    (cause,) = (one["cause"] for one in status["attempts"] if one["generation"] == before["world"]["generation"])
+    assert cause["reason"] == "Crash"
+    assert "crashed with SIGSEGV" in cause["message"]
+    assert status["restarts"]["counted"] == before["restarts"]["counted"] + 1

@@ -78,6 +78,23 @@ def test_pods_that_go_while_nobody_operates_come_back_into_one_world(product: Pr
     job.delete()
 
 
+def test_an_upgrade_of_the_operator_changes_nothing_that_trains(product: Product, namespace: str) -> None:
+    manifest = load_example("demo", training__steps=100_000, checkpoint__uri="/shared/upgraded")
+    job = product.submit(namespace, manifest, name="upgraded")
+    before = job.wait("steps on both slices", lambda status: is_full(status) and steps_trained(status) > 0, 240)
+    operators = {pod["metadata"]["uid"] for pod in product.operator_pods()}
+
+    Product(product.cluster, {"podAnnotations.release": "next"}).install()
+    assert operators.isdisjoint(pod["metadata"]["uid"] for pod in product.operator_pods())
+    trained = steps_trained(job.status())
+    after = job.wait("a later step", lambda status: steps_trained(status) > trained, PATIENCE_SECONDS)
+
+    assert generation_of(after) == generation_of(before)
+    assert after["restarts"] == before["restarts"]
+    job.delete()
+    product.install()
+
+
 def test_a_child_that_is_applied_three_times_stays_as_it_is(product: Product, namespace: str) -> None:
     if not isinstance(product.cluster, LocalCluster):
         pytest.skip("only the local cluster records what the operator applied")

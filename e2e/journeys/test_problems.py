@@ -157,6 +157,10 @@ FAILED: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"checkpoint__uri": "/shared/read-only/run"},
         ["spec.checkpoint.uri", "/shared/read-only"],
     ),
+    "initial parameters that are nowhere": (
+        {"checkpoint__initializeFrom": {"uri": "/shared/no-such-run"}},
+        ["spec.checkpoint.initializeFrom.uri", "holds no whole step"],
+    ),
     "a tokenizer that does not match the vocabulary": (
         {"tokenizer": {"type": "tokenizers", "path": "/shared/tokenizer.json"}, "model__vocabSize": 257},
         ["spec.model.vocabSize", "257"],

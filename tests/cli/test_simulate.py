@@ -103,7 +103,7 @@ def test_a_number_of_slices_that_the_job_cannot_have_is_refused_as_in_a_file() -
 
 
 def test_a_job_that_would_fail_says_when_and_why() -> None:
-    code, text = call(TPU, "--time", "10d", "--step-seconds", "5", "--mtbf", "12h")
+    code, text = call(TPU, "--time", "60d", "--step-seconds", "5", "--mtbf", "12h")
 
     assert code == 0
     assert "As written the job fails after" in text

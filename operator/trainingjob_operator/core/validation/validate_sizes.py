@@ -150,17 +150,6 @@ def warn_of_host_memory(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
         yield Problem("spec.runtime.resources.memory", memory, message, nearest)
 
 
-def warn_of_late_snapshots(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
-    """A snapshot saves steps only where it is taken more often than a checkpoint."""
-    if plan.snapshots is None:
-        return
-    every, save = plan.snapshots.every_steps, plan.spec.checkpoint.save.every_steps
-    if every >= save:
-        message = f"{every} is not below spec.checkpoint.save.everySteps, {save}: snapshots save no steps."
-        nearest = (str(save // 2),) if save > 1 else ()
-        yield Problem("spec.checkpoint.snapshots.everySteps", every, message, nearest)
-
-
 RULES = (SizesRule(READS, check_smallest), SizesRule(READS, check_asked))
 WARNINGS = (
     PlanWarning(READS, warn_of_sizes),
@@ -170,7 +159,6 @@ WARNINGS = (
     PlanWarning((*READS, "protection.compareReplicas"), warn_of_single_replicas),
     PlanWarning((*READS, "checkpoint.readers"), warn_of_idle_readers),
     PlanWarning((*READS, "runtime.resources.memory"), warn_of_host_memory),
-    PlanWarning((*READS, "checkpoint.snapshots", "checkpoint.save.everySteps"), warn_of_late_snapshots),
 )
 
 

@@ -1,6 +1,7 @@
 """Rules about snapshots: whether the hosts have the memory for them, and whether they are worth their time."""
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem, as_text
@@ -18,6 +19,7 @@ from trainingjob_operator.core.validation.validate_sizes import READS
 
 USABLE = 0.9
 """Share of a machine's memory that pods may ask for; the node's own programs have the rest."""
+PATH = "spec.checkpoint.snapshots.everySteps"
 _GIB = 2**30
 
 
@@ -63,21 +65,57 @@ def _fits(spec: TrainingJobSpec, shape: SliceShape) -> bool:
     return snapshot > 0 and need <= int(USABLE * shape.host_memory_bytes)
 
 
+def warn_of_late_snapshots(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+    """A snapshot saves steps only where it is taken more often than a checkpoint."""
+    if plan.snapshots is None:
+        return
+    every, save, cost = plan.snapshots.every_steps, plan.spec.checkpoint.save.every_steps, _find_cost(plan)
+    if every >= save:
+        message = f"{every} is not below spec.checkpoint.save.everySteps, {save}: snapshots save no steps."
+        yield _suggest(plan, message, save // 2 if save // 2 >= (cost.fewest if cost else 1) else save)
+
+
 def warn_of_costly_snapshots(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
     """Training waits while a snapshot is copied; the size at which a step is shortest speaks for all."""
+    cost = _find_cost(plan)
+    if plan.snapshots is None or cost is None or cost.share <= SHARE:
+        return
+    every, save = plan.snapshots.every_steps, plan.spec.checkpoint.save.every_steps
+    if every < save:  # else they are of no use anyway
+        message = (
+            f"{every} lets training wait for copies for up to {percent(cost.share)} of the time that its steps take on "
+            f"{plural(cost.num_slices, 'slice')}: they are not worth more than {percent(SHARE)}."
+        )
+        yield _suggest(plan, message, cost.fewest)
+
+
+class Cost(NamedTuple):
+    """What the snapshots of a plan take: the share of the steps' time, and how many steps apart they take little."""
+
+    num_slices: int
+    share: float
+    fewest: int
+
+
+def _find_cost(plan: Plan) -> Cost | None:  # None: there are none, or nobody knows
     rooflines = predict_sizes(plan)
     if plan.snapshots is None or not plan.shape.rates.host or not rooflines:
-        return
-    spec, shape, every = plan.spec, plan.shape, plan.snapshots.every_steps
+        return None
     num_slices, step = min(rooflines.items(), key=lambda one: one[1].seconds)
-    share = waiting_share(spec, shape, plan.layout(num_slices), every, step.seconds)
-    if share > SHARE:
-        fewest = fewest_steps(spec, shape, plan.layout(num_slices), step.seconds)
-        message = (
-            f"{every} lets training wait for copies for up to {percent(share)} of the time that its steps take on "
-            f"{plural(num_slices, 'slice')}: they are not worth more than {percent(SHARE)}."
-        )
-        yield Problem("spec.checkpoint.snapshots.everySteps", every, message, (str(fewest),))
+    spec, shape, layout = plan.spec, plan.shape, plan.layout(num_slices)
+    share = waiting_share(spec, shape, layout, plan.snapshots.every_steps, step.seconds)
+    return Cost(num_slices, share, fewest_steps(spec, shape, layout, step.seconds))
+
+
+def _suggest(plan: Plan, message: str, nearest: int) -> Problem:
+    """Return a warning with the interval to choose instead, if there is one below that of checkpoints."""
+    assert plan.snapshots is not None  # noqa: S101  # there is nothing to warn of
+    save = plan.spec.checkpoint.save.every_steps
+    if 0 < nearest < save:
+        return Problem(PATH, plan.snapshots.every_steps, message, (str(nearest),))
+    often = "each step is" if save == 1 else f"every {save} steps one is"
+    message += f" Where {often} saved, leave `snapshots` out."
+    return Problem(PATH, plan.snapshots.every_steps, message)
 
 
 RULES = (
@@ -85,4 +123,7 @@ RULES = (
         (*READS, "checkpoint.snapshots", "checkpoint.save.everySteps", "runtime.resources.memory"), check_host_memory
     ),
 )
-WARNINGS = (PlanWarning((*READS, "checkpoint.snapshots", "checkpoint.save.everySteps"), warn_of_costly_snapshots),)
+WARNINGS = tuple(
+    PlanWarning((*READS, "checkpoint.snapshots", "checkpoint.save.everySteps"), warn)
+    for warn in (warn_of_late_snapshots, warn_of_costly_snapshots)
+)

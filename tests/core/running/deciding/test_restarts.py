@@ -143,7 +143,7 @@ KINDS: dict[str, tuple[Callable[[Scene], Scene], Restarts]] = {
         Restarts(total=1, since_commit=1),
     ),
     "a host that hangs": (
-        lambda at: fail(at, 0, 0, reason=FailureReason.PEER, missed=[3]),
+        lambda at: fail(at, 0, 0, reason=FailureReason.PEER, missed=[3], still=3.1),
         Restarts(total=1, since_commit=1),
     ),
     "a lost pod": (lambda at: drop_pod(at, 1, 1), Restarts(total=1, lost_since_commit=1)),

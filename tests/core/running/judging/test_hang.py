@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import make_plan
-from tests.scenes import Scene, claim, fail, kind, lose_node, trained
-from trainingjob_api.protocol import Directive, Evidence, FailureReason, Phase, ProcessState, Progress
+from tests.scenes import Scene, claim, kind, lose_node, trained
+from trainingjob_api.protocol import Directive, Evidence, Phase, ProcessState, Progress
 from trainingjob_api.status import Restarts
-from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Examine, Fail, Leave, Wait
+from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Examine, Fail, Wait
 from trainingjob_operator.core.running.judging.hang import seconds_left
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.announce import make_bulletin
