@@ -1,7 +1,10 @@
 """The mesh: DCN outside, ICI inside, for each axis."""
 
+import itertools
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,6 +50,37 @@ def test_orders_devices(layout: Layout, want: list[list[list[int]]]) -> None:
     )
     assert mesh.axis_names == ("data", "stage", "fsdp", "expert", "context", "tensor")
     assert mesh.axis_types == (AxisType.Auto,) * 6
+
+
+class Chip(SimpleNamespace):
+    """A device of a TPU, as far as its place is asked for."""
+
+    platform = "tpu"
+    device_kind = "TPU v5 lite"
+    core_on_chip = 0
+    __hash__ = object.__hash__
+
+
+def test_slices_of_a_tpu_are_found_by_their_devices_whatever_the_runtime_calls_its_processes() -> None:
+    layout = make_layout(
+        num_slices=2, hosts_per_slice=2, devices_per_host=4, ici=AxisDegrees(fsdp=8), dcn=AxisDegrees(data=2)
+    )
+
+    def lay(indices: Sequence[int]) -> list[int]:
+        chips: list[Any] = [
+            Chip(
+                id=8 * part + 4 * host + place,
+                slice_index=part,
+                process_index=indices[2 * part + host],
+                coords=(place % 2, 2 * host + place // 2, 0),
+            )
+            for part, host, place in itertools.product(range(2), range(2), range(4))
+        ]
+        return [chip.id for chip in build_mesh(chips, layout).devices.flat]
+
+    orders = {tuple(lay(indices)) for indices in itertools.permutations(range(4))}
+
+    assert orders == {(0, 1, 2, 3, 7, 6, 5, 4, 8, 9, 10, 11, 15, 14, 13, 12)}
 
 
 def test_contexts_lie_inside_stages_and_these_inside_data() -> None:

@@ -25,7 +25,8 @@ def build_mesh(devices: Sequence[jax.Device], layout: Layout) -> Mesh:
     dcn = [degree for _, degree in layout.dcn.items()]
     if len(devices) != layout.num_devices:
         raise ValueError(f"the layout has {layout.num_devices} devices, not {len(devices)}")
-    # Process ids are dense, slice by slice. On a TPU they are the runtime's own, but the devices know their slice.
+    # Processes are numbered slice by slice. On a TPU the runtime numbers them in its own way, but there the devices
+    # know their slice, and JAX lays those of a slice by their coordinates.
     ordered = sorted(devices, key=lambda device: (_slice_of(device), device.process_index, device.id))
     size = len(ordered) // layout.num_slices
     slices = [
