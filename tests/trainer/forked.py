@@ -8,10 +8,12 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Sequence
 from multiprocessing.reduction import DupFd
 from typing import Any
 
 import jax
+from jaxlib import xla_client
 
 from trainingjob_trainer import child
 from trainingjob_trainer.preflight import expect_digests
@@ -22,6 +24,8 @@ expect_digests()  # once for all that are forked
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload([__name__])
+INDICES = "TEST_PROCESS_INDICES"
+"""Where it is set, what the runtime calls each process of a world, as the runtime of a TPU does of its own: `1,0`."""
 
 
 class Forked:
@@ -83,4 +87,16 @@ def _become(stdin: int, stdout: int, events: int, environment: dict[str, str]) -
     os.environ.clear()
     os.environ.update(environment | {EVENTS_FD_VARIABLE: str(events)})
     jax.config.update("jax_platforms", "cpu")
+    if indices := environment.get(INDICES):
+        _renumber([int(index) for index in indices.split(",")])
     child.main()
+
+
+def _renumber(indices: Sequence[int]) -> None:
+    """Have the runtime call the processes of a world by other numbers than JAX is given, as a TPU's does."""
+    make = xla_client.make_cpu_client
+
+    def make_renumbered(*, node_id: int, **others: Any) -> Any:
+        return make(node_id=indices[node_id], **others)
+
+    xla_client.make_cpu_client = make_renumbered

@@ -1,7 +1,7 @@
 """Processes of one world that are threads of one process, for what they agree on without JAX."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from trainingjob_trainer.world import Peers
@@ -29,6 +29,12 @@ class ThreadPeers(Peers):
         self.meeting.said[name, self.process] = text
         self.meeting.barrier.wait()
         return tuple(self.meeting.said[name, process] for process in range(self.num_processes))
+
+
+def renumber(peers: Peers, indices: Sequence[int]) -> Peers:
+    """Return a process, seen from which the runtime gives all of its world these indices."""
+    peers._indices = tuple(indices)
+    return peers
 
 
 def together[T](size: int, act: Callable[[Peers], T]) -> list[T]:

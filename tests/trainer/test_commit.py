@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from jax.errors import JaxRuntimeError
 
-from tests.trainer.meeting import together
+from tests.trainer.meeting import renumber, together
 from tests.trainer.tiny import UID, make_world
 from trainingjob_trainer import commit
-from trainingjob_trainer.commit import COMMIT_SECONDS, Committer
+from trainingjob_trainer.commit import COMMIT_SECONDS, Committer, name_alone, name_processes
 from trainingjob_trainer.fence import Fence
 from trainingjob_trainer.integrity import Integrity, find_damage, read_integrity
 from trainingjob_trainer.votes import MAX_PROBLEM, SaveFailedError, Votes, describe
@@ -155,6 +155,15 @@ def test_a_host_that_is_gone_is_no_failure_of_the_store(tmp_path: Path) -> None:
 
     with pytest.raises(JaxRuntimeError, match="UNAVAILABLE"):
         save(start(Gone(0, 1), {}, tmp_path), tmp_path / "2")
+
+
+def test_orbax_hears_of_processes_by_the_numbers_that_jax_gives_them() -> None:
+    peers = renumber(Peers(1, 3), (2, 0, 1))
+
+    everyone, alone = name_processes(peers, "all"), name_alone(peers)
+
+    assert (everyone.primary_host, everyone.active_processes) == (2, {0, 1, 2})
+    assert (alone.primary_host, alone.active_processes) == (0, {0})
 
 
 def test_words_are_the_operating_systems_own_and_not_endless() -> None:

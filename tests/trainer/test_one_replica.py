@@ -10,9 +10,10 @@ import orbax.checkpoint as ocp
 import pytest
 
 from tests.trainer.crew import Crew
-from tests.trainer.meeting import together
+from tests.trainer.forked import INDICES
+from tests.trainer.meeting import renumber, together
 from tests.trainer.test_snapshots import bits, describe, make_state, programs, spec_with
-from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
+from tests.trainer.tiny import SIZES, make_config, make_layout, make_spec, make_world
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout, Span
 from trainingjob_trainer import one_replica
@@ -91,6 +92,18 @@ def test_a_process_of_another_replica_opens_nothing(tmp_path: Path, monkeypatch:
     assert replica.load(tmp_path / "that is not there") == ({}, set())
 
 
+def test_who_reads_is_found_where_the_runtime_counts_its_processes_otherwise(tmp_path: Path) -> None:
+    described = describe(FOUR_SLICES, spec_with())
+    want = make_state(described, 7)
+    save(tmp_path / "7", want)
+    peers = renumber(Peers(1, 4), (2, 0, 3, 1))
+
+    reader = OneReplica(described, Shards(described), programs(FOUR_SLICES), peers)
+
+    assert reader.readers == (1,)
+    assert bits(reader.load(tmp_path / "7")) == bits(want)
+
+
 def test_where_all_processes_are_of_the_first_replica_none_is_left_out() -> None:
     described = describe(EVERY_AXIS, spec_with())
 
@@ -119,27 +132,50 @@ def read_bytes(process: int) -> int:
     return int(lines["rchar"])
 
 
+WORLDS: dict[str, tuple[Layout, str, set[int]]] = {
+    "a replica a host": (SIZES[1], "0,1", {0}),
+    "a replica two hosts, whose runtime counts them otherwise": (
+        make_layout(
+            num_slices=4, devices_per_host=1, ici=AxisDegrees(), dcn=AxisDegrees(data=2, fsdp=2), rows_per_shard=1
+        ),
+        "2,0,3,1",
+        {1, 3},
+    ),
+}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(("layout", "indices", "readers"), WORLDS.values(), ids=WORLDS.keys())
 def test_a_world_goes_on_from_what_one_of_its_replicas_read(
-    crew: Crew, tmp_path: Path, text: Path, programs: Path
+    crew: Crew,
+    tmp_path: Path,
+    text: Path,
+    programs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: Layout,
+    indices: str,
+    readers: set[int],
 ) -> None:
+    monkeypatch.setenv(INDICES, indices)
     root = tmp_path / "run"
     large = {"model__embedDim": 256, "model__mlpDim": 1024, "training__steps": 4}
-    first = crew.start(make_config(make_spec(root, text, **large)), make_world(1, 2), programs)
+    config = make_config(make_spec(root, text, **large), (layout,))
+    first = crew.start(config, make_world(1, layout.num_hosts), programs)
     for trainer in first:
         assert trainer.wait_for_end() == 0, trainer.tell_logs()
     shutil.rmtree(root / "lineage-0/4")
 
-    config = make_config(make_spec(root, text, **large, checkpoint__readers="oneReplica"))
-    reader, other = crew.start(config, make_world(2, 2, (Span(generation=1, first=1),)), programs)
-    for trainer in (reader, other):
+    config = make_config(make_spec(root, text, **large, checkpoint__readers="oneReplica"), (layout,))
+    second = crew.start(config, make_world(2, layout.num_hosts, (Span(generation=1, first=1),)), programs)
+    for trainer in second:
         trainer.wait(lambda event: event.restored is not None)
-    read = read_bytes(reader.process.pid) - read_bytes(other.process.pid)
-    for trainer in (reader, other):
+    read = [read_bytes(trainer.process.pid) for trainer in second]
+    for trainer in second:
         assert trainer.wait_for_end() == 0, trainer.tell_logs()
         assert trainer.restored == 2
         assert trainer.losses == {step: first[0].losses[step] for step in (3, 4)}
 
     size = sum(path.stat().st_size for path in (root / "lineage-0/2").rglob("*") if path.is_file())
     assert size > 10 * 2**20
-    assert read > size, "to prove it and to load it"
+    assert {process for process, number in enumerate(read) if number - min(read) > size / 4} == readers
+    assert sum(read) - len(read) * min(read) > size, "to prove it and to load it"

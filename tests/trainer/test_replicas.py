@@ -10,6 +10,7 @@ import pytest
 
 from tests.trainer.cases import each
 from tests.trainer.crew import Crew
+from tests.trainer.meeting import renumber
 from tests.trainer.test_child import make
 from tests.trainer.test_snapshots import describe, make_state, programs
 from tests.trainer.test_step import LAYOUTS
@@ -23,8 +24,10 @@ from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.replicas import Odd, Replicas, compile_sums, explain, find_odd
 from trainingjob_trainer.shards import Shards
 from trainingjob_trainer.signature import State
+from trainingjob_trainer.world import Peers
 
 FOUR = make_layout(num_slices=4, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=4), rows_per_shard=1)
+ALONE = Peers(0, 1)
 TWO = make_layout(num_slices=2, devices_per_host=4, ici=AxisDegrees(fsdp=4), dcn=AxisDegrees(data=2), rows_per_shard=1)
 
 
@@ -116,9 +119,10 @@ def test_healthy_training_never_differs(layout: Layout) -> None:
         assert find_odd(np.asarray(sums_of(layout)(run.state)), groups_of(describe(layout))) is None
 
 
-def replicas(every: int | None) -> Replicas:
+def replicas(every: int | None, peers: Peers = ALONE) -> Replicas:
     described = describe(FOUR)
-    return Replicas(every, make_world(1, 1), 0, described, Shards(described).all, programs(FOUR))
+    world = make_world(1, peers.num_processes)
+    return Replicas(every, world, peers, described, Shards(described).all, programs(FOUR))
 
 
 def test_replicas_are_compared_when_it_is_due_and_before_any_is_kept() -> None:
@@ -132,6 +136,17 @@ def test_replicas_are_compared_when_it_is_due_and_before_any_is_kept() -> None:
         with pytest.raises(BadStepError, match=rf"at step {step} host 0 of slice 0 \(device 3\) held other bits of"):
             watch.check(step, broken, is_kept=is_kept)
     assert [watch.is_due(step) for step in (3, 4, 5, 8)] == [False, True, False, True]
+
+
+def test_a_device_s_host_is_found_where_the_runtime_counts_its_processes_otherwise() -> None:
+    broken = flip(make_state(describe(FOUR), 1), 1, 3, 0, 0)
+    owner, other = (replicas(4, renumber(Peers(process, 2), (1, 0))) for process in (1, 0))
+
+    with pytest.raises(BadStepError, match=r"at step 4 host 0 of slice 1 \(device 3\) held other bits of") as own:
+        owner.check(4, broken, is_kept=False)
+    with pytest.raises(BadStepError, match=r"at step 4 host 0 of slice 1 \(device 3\) held other bits of") as anothers:
+        other.check(4, broken, is_kept=False)
+    assert (own.value.reason, anothers.value.reason) == (FailureReason.CORRUPTION, FailureReason.PEER)
 
 
 def test_nothing_is_compared_where_nobody_asks() -> None:

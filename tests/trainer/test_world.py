@@ -3,18 +3,21 @@
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import pytest
 
 from tests.trainer.crew import Crew
+from tests.trainer.meeting import together
 from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer import world as world_module
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.world import (
     TRANSPORT_NICE,
+    Peers,
     configure,
     connect,
     let_transport_give_way,
@@ -59,6 +62,24 @@ def connect_where(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 
     monkeypatch.setattr(jax, "local_device_count", count)
     connect(make_world(1, 1), 0, make_layout(), "cuda")
+
+
+def test_processes_tell_each_other_what_the_runtime_calls_them() -> None:
+    indices, devices = (2, 0, 1), [SimpleNamespace(process_index=index) for index in (0, 0, 1, 1, 2, 2)]
+
+    def act(peers: Peers) -> tuple[list[int], list[int]]:
+        peers.learn_indices(indices[peers.process], 1)
+        return [peers.index(process) for process in range(3)], [peers.owner(device) for device in devices]  # type: ignore[arg-type]
+
+    assert together(3, act) == [([2, 0, 1], [1, 1, 2, 2, 0, 0])] * 3
+
+
+def test_a_process_joins_with_the_number_that_the_runtime_gave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_index", lambda: 3)
+
+    peers = connect(make_world(1, 1), 0, make_layout(devices_per_host=8), "cpu")
+
+    assert (peers.process, peers.index(0)) == (0, 3)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ saved what another one could not write, and all know of it before the next save 
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -193,17 +193,23 @@ def share_out_large_arrays() -> None:
     handler._min_slice_bytes_for_replica_parallel = PART_BYTES  # noqa: SLF001  # it takes that when it is made, only
 
 
-def name_processes(
-    peers: Peers, prefix: str, processes: Sequence[int] | None = None
-) -> ocp.options.MultiprocessingOptions:
-    """Return processes of a world for Orbax, by default all; `prefix` sets apart what else meets there.
+def name_processes(peers: Peers, prefix: str) -> ocp.options.MultiprocessingOptions:
+    """Return the processes of a world for Orbax, process 0 as its primary; `prefix` sets apart what else meets there.
 
-    Named, they meet at the coordination service's barriers instead of in collectives.
+    Named, they meet at the coordination service's barriers instead of in collectives. Orbax compares what it is given
+    with `jax.process_index`, and asks for the same numbers at those barriers, which go by the world's (`multihost.py`,
+    `get_barrier_sync_fn`). That is right for all processes together, and for no smaller number of several.
     """
-    active = range(peers.num_processes) if processes is None else processes
+    indices = [peers.index(process) for process in range(peers.num_processes)]
     return ocp.options.MultiprocessingOptions(
-        primary_host=active[0], active_processes=set(active), barrier_sync_key_prefix=prefix
+        primary_host=indices[0], active_processes=set(indices), barrier_sync_key_prefix=prefix
     )
+
+
+def name_alone(peers: Peers) -> ocp.options.MultiprocessingOptions:
+    """Return this process for Orbax, as one that does something for itself and meets nobody."""
+    index = peers.index(peers.process)
+    return ocp.options.MultiprocessingOptions(primary_host=index, active_processes={index})
 
 
 def put_in_place(fresh: Path, folder: Path, record: Integrity) -> None:

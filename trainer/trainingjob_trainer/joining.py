@@ -83,7 +83,7 @@ def equip(start: Start, party: Party) -> Tools:
         replicas=Replicas(
             compare.every_steps if compare else None,
             start.world,
-            start.process,
+            party.peers,
             steps.state,
             party.shards.all,
             programs,

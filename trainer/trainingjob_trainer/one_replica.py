@@ -7,7 +7,6 @@ optimizer may be, lie nowhere twice: each host reads its own part of them.
 """
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding
 
-from trainingjob_trainer.commit import name_processes
+from trainingjob_trainer.commit import name_alone
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.recall import assemble, spread
 from trainingjob_trainer.shards import Shards, split_axes
@@ -39,7 +38,7 @@ class OneReplica:
         self._peers = peers
         self._mesh = _cut(jax.tree.leaves(state)[0].sharding.mesh)
         self._first = frozenset(self._mesh.devices.flat)
-        self.readers: tuple[int, ...] = tuple(sorted({device.process_index for device in self._first}))
+        self.readers: tuple[int, ...] = tuple(sorted({peers.owner(device) for device in self._first}))
         """The processes of that replica."""
 
     @property
@@ -54,9 +53,9 @@ class OneReplica:
         read: list[Any] = [PLACEHOLDER] * len(leaves)
         if self._peers.process in self.readers:
             wanted = [self._on_replica(leaf) for leaf in leaves]
-            read = self._read(folder, tree, _only(wanted, [not one for one in split]), self.readers)
+            read = self._read(folder, tree, _only(wanted, [not one for one in split]))
         if any(split):
-            own = self._read(folder, tree, _only(leaves, split), range(self._peers.num_processes))
+            own = self._read(folder, tree, _only(leaves, split))
             read = [mine if is_split else shared for mine, shared, is_split in zip(own, read, split, strict=True)]
         held = self._take(read)
         num_bytes = sum(numbers.nbytes for numbers in held.values())
@@ -67,9 +66,9 @@ class OneReplica:
         sharding = NamedSharding(self._mesh, leaf.sharding.spec)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    def _read(self, folder: Path, tree: Any, wanted: list[Any], processes: Sequence[int]) -> list[Any]:
-        """Return the arrays that are wanted, read by some processes together; the others are not looked at."""
-        who = name_processes(self._peers, f"replica-{len(processes)}", processes)
+    def _read(self, folder: Path, tree: Any, wanted: list[Any]) -> list[Any]:
+        """Return the arrays that are wanted, as far as they lie on this process; the others are not looked at."""
+        who = name_alone(self._peers)
         reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=who), multiprocessing_options=who)
         state = jax.tree.unflatten(tree, wanted)
         item = {name: value for name, value in state._asdict().items() if value is not None}

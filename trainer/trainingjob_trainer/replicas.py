@@ -25,9 +25,10 @@ from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.shards import Shard
 from trainingjob_trainer.signature import State
+from trainingjob_trainer.world import Peers
 
 type Owner = tuple[int, int]
-"""The process that a device belongs to, and its number there."""
+"""The process of the world that a device belongs to, and the device's number there."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,13 @@ class Replicas:
     """
 
     def __init__(
-        self, every: int | None, world: World, process: int, state: State, shards: Sequence[Shard], programs: Programs
+        self, every: int | None, world: World, peers: Peers, state: State, shards: Sequence[Shard], programs: Programs
     ) -> None:
         self._every = every or 0
         self._world = world
-        self._process = process
+        self._process = peers.process
         devices = list(jax.tree.leaves(state)[0].sharding.mesh.devices.flat)
-        self._owners = [(device.process_index, device.local_hardware_id or 0) for device in devices]
+        self._owners = [(peers.owner(device), device.local_hardware_id or 0) for device in devices]
         places = {device: place for place, device in enumerate(devices)}
         self._groups = [
             (shard.leaf, shard.name, tuple(places[device] for device in shard.devices))

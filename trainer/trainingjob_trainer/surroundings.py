@@ -18,7 +18,7 @@ No TPU and no GPU has run this. It stands on what the providers write, and on na
   them (`cloud_tpu_cluster.py`, `_get_worker_host_names_env_var`), and are for several processes a host. So are, by
   their names in libtpu, CLOUD_TPU_TASK_ID, TPU_PROCESS_PORT and the lists of a slice builder's workers.
 - The number of a process: slice by slice, host by host (`cloud_tpu_cluster.py`, `get_process_id`), as worlds count. The
-  TPU runtime's own, `jax.process_index`, follows from where the chips lie instead, whatever is said here.
+  TPU runtime's own, `jax.process_index`, follows from where the chips lie instead, whatever is said here (`Peers`).
 - JAX_COORDINATOR_* and JAX_PROCESS_ID say what is passed to JAX as arguments. JAX_LOCAL_DEVICE_IDS, JAX_PARTITION_INDEX
   and JAX_SLICE_INDEX it takes nevertheless (`jax/_src/distributed.py` of 0.12). JAX_ENABLE_RECOVERABILITY is read when
   JAX is imported: so a child is started without all of these.

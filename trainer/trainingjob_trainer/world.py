@@ -38,6 +38,14 @@ class Peers:
     """The processes of this world, seen from one of them. `client` is None in a world of one.
 
     `tell` hears of each meeting before this process waits for the others there.
+
+    A process has two numbers. By the world's, `process`, the operator knows its host, and processes meet. By the
+    runtime's, its index, devices name their process, and so does JAX itself (`jax.process_index`), and Orbax. On CPUs
+    and GPUs the runtime takes the number that JAX is given, so that the two are equal. On TPUs the index follows from
+    where the chips lie in the slice, whatever JAX is given and TPU_WORKER_ID says (SkyRL, pull request 1252, of
+    a v6e slice of 4x4; Orbax has such a map too, `multihost.py`, `initialize_runtime_to_distributed_ids`). Whoever
+    takes the one for the other names another host. No TPU has run this: what has is worlds of CPUs whose runtime was
+    given other numbers than JAX. That the indices of a world of several TPU slices are 0 to n - 1 is taken for granted.
     """
 
     def __init__(
@@ -51,6 +59,23 @@ class Peers:
         self.num_processes = num_processes
         self._client = client.client if client else None
         self._tell = tell
+        self._indices = tuple(range(num_processes))
+
+    def learn_indices(self, index: int, seconds: float) -> None:
+        """Learn the runtime's index of every process, of which `index` is this one's. All processes do so together.
+
+        Raises:
+            JaxRuntimeError: one of them did not speak within `seconds`.
+        """
+        self._indices = tuple(int(text) for text in self.exchange("indices", str(index), seconds))
+
+    def index(self, process: int) -> int:
+        """Return the runtime's index of a process of the world."""
+        return self._indices[process]
+
+    def owner(self, device: jax.Device) -> int:
+        """Return the process of the world that a device belongs to."""
+        return self._indices.index(device.process_index)
 
     def quietly(self) -> "Peers":
         """Return the same process for meetings beside training that may take long: nobody is held to be late there."""
@@ -145,6 +170,7 @@ def connect(
     check_devices(world, process, layout, platform)  # it makes the devices, and the threads that serve them
     if platform == "cpu" and layout.num_hosts > 1:
         let_transport_give_way(before)
+    peers.learn_indices(jax.process_index(), CONNECT_SECONDS)
     return peers
 
 
