@@ -10,9 +10,11 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.devices import check_devices
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.world import Peers
 
 FULL = 2
 """Devices of a host, as the layout has them."""
+ALIKE = Peers(0, 2).index
 TRAINED = (Span(generation=1, first=1),)
 type Row = tuple[dict[int, int], tuple[Span, ...], FailureReason, str]
 """Devices of each process, the lineage of the world, and what is said."""
@@ -57,7 +59,7 @@ def test_a_host_that_lacks_devices_is_told_from_a_wrong_topology(
     give(monkeypatch, found)
 
     with pytest.raises(TrainingError, match=words) as caught:
-        check_devices(make_world(2, 2, lineage), 0, make_layout(num_slices=2), "cuda")
+        check_devices(make_world(2, 2, lineage), 0, make_layout(num_slices=2), ALIKE)
 
     is_config = reason is FailureReason.CONFIG
     assert (caught.value.reason, caught.value.fatal) == (reason, is_config)
@@ -67,11 +69,26 @@ def test_a_host_that_lacks_devices_is_told_from_a_wrong_topology(
 def test_a_world_that_has_them_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     give(monkeypatch, {0: FULL, 1: FULL})
 
-    check_devices(make_world(2, 2), 0, make_layout(num_slices=2), "cuda")
+    check_devices(make_world(2, 2), 0, make_layout(num_slices=2), ALIKE)
+
+
+@pytest.mark.parametrize(
+    ("process", "reason", "words"),
+    [(1, FailureReason.ACCELERATOR, "this host has 1 of 2"), (0, FailureReason.PEER, "process 1 has 1 of 2")],
+    ids=["itself", "another"],
+)
+def test_who_lacks_devices_is_found_where_the_runtime_counts_its_processes_otherwise(
+    monkeypatch: pytest.MonkeyPatch, process: int, reason: FailureReason, words: str
+) -> None:
+    give(monkeypatch, {0: 1, 1: FULL})
+
+    with pytest.raises(TrainingError, match=words) as caught:
+        check_devices(make_world(2, 2), process, make_layout(num_slices=2), lambda host: 1 - host)
+
+    assert caught.value.reason is reason
 
 
 def give(monkeypatch: pytest.MonkeyPatch, found: dict[int, int]) -> None:
     """Let each process have so many devices."""
     everyone = [SimpleNamespace(process_index=host, device_kind="GPU") for host in found for _ in range(found[host])]
-    monkeypatch.setattr(jax, "local_device_count", lambda: found[0])
     monkeypatch.setattr(jax, "devices", lambda: everyone)

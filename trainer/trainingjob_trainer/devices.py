@@ -6,6 +6,7 @@ a world before, has lost one: a GPU that fell off its bus, a chip that did not s
 """
 
 from collections import Counter
+from collections.abc import Callable
 
 import jax
 
@@ -17,15 +18,14 @@ PACKAGES = {"tpu": "jax[tpu]", "cuda": "jax[cuda13] or jax[cuda12]"}
 """What brings JAX its plugin for a platform."""
 
 
-def check_devices(world: World, process: int, layout: Layout, platform: str) -> None:
-    """Check that each host of a world has the devices of the layout, as one of its processes.
+def make_devices(platform: str) -> None:
+    """Let JAX make the devices of the world, together with all its processes.
 
     Raises:
-        TrainingError: JAX cannot use the platform, the topology is wrong, or a host lacks devices.
+        TrainingError: the image's JAX cannot use the platform.
     """
     try:
-        here = jax.local_device_count()
-        everyone = jax.devices()
+        jax.local_device_count()
     except (AssertionError, RuntimeError) as error:
         if platform not in PACKAGES or not _lacks_plugin(error):
             raise
@@ -35,9 +35,22 @@ def check_devices(world: World, process: int, layout: Layout, platform: str) -> 
             f"it must be built with {PACKAGES[platform]}.",
             path="spec.runtime.image",
         ) from error
-    found, asked = Counter(device.process_index for device in everyone), layout.devices_per_host
-    lacking = [host for host in range(layout.num_hosts) if found[host] < asked]
-    is_alike = len({found[host] for host in range(layout.num_hosts)}) == 1
+
+
+def check_devices(world: World, process: int, layout: Layout, index: Callable[[int], int]) -> None:
+    """Check that each host of a world has the devices of the layout, as one of its processes.
+
+    `index` tells what the runtime calls a process, as devices do.
+
+    Raises:
+        TrainingError: the topology is wrong, or a host lacks devices.
+    """
+    everyone, asked = jax.devices(), layout.devices_per_host
+    found = Counter(device.process_index for device in everyone)
+    by_process = [found[index(host)] for host in range(layout.num_hosts)]
+    here = by_process[process]
+    lacking = [host for host, number in enumerate(by_process) if number < asked]
+    is_alike = len(set(by_process)) == 1
     if any(number > asked for number in found.values()) or (lacking and is_alike and not world.lineage):
         raise TrainingError(
             FailureReason.CONFIG,
@@ -53,7 +66,7 @@ def check_devices(world: World, process: int, layout: Layout, platform: str) -> 
         )
         raise TrainingError(FailureReason.ACCELERATOR, message, fatal=False)
     if lacking:
-        words = f"process {lacking[0]} has {found[lacking[0]]} of {asked} devices."
+        words = f"process {lacking[0]} has {by_process[lacking[0]]} of {asked} devices."
         raise TrainingError(FailureReason.PEER, f"another host of the world lacks devices: {words}", fatal=False)
 
 

@@ -20,7 +20,7 @@ from jax.errors import JaxRuntimeError
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout, World
-from trainingjob_trainer.devices import check_devices
+from trainingjob_trainer.devices import check_devices, make_devices
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.surroundings import change, derive
 
@@ -167,10 +167,11 @@ def connect(
         )
         peers = Peers(process, layout.num_hosts, distributed.global_state, tell)
     before = list_threads()
-    check_devices(world, process, layout, platform)  # it makes the devices, and the threads that serve them
+    make_devices(platform)  # and the threads that serve them
     if platform == "cpu" and layout.num_hosts > 1:
         let_transport_give_way(before)
     peers.learn_indices(jax.process_index(), CONNECT_SECONDS)
+    check_devices(world, process, layout, peers.index)
     return peers
 
 
