@@ -68,7 +68,7 @@ async def test_a_job_waits_for_its_slice_and_no_longer_than_it_says(is_repaired:
     assert sim.status.restarts == Restarts(total=1)
 
 
-async def test_a_device_that_is_not_fit_names_its_host_and_loses_no_step() -> None:
+async def test_a_device_that_is_not_fit_names_its_host_loses_no_step_and_is_no_failure_of_the_program() -> None:
     sim = Simulation(total=60)
     while not sim.crash_child(SLICE[0], "device 0 of this host multiplies wrongly", FailureReason.ACCELERATOR):
         await sim.tick()
@@ -80,6 +80,7 @@ async def test_a_device_that_is_not_fit_names_its_host_and_loses_no_step() -> No
     assert (cause.reason, cause.slice, cause.host, cause.node) == ("Accelerator", 1, 0, SLICE[0])
     assert unfit.first_step is None
     assert (after.first_step, after.lost_steps) == (0, None)  # nothing was lost, for nothing was trained
+    assert (sim.status.restarts.total, sim.status.restarts.counted) == (1, 0)
     assert sim.status.phase == "Succeeded"
 
 

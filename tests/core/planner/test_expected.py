@@ -1,39 +1,36 @@
-"""What a plan expects of devices and of storage."""
+"""What a plan counts on: from storage when a pod is deleted, and from the devices of a job."""
 
-from tests.corpus.cases import load_example
+import pytest
+
+from tests.corpus.cases import judge, load_example
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import expect
 from trainingjob_operator.core.planner.saving import measure_save, needed_rate
-from trainingjob_operator.core.validation.validate import check_job
-
-LEAVE_SECONDS = 25
 
 
-def plan(name: str) -> Plan:
-    checked = check_job("a", load_example(name)["spec"])
-    assert checked.plan, checked.problems
-    return checked.plan
+def plan(base: str) -> Plan:
+    planned = judge(load_example(base)).plan
+    assert planned
+    return planned
 
 
-def test_of_devices_that_the_table_knows_their_rates_and_the_largest_estimate_are_expected() -> None:
-    planned = plan("tpu-v5p-4-slices")
+def test_storage_must_take_what_a_host_writes_in_the_time_that_a_deleted_pod_has() -> None:
+    planned = plan("h100-2-nodes")
 
-    expected = expect(planned)
-
-    rates = planned.shape.rates
-    assert (expected.flops, expected.link) == (rates.bfloat16, rates.link * rates.num_links)
-    assert expected.flops > 0
-    assert expected.memory == max(size.memory.total for size in planned.sizes if size.memory)
+    assert planned.snapshots
+    assert measure_save(planned) == planned.snapshots.bytes_per_host
+    assert needed_rate(planned) == pytest.approx(measure_save(planned) / 25)
 
 
-def test_of_devices_that_nobody_knows_nothing_is_expected() -> None:
-    expected = expect(plan("demo"))
+def test_devices_should_do_what_the_hardware_table_says_and_have_what_the_largest_need_is() -> None:
+    expected = expect(plan("tpu-v5p-4-slices"))
+
+    assert (expected.flops, expected.link, expected.network) == (459e12, 6 * 100e9, 25e9)
+    assert expected.memory == pytest.approx(76e9, rel=0.01)
+
+
+def test_of_processors_only_their_memory_is_known() -> None:
+    expected = expect(plan("fixed"))
 
     assert (expected.flops, expected.link, expected.network) == (0, 0, 0)
-
-
-def test_storage_must_take_a_save_while_a_deleted_pod_may_still_run() -> None:
-    planned = plan("demo")
-
-    assert measure_save(planned) > 0
-    assert needed_rate(planned) == measure_save(planned) / LEAVE_SECONDS
+    assert expected.memory > 0
