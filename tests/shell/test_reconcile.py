@@ -75,6 +75,8 @@ async def test_a_drained_pod_costs_no_step() -> None:
 
     attempts = sim.status.attempts
     assert [attempt.lost_steps for attempt in attempts[1:]] == [0] * (len(attempts) - 1)
+    assert attempts[0].cause
+    assert attempts[0].cause.message == "slice 1 is away: the pod of host 0 of slice 1 was deleted"
     assert sim.status.restarts.total == 0
 
 

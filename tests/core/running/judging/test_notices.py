@@ -20,6 +20,9 @@ def test_a_world_leaves_before_a_node_goes_and_comes_back_when_it_stays() -> Non
 
     scene.hear_slice(0, 1, phase=Phase.LEFT)
     assert kind(scene.step()) == (Claim, (0,), Reason.RESIZED, False)
+    (left, *_) = scene.status.attempts
+    assert left.cause
+    assert left.cause.message == f"slice 1 is away: node node-1-0 has {TAINT}"
     scene.hear_slice(1, phase=Phase.IDLE).train(step=20, restored=10)
     assert kind(scene.step(100.0)) == (Wait, Reason.TRAINING)
     assert scene.status.conditions

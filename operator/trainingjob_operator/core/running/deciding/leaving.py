@@ -4,7 +4,7 @@ A world that leaves saves and comes back in another shape, which costs all its h
 a good reason alone: pods or nodes of it are about to go, the spec was edited or suspended, or slices are back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from trainingjob_api.base import seconds
@@ -58,7 +58,7 @@ def find_cause(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cause:
         return Cause(reason=Reason.EDITED, message=edit)
     before, after = set(seen.current), {one.number for one in chosen}
     words = [f"{_name(sorted(after - before))} back"] if after - before else []
-    words += [f"{_name(sorted(before - after))} away"] if before - after else []
+    words += [f"{_name(sorted(before - after))} away{_why_away(seen, before - after)}"] if before - after else []
     return Cause(reason=Reason.RESIZED, message=", ".join(words) or "left together and formed again")
 
 
@@ -114,6 +114,14 @@ def _keeps_all(plan: Plan, seen: Observed, num_more: int) -> bool:
     """Return whether a world with so many slices more can go on from what the hosts of this one keep in memory."""
     size = len(seen.current)
     return plan.snapshots is not None and serves(plan.spec, plan.layout(size), plan.layout(size + num_more))
+
+
+def _why_away(seen: Observed, away: Collection[int]) -> str:
+    """Return why slices of the world that left are in the next one no more; empty: nothing is known of that."""
+    notices = [notice for one in seen.slices if one.number in away for notice in one.notices]
+    gone = [seat.member for seat in seen.seats if seat.pod is None or seat.pod.deleting]
+    pods = [f"the pod of host {one.host} of slice {one.slice} was deleted" for one in gone if one.slice in away]
+    return "".join(f": {words}" for words in [*notices, *pods][:1])
 
 
 def _name(slices: Sequence[int]) -> str:
