@@ -10,7 +10,7 @@ A step that cannot be saved stops nothing: it is told, training goes on, and the
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from trainingjob_trainer.integrity import Integrity, read_integrity
 from trainingjob_trainer.one_replica import OneReplica
 from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint
 from trainingjob_trainer.retention import Bests, delete_old, find_losses
-from trainingjob_trainer.saved_steps import lineage_folder, list_saved
+from trainingjob_trainer.saved_steps import Saved, lineage_folder, list_saved
 from trainingjob_trainer.shards import hash_shapes
 from trainingjob_trainer.signature import Asked, State
 from trainingjob_trainer.snapshot_files import Key
@@ -45,6 +45,8 @@ RETRY_SECONDS = 60.0
 """How long after a save that failed the next one is due, if none is before."""
 INSIST_SECONDS = 10.0
 """The same where nothing is left to train."""
+OWED_SECONDS = 300
+"""How long the first process to ask what is saved waits for the answer."""
 
 
 class Checkpoints:
@@ -61,6 +63,7 @@ class Checkpoints:
         self._events = events
         self._restored = 0
         self._newest = 0
+        self._owed: int | None = None  # None: no save is, but those by steps and by time
         self._begun = time.monotonic()
         self._has_asked = False
         self._bests = Bests(None, {})
@@ -91,8 +94,13 @@ class Checkpoints:
             TrainingError: there are checkpoints, and none can be used.
         """
         restored = self._restore(state, memory, replica if replica and replica.is_fewer else None)
-        if keep := self._checkpoint.keep.best:
-            saved = list_saved(self._root) if self._peers.process == 0 else []
+        keep = self._checkpoint.keep.best
+        if self.recalled is None and keep is None:
+            return restored
+        saved = list_saved(self._root) if self._peers.process == 0 else []
+        if self.recalled is not None:
+            self._owe(saved)
+        if keep is not None:
             measured = {one.step: one.integrity.evaluations for one in saved if one.integrity}
             self._bests = Bests.agree(keep, find_losses(keep, measured), self._peers)
         return restored
@@ -132,6 +140,16 @@ class Checkpoints:
         self._go_on(saved.past, since)
         return self._load(found, saved, state, replica)
 
+    def _owe(self, saved: Sequence[Saved]) -> None:
+        """Owe a save where a world goes on from memory, and the one before it did not come to save what was due.
+
+        Else worlds that end again and again before their next multiple would leave storage ever further behind. All
+        processes call it together; the first one knows what is saved.
+        """
+        newest = max((one.step for one in saved if one.integrity and one.step <= self._newest), default=0)
+        text = self._peers.exchange("owed", str(newest), OWED_SECONDS)[0]
+        self._owed = max(int(text) + self._checkpoint.save.every_steps, self._newest + 1)
+
     def _go_on(self, past: Past, since: int) -> None:
         self.past = go_on(past, self._world, self._batch_size, since, self._newest, self.tier)
 
@@ -156,8 +174,8 @@ class Checkpoints:
         return self._newest
 
     def is_due(self, step: int) -> bool:
-        """Return whether the spec asks for a save after a step."""
-        return step % self._checkpoint.save.every_steps == 0
+        """Return whether the spec asks for a save after a step, or one is owed."""
+        return step % self._checkpoint.save.every_steps == 0 or (self._owed is not None and step >= self._owed)
 
     def is_best(self, measured: Mapping[str, float]) -> bool:
         """Return whether a step with these losses on held-out texts is to be saved for them."""
@@ -185,7 +203,7 @@ class Checkpoints:
             JaxRuntimeError: another process is gone.
         """
         self.wait()
-        self._begun, self._has_asked = time.monotonic(), False
+        self._begun, self._has_asked, self._owed = time.monotonic(), False, None
         finite = {name: loss for name, loss in (measured or {}).items() if isfinite(loss)}
         self._bests.add(step, finite)
         try:
