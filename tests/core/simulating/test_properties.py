@@ -87,6 +87,34 @@ def test_no_more_steps_are_lost_than_lie_between_two_saves(faults: list[Fault]) 
         assert (attempt.lost_steps or 0) <= EVERY + longest_save + 1
 
 
+IN_A_ROW = [
+    Fault(209.1, 1, 77.2, Kind.LOSS),
+    Fault(351.7, 1, 86.1, Kind.LOSS),
+    Fault(918.0, 1, 11.4, Kind.HANG),
+    Fault(975.7, 2, 142.8, Kind.SILENCE),
+    Fault(978.1, 1, 76.4, Kind.OUTAGE),
+    Fault(1006.8, 2, 68.0, Kind.NOTICE),
+    Fault(1017.1, 3, 139.0, Kind.LOSS),
+    Fault(1030.6, 0, 26.3, Kind.CRASH),
+    Fault(1106.9, 0, 79.4, Kind.CRASH),
+    Fault(1125.4, 0, 92.1, Kind.NOTICE),
+    Fault(1128.0, 3, 21.4, Kind.LOSS),
+    Fault(1128.6, 1, 94.2, Kind.CRASH),
+    Fault(1170.8, 3, 174.9, Kind.OUTAGE),
+    Fault(1177.0, 1, 124.3, Kind.LOSS),
+    Fault(1198.0, 0, 117.1, Kind.CRASH),
+]
+"""Ends of worlds, each of which goes on from memory before the next multiple of the interval is saved."""
+
+
+def test_storage_does_not_fall_behind_where_worlds_end_in_a_row_and_go_on_from_memory() -> None:
+    longest_save = math.ceil(PACE.save / PACE.steps[4])
+
+    for life, _ in live(remembering(endless(**PATIENT)), PACE, IN_A_ROW, end_of(IN_A_ROW)):
+        saved = max(life.saved, life.training.at(life.now).committed if life.training else 0)
+        assert life.step - saved <= EVERY + longest_save + 1
+
+
 @settings(max_examples=25, deadline=None)
 @given(FAULTS | STORMS)
 def test_the_same_faults_make_the_same_life(faults: list[Fault]) -> None:

@@ -18,7 +18,9 @@ MOMENTS: dict[str, tuple[Training, float, Moment]] = {
     "it joins": (WORLD, 104.0, Moment(Phase.RESTORING, 40, 100.0, 36)),
     "its first step": (WORLD, 114.0, Moment(Phase.TRAINING, 40, 105.0, 36)),
     "a step is done": (WORLD, 115.0, Moment(Phase.TRAINING, 41, 115.0, 36)),
-    "a save is under way": (WORLD, 169.0, Moment(Phase.TRAINING, 46, 165.0, 36)),
+    "what was due before it is being saved": (WORLD, 139.0, Moment(Phase.TRAINING, 43, 135.0, 36)),
+    "what was due before it is committed": (WORLD, 140.0, Moment(Phase.TRAINING, 43, 135.0, 41)),
+    "a save is under way": (WORLD, 169.0, Moment(Phase.TRAINING, 46, 165.0, 41)),
     "a save is committed": (WORLD, 170.0, Moment(Phase.TRAINING, 46, 165.0, 44)),
     "the last step is being saved": (WORLD, 210.0, Moment(Phase.SAVING, 50, 205.0, 48)),
     "all is done": (WORLD, 230.0, Moment(Phase.DONE, 50, 230.0, 50)),
@@ -29,7 +31,7 @@ MOMENTS: dict[str, tuple[Training, float, Moment]] = {
     "it has moved, and what was saved meanwhile is": (
         replace(MOVING, asked_to_leave=142.0),
         170.0,
-        Moment(Phase.LEFT, 44, 145.0, 36),
+        Moment(Phase.LEFT, 44, 145.0, 41),
     ),
     "a member is lost": (BROKEN, 1000.0, Moment(Phase.TRAINING, 42, 125.0, 36)),
 }

@@ -143,4 +143,7 @@ class Training:
         saved = step // self.every * self.every
         while saved > self.restored and self._time_of(saved) + self.pace.save > time:
             saved -= self.every
-        return saved if saved > self.restored else self.saved
+        if saved > self.restored:
+            return saved
+        owed = max(self.saved + self.every, self.restored + 1)  # before the first multiple, where memory was ahead
+        return owed if owed <= step and self._time_of(owed) + self.pace.save <= time else self.saved
