@@ -109,6 +109,16 @@ def test_an_interval_that_the_plan_chose_is_never_warned_of(base: str) -> None:
     assert warnings(base) == []
 
 
+def test_an_interval_that_costs_too_much_and_saves_no_step_is_warned_of_once() -> None:
+    spec = load_example("h100-2-nodes")["spec"]
+    checkpoint = {**spec["checkpoint"], "save": {"everySteps": 50}, "snapshots": {"everySteps": 50}}
+    checked = check_job("a", {**spec, "checkpoint": checkpoint})
+
+    (warning,) = [one for one in checked.warnings if one.path == "spec.checkpoint.snapshots.everySteps"]
+    assert "snapshots save no steps" in warning.message
+    assert warning.nearest == ()
+
+
 def test_who_takes_snapshots_faster_than_they_are_hashed_waits_for_the_hash() -> None:
     planned = plan(load_example("h100-2-nodes")["spec"])
     assert planned.snapshots
