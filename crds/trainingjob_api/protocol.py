@@ -229,6 +229,10 @@ class HostReport(Open):
         description="How much the child has read and written so far, in MiB. Unset: there is none, or its kernel does "
         "not tell.",
     )
+    entered: Count = Field(
+        default=0,
+        description="How many steps, batches of an evaluation and meetings the child has entered in its world.",
+    )
     evidence: Evidence | None = Field(default=None, description="What was found out about the child, as asked.")
     drilled: str = Field(default="", description="The newest drill that this host was asked for and obeyed.")
     unmade: Annotated[str, Field(max_length=1024)] = Field(

@@ -113,6 +113,17 @@ def test_who_reads_or_writes_comes_further_where_that_is_its_work(desk: Desk, ph
     assert desk.hear().news["pod-0-0"].still == still
 
 
+@pytest.mark.parametrize(("phase", "still"), [(Phase.EVALUATING, 0.0), (Phase.SAVING, 2.0)])
+def test_who_enters_one_batch_after_the_other_comes_further_in_an_evaluation(
+    desk: Desk, phase: Phase, still: float
+) -> None:
+    desk.receive(make_report(0, 0, phase=phase, entered=3))
+    desk.now += 2.0
+    desk.receive(make_report(0, 0, phase=phase, entered=4))
+
+    assert desk.hear().news["pod-0-0"].still == still
+
+
 def test_what_could_not_be_heard_is_no_silence(desk: Desk) -> None:
     desk.receive(make_report(0, 0, "pod"))
     desk.now += 30.0
@@ -144,6 +155,7 @@ NEWS = {
     "another phase": (make_report(), make_report(phase=Phase.TRAINING), True),
     "the first step": (make_report(restored=4), make_report(restored=4, progress=Progress(step=5)), True),
     "one more step": (make_report(progress=Progress(step=5)), make_report(progress=Progress(step=6)), False),
+    "one more batch": (make_report(entered=5), make_report(entered=6), False),
     "more that it read": (make_report(moved_mebibytes=5), make_report(moved_mebibytes=6), False),
     "a commit": (make_report(committed=5), make_report(committed=10), False),
     "evidence": (make_report(), make_report(evidence=EVIDENCE), True),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.trainer.tiny import UID, make_spec
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_trainer.evaluate import Evaluator
 from trainingjob_trainer.integrity import Integrity, write_integrity
+from trainingjob_trainer.signature import Asked
 from trainingjob_trainer.world import Peers
 
 EVALUATIONS = [
@@ -85,3 +87,36 @@ def test_all_processes_hear_the_same_whatever_each_of_them_sees(tmp_path: Path) 
         return make(tmp_path).is_owed(10, tmp_path / ("stale" if peers.process else ""), peers)
 
     assert together(2, take_part) == [True, True]
+
+
+class Counted:
+    """Batches of which each has a loss of one more than the one before it, and a program that returns it."""
+
+    shape = ()
+
+    def compile_evaluate(self, programs: object, shape: object) -> Any:
+        return lambda params, batch, asked: (batch, 1.0, asked)
+
+    def count_held_out(self, index: object, most: object) -> int:
+        return 3
+
+    def held_out(self, index: object, number: int) -> float:
+        return float(number)
+
+    def controls(self, asked: int) -> Any:
+        return SimpleNamespace(asked=asked)
+
+
+@pytest.mark.parametrize(("asks", "want", "told"), [([0, 0, 0], {"often": 1.0}, 3), ([0, 1], None, 2)])
+def test_each_batch_is_told_before_it_is_entered(
+    asks: list[int], want: dict[str, float] | None, told: int, tmp_path: Path
+) -> None:
+    spec = TrainingJobSpec.model_validate(make_spec(tmp_path, tmp_path, evaluation=EVALUATIONS[:1]))
+    parts: Any = Counted()
+    evaluator = Evaluator(spec, {"often": parts}, parts, parts, parts)
+    said: list[str] = []
+
+    measured = evaluator.measure(10, None, lambda: Asked(asks.pop(0)), said.append)  # type: ignore[arg-type]
+
+    assert measured == want
+    assert said == [f"batch {number + 1} of the evaluation `often`" for number in range(told)]

@@ -106,7 +106,9 @@ class Notes:
         self._meet(f"read {step}")
         return step
 
-    def _evaluate(self, step: int, params: object, ask: Callable[[], Asked]) -> dict[str, float] | None:
+    def _evaluate(
+        self, step: int, params: object, ask: Callable[[], Asked], tell: Callable[[str], None]
+    ) -> dict[str, float] | None:
         self._meet(f"evaluate {step}")
         if ask():
             self.said.append(f"break off {step}")

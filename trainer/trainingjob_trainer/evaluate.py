@@ -25,6 +25,8 @@ OWED_SECONDS = 300.0
 
 type Ask = Callable[[], Asked]
 """Returns what this process asks for."""
+type Tell = Callable[[str], None]
+"""Says what this process is about to enter together with all others."""
 
 
 class Evaluator:
@@ -66,7 +68,9 @@ class Evaluator:
             owed = "owed" if records and due - records[-1].evaluations.keys() else ""
         return any(peers.exchange("owed", owed, OWED_SECONDS))
 
-    def measure(self, step: int, params: Params, ask: Ask) -> dict[str, float] | None:  # None: it was broken off
+    def measure(
+        self, step: int, params: Params, ask: Ask, tell: Tell
+    ) -> dict[str, float] | None:  # None: it was broken off
         """Return the mean loss by name of the evaluations that are due after a step.
 
         It is broken off, on all processes after the same batch, when any of them asks for something.
@@ -75,7 +79,7 @@ class Evaluator:
         for evaluation in self._evaluations:
             if self._evaluate is None or not self._is_due(evaluation, step):
                 continue
-            loss = self._measure(evaluation, self._evaluate, params, ask)
+            loss = self._measure(evaluation, self._evaluate, params, ask, tell)
             if loss is None:
                 return None
             measured[evaluation.name] = loss
@@ -85,11 +89,12 @@ class Evaluator:
         return step % evaluation.every_steps == 0 or step == self._last
 
     def _measure(
-        self, evaluation: Evaluation, evaluate: EvaluateStep, params: Params, ask: Ask
+        self, evaluation: Evaluation, evaluate: EvaluateStep, params: Params, ask: Ask, tell: Tell
     ) -> float | None:  # None: it was broken off
         index = self._indexes[evaluation.name]
         total = weight = 0.0
         for number in range(self._batches.count_held_out(index, evaluation.num_batches)):
+            tell(f"batch {number + 1} of the evaluation `{evaluation.name}`")
             batch = self._batches.held_out(index, number)
             batch_total, batch_weight, asked = evaluate(params, batch, self._steps.controls(ask()).asked)
             if int(asked):

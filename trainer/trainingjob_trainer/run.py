@@ -121,8 +121,7 @@ def evaluate(
 ) -> dict[str, float] | None:  # None: it was broken off, for somebody is asked to leave
     """Measure the losses on held-out texts that are due after a step, and tell them."""
     reporter.resume(Phase.EVALUATING)
-    reporter.begin(f"the evaluation after step {step}")
-    measured = evaluator.measure(step, state.params, lambda: asks.leaving)
+    measured = evaluator.measure(step, state.params, lambda: asks.leaving, reporter.begin)
     if measured is not None:
         reporter.report_evaluations(step, measured)
     return measured

@@ -202,7 +202,7 @@ def _has_news(line: _Line, pod_uid: str, instance: str) -> bool:
 
 
 def is_news(before: HostReport, after: HostReport) -> bool:
-    """Return whether a report should be looked at now: all but steps, commits and what was read or written.
+    """Return whether a report should be looked at now: all but how far steps, batches, commits and files are.
 
     The first step of a world is looked at too.
     """
@@ -214,7 +214,8 @@ def _has_stepped(report: HostReport) -> bool:
 
 
 def _settled(report: HostReport) -> HostReport:
-    return report.model_copy(update={"progress": None, "committed": None, "moved_mebibytes": None, "port": 1})
+    unsettled = {"progress": None, "committed": None, "moved_mebibytes": None, "entered": 0, "port": 1}
+    return report.model_copy(update=unsettled)
 
 
 def _state(report: HostReport) -> tuple[object, ...]:
@@ -222,7 +223,8 @@ def _state(report: HostReport) -> tuple[object, ...]:
     step = report.progress.step if report.progress else None
     is_ready = report.standby if report.phase in OUT_OF_WORLDS else None
     moved = report.moved_mebibytes if report.phase in ON_FILES else None
-    return report.instance, report.generation, report.phase, step, moved, is_ready
+    batch = report.entered if report.phase is Phase.EVALUATING else None
+    return report.instance, report.generation, report.phase, step, batch, moved, is_ready
 
 
 def _key(instance: str, answer: Answer) -> Told:

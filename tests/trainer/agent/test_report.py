@@ -340,11 +340,14 @@ def test_steps_alone_can_wait_for_the_next_report() -> None:
     stepped = play([(9, Spoke(1, Event(progress=PROGRESS)), [])], before)
     committed = play([(9, Spoke(1, Event(committed=6)), [])], before)
     old, steps, commit = (describe(HOST, PLACE, state, port=1) for state in (before, stepped, committed))
-    reading = describe(HOST, PLACE, before, port=1, moved=12)
+    entered = play([(9, Spoke(1, Event(entered="batch 2")), [])], before)
+    reading, evaluating = describe(HOST, PLACE, before, port=1, moved=12), describe(HOST, PLACE, entered, port=1)
 
     assert is_news(old, None)
     assert not is_news(old, old)
     assert not is_news(steps, old)
     assert not is_news(reading, old)
     assert reading.moved_mebibytes == 12
+    assert not is_news(evaluating, old)
+    assert evaluating.entered == old.entered + 1
     assert is_news(commit, old)

@@ -57,6 +57,7 @@ def describe(
         failure=active.failure if active else None,
         phase_seconds={phase: round(longest, 1) for phase, longest in state.phase_seconds.items()},
         moved_mebibytes=moved,
+        entered=active.entered if active else 0,
         evidence=active.evidence if active else None,
         drilled=state.drilled,
         unmade=state.unmade,
@@ -64,9 +65,9 @@ def describe(
 
 
 def is_news(new: HostReport, old: HostReport | None) -> bool:
-    """Return whether a report is worth sending at once: steps, and what is read or written, wait for the next one."""
+    """Return whether a report is worth sending at once: how far steps, batches and files are waits for the next one."""
     return old is None or _settled(new) != _settled(old)
 
 
 def _settled(report: HostReport) -> HostReport:
-    return report.model_copy(update={"progress": None, "moved_mebibytes": None})
+    return report.model_copy(update={"progress": None, "moved_mebibytes": None, "entered": 0})
