@@ -42,8 +42,9 @@ def find_evaluated(trainer: Trainer) -> float | None:
 
 @pytest.mark.slow
 def test_who_is_asked_in_an_evaluation_breaks_off_and_saves_the_step_and_the_next_world_evaluates_it(
-    crew: Crew, tmp_path: Path, text: Path, held_out: Path, programs: Path
+    crew: Crew, tmp_path: Path, text: Path, held_out: Path
 ) -> None:
+    programs = tmp_path / "programs"
     config = make(tmp_path, text, evaluation=evaluate(held_out, LONG))
     trainers = crew.start(config, make_world(1, 2), programs)
     for trainer in trainers:
@@ -63,8 +64,8 @@ def test_who_is_asked_in_an_evaluation_breaks_off_and_saves_the_step_and_the_nex
         trainer.wait_for_step(4)
         assert trainer.phases.count(Phase.EVALUATING) == 1
         assert find_evaluated(trainer) is not None
+    again[0].write(Command(leave=True))
     for trainer in again:
-        trainer.write(Command(leave=True))
         assert trainer.wait_for_end() == 0, trainer.tell_logs()
 
 
