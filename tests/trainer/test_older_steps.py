@@ -35,15 +35,20 @@ NEWER = {
 }
 
 
+def save(events: Events, root: Path) -> Path:
+    """Save a step as today's trainer does, and return its folder."""
+    config = make_config(make_spec(root, root))
+    saving = Checkpoints(root, config, make_world(1, 1), Peers(0, 1), "index", events)
+    saving.save(7, make_state((4, 2), step=7))
+    saving.wait()
+    return root / "lineage-0/7"
+
+
 @pytest.mark.parametrize("names", NEWER.values(), ids=NEWER.keys())
 def test_a_step_of_an_orbax_that_did_not_write_something_yet_is_restored(
     names: list[str], events: Events, tmp_path: Path
 ) -> None:
-    config = make_config(make_spec(tmp_path, tmp_path))
-    saving = Checkpoints(tmp_path, config, make_world(1, 1), Peers(0, 1), "index", events)
-    saving.save(7, make_state((4, 2), step=7))
-    saving.wait()
-    folder = tmp_path / "lineage-0/7"
+    folder = save(events, tmp_path)
     record = read_integrity(folder)
     assert record
     for name in names:
@@ -54,11 +59,7 @@ def test_a_step_of_an_orbax_that_did_not_write_something_yet_is_restored(
 
 
 def test_a_step_that_a_newer_trainer_wrote_is_restored(events: Events, tmp_path: Path) -> None:
-    config = make_config(make_spec(tmp_path, tmp_path))
-    saving = Checkpoints(tmp_path, config, make_world(1, 1), Peers(0, 1), "index", events)
-    saving.save(7, make_state((4, 2), step=7))
-    saving.wait()
-    path = tmp_path / "lineage-0/7/integrity.json"
+    path = save(events, tmp_path) / "integrity.json"
     record = json.loads(path.read_bytes())
     (fingerprint, *_) = record["files"].values()
     record["addedLater"] = fingerprint["addedLater"] = {"what": "nobody knows yet"}
@@ -69,11 +70,7 @@ def test_a_step_that_a_newer_trainer_wrote_is_restored(events: Events, tmp_path:
 
 
 def test_a_step_that_a_trainer_wrote_whose_records_had_no_hash_is_restored(events: Events, tmp_path: Path) -> None:
-    config = make_config(make_spec(tmp_path, tmp_path))
-    saving = Checkpoints(tmp_path, config, make_world(1, 1), Peers(0, 1), "index", events)
-    saving.save(7, make_state((4, 2), step=7))
-    saving.wait()
-    path = tmp_path / "lineage-0/7/integrity.json"
+    path = save(events, tmp_path) / "integrity.json"
     record = json.loads(path.read_bytes())
     del record["sha256"]
     path.write_text(json.dumps(record))
