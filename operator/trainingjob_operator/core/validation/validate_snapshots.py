@@ -80,12 +80,14 @@ def warn_of_costly_snapshots(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
     cost = _find_cost(plan)
     if plan.snapshots is None or cost is None or cost.share <= SHARE:
         return
-    every, save = plan.snapshots.every_steps, plan.spec.checkpoint.save.every_steps
+    every = plan.snapshots.every_steps
+    if every >= plan.spec.checkpoint.save.every_steps:
+        return  # they are of no use anyway
     message = (
         f"{every} lets training wait for copies for up to {percent(cost.share)} of the time that its steps take on "
         f"{plural(cost.num_slices, 'slice')}: they are not worth more than {percent(SHARE)}."
     )
-    yield from [_suggest(plan, message, cost.fewest)] if every < save else []  # else they are of no use anyway
+    yield _suggest(plan, message, cost.fewest)
 
 
 class Cost(NamedTuple):
