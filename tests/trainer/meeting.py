@@ -26,6 +26,7 @@ class ThreadPeers(Peers):
         self.meeting.barrier.wait()
 
     def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
+        assert (name, self.process) not in self.meeting.said, f"{name} was exchanged before: a name serves once"
         self.meeting.said[name, self.process] = text
         self.meeting.barrier.wait()
         return tuple(self.meeting.said[name, process] for process in range(self.num_processes))

@@ -147,7 +147,7 @@ class Checkpoints:
         processes call it together; the first one knows what is saved.
         """
         newest = max((one.step for one in saved if one.integrity and one.step <= self._newest), default=0)
-        text = self._peers.exchange("owed", str(newest), OWED_SECONDS)[0]
+        text = self._peers.exchange("saved", str(newest), OWED_SECONDS)[0]
         self._owed = max(int(text) + self._checkpoint.save.every_steps, self._newest + 1)
 
     def _go_on(self, past: Past, since: int) -> None:
