@@ -10,6 +10,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from tests.trainer.crew import Crew
+from tests.trainer.shelf import Shelf
 
 COMPILED = Path(__file__).parents[2] / "build" / "compiled-by-tests"
 
@@ -29,6 +30,13 @@ def compiled_before() -> None:
     """Let a test take what was compiled before, until it makes `Programs`: those switch it off."""
     jax.config.update("jax_enable_compilation_cache", True)
     compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[Shelf]:
+    shelf = Shelf(tmp_path)
+    yield shelf
+    shelf.close()
 
 
 @pytest.fixture

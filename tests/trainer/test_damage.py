@@ -17,18 +17,6 @@ from trainingjob_api.world import Span
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.integrity import Patience, read_integrity
 
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def _closed(shelf: Shelf) -> object:
-    yield
-    shelf.close()
-
-
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a flipped bit": (lambda folder: flip(folder / "array/0"), "array/0 has changed since it was saved"),
     "a cut file": (lambda folder: (folder / "array/0").write_bytes(b"x"), "array/0 has 1 bytes instead of 100"),

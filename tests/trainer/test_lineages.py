@@ -1,8 +1,5 @@
 """Which saved step is restored after training went back, and what happens to the others."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.trainer.shelf import Shelf, flip, record
@@ -33,13 +30,6 @@ def test_what_a_rollback_made_void_does_not_belong(
     saved: Integrity, lineage: tuple[Span, ...], rollbacks: tuple[Rollback, ...], want: bool
 ) -> None:
     assert belongs(saved, make_world(5, 1, lineage, rollbacks=rollbacks), takeover=False) is want
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Iterator[Shelf]:
-    shelf = Shelf(tmp_path)
-    yield shelf
-    shelf.close()
 
 
 def test_a_rollback_goes_on_from_its_parent_and_later_steps_make_way(shelf: Shelf) -> None:

@@ -1,7 +1,5 @@
 """Which saved step is restored, and what happens to the others."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.trainer.shelf import HISTORY, OPEN, Shelf, Snapshots, record
@@ -58,17 +56,6 @@ BELONGS: dict[str, tuple[Integrity, tuple[Span, ...], bool, bool]] = {
 @pytest.mark.parametrize(("saved", "lineage", "takeover", "want"), BELONGS.values(), ids=BELONGS.keys())
 def test_belongs(saved: Integrity, lineage: tuple[Span, ...], takeover: bool, want: bool) -> None:
     assert belongs(saved, make_world(5, 1, lineage), takeover=takeover) is want
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def _closed(shelf: Shelf) -> object:
-    yield
-    shelf.close()
 
 
 def test_an_empty_folder_is_a_start_from_scratch(shelf: Shelf) -> None:
