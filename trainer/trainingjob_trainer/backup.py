@@ -7,14 +7,14 @@ backup folder as a step lies below the checkpoint folder, and whoever reads the 
 A copy that fails stops nothing: it is told, training and saves go on, and the next one that is due tries again.
 """
 
-import hashlib
 import logging
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
@@ -25,7 +25,15 @@ from trainingjob_trainer.commit import put_in_place
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.fence import Fence
-from trainingjob_trainer.integrity import Fingerprint, Integrity, Pace, read_parts, share, write_integrity
+from trainingjob_trainer.integrity import (
+    Fingerprint,
+    Integrity,
+    Pace,
+    read_parts,
+    share,
+    take_fingerprint,
+    write_integrity,
+)
 from trainingjob_trainer.retention import delete_old
 from trainingjob_trainer.saved_steps import UNFINISHED_COPY, lineage_folder
 from trainingjob_trainer.votes import SaveFailedError, Votes, describe
@@ -209,15 +217,18 @@ def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint], pace
 
 
 def _copy_file(source: Path, goal: Path, pace: Pace) -> Fingerprint:
-    size, digest = 0, hashlib.sha256()
     with goal.open("wb") as writing:
-        for part in pace.keep(read_parts(source)):
-            size += len(part)
-            digest.update(part)
-            writing.write(part)
+        found = take_fingerprint(_write(writing, pace.keep(read_parts(source))))
         writing.flush()
         os.fsync(writing.fileno())
-    return Fingerprint(size=size, sha256=digest.hexdigest())
+    return found
+
+
+def _write(file: IO[bytes], parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield parts that are given, each once it is written."""
+    for part in parts:
+        file.write(part)
+        yield part
 
 
 def _claim(root: Path, config: RunConfig) -> None:

@@ -144,7 +144,7 @@ def hash_files(folder: Path, names: Iterable[str], pace: Pace | None = None) -> 
         OSError: one cannot be read.
     """
     parts = {name: read_parts(folder / name) for name in names}
-    return {name: _hash(pace.keep(each) if pace else each) for name, each in parts.items()}
+    return {name: take_fingerprint(pace.keep(each) if pace else each) for name, each in parts.items()}
 
 
 def find_damage(folder: Path, wanted: Mapping[str, Fingerprint]) -> str:
@@ -155,7 +155,7 @@ def find_damage(folder: Path, wanted: Mapping[str, Fingerprint]) -> str:
     """
     for name, fingerprint in wanted.items():
         try:
-            seen = _hash(read_parts(folder / name))
+            seen = take_fingerprint(read_parts(folder / name))
         except FileNotFoundError:
             return f"{name} is missing"
         if seen.size != fingerprint.size:
@@ -208,7 +208,8 @@ def merge_fingerprints(texts: Iterable[str]) -> dict[str, Fingerprint]:
     return {name: Fingerprint(size=merged[name][0], sha256=merged[name][1]) for name in sorted(merged)}
 
 
-def _hash(parts: Iterable[bytes]) -> Fingerprint:
+def take_fingerprint(parts: Iterable[bytes]) -> Fingerprint:
+    """Return the fingerprint of a file that is given in parts."""
     size, digest = 0, hashlib.sha256()
     for part in parts:
         size += len(part)
