@@ -38,7 +38,11 @@ def test_a_world_goes_on_from_the_backup_where_the_store_came_back_empty(stores:
     assert restored is not None
     for seen, want in zip(*map(jax.tree.leaves, (restored, make_state((1, 1), 2))), strict=True):
         assert np.array_equal(seen, want)
-    assert (second.checkpoints.tier, second.checkpoints.newest, second.checkpoints.is_durable) == ("backup", 2, False)
+    assert (second.checkpoints.tier, second.checkpoints.newest, second.checkpoints.inventory.is_saved) == (
+        "backup",
+        2,
+        False,
+    )
     assert [path.name for path in (stores.slow / "lineage-0").iterdir()] == ["2"], "it goes on from there, untouched"
 
 
@@ -58,7 +62,7 @@ def test_of_a_step_that_is_in_both_places_the_saved_one_is_read(stores: Stores) 
     second = stores.open(2, FIRST)
 
     assert second.restore() is not None
-    assert (second.checkpoints.tier, second.checkpoints.is_durable) == ("durable", True)
+    assert (second.checkpoints.tier, second.checkpoints.inventory.is_saved) == ("durable", True)
 
 
 def test_a_damaged_step_is_taken_from_its_copy(stores: Stores) -> None:

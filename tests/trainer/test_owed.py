@@ -8,7 +8,6 @@ import pytest
 from tests.trainer.meeting import together
 from tests.trainer.shelf import OPEN, Snapshots
 from tests.trainer.test_checkpoints import describe, make_state
-from tests.trainer.test_evaluate import make
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
@@ -53,15 +52,13 @@ def test_what_was_due_and_not_saved_is_saved_at_once(
     assert due == want
 
 
-def test_all_processes_save_after_the_same_step_and_then_ask_for_evaluations(events: Events, tmp_path: Path) -> None:
+def test_all_processes_save_after_the_same_step(events: Events, tmp_path: Path) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, checkpoint__save__everySteps=EVERY))
-    evaluator = make(tmp_path)
 
     def act(peers: Peers) -> list[int]:
         world = make_world(2, 1, OPEN)
         checkpoints = Checkpoints(tmp_path, config, world, peers, "index", events)
         checkpoints.restore(describe(make_state((1, 1))), Snapshots((1, 34)))
-        assert not evaluator.is_owed(40, tmp_path, peers)
         return [step for step in range(35, 38) if checkpoints.is_due(step)]
 
     assert together(2, act) == [[35, 36, 37]] * 2

@@ -9,6 +9,7 @@ import pytest
 
 from trainingjob_api.protocol import Phase
 from trainingjob_trainer.asks import Asks
+from trainingjob_trainer.inventory import Inventory
 from trainingjob_trainer.joining import Tools
 from trainingjob_trainer.run import train
 from trainingjob_trainer.signature import Asked
@@ -89,7 +90,7 @@ class Notes:
 
         return SimpleNamespace(
             newest=0,
-            is_durable=True,
+            inventory=Inventory(evaluated=frozenset()),
             is_failing=False,
             is_due=lambda step: bool(every) and step % every == 0,
             take=take,

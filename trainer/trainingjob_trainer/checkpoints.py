@@ -10,7 +10,7 @@ A step that cannot be saved stops nothing: it is told, training goes on, and the
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ from trainingjob_trainer.failures import TrainingError, storage_error
 from trainingjob_trainer.fence import Fence
 from trainingjob_trainer.history import Past, go_on
 from trainingjob_trainer.integrity import Integrity, read_integrity
+from trainingjob_trainer.inventory import Inventory
 from trainingjob_trainer.one_replica import OneReplica
 from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint
-from trainingjob_trainer.retention import Bests, delete_old, find_losses
-from trainingjob_trainer.saved_steps import Saved, lineage_folder, list_saved
+from trainingjob_trainer.retention import Bests, delete_old
+from trainingjob_trainer.saved_steps import lineage_folder
 from trainingjob_trainer.shards import hash_shapes
 from trainingjob_trainer.signature import Asked, State
 from trainingjob_trainer.snapshot_files import Key
@@ -45,8 +46,6 @@ RETRY_SECONDS = 60.0
 """How long after a save that failed the next one is due, if none is before."""
 INSIST_SECONDS = 10.0
 """The same where nothing is left to train."""
-OWED_SECONDS = 300
-"""How long the first process to ask what is saved waits for the answer."""
 
 
 class Checkpoints:
@@ -63,10 +62,12 @@ class Checkpoints:
         self._events = events
         self._restored = 0
         self._newest = 0
-        self._owed: int | None = None  # None: no save is, but those by steps and by time
+        self._owed: int | None = None  # None: no save is, but those by steps and by time; else from this step on
         self._begun = time.monotonic()
         self._has_asked = False
-        self._bests = Bests(None, {})
+        self.inventory = Inventory()
+        """What was saved, once this world knows what it goes on from."""
+        self._bests = Bests(self._checkpoint.keep.best, {})
         self.past = Past()
         """That of all that this world keeps, once it knows what it goes on from."""
         self.recalled: Key | None = None
@@ -93,23 +94,9 @@ class Checkpoints:
         Raises:
             TrainingError: there are checkpoints, and none can be used.
         """
-        restored = self._restore(state, memory, replica if replica and replica.is_fewer else None)
-        keep = self._checkpoint.keep.best
-        if self.recalled is None and keep is None:
-            return restored
-        saved = list_saved(self._root) if self._peers.process == 0 else []
-        if self.recalled is not None:
-            self._owe(saved)
-        if keep is not None:
-            measured = {one.step: one.integrity.evaluations for one in saved if one.integrity}
-            self._bests = Bests.agree(keep, find_losses(keep, measured), self._peers)
-        return restored
-
-    def _restore(
-        self, state: State, memory: Memory | None, replica: OneReplica | None
-    ) -> State | None:  # None: start from scratch
         takeover = self._checkpoint.takeover
         backup = self._backup.root if self._backup else None
+        fewer = replica if replica and replica.is_fewer else None
         search = RestorePoint(
             self._root,
             self._world,
@@ -118,7 +105,7 @@ class Checkpoints:
             memory,
             takeover=takeover,
             backup=backup,
-            readers=replica.readers if replica else None,
+            readers=fewer.readers if fewer else None,
         )
         try:
             found = search.find(self._data, tuple(hash_shapes(form) for form in _forms(state)))
@@ -129,26 +116,25 @@ class Checkpoints:
             return None
         if isinstance(found, Recalled):
             self.recalled = found.key
-            self._newest = found.key[1]
-            self._go_on(found.past, found.key[0])
+            generation, self._newest = found.key
+            self._take_inventory(search, self._world.job_uid, generation)
+            self._go_on(found.past, generation)
+            # worlds that end again and again before their next multiple would leave storage ever further behind
+            self._owed = max(self.inventory.newest + self._checkpoint.save.every_steps, self._newest + 1)
             return found.state
         saved = read_integrity(found)
         assert saved is not None  # noqa: S101  # it was chosen and verified by it
-        since = saved.generation if saved.job_uid == self._world.job_uid else 0
         self._restored = self._newest = saved.step
         self._is_copy = not found.is_relative_to(self._root)
-        self._go_on(saved.past, since)
-        return self._load(found, saved, state, replica)
+        self._take_inventory(search, saved.job_uid, saved.generation)
+        self._go_on(saved.past, saved.generation if saved.job_uid == self._world.job_uid else 0)
+        return self._load(found, saved, state, fewer)
 
-    def _owe(self, saved: Sequence[Saved]) -> None:
-        """Owe a save where a world goes on from memory, and the one before it did not come to save what was due.
-
-        Else worlds that end again and again before their next multiple would leave storage ever further behind. All
-        processes call it together; the first one knows what is saved.
-        """
-        newest = max((one.step for one in saved if one.integrity and one.step <= self._newest), default=0)
-        text = self._peers.exchange("saved", str(newest), OWED_SECONDS)[0]
-        self._owed = max(int(text) + self._checkpoint.save.every_steps, self._newest + 1)
+    def _take_inventory(self, search: RestorePoint, job_uid: str, generation: int) -> None:
+        best = self._checkpoint.keep.best
+        origin = job_uid, generation, self._newest
+        self.inventory = Inventory.take(search.saved, origin, best).agree(self._peers)
+        self._bests = Bests(best, self.inventory.losses)
 
     def _go_on(self, past: Past, since: int) -> None:
         self.past = go_on(past, self._world, self._batch_size, since, self._newest, self.tier)
@@ -159,14 +145,6 @@ class Checkpoints:
         if self.recalled is not None:
             return "ram"
         return "backup" if self._is_copy else "durable"
-
-    @property
-    def is_durable(self) -> bool:
-        """Return whether what was restored is a saved step too, below the checkpoint folder itself."""
-        if self.recalled is None:
-            return not self._is_copy
-        saved = (one.integrity for one in list_saved(self._root) if one.step == self._newest)
-        return any(one is not None and (one.generation, one.step) == self.recalled for one in saved)
 
     @property
     def newest(self) -> int:

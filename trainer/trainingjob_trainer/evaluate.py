@@ -4,9 +4,7 @@ Whoever is asked to leave is about to be killed, and an evaluation may take long
 begins none and breaks off the one that it is in; the next world makes it before its first step.
 """
 
-import logging
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Collection
 
 from trainingjob_api.data import Evaluation
 from trainingjob_api.job import TrainingJobSpec
@@ -14,14 +12,8 @@ from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.index import Index
 from trainingjob_trainer.model import Params
 from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.saved_steps import list_saved
 from trainingjob_trainer.signature import Asked, EvaluateStep
 from trainingjob_trainer.step import Steps
-from trainingjob_trainer.world import Peers
-
-LOG = logging.getLogger(__name__)
-OWED_SECONDS = 300.0
-"""How long a process waits for the one that looks into the storage."""
 
 type Ask = Callable[[], Asked]
 """Returns what this process asks for."""
@@ -48,25 +40,13 @@ class Evaluator:
         """Return whether any evaluation is to be made after a step."""
         return any(self._is_due(evaluation, step) for evaluation in self._evaluations)
 
-    def is_owed(self, step: int, root: Path, peers: Peers, *, of: int | None = None) -> bool:
-        """Return whether a step was saved below `root` without an evaluation that is due after it.
+    def is_owed(self, step: int, evaluated: Collection[str] | None) -> bool:
+        """Return whether an evaluation that is due after a step is not among those that were made of it.
 
-        All processes hear the same. `of` is the generation that saved it. None: whichever.
+        Of `evaluated` None the step was not saved: who trained it may have evaluated it.
         """
-        if not step or not self.is_due(step):
-            return False
-        owed = ""
-        if peers.process == 0:
-            try:
-                saved = list_saved(root)
-            except OSError as error:  # an evaluation less is no reason not to train
-                LOG.warning("cannot tell whether an evaluation is owed step=%d error=%s", step, error)
-                saved = []
-            found = (one.integrity for one in saved if one.step == step)
-            records = [record for record in found if record and of in (None, record.generation)]
-            due = {evaluation.name for evaluation in self._evaluations if self._is_due(evaluation, step)}
-            owed = "owed" if records and due - records[-1].evaluations.keys() else ""
-        return any(peers.exchange("owed", owed, OWED_SECONDS))
+        due = {evaluation.name for evaluation in self._evaluations if self._is_due(evaluation, step)}
+        return step > 0 and evaluated is not None and not due.issubset(evaluated)
 
     def measure(
         self, step: int, params: Params, ask: Ask, tell: Tell

@@ -95,6 +95,8 @@ class RestorePoint:
         self._unreadable: dict[Path, OSError] = {}
         self._stuck: set[Path] = set()
         """Damaged steps that could not be moved aside, on a store that is only read."""
+        self.saved: list[Integrity] = []
+        """What process 0 last found saved below `root` itself, later steps too; empty elsewhere."""
 
     def find(self, data: str, states: Collection[str]) -> Path | Recalled | None:  # None: start from scratch
         """Return the newest whole step, its folder or its state, and clear away what no history needs.
@@ -170,6 +172,7 @@ class RestorePoint:
         """Return the best step's folder, or `FROM_MEMORY`; empty: there is none, and none is missing."""
         saved = list_saved(self._root, self._patience)
         readable = self._sift([*saved, *self._list_copies()])
+        self.saved = [one.integrity for one in readable if one.integrity and not self._is_copy(one.folder)]
         best = next(iter(rank(readable, self._world, takeover=self._takeover)), None)
         if self._world.committed > (best.step if best else 0):
             self._tell_of_lost(

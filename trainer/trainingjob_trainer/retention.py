@@ -1,6 +1,5 @@
 """Which saved steps stay, and which steps are saved because they are among the best."""
 
-import json
 import logging
 from collections.abc import Collection, Mapping
 from math import isfinite, nan
@@ -10,10 +9,8 @@ from trainingjob_api.running import Keep, KeepBest
 from trainingjob_trainer.commit import delete_step
 from trainingjob_trainer.fence import Fence
 from trainingjob_trainer.saved_steps import delete_aside, list_saved
-from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
-AGREE_SECONDS = 300
 
 
 class Bests:
@@ -25,16 +22,6 @@ class Bests:
     def __init__(self, keep: KeepBest | None, losses: Mapping[int, float]) -> None:
         self._keep = keep
         self._losses = dict(losses)
-
-    @classmethod
-    def agree(cls, keep: KeepBest, losses: Mapping[int, float], peers: Peers) -> "Bests":
-        """Return what process 0 knows: a shared folder may look older to the others, so theirs are not asked for.
-
-        Raises:
-            JaxRuntimeError: another process is gone.
-        """
-        text = peers.exchange("bests", json.dumps(list(losses.items())), AGREE_SECONDS)[0]
-        return cls(keep, dict(json.loads(text)))
 
     def is_one(self, measured: Mapping[str, float]) -> bool:
         """Return whether a step with these losses would be among the best."""

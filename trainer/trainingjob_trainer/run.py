@@ -90,8 +90,7 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
     ):
         try:
             measured: dict[str, float] | None = {}
-            recalled = checkpoints.recalled
-            if tools.evaluator.is_owed(restored, root, peers, of=recalled[0] if recalled else None):
+            if tools.evaluator.is_owed(restored, checkpoints.inventory.evaluated):
                 measured = evaluate(restored, state, tools.evaluator, reporter, asks)
             phase = Phase.LEFT  # with nothing to save: only what is saved is owed an evaluation
             if measured is not None:
@@ -164,7 +163,7 @@ def train(
     steps, index, last = party.steps, party.indexes.train, party.steps.last
     pending: Measures | None = None
     is_owed = False
-    if checkpoints.newest >= last and not checkpoints.is_durable:  # an edit brought the end forward
+    if checkpoints.newest >= last and not checkpoints.inventory.is_saved:  # an edit brought the end forward
         checkpoints.save(checkpoints.newest, state)
     gc.freeze()  # what stands now stays: to look through it took each host 0.1 s, all of them at the same step
     reporter.resume(Phase.TRAINING)
