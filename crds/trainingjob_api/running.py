@@ -65,7 +65,8 @@ class Snapshots(Strict):
     every_steps: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         default=None,
         description="Steps between two snapshots: the most that are lost with slices whose shards others hold too. "
-        "Unset: by the plan's estimate as few as take 0.1 % of the time, or up to 1 % where checkpoints are close.",
+        "Unset: by the plan's estimate as few as take 0.1 % of the time, or up to 1 % where checkpoints are close. If "
+        "a host measures that they take more than 1 %, twice as many from then on, and so forth.",
     )
 
 

@@ -200,6 +200,10 @@ class World(Open):
     snapshots: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="After how many steps its hosts keep a snapshot."
     )
+    snapshots_may_stretch: bool = Field(
+        default=False,
+        description="Whether more steps may lie between them, where its hosts measure that they cost too much.",
+    )
     live: Live | None = Field(default=None, description="The values of the spec that may change from world to world.")
     shadow: str = Field(
         default="",

@@ -54,6 +54,8 @@ class Notes:
         self.checkpoints.is_best = lambda measured: measured.get("news") in best
         self.snapshots = self._part("snapshot", snapshot)
         self.snapshots.keeps = lambda step: held[0]
+        self.snapshots.ask = lambda: Asked.NOTHING
+        self.snapshots.heed = self._heed
         self.peers: Any = SimpleNamespace(exchange=lambda name, text, seconds: (text, "held" if held[1] else ""))
         self.evaluator = self._part("evaluate", evaluate)
         self.replicas = self._part("compare", compare)
@@ -117,6 +119,10 @@ class Notes:
         self.measured = step
         return {"news": step}
 
+    def _heed(self, step: int, asked: Asked) -> None:
+        if Asked.STRETCH in asked:
+            self.said.append(f"stretch {step}")
+
     def _compare(self, step: int, state: object, *, is_kept: bool) -> None:
         if self.compares and (is_kept or self.replicas.is_due(step)):
             self.said.append(f"compare {step}")
@@ -174,6 +180,10 @@ ORDERS: dict[str, tuple[Notes, str]] = {
     "a step is told before it is kept in memory": (
         Notes(3, snapshot=2),
         "step 1, step 2, report 1, report 2, snapshot 2, step 3, report 3, save 3, done",
+    ),
+    "snapshots lie further apart before the next one is due": (
+        Notes(3, snapshot=2, asked={1: Asked.STRETCH}),
+        "step 1, step 2, report 1, report 2, stretch 2, snapshot 2, step 3, report 3, save 3, done",
     ),
     "a step is told, kept, evaluated and saved": (
         Notes(2, snapshot=1, evaluate=2, save=1),

@@ -1,5 +1,6 @@
-"""What snapshots cost while training: measured, and told where it is more than they are worth."""
+"""What snapshots cost while training: measured; where it is more than they are worth, they lie further apart."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,31 +14,117 @@ from trainingjob_trainer import snapshots as snapshots_module
 from trainingjob_trainer.history import Past
 from trainingjob_trainer.mesh import build_mesh
 from trainingjob_trainer.shards import Shards
+from trainingjob_trainer.signature import Asked, State
 from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.step import Steps
 
+EVERY = 5
+SHORT, LONG = 4.0, 40.0
+"""Seconds a step. A snapshot takes one: after each five steps that is 4.5 % of the time, or 0.5 %."""
 
-@pytest.mark.parametrize(("between", "is_told"), [(20.0, True), (200.0, False)])
+
+class Trained:
+    """A host that trains and takes snapshots, by a clock of its own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(snapshots_module, "time", SimpleNamespace(monotonic=self._look))
+        described = Steps(spec_with(), build_mesh(jax.devices()[:2], make_layout())).state
+        self._state: State = jax.tree.map(
+            lambda leaf: jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), leaf.sharding), described
+        )
+        self.snapshots = Snapshots(
+            str(folder), EVERY, make_world(1, 1), "index", described, Shards(described), most=most
+        )
+        self.snapshots.begin(None, Past())
+        self.step = 0
+
+    def train(self, steps: int, seconds: float) -> list[int]:
+        """Return after which steps a snapshot was taken."""
+        taken = []
+        for _ in range(steps):
+            self.step += 1
+            self.now += seconds
+            if self.snapshots.is_due(self.step):
+                self.snapshots.take(self.step, self._state)
+                taken.append(self.step)
+        return taken
+
+    def _look(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+type Begin = Callable[[int], Trained]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
+    """Return a function that begins to train, where up to so many steps may lie between two snapshots."""
+    begun: list[Trained] = []
+
+    def start(most: int) -> Trained:
+        begun.append(Trained(tmp_path, monkeypatch, most))
+        return begun[-1]
+
+    yield start
+    for one in begun:
+        one.snapshots.close()
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(SHORT, True), (LONG, False)])
 def test_snapshots_that_cost_more_than_their_share_are_told_of_once(
-    between: float, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    seconds: float, is_told: bool, begin: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = [0.0]
+    trained = begin(0)
 
-    def look() -> float:  # by this clock a copy takes a second
-        clock[0] += 1.0
-        return clock[0]
-
-    monkeypatch.setattr(snapshots_module, "time", SimpleNamespace(monotonic=look))
-    layout = make_layout()
-    described = Steps(spec_with(), build_mesh(jax.devices()[:2], layout)).state
-    state = jax.tree.map(lambda leaf: jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), leaf.sharding), described)
-    snapshots = Snapshots(str(tmp_path), 5, make_world(1, 1), "index", described, Shards(described))
-    snapshots.begin(None, Past())
-    for step in range(5, 5 * 26, 5):
-        clock[0] += between
-        snapshots.take(step, state)
-    snapshots.close()
+    trained.train(26 * EVERY, seconds)
 
     told = [line for line in caplog.messages if "more than 1 %" in line]
     assert len(told) == int(is_told)
     assert not told or "wait for 4.5 % of the time" in told[0]
+    assert trained.snapshots.ask() is Asked.NOTHING, "the job itself says how many steps lie between them"
+
+
+def test_where_the_plan_chose_them_they_lie_further_apart_until_they_are_worth_it(begin: Begin) -> None:
+    trained = begin(100)
+    trained.train(15 * EVERY, SHORT)
+    assert trained.snapshots.ask() is Asked.STRETCH
+
+    intervals = []
+    while trained.snapshots.ask() and len(intervals) < 10:
+        trained.snapshots.heed(trained.step, Asked.STRETCH)
+        assert trained.snapshots.ask() is Asked.NOTHING, "it is measured anew first"
+        first, second, *_ = trained.train(20 * 4 * EVERY, SHORT)
+        intervals.append(second - first)
+
+    assert intervals == [10, 20, 40], "after 40 steps of 4 s a second is 0.6 %"
+
+
+def test_they_are_not_asked_for_where_they_are_cheap(begin: Begin) -> None:
+    trained = begin(100)
+
+    trained.train(26 * EVERY, LONG)
+
+    assert trained.snapshots.ask() is Asked.NOTHING
+
+
+def test_they_lie_no_further_apart_than_they_may(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+    trained = begin(10)
+    trained.train(15 * EVERY, SHORT)
+    trained.snapshots.heed(trained.step, Asked.STRETCH)
+
+    trained.train(40 * EVERY, SHORT)
+
+    assert trained.snapshots.ask() is Asked.NOTHING
+    assert sum("more than 1 %" in line for line in caplog.messages) == 1, "what cannot be helped is told"
+
+
+def test_hosts_that_ask_one_after_the_other_mean_one_change(begin: Begin) -> None:
+    trained = begin(100)
+
+    for step in (21, 22):
+        trained.snapshots.heed(step, Asked.STRETCH | Asked.LEAVE)
+
+    trained.step = 22
+    assert trained.train(28, SHORT) == [30, 40, 50]

@@ -66,7 +66,10 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
     events.enter(Phase.RESTORING)
     checkpoints = Checkpoints(root, config, world, peers, indexes.train.identity, events)
     every = spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None
-    snapshots = Snapshots(start.snapshots, every or 0, world, indexes.train.identity, steps.state, party.shards)
+    most = spec.checkpoint.save.every_steps // 2 if world.snapshots_may_stretch else 0
+    snapshots = Snapshots(
+        start.snapshots, every or 0, world, indexes.train.identity, steps.state, party.shards, most=most
+    )
     memory = Recall(snapshots, steps.state, programs, peers) if every else None
     is_one = spec.checkpoint.readers == "oneReplica"
     replica = OneReplica(steps.state, party.shards, programs, peers) if is_one else None
@@ -170,7 +173,7 @@ def train(
     for step in range(checkpoints.newest + 1, last + 1):
         batch = batches.train(index, step, steps.seed)
         reporter.begin(f"step {step}")
-        state, measures = train_step(state, batch, steps.controls(asks.take() | checkpoints.ask()))
+        state, measures = train_step(state, batch, steps.controls(asks.take() | checkpoints.ask() | snapshots.ask()))
         asked = reporter.report(step - 1, pending) if pending else Asked.NOTHING
         pending = measures
         checkpoints.check()
@@ -178,6 +181,7 @@ def train(
         if asked or save or snapshots.is_due(step) or evaluator.is_due(step) or replicas.is_due(step):
             asked |= reporter.report(step, pending)
             pending = None
+        snapshots.heed(step, asked)
         save |= Asked.SAVE in asked
         leaving = bool(asked & (Asked.LEAVE | Asked.MOVE)) and (save or not checkpoints.is_failing)
         keep(step, state, replicas, snapshots, save=save, leaving=leaving)

@@ -47,6 +47,8 @@ class Asked(IntFlag):
     """Let the gradients of this step not be finite: a drill. Nobody asks for it where the spec refuses drills."""
     MOVE = 8
     """Leave the world at this step boundary; what all hosts keep in memory need not be saved first."""
+    STRETCH = 16
+    """Let more steps lie between two snapshots: they cost more than they are worth."""
 
 
 class Controls(NamedTuple):

@@ -10,7 +10,6 @@ import logging
 import mmap
 import time
 import zlib
-from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -21,15 +20,12 @@ import numpy as np
 from trainingjob_api.world import World
 from trainingjob_trainer.history import Past, belongs, is_of_known_lineage
 from trainingjob_trainer.shards import Shard, Shards, hash_shapes
-from trainingjob_trainer.signature import State
+from trainingjob_trainer.signature import Asked, State
+from trainingjob_trainer.snapshot_cost import SHARE, SnapshotCost
 from trainingjob_trainer.snapshot_files import NUM_SLOTS, Header, Key, Piece, Slot, place
 
 LOG = logging.getLogger(__name__)
 SNAPSHOTS_A_LOG_LINE = 100
-SHARE = 0.01
-"""Of the time that training may wait for snapshots, as the plan has it."""
-JUDGED = 8
-"""Snapshots that the share is measured over. The first ones do not count: each writes memory that is not there yet."""
 
 type Kept = dict[Key, tuple[Slot, Header]]
 type Room = tuple[Slot, mmap.mmap]
@@ -39,10 +35,14 @@ class Snapshots:
     """The snapshots of one host. `folder` is the memory volume; where it is empty, or `every` is 0, none are taken.
 
     `data` is the identity of the job's index, `state` the shapes and shardings of its state, `shards` are its shards.
+    Where they cost too much, up to `most` steps lie between two; 0: `every`, whatever they cost.
     """
 
-    def __init__(self, folder: str, every: int, world: World, data: str, state: State, shards: Shards) -> None:
+    def __init__(
+        self, folder: str, every: int, world: World, data: str, state: State, shards: Shards, *, most: int = 0
+    ) -> None:
         self._every = every if folder else 0
+        self._most = most
         self._world = world
         self._data = data
         self._state = hash_shapes(state)
@@ -58,10 +58,9 @@ class Snapshots:
         self._past = Past()
         self._is_short = False
         self._blocked: list[float] = []
-        self._spans: deque[tuple[float, float]] = deque(maxlen=JUDGED)
-        self._num_taken = 0
-        self._taken = 0.0
-        self._is_costly = False
+        self._cost = SnapshotCost(NUM_SLOTS)
+        self._is_told = False
+        self._kept_until = 0  # the step from which on the interval may change again
         self.newest = 0
         """The newest step that is whole in this host's memory; 0: none of this world."""
         self.seconds = 0.0
@@ -99,6 +98,29 @@ class Snapshots:
         """Return whether a snapshot is to be taken after a step."""
         return bool(self._every) and step % self._every == 0
 
+    def ask(self) -> Asked:
+        """Return that snapshots are to lie further apart, where this host has measured that they cost too much."""
+        share = self._cost.share
+        return Asked.STRETCH if share and share > SHARE and 2 * self._every <= self._most else Asked.NOTHING
+
+    def heed(self, step: int, asked: Asked) -> None:
+        """Let twice as many steps lie between two snapshots, where any host has asked for that up to this step.
+
+        All hosts hear the same. Who asked before it heard that another had asked means no more than that.
+        """
+        if Asked.STRETCH not in asked or step < self._kept_until:
+            return
+        share = self._cost.share or 0.0
+        self._every *= 2
+        self._kept_until = step + 2 * self._every
+        self._cost.begin_anew()
+        LOG.warning(
+            "snapshots cost too much on some host, and lie further apart from now on step=%d every=%d share_here=%.4f",
+            step,
+            self._every,
+            share,
+        )
+
     def take(self, step: int, state: State) -> None:
         """Copy the state, which may be consumed afterwards."""
         if self._room is None:
@@ -117,7 +139,8 @@ class Snapshots:
         ended = time.monotonic()
         self.seconds = ended - began
         self._log(step, self.seconds)
-        self._judge(self.seconds, ended)
+        self._cost.add(self.seconds, ended)
+        self._tell_cost()
 
     def wait(self) -> None:
         """Wait until the newest snapshot is whole."""
@@ -188,14 +211,11 @@ class Snapshots:
     def _read_headers(self) -> list[tuple[Slot, Header | None]]:
         return [(slot, _read(slot)) for slot in self._slots]
 
-    def _judge(self, waited: float, now: float) -> None:
-        """Say once where training waits for snapshots for more than they are worth."""
-        if self._num_taken >= NUM_SLOTS:
-            self._spans.append((waited, now - self._taken))
-        self._num_taken, self._taken = self._num_taken + 1, now
-        share = sum(waited for waited, _ in self._spans) / max(sum(span for _, span in self._spans), 1e-9)
-        if share > SHARE and len(self._spans) == JUDGED and not self._is_costly:
-            self._is_costly = True
+    def _tell_cost(self) -> None:
+        """Say once where training waits for snapshots for more than they are worth, and their interval stays."""
+        share = self._cost.share
+        if share and share > SHARE and not (self.ask() or self._is_told):
+            self._is_told = True
             LOG.warning(
                 "snapshots let training wait for %.1f %% of the time, more than %.0f %%: a larger "
                 "spec.checkpoint.snapshots.everySteps costs less every=%d",

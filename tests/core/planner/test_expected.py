@@ -1,10 +1,11 @@
-"""What a plan counts on: from storage when a pod is deleted, and from the devices of a job."""
+"""What a plan counts on: from storage when a pod is deleted, and from the devices of a job; and what its hosts hear."""
 
 import pytest
 
 from tests.corpus.cases import judge, load_example
+from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.run_config import expect
+from trainingjob_operator.core.planner.run_config import expect, tell_program
 from trainingjob_operator.core.planner.saving import measure_save, needed_rate
 
 
@@ -34,3 +35,24 @@ def test_of_processors_only_their_memory_is_known() -> None:
 
     assert (expected.flops, expected.link, expected.network) == (0, 0, 0)
     assert expected.memory > 0
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "want"),
+    [(None, (None, False)), ({}, (10, True)), ({"everySteps": 3}, (3, False))],
+    ids=["none are taken", "the plan chooses the interval", "the job says it"],
+)
+def test_hosts_hear_how_often_to_keep_a_snapshot_and_whether_they_may_find_that_too_often(
+    snapshots: dict[str, int] | None, want: tuple[int | None, bool]
+) -> None:
+    job = load_example("fixed")
+    job["spec"]["checkpoint"] |= {"snapshots": snapshots} if snapshots is not None else {}
+    planned = judge(job).plan
+    assert planned
+
+    told = tell_program(
+        World(generation=1, job_uid="uid", coordinator="10.0.0.1:1", members=()), planned, planned.sizes[0].layout
+    )
+
+    assert (told.snapshots, told.snapshots_may_stretch) == want
+    assert (told.layout, told.remat) == (planned.sizes[0].layout, planned.spec.memory.remat)

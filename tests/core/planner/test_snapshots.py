@@ -57,7 +57,7 @@ def test_a_job_that_asks_for_none_has_none() -> None:
 def test_where_no_step_is_timed_the_interval_is_the_default() -> None:
     planned = plan(spec_manifest())
 
-    assert planned.snapshots == SnapshotPlan(UNTIMED_STEPS, MIB)
+    assert planned.snapshots == SnapshotPlan(UNTIMED_STEPS, MIB, is_chosen=True)
     assert planned.spec.checkpoint.snapshots
     assert planned.spec.checkpoint.snapshots.every_steps == UNTIMED_STEPS
 

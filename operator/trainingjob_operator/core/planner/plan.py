@@ -135,6 +135,8 @@ class SnapshotPlan:
     every_steps: int
     bytes_per_host: int
     """Of one snapshot, at the size where it is largest."""
+    is_chosen: bool = False
+    """Whether the plan has chosen the interval: then the hosts may find that it costs more, and take fewer."""
 
     @property
     def memory_bytes(self) -> int:

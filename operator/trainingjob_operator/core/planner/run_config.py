@@ -1,6 +1,8 @@
-"""What the agents and the trainer are told of a plan: the RunConfig of a job, and what its devices should do."""
+"""What is told of a plan: a job's RunConfig, each world's program, and what the devices should do."""
 
-from trainingjob_api.world import Expected, JobIdentity, RunConfig
+from typing import Any
+
+from trainingjob_api.world import Expected, JobIdentity, Layout, RunConfig, World
 from trainingjob_operator.core.planner.plan import Plan
 
 
@@ -12,6 +14,14 @@ def run_config(identity: JobIdentity, plan: Plan) -> RunConfig:
         accelerator_platform=plan.shape.platform,
         layouts=tuple(size.layout for size in plan.sizes if size.layout is not None),
     )
+
+
+def tell_program(world: World, plan: Plan, layout: Layout | None) -> World:
+    """Return a world that says which program its hosts run, and how often they keep what it makes in memory."""
+    told: dict[str, Any] = {"layout": layout, "remat": plan.spec.memory.remat}
+    if plan.snapshots:
+        told |= {"snapshots": plan.snapshots.every_steps, "snapshots_may_stretch": plan.snapshots.is_chosen}
+    return world.model_copy(update=told)
 
 
 def expect(plan: Plan) -> Expected:

@@ -52,7 +52,7 @@ def plan_snapshots(
     if wanted is None or not sizes:
         return None
     interval = wanted.every_steps or max(choose_interval(spec, shape, layout) for layout in (sizes[0], sizes[-1]))
-    return SnapshotPlan(interval, measure_largest(spec, sizes))
+    return SnapshotPlan(interval, measure_largest(spec, sizes), is_chosen=wanted.every_steps is None)
 
 
 def measure_largest(spec: TrainingJobSpec, layouts: Iterable[Layout]) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from trainingjob_api.live import live_of
 from trainingjob_api.world import Member, Rollback, World, join_address
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.run_config import tell_program
 from trainingjob_operator.core.running.judging.bad_nodes import Faults, leave_out
 from trainingjob_operator.core.running.judging.health import End
 from trainingjob_operator.core.running.judging.notices import stay_clear
@@ -70,7 +71,7 @@ def form_world(
     )
     _, leader, report = seated[0]
     shadow = next((one for one in waiting if fingerprint(one.members) == fingerprint(members)), None)
-    return World(
+    world = World(
         generation=generation,
         job_uid=seen.uid,
         coordinator=shadow.coordinator if shadow else join_address(leader.address, report.port),
@@ -78,12 +79,10 @@ def form_world(
         lineage=lineage.before(seen.lineage, generation),
         rollbacks=tuple(rollbacks),
         committed=find_committed(seen),
-        layout=plan.layout(len(slices)),
-        remat=plan.spec.memory.remat,
-        snapshots=plan.snapshots.every_steps if plan.snapshots else None,
         live=live_of(plan.spec),
         shadow=shadow.shadow if shadow else "",
     )
+    return tell_program(world, plan, plan.layout(len(slices)))
 
 
 def next_generation(seen: Observed) -> int:

@@ -13,6 +13,7 @@ from trainingjob_api.live import live_of
 from trainingjob_api.protocol import HostReport
 from trainingjob_api.world import World, join_address
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.run_config import tell_program
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.observing.seats import Seat
 
@@ -56,11 +57,9 @@ def _plan_shadow(
         job_uid=world.job_uid,
         coordinator=join_address(members[0].address, reports[0].shadow_port),
         members=members,
-        layout=plan.layout(len(group)),
-        remat=plan.spec.memory.remat,
-        snapshots=plan.snapshots.every_steps if plan.snapshots else None,
         live=live_of(plan.spec),
     )
+    shadow = tell_program(shadow, plan, plan.layout(len(group)))
     return shadow.model_copy(update={"shadow": _name(shadow, reports)})
 
 

@@ -17,6 +17,7 @@ from trainingjob_api.world import JobIdentity, World
 from trainingjob_operator.core.manifests import Children, Manifest, number, text
 from trainingjob_operator.core.names import base_jobset, slice_jobset
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.run_config import tell_program
 from trainingjob_operator.core.running.observing import lineage, seats
 from trainingjob_operator.core.running.observing.hearing import Hearing, News
 from trainingjob_operator.core.running.observing.jobsets import ChildJob, JobSet, read_job, read_jobset
@@ -204,9 +205,7 @@ def lay_together(
     """Return what is known of a job from what was read of its children: its world, who sits in it, and its lineage."""
     world = seats.rebuild_world(status, job.uid, pods)
     if world is not None:
-        layout = plan.find_layout(len(world.slices))
-        snapshots = plan.snapshots.every_steps if plan.snapshots else None
-        world = world.model_copy(update={"layout": layout, "remat": plan.spec.memory.remat, "snapshots": snapshots})
+        world = tell_program(world, plan, plan.find_layout(len(world.slices)))
     taken = seats.take_seats(world, pods, hearing)
     restored = seats.find_restored(taken)
     spans = status.lineage
