@@ -3,7 +3,7 @@
 from tests.builders import UID
 from trainingjob_api.world import Span, World
 from trainingjob_trainer.history import Past, belongs, go_on
-from trainingjob_trainer.integrity import Integrity
+from trainingjob_trainer.saving.integrity import Integrity
 
 type Key = tuple[int, int]
 """A world's number, and a step."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from trainingjob_trainer.snapshot_files import NUM_SLOTS, Slot
+from trainingjob_trainer.remembering.snapshot_files import NUM_SLOTS, Slot
 
 SAMPLE_BYTES = 256
 """So many bytes of parameters occur nowhere else."""

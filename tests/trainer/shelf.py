@@ -9,10 +9,10 @@ from tests.trainer.tiny import UID, make_world
 from trainingjob_api.world import Rollback, Span
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.history import Past
-from trainingjob_trainer.integrity import Integrity, hash_files, list_files, write_integrity
-from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint
-from trainingjob_trainer.signature import State
-from trainingjob_trainer.snapshot_files import Key
+from trainingjob_trainer.modelling.signature import State
+from trainingjob_trainer.remembering.snapshot_files import Key
+from trainingjob_trainer.saving.integrity import Integrity, hash_files, list_files, write_integrity
+from trainingjob_trainer.saving.restore_point import Memory, Recalled, RestorePoint
 from trainingjob_trainer.world import Peers
 
 DATA = "index"

@@ -8,9 +8,9 @@ from tests.trainer.test_checkpoints import describe, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_api.protocol import Damage
 from trainingjob_api.world import Rollback, RunConfig, Span
-from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.signature import State
+from trainingjob_trainer.modelling.signature import State
+from trainingjob_trainer.saving.checkpoints import Checkpoints
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 

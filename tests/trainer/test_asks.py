@@ -1,7 +1,7 @@
 """What an agent asks of its trainer: when the loop hears it, and how often."""
 
 from trainingjob_trainer.asks import Asks
-from trainingjob_trainer.signature import Asked
+from trainingjob_trainer.modelling.signature import Asked
 
 
 def test_to_leave_is_asked_with_every_step_from_then_on() -> None:

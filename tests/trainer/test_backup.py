@@ -17,11 +17,11 @@ from tests.trainer.stores import FIRST, Stores, largest
 from tests.trainer.test_checkpoints import Clock, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
-from trainingjob_trainer import backup
-from trainingjob_trainer.backup import RETRY_SECONDS, Backup, claim
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.integrity import (
+from trainingjob_trainer.saving import backup
+from trainingjob_trainer.saving.backup import RETRY_SECONDS, Backup, claim
+from trainingjob_trainer.saving.integrity import (
     Fingerprint,
     Integrity,
     Pace,
@@ -43,7 +43,7 @@ def stores(tmp_path: Path) -> Iterator[Stores]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("trainingjob_trainer.backup.time", clock)
+    monkeypatch.setattr("trainingjob_trainer.saving.backup.time", clock)
     return clock
 
 

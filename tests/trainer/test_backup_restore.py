@@ -16,9 +16,9 @@ from tests.trainer.test_checkpoints import make_state, refuse
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback
-from trainingjob_trainer import backup
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.integrity import Pace
+from trainingjob_trainer.saving import backup
+from trainingjob_trainer.saving.integrity import Pace
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_damaged_copy_on_a_store_that_is_only_read_is_passed_over(
     stores.open().save(2, 4)
     shutil.rmtree(stores.fast)
     flip(largest(stores.slow / "lineage-0/4"))
-    monkeypatch.setattr("trainingjob_trainer.restore_point.set_aside", refuse)
+    monkeypatch.setattr("trainingjob_trainer.saving.restore_point.set_aside", refuse)
 
     second = stores.open(2, FIRST)
 

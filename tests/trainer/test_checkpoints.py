@@ -15,11 +15,11 @@ from tests.patience import ENDLESS_SECONDS
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
-from trainingjob_trainer.checkpoints import INSIST_SECONDS, RETRY_SECONDS, Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.integrity import Integrity, read_integrity, write_integrity
-from trainingjob_trainer.signature import Asked, State
+from trainingjob_trainer.modelling.signature import Asked, State
+from trainingjob_trainer.saving.checkpoints import INSIST_SECONDS, RETRY_SECONDS, Checkpoints
+from trainingjob_trainer.saving.integrity import Integrity, read_integrity, write_integrity
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 
@@ -143,7 +143,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
             raise OSError(left.pop(0), "")
         write_integrity(folder, record)
 
-    monkeypatch.setattr("trainingjob_trainer.commit.write_integrity", write)
+    monkeypatch.setattr("trainingjob_trainer.saving.commit.write_integrity", write)
 
 
 def failed(tmp_path: Path) -> list[tuple[int, str]]:
@@ -225,7 +225,7 @@ def test_an_old_step_that_cannot_be_deleted_stops_nothing(
     def refuse(folder: Path) -> None:
         raise OSError(errno.EIO, "")
 
-    monkeypatch.setattr("trainingjob_trainer.retention.delete_step", refuse)
+    monkeypatch.setattr("trainingjob_trainer.saving.retention.delete_step", refuse)
     checkpoints = opened(checkpoint__keep__last=1)
     for step in (1, 2):
         checkpoints.save(step, make_state((1, 1), step))
@@ -277,7 +277,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("trainingjob_trainer.checkpoints.time", clock)
+    monkeypatch.setattr("trainingjob_trainer.saving.checkpoints.time", clock)
     return clock
 
 
@@ -306,7 +306,7 @@ def test_no_save_is_asked_for_while_one_is_being_written(
         assert written.wait(ENDLESS_SECONDS)
         write_integrity(folder, record)
 
-    monkeypatch.setattr("trainingjob_trainer.commit.write_integrity", write_late)
+    monkeypatch.setattr("trainingjob_trainer.saving.commit.write_integrity", write_late)
     checkpoints = opened(checkpoint__save__every="1m")
     checkpoints.save(7, make_state((1, 1)))
     clock.now += 600.0
@@ -371,7 +371,7 @@ def test_a_step_that_could_not_be_saved_is_none_of_the_best(opened: Opened, monk
     checkpoints = opened(checkpoint__keep__best={"evaluation": "news"})
     checkpoints.restore(describe(make_state((1, 1))))
     with monkeypatch.context() as broken:
-        broken.setattr("trainingjob_trainer.commit.write_integrity", refuse)
+        broken.setattr("trainingjob_trainer.saving.commit.write_integrity", refuse)
         checkpoints.save(1, make_state((1, 1)), {"news": 1.0})
         assert not checkpoints.is_best({"news": 2.0})
         checkpoints.wait()

@@ -17,7 +17,7 @@ from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.world import RunConfig, Span
 from trainingjob_trainer.agent.stacks import find_stacks
 from trainingjob_trainer.events import ORPHANED
-from trainingjob_trainer.integrity import read_integrity
+from trainingjob_trainer.saving.integrity import read_integrity
 from trainingjob_trainer.wire import Command
 
 WHOLE_LIFE = [Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING, Phase.TRAINING]

@@ -10,11 +10,11 @@ from jax.errors import JaxRuntimeError
 
 from tests.trainer.meeting import renumber, together
 from tests.trainer.tiny import UID, make_world
-from trainingjob_trainer import commit
-from trainingjob_trainer.commit import COMMIT_SECONDS, Committer, name_alone, name_processes
-from trainingjob_trainer.fence import Fence
-from trainingjob_trainer.integrity import Integrity, find_damage, read_integrity
-from trainingjob_trainer.votes import MAX_PROBLEM, SaveFailedError, Votes, describe
+from trainingjob_trainer.saving import commit
+from trainingjob_trainer.saving.commit import COMMIT_SECONDS, Committer, name_alone, name_processes
+from trainingjob_trainer.saving.fence import Fence
+from trainingjob_trainer.saving.integrity import Integrity, find_damage, read_integrity
+from trainingjob_trainer.saving.votes import MAX_PROBLEM, SaveFailedError, Votes, describe
 from trainingjob_trainer.world import Peers
 
 STATE: Any = None

@@ -15,7 +15,7 @@ from tests.trainer.shelf import HISTORY, OPEN, Shelf, Snapshots, flip, rewrite
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.integrity import Patience, read_integrity
+from trainingjob_trainer.saving.integrity import Patience, read_integrity
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a flipped bit": (lambda folder: flip(folder / "array/0"), "array/0 has changed since it was saved"),
@@ -145,7 +145,7 @@ class Refusing:
             self.slept += 1
 
         monkeypatch.setattr(Path, "open", open_path)
-        monkeypatch.setattr("trainingjob_trainer.integrity.time.sleep", sleep)
+        monkeypatch.setattr("trainingjob_trainer.saving.integrity.time.sleep", sleep)
 
     def refuse(self, path: Path, times: int = ENDLESS) -> None:
         self.left[path] = times
@@ -217,7 +217,7 @@ def test_a_snapshot_is_gone_on_from_where_storage_does_not_give_a_later_step(
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainingjob_trainer.restore_point.Patience", lambda: Patience(0))
+    monkeypatch.setattr("trainingjob_trainer.saving.restore_point.Patience", lambda: Patience(0))
 
 
 def test_a_snapshot_saves_a_job_whose_checkpoints_are_damaged(shelf: Shelf) -> None:

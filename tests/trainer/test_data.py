@@ -13,8 +13,8 @@ from tests.trainer.tiny import make_config, make_spec
 from trainingjob_api.data import TextSource
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.index import Index, prepare
-from trainingjob_trainer.sources import find_documents
+from trainingjob_trainer.feeding.index import Index, prepare
+from trainingjob_trainer.feeding.sources import find_documents
 
 FIELD = "spec.data.train[0]"
 

@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.tiny import make_spec
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_trainer.evaluate import Evaluator
-from trainingjob_trainer.signature import Asked
+from trainingjob_trainer.modelling.signature import Asked
 
 EVALUATIONS = [
     {"name": "often", "path": "/held-out", "everySteps": 10},

@@ -16,8 +16,8 @@ from tests.trainer.training import ONE, Run, numpy_tree, save_and_restore, spec_
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
-from trainingjob_trainer.model import split_model
-from trainingjob_trainer.signature import Asked
+from trainingjob_trainer.modelling.model import split_model
+from trainingjob_trainer.modelling.signature import Asked
 
 WEIGHT = 0.1
 TIGHT = {"count": 4, "perToken": 2, "capacityFactor": 0.75, "loadBalanceWeight": WEIGHT}

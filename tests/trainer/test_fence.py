@@ -14,10 +14,10 @@ from tests.trainer.test_checkpoints import make_state
 from tests.trainer.tiny import UID, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
-from trainingjob_trainer import commit, owner
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.fence import Fence
-from trainingjob_trainer.integrity import read_integrity
+from trainingjob_trainer.saving import commit, owner
+from trainingjob_trainer.saving.fence import Fence
+from trainingjob_trainer.saving.integrity import read_integrity
 
 UNTIL_20 = Span(generation=1, first=1, last=20)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainingjob_trainer.holdings import Holding, choose_snapshot, find_givers, parse_holding
-from trainingjob_trainer.snapshot_files import Key
+from trainingjob_trainer.remembering.holdings import Holding, choose_snapshot, find_givers, parse_holding
+from trainingjob_trainer.remembering.snapshot_files import Key
 
 OLD, NEW, NEXT = (1, 40), (1, 45), (2, 42)
 

@@ -15,16 +15,16 @@ from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.running import InitializeFrom
 from trainingjob_api.world import RunConfig
-from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.inherit import Inherited, inherit
-from trainingjob_trainer.integrity import FILE, read_integrity, write_integrity
-from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.modelling.mesh import build_mesh
+from trainingjob_trainer.modelling.signature import State
+from trainingjob_trainer.modelling.step import Steps
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.run import _begin
-from trainingjob_trainer.signature import State
-from trainingjob_trainer.step import Steps
+from trainingjob_trainer.saving.checkpoints import Checkpoints
+from trainingjob_trainer.saving.inherit import Inherited, inherit
+from trainingjob_trainer.saving.integrity import FILE, read_integrity, write_integrity
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainingjob_trainer import integrity
-from trainingjob_trainer.integrity import CHUNK, Fingerprint, Pace, hash_files
+from trainingjob_trainer.saving import integrity
+from trainingjob_trainer.saving.integrity import CHUNK, Fingerprint, Pace, hash_files
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
                 yield part
 
         monkeypatch.setattr(integrity, "read_parts", read_parts)
-        monkeypatch.setattr("trainingjob_trainer.integrity.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("trainingjob_trainer.saving.integrity.time.monotonic", lambda: self.now)
 
     def watch(self, pace: Pace, monkeypatch: pytest.MonkeyPatch) -> None:
         def wait(seconds: float) -> None:

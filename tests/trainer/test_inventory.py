@@ -10,10 +10,10 @@ from tests.trainer.shelf import OPEN, Shelf, Snapshots, record
 from tests.trainer.test_checkpoints import describe, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_api.running import KeepBest
-from trainingjob_trainer import saved_steps
-from trainingjob_trainer.checkpoints import Checkpoints
-from trainingjob_trainer.integrity import Integrity
-from trainingjob_trainer.inventory import Inventory
+from trainingjob_trainer.saving import saved_steps
+from trainingjob_trainer.saving.checkpoints import Checkpoints
+from trainingjob_trainer.saving.integrity import Integrity
+from trainingjob_trainer.saving.inventory import Inventory
 from trainingjob_trainer.world import Peers
 
 BEST = KeepBest(evaluation="news", count=2)

@@ -17,9 +17,9 @@ import pytest
 from tests.trainer.test_checkpoints import describe, make_state
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.world import Span
-from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.restore_point import RestorePoint
+from trainingjob_trainer.saving.checkpoints import Checkpoints
+from trainingjob_trainer.saving.restore_point import RestorePoint
 from trainingjob_trainer.shards import hash_shapes
 from trainingjob_trainer.world import Peers
 

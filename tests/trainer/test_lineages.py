@@ -8,7 +8,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback, Span
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.history import belongs
-from trainingjob_trainer.integrity import Integrity
+from trainingjob_trainer.saving.integrity import Integrity
 
 BACK = (Rollback(lineage=1, generation=2, step=37, parent=20),)
 AGAIN = (*BACK, Rollback(lineage=2, generation=4, step=29, parent=20))

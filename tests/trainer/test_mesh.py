@@ -18,7 +18,7 @@ from tests.trainer.tiny import make_layout
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.torus import assign
-from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.modelling.mesh import build_mesh
 
 CASES: dict[str, tuple[Layout, list[list[list[int]]]]] = {
     "one slice": (

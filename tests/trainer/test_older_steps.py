@@ -11,9 +11,16 @@ import pytest
 
 from tests.trainer.test_checkpoints import describe, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
-from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.integrity import Integrity, hash_files, list_files, read_integrity, sign, write_integrity
+from trainingjob_trainer.saving.checkpoints import Checkpoints
+from trainingjob_trainer.saving.integrity import (
+    Integrity,
+    hash_files,
+    list_files,
+    read_integrity,
+    sign,
+    write_integrity,
+)
 from trainingjob_trainer.shards import hash_shapes
 from trainingjob_trainer.world import Peers
 

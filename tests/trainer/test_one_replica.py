@@ -16,12 +16,12 @@ from tests.trainer.test_snapshots import bits, describe, make_state, programs, s
 from tests.trainer.tiny import SIZES, make_config, make_layout, make_spec, make_world
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout, Span
-from trainingjob_trainer import one_replica
-from trainingjob_trainer.integrity import Integrity, hash_files, list_files, write_integrity
-from trainingjob_trainer.one_replica import OneReplica
-from trainingjob_trainer.restore_point import verify
+from trainingjob_trainer.modelling.signature import State
+from trainingjob_trainer.saving import one_replica
+from trainingjob_trainer.saving.integrity import Integrity, hash_files, list_files, write_integrity
+from trainingjob_trainer.saving.one_replica import OneReplica
+from trainingjob_trainer.saving.restore_point import verify
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.signature import State
 from trainingjob_trainer.world import Peers
 
 FOUR_SLICES = make_layout(

@@ -13,7 +13,7 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_trainer.compiling.hlo import Program
 from trainingjob_trainer.compiling.order import find_unordered
-from trainingjob_trainer.signature import Asked
+from trainingjob_trainer.modelling.signature import Asked
 
 LOOP = """HloModule made_up
 

@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.tiny import UID, make_config, make_spec
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.owner import check_writable, claim
+from trainingjob_trainer.saving.owner import check_writable, claim
 
 
 def claim_as(root: Path, uid: str, **changes: Any) -> None:
@@ -52,7 +52,7 @@ def test_another_job_may_take_over_and_then_the_first_is_refused(tmp_path: Path)
 
 
 def test_an_owner_that_died_while_signing_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainingjob_trainer.owner.UNFINISHED_SECONDS", 0)
+    monkeypatch.setattr("trainingjob_trainer.saving.owner.UNFINISHED_SECONDS", 0)
     (tmp_path / "OWNER").touch()
 
     claim_as(tmp_path, UID)

@@ -8,10 +8,10 @@ from tests.trainer.test_checkpoints import describe, make_state
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import MAX_UNHEARD
 from trainingjob_api.world import Span
-from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.history import Past, go_on
-from trainingjob_trainer.holdings import Holding, parse_holding
+from trainingjob_trainer.remembering.holdings import Holding, parse_holding
+from trainingjob_trainer.saving.checkpoints import Checkpoints
 from trainingjob_trainer.world import Peers
 
 FIRST = Span(generation=1, first=1)

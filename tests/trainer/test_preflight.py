@@ -15,7 +15,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Expected
 from trainingjob_trainer import preflight
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.modelling.mesh import build_mesh
 from trainingjob_trainer.preflight import PATTERNS, SIZE, Vitals, check_world, digest, find_slow_network, find_unfit
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.world import Peers

@@ -16,8 +16,8 @@ from tests.trainer.meeting import together
 from tests.trainer.tiny import make_config, make_layout, make_spec
 from tests.trainer.training import Run
 from trainingjob_api.machine import AxisDegrees
+from trainingjob_trainer.modelling.signature import Asked
 from trainingjob_trainer.programs import FOLDER, Programs, describe_surroundings
-from trainingjob_trainer.signature import Asked
 from trainingjob_trainer.world import Peers
 
 

@@ -10,19 +10,19 @@ import pytest
 from tests.trainer.tiny import make_config, make_layout, make_spec
 from tests.trainer.training import spec_with
 from trainingjob_trainer.child import rehearse
-from trainingjob_trainer.mesh import build_mesh
-from trainingjob_trainer.model import split_model
-from trainingjob_trainer.step import Steps
+from trainingjob_trainer.modelling.mesh import build_mesh
+from trainingjob_trainer.modelling.model import split_model
+from trainingjob_trainer.modelling.step import Steps
 from trainingjob_trainer.wire import CONFIG_VARIABLE
 
 STANDBY = """
 import os
 from jax._src import xla_bridge
 from trainingjob_trainer.child import rehearse
-from trainingjob_trainer.mesh import build_mesh
-from trainingjob_trainer.model import split_model
+from trainingjob_trainer.modelling.mesh import build_mesh
+from trainingjob_trainer.modelling.model import split_model
 from trainingjob_trainer.preflight import expect_digests
-from trainingjob_trainer.step import Steps
+from trainingjob_trainer.modelling.step import Steps
 
 rehearse(os.environ)
 assert split_model.cache_info().currsize == 1

@@ -20,10 +20,10 @@ from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout
 from trainingjob_trainer.failures import explain as explain_error
+from trainingjob_trainer.modelling.signature import State
 from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.replicas import Odd, Replicas, compile_sums, explain, find_odd
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.signature import State
 from trainingjob_trainer.world import Peers
 
 FOUR = make_layout(num_slices=4, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=4), rows_per_shard=1)

@@ -27,11 +27,11 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, explain, storage_error
 from trainingjob_trainer.files import append_whole
 from trainingjob_trainer.metrics import MetricsWriter
-from trainingjob_trainer.optimizer import learning_rate
+from trainingjob_trainer.modelling.optimizer import learning_rate
+from trainingjob_trainer.modelling.signature import Measures
+from trainingjob_trainer.remembering.snapshots import Snapshots
 from trainingjob_trainer.reporter import FEW_STEPS, MANY_STEPS, Reporter
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.signature import Measures
-from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.stalls import Stalls
 from trainingjob_trainer.wire import Event, Start
 

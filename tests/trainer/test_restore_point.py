@@ -8,8 +8,8 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.history import belongs
-from trainingjob_trainer.integrity import Integrity
-from trainingjob_trainer.snapshot_files import Key
+from trainingjob_trainer.remembering.snapshot_files import Key
+from trainingjob_trainer.saving.integrity import Integrity
 
 BELONGS: dict[str, tuple[Integrity, tuple[Span, ...], bool, bool]] = {
     "inside a closed span": (record(1, 20), HISTORY, False, True),

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from trainingjob_api.running import Keep, KeepBest
-from trainingjob_trainer.retention import choose_deletions
+from trainingjob_trainer.saving.retention import choose_deletions
 
 
 def keep_best(count: int) -> Keep:

@@ -14,15 +14,15 @@ from tests.trainer.tiny import make_config, make_spec, make_world
 from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, spec_with
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback, Span
-from trainingjob_trainer.batches import Batches
-from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.feeding.batches import Batches
+from trainingjob_trainer.feeding.rows import Skipped
 from trainingjob_trainer.history import Past, go_on
-from trainingjob_trainer.integrity import read_integrity
-from trainingjob_trainer.rows import Skipped
-from trainingjob_trainer.signature import State
-from trainingjob_trainer.snapshot_files import Key
+from trainingjob_trainer.modelling.signature import State
+from trainingjob_trainer.remembering.snapshot_files import Key
+from trainingjob_trainer.saving.checkpoints import Checkpoints
+from trainingjob_trainer.saving.integrity import read_integrity
 from trainingjob_trainer.world import Peers
 
 PARENT, BAD = 2, 4

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainingjob_trainer.rows import Skipped, permute, rows_of_slots, skip, slots_of_step
+from trainingjob_trainer.feeding.rows import Skipped, permute, rows_of_slots, skip, slots_of_step
 
 SIZES = (1, 2, 3, 4, 5, 16, 17, 100, 257, 4096, 65537)
 

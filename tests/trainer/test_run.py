@@ -9,10 +9,10 @@ import pytest
 
 from trainingjob_api.protocol import Phase
 from trainingjob_trainer.asks import Asks
-from trainingjob_trainer.inventory import Inventory
 from trainingjob_trainer.joining import Tools
+from trainingjob_trainer.modelling.signature import Asked
 from trainingjob_trainer.run import train
-from trainingjob_trainer.signature import Asked
+from trainingjob_trainer.saving.inventory import Inventory
 
 
 class Notes:

@@ -10,13 +10,13 @@ import pytest
 
 from tests.trainer.tiny import make_layout, make_world
 from tests.trainer.training import spec_with
-from trainingjob_trainer import snapshots as snapshots_module
 from trainingjob_trainer.history import Past
-from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.modelling.mesh import build_mesh
+from trainingjob_trainer.modelling.signature import Asked, State
+from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.remembering import snapshots as snapshots_module
+from trainingjob_trainer.remembering.snapshots import Snapshots
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.signature import Asked, State
-from trainingjob_trainer.snapshots import Snapshots
-from trainingjob_trainer.step import Steps
 
 EVERY = 5
 SHORT, LONG = 4.0, 40.0

@@ -20,14 +20,14 @@ from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout, Rollback, Span, World
 from trainingjob_operator.core.planner.snapshots import measure_snapshot
 from trainingjob_trainer.history import Past
-from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.modelling.mesh import build_mesh
+from trainingjob_trainer.modelling.signature import State
+from trainingjob_trainer.modelling.step import Steps
 from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.recall import Recall, assemble, spread
+from trainingjob_trainer.remembering.recall import Recall, assemble, spread
+from trainingjob_trainer.remembering.snapshot_files import Key
+from trainingjob_trainer.remembering.snapshots import Snapshots
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.signature import State
-from trainingjob_trainer.snapshot_files import Key
-from trainingjob_trainer.snapshots import Snapshots
-from trainingjob_trainer.step import Steps
 from trainingjob_trainer.world import Peers
 
 DATA = "index"

@@ -17,9 +17,9 @@ from trainingjob_api.protection import Protection
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.modelling.signature import Measures
+from trainingjob_trainer.modelling.spikes import LEAST_DEVIATION, Window, begin, follow, is_spike
 from trainingjob_trainer.protection import MOST_LATELY, MOST_NON_FINITE, MOST_SPIKES, check_step
-from trainingjob_trainer.signature import Measures
-from trainingjob_trainer.spikes import LEAST_DEVIATION, Window, begin, follow, is_spike
 
 SIZE = 8
 SIGMA = 3.0

@@ -15,8 +15,8 @@ from tests.trainer.tiny import make_layout
 from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, numpy_tree, spec_with
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
-from trainingjob_trainer.model import split_model
-from trainingjob_trainer.signature import Asked, Batch, Controls
+from trainingjob_trainer.modelling.model import split_model
+from trainingjob_trainer.modelling.signature import Asked, Batch, Controls
 
 
 @cache

@@ -12,14 +12,14 @@ from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout, Span
-from trainingjob_trainer.batches import Batches
-from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.index import Index
-from trainingjob_trainer.mesh import build_mesh
-from trainingjob_trainer.model import Params
-from trainingjob_trainer.signature import Asked, Batch, Measures, State
-from trainingjob_trainer.step import Steps
+from trainingjob_trainer.feeding.batches import Batches
+from trainingjob_trainer.feeding.index import Index
+from trainingjob_trainer.modelling.mesh import build_mesh
+from trainingjob_trainer.modelling.model import Params
+from trainingjob_trainer.modelling.signature import Asked, Batch, Measures, State
+from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.saving.checkpoints import Checkpoints
 from trainingjob_trainer.world import Peers
 
 NUM_STEPS = 6

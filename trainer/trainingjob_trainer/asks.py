@@ -2,7 +2,7 @@
 
 import threading
 
-from trainingjob_trainer.signature import Asked
+from trainingjob_trainer.modelling.signature import Asked
 
 
 class Asks:

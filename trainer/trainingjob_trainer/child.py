@@ -26,7 +26,7 @@ from trainingjob_trainer.asks import Asks
 from trainingjob_trainer.ending import end_at_once, end_with_parent
 from trainingjob_trainer.events import ORPHANED, Events
 from trainingjob_trainer.failures import explain
-from trainingjob_trainer.model import split_model
+from trainingjob_trainer.modelling.model import split_model
 from trainingjob_trainer.preflight import expect_digests
 from trainingjob_trainer.run import run
 from trainingjob_trainer.wire import CONFIG_VARIABLE, STANDBY, Command, Event, Start

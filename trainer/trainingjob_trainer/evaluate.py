@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection
 
 from trainingjob_api.data import Evaluation
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_trainer.batches import Batches
-from trainingjob_trainer.index import Index
-from trainingjob_trainer.model import Params
+from trainingjob_trainer.feeding.batches import Batches
+from trainingjob_trainer.feeding.index import Index
+from trainingjob_trainer.modelling.model import Params
+from trainingjob_trainer.modelling.signature import Asked, EvaluateStep
+from trainingjob_trainer.modelling.step import Steps
 from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.signature import Asked, EvaluateStep
-from trainingjob_trainer.step import Steps
 
 type Ask = Callable[[], Asked]
 """Returns what this process asks for."""

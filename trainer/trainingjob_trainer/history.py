@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from trainingjob_api.base import Open
 from trainingjob_api.protocol import MAX_UNHEARD
 from trainingjob_api.world import ON_STORAGE, Span, Tier, World
-from trainingjob_trainer.rows import Skipped, skip
+from trainingjob_trainer.feeding.rows import Skipped, skip
 
 
 class Past(Open):

@@ -8,17 +8,17 @@ import jax
 
 from trainingjob_api.protocol import Phase
 from trainingjob_api.world import Layout
-from trainingjob_trainer.batches import Batches, shape_of
 from trainingjob_trainer.evaluate import Evaluator
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.index import Indexes, prepare
-from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.feeding.batches import Batches, shape_of
+from trainingjob_trainer.feeding.index import Indexes, prepare
+from trainingjob_trainer.modelling.mesh import build_mesh
+from trainingjob_trainer.modelling.signature import TrainStep
+from trainingjob_trainer.modelling.step import Steps
 from trainingjob_trainer.preflight import check_world
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.replicas import Replicas
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.signature import TrainStep
-from trainingjob_trainer.step import Steps
 from trainingjob_trainer.wire import Start
 from trainingjob_trainer.world import Peers, configure, connect
 

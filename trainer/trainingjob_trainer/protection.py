@@ -6,7 +6,7 @@ All processes read the same measures of the same step, so they end together.
 from trainingjob_api.protection import BadStep, Protection
 from trainingjob_api.protocol import LATELY_STEPS, FailureReason
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.signature import Measures
+from trainingjob_trainer.modelling.signature import Measures
 
 MOST_NON_FINITE = 3
 """Steps in a row without a finite loss or gradient after which training will not recover by itself."""

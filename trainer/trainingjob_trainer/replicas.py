@@ -21,10 +21,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from trainingjob_api.base import AXES
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import World
+from trainingjob_trainer.modelling.signature import State
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.shards import Shard
-from trainingjob_trainer.signature import State
 from trainingjob_trainer.world import Peers
 
 type Owner = tuple[int, int]

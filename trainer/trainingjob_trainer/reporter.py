@@ -15,11 +15,11 @@ import jax
 from trainingjob_api.protocol import LATELY_STEPS, Phase, Progress
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import storage_error
+from trainingjob_trainer.feeding.rows import Skipped, slots_of_step
 from trainingjob_trainer.metrics import MetricsWriter
+from trainingjob_trainer.modelling.signature import Asked, Measures
 from trainingjob_trainer.protection import check_step, is_skipped
-from trainingjob_trainer.rows import Skipped, slots_of_step
-from trainingjob_trainer.signature import Asked, Measures
-from trainingjob_trainer.snapshots import Snapshots
+from trainingjob_trainer.remembering.snapshots import Snapshots
 from trainingjob_trainer.stalls import Stalls
 from trainingjob_trainer.wire import Event, Start
 

@@ -9,26 +9,26 @@ from pathlib import Path
 
 from trainingjob_api.protocol import Phase
 from trainingjob_api.running import InitializeFrom
-from trainingjob_trainer import backup, owner
 from trainingjob_trainer.ahead.neighbours import Neighbours
 from trainingjob_trainer.asks import Asks
-from trainingjob_trainer.batches import Batches
-from trainingjob_trainer.checkpoints import Checkpoints
 from trainingjob_trainer.evaluate import Evaluator
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.inherit import inherit
+from trainingjob_trainer.feeding.batches import Batches
 from trainingjob_trainer.joining import Party, Tools, equip, join
-from trainingjob_trainer.one_replica import OneReplica
+from trainingjob_trainer.modelling.signature import Asked, Measures, State
+from trainingjob_trainer.modelling.step import Steps
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.protection import BadStepError
-from trainingjob_trainer.recall import Recall
+from trainingjob_trainer.remembering.recall import Recall
+from trainingjob_trainer.remembering.snapshots import Snapshots
 from trainingjob_trainer.replicas import Replicas
 from trainingjob_trainer.reporter import Reporter
+from trainingjob_trainer.saving import backup, owner
+from trainingjob_trainer.saving.checkpoints import Checkpoints
+from trainingjob_trainer.saving.inherit import inherit
+from trainingjob_trainer.saving.one_replica import OneReplica
 from trainingjob_trainer.shadow import wait
-from trainingjob_trainer.signature import Asked, Measures, State
-from trainingjob_trainer.snapshots import Snapshots
 from trainingjob_trainer.stalls import Stalls
-from trainingjob_trainer.step import Steps
 from trainingjob_trainer.wire import Event, Start
 from trainingjob_trainer.world import Peers
 

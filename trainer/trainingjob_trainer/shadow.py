@@ -19,11 +19,11 @@ import numpy as np
 from trainingjob_trainer.ahead.memory import free_memory
 from trainingjob_trainer.ahead.neighbours import FIRST_TO_DIE, RESERVED_BYTES
 from trainingjob_trainer.ahead.request import list_programs
-from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.events import Events
+from trainingjob_trainer.feeding.batches import Batches
 from trainingjob_trainer.joining import Party, Tools, equip, join
+from trainingjob_trainer.modelling.signature import Asked, State
 from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.signature import Asked, State
 from trainingjob_trainer.wire import Event, Start
 from trainingjob_trainer.world import Peers, configure
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from trainingjob_trainer.signature import State
+from trainingjob_trainer.modelling.signature import State
 
 type Box = tuple[tuple[int, int], ...]
 """From where to where a shard reaches, along each dim of its array."""

@@ -14,7 +14,7 @@ from trainingjob_api.protocol import Answer, Directive, Phase
 from trainingjob_trainer.agent.drills import damage_newest, slow_down, strike
 from trainingjob_trainer.agent.host import react
 from trainingjob_trainer.agent.state import Action, Answered, KillChild, State, Strike, Struck
-from trainingjob_trainer.integrity import FILE, Fingerprint, find_damage, hash_files, list_files
+from trainingjob_trainer.saving.integrity import FILE, Fingerprint, find_damage, hash_files, list_files
 
 DRILL = Drill(id="one", kind=DrillKind.HANG)
 ALLOWED = replace(HOST, drills=True)

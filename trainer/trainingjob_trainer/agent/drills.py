@@ -15,7 +15,7 @@ from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_trainer.agent.child import Child
 from trainingjob_trainer.agent.reporter import Reporter
 from trainingjob_trainer.agent.state import Struck
-from trainingjob_trainer.integrity import FILE
+from trainingjob_trainer.saving.integrity import FILE
 
 LOG = logging.getLogger(__name__)
 STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.1

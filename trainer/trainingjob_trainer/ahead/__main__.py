@@ -16,14 +16,14 @@ import jax
 from trainingjob_trainer.ahead.memory import own_memory
 from trainingjob_trainer.ahead.pretence import pretend
 from trainingjob_trainer.ahead.request import Request
-from trainingjob_trainer.batches import Batches
 from trainingjob_trainer.ending import end_at_once
 from trainingjob_trainer.events import ORPHANED
-from trainingjob_trainer.mesh import build_mesh
+from trainingjob_trainer.feeding.batches import Batches
+from trainingjob_trainer.modelling.mesh import build_mesh
+from trainingjob_trainer.modelling.step import Steps
 from trainingjob_trainer.programs import FOLDER, Programs
-from trainingjob_trainer.recall import compile_spread
+from trainingjob_trainer.remembering.recall import compile_spread
 from trainingjob_trainer.replicas import compile_sums
-from trainingjob_trainer.step import Steps
 from trainingjob_trainer.world import Peers, configure
 
 LOG = logging.getLogger(__name__)

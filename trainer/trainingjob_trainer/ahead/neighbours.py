@@ -25,7 +25,7 @@ from trainingjob_trainer.ahead.memory import free_memory
 from trainingjob_trainer.ahead.request import Request, list_programs
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.programs import Programs, keep_only
-from trainingjob_trainer.snapshots import Snapshots
+from trainingjob_trainer.remembering.snapshots import Snapshots
 from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Start
 from trainingjob_trainer.world import Peers
 

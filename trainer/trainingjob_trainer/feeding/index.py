@@ -24,9 +24,9 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.failures import TrainingError, storage_error
+from trainingjob_trainer.feeding.sources import Document, find_documents
+from trainingjob_trainer.feeding.tokens import Encoder
 from trainingjob_trainer.files import write_whole
-from trainingjob_trainer.sources import Document, find_documents
-from trainingjob_trainer.tokens import Encoder
 
 LOG = logging.getLogger(__name__)
 FORMAT = 1

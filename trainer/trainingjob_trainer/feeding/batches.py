@@ -8,9 +8,9 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from trainingjob_api.world import Layout
-from trainingjob_trainer.index import Index
-from trainingjob_trainer.rows import Skipped, rows_of_slots, slots_of_step
-from trainingjob_trainer.signature import Batch, BatchShape
+from trainingjob_trainer.feeding.index import Index
+from trainingjob_trainer.feeding.rows import Skipped, rows_of_slots, slots_of_step
+from trainingjob_trainer.modelling.signature import Batch, BatchShape
 
 
 def shape_of(layout: Layout) -> BatchShape:

@@ -20,13 +20,13 @@ from trainingjob_api.protocol import Damage, FailureReason
 from trainingjob_api.world import ON_STORAGE, World
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, storage_error
-from trainingjob_trainer.fence import Fence
 from trainingjob_trainer.history import Past, is_of_known_lineage
-from trainingjob_trainer.integrity import FILE, Integrity, Patience, find_damage, read_integrity, share
-from trainingjob_trainer.saved_steps import Saved, clear_after, list_saved, rank, set_aside
-from trainingjob_trainer.signature import State
-from trainingjob_trainer.snapshot_files import Key
-from trainingjob_trainer.votes import describe
+from trainingjob_trainer.modelling.signature import State
+from trainingjob_trainer.remembering.snapshot_files import Key
+from trainingjob_trainer.saving.fence import Fence
+from trainingjob_trainer.saving.integrity import FILE, Integrity, Patience, find_damage, read_integrity, share
+from trainingjob_trainer.saving.saved_steps import Saved, clear_after, list_saved, rank, set_aside
+from trainingjob_trainer.saving.votes import describe
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 

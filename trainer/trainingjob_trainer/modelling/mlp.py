@@ -17,8 +17,8 @@ from flax import nnx
 
 from trainingjob_api.experts import Experts
 from trainingjob_api.learning import Model, Precision
-from trainingjob_trainer.parameters import DTYPES, make_param
-from trainingjob_trainer.sharding import constrain
+from trainingjob_trainer.modelling.parameters import DTYPES, make_param
+from trainingjob_trainer.modelling.sharding import constrain
 
 
 class Routing(NamedTuple):

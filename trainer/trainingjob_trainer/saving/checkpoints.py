@@ -21,23 +21,23 @@ from jax.errors import JaxRuntimeError
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave
 from trainingjob_api.world import RunConfig, Tier, World
-from trainingjob_trainer.backup import Backup
-from trainingjob_trainer.commit import Committer
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, storage_error
-from trainingjob_trainer.fence import Fence
 from trainingjob_trainer.history import Past, go_on
-from trainingjob_trainer.integrity import Integrity, read_integrity
-from trainingjob_trainer.inventory import Inventory
-from trainingjob_trainer.one_replica import OneReplica
-from trainingjob_trainer.restore_point import Memory, Recalled, RestorePoint
-from trainingjob_trainer.retention import Bests, delete_old
-from trainingjob_trainer.saved_steps import lineage_folder
+from trainingjob_trainer.modelling.signature import Asked, State
+from trainingjob_trainer.modelling.spikes import begin_like
+from trainingjob_trainer.remembering.snapshot_files import Key
+from trainingjob_trainer.saving.backup import Backup
+from trainingjob_trainer.saving.commit import Committer
+from trainingjob_trainer.saving.fence import Fence
+from trainingjob_trainer.saving.integrity import Integrity, read_integrity
+from trainingjob_trainer.saving.inventory import Inventory
+from trainingjob_trainer.saving.one_replica import OneReplica
+from trainingjob_trainer.saving.restore_point import Memory, Recalled, RestorePoint
+from trainingjob_trainer.saving.retention import Bests, delete_old
+from trainingjob_trainer.saving.saved_steps import lineage_folder
+from trainingjob_trainer.saving.votes import SaveFailedError
 from trainingjob_trainer.shards import hash_shapes
-from trainingjob_trainer.signature import Asked, State
-from trainingjob_trainer.snapshot_files import Key
-from trainingjob_trainer.spikes import begin_like
-from trainingjob_trainer.votes import SaveFailedError
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from trainingjob_trainer.mlp import Routing
-from trainingjob_trainer.model import Params, SplitModel, Stream
-from trainingjob_trainer.sharding import constrain
-from trainingjob_trainer.signature import Batch
+from trainingjob_trainer.modelling.mlp import Routing
+from trainingjob_trainer.modelling.model import Params, SplitModel, Stream
+from trainingjob_trainer.modelling.sharding import constrain
+from trainingjob_trainer.modelling.signature import Batch
 
 
 class Sums(NamedTuple):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from trainingjob_api.learning import Optimizer, Schedule
-from trainingjob_trainer.model import Params
+from trainingjob_trainer.modelling.model import Params
 
 
 def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: jax.Array) -> jax.Array:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainingjob_api.world import World
-from trainingjob_trainer.commit import UNFINISHED, UNPROVEN, delete_step
 from trainingjob_trainer.history import belongs
-from trainingjob_trainer.integrity import FILE, Integrity, Patience, read_integrity
+from trainingjob_trainer.saving.commit import UNFINISHED, UNPROVEN, delete_step
+from trainingjob_trainer.saving.integrity import FILE, Integrity, Patience, read_integrity
 
 LINEAGE = "lineage-"
 UNFINISHED_COPY = ".copying"

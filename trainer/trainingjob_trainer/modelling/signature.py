@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from trainingjob_trainer.model import Params
-from trainingjob_trainer.spikes import Window
+from trainingjob_trainer.modelling.model import Params
+from trainingjob_trainer.modelling.spikes import Window
 
 
 class State(NamedTuple):

@@ -21,8 +21,8 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.path import atomicity
 
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.fence import Fence
-from trainingjob_trainer.integrity import (
+from trainingjob_trainer.saving.fence import Fence
+from trainingjob_trainer.saving.integrity import (
     FILE,
     Integrity,
     Pace,
@@ -34,7 +34,7 @@ from trainingjob_trainer.integrity import (
     share,
     write_integrity,
 )
-from trainingjob_trainer.votes import SaveFailedError, Votes, describe
+from trainingjob_trainer.saving.votes import SaveFailedError, Votes, describe
 from trainingjob_trainer.world import Peers
 
 COMMIT_SECONDS = 1800

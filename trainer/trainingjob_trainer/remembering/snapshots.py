@@ -19,10 +19,10 @@ import numpy as np
 
 from trainingjob_api.world import World
 from trainingjob_trainer.history import Past, belongs, is_of_known_lineage
+from trainingjob_trainer.modelling.signature import Asked, State
+from trainingjob_trainer.remembering.snapshot_cost import SHARE, SnapshotCost
+from trainingjob_trainer.remembering.snapshot_files import NUM_SLOTS, Header, Key, Piece, Slot, place
 from trainingjob_trainer.shards import Shard, Shards, hash_shapes
-from trainingjob_trainer.signature import Asked, State
-from trainingjob_trainer.snapshot_cost import SHARE, SnapshotCost
-from trainingjob_trainer.snapshot_files import NUM_SLOTS, Header, Key, Piece, Slot, place
 
 LOG = logging.getLogger(__name__)
 SNAPSHOTS_A_LOG_LINE = 100

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import World
-from trainingjob_trainer import owner
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.saving import owner
 
 PREFIX = "WORLD-"
 NAME = re.compile(rf"{PREFIX}(?P<generation>\d+)-(?P<uid>.+)")

@@ -15,12 +15,12 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from trainingjob_trainer.history import Past
-from trainingjob_trainer.holdings import Holding, choose_snapshot, find_givers, parse_holding
+from trainingjob_trainer.modelling.signature import State
 from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.remembering.holdings import Holding, choose_snapshot, find_givers, parse_holding
+from trainingjob_trainer.remembering.snapshot_files import Key
+from trainingjob_trainer.remembering.snapshots import Snapshots, describe_kept
 from trainingjob_trainer.shards import Shards, split_axes
-from trainingjob_trainer.signature import State
-from trainingjob_trainer.snapshot_files import Key
-from trainingjob_trainer.snapshots import Snapshots, describe_kept
 from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainingjob_api.learning import Memory, Model, Precision
-from trainingjob_trainer.mlp import MLP, RoutedMLP, Routing, start_routing
-from trainingjob_trainer.parameters import DTYPES, make_param
-from trainingjob_trainer.sharding import constrain
+from trainingjob_trainer.modelling.mlp import MLP, RoutedMLP, Routing, start_routing
+from trainingjob_trainer.modelling.parameters import DTYPES, make_param
+from trainingjob_trainer.modelling.sharding import constrain
 
 type Params = dict[str, Any]
 """A tree of arrays, nested as the modules are."""

@@ -19,12 +19,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from trainingjob_api.base import AXES
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import RULES, merge_rules
-from trainingjob_trainer.losses import Losses, as_float32
-from trainingjob_trainer.model import Params, split_model
-from trainingjob_trainer.optimizer import learning_rate, make_optimizer
-from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.sharding import shard_like, spread_like
-from trainingjob_trainer.signature import (
+from trainingjob_trainer.modelling.losses import Losses, as_float32
+from trainingjob_trainer.modelling.model import Params, split_model
+from trainingjob_trainer.modelling.optimizer import learning_rate, make_optimizer
+from trainingjob_trainer.modelling.sharding import shard_like, spread_like
+from trainingjob_trainer.modelling.signature import (
     Asked,
     Batch,
     BatchShape,
@@ -34,8 +33,9 @@ from trainingjob_trainer.signature import (
     State,
     TrainStep,
 )
-from trainingjob_trainer.spikes import Window, begin, follow, is_spike
-from trainingjob_trainer.turns import put_after
+from trainingjob_trainer.modelling.spikes import Window, begin, follow, is_spike
+from trainingjob_trainer.modelling.turns import put_after
+from trainingjob_trainer.programs import Programs
 
 
 class Steps:

@@ -15,12 +15,12 @@ from jax.sharding import Mesh, PartitionSpec
 
 from trainingjob_api.experts import Experts
 from trainingjob_api.sharding import Table
-from trainingjob_trainer.mlp import Routing
-from trainingjob_trainer.model import Params, SplitModel, Stream
-from trainingjob_trainer.parts import Parts, Sums
-from trainingjob_trainer.sharding import constrain
-from trainingjob_trainer.signature import Batch
-from trainingjob_trainer.turns import put_after
+from trainingjob_trainer.modelling.mlp import Routing
+from trainingjob_trainer.modelling.model import Params, SplitModel, Stream
+from trainingjob_trainer.modelling.parts import Parts, Sums
+from trainingjob_trainer.modelling.sharding import constrain
+from trainingjob_trainer.modelling.signature import Batch
+from trainingjob_trainer.modelling.turns import put_after
 
 
 class Losses:

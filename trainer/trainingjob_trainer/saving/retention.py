@@ -6,9 +6,9 @@ from math import isfinite, nan
 from pathlib import Path
 
 from trainingjob_api.running import Keep, KeepBest
-from trainingjob_trainer.commit import delete_step
-from trainingjob_trainer.fence import Fence
-from trainingjob_trainer.saved_steps import delete_aside, list_saved
+from trainingjob_trainer.saving.commit import delete_step
+from trainingjob_trainer.saving.fence import Fence
+from trainingjob_trainer.saving.saved_steps import delete_aside, list_saved
 
 LOG = logging.getLogger(__name__)
 

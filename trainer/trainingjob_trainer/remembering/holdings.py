@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainingjob_trainer.history import Past
-from trainingjob_trainer.snapshot_files import Key
+from trainingjob_trainer.remembering.snapshot_files import Key
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
 from trainingjob_api.running import Keep
 from trainingjob_api.world import RunConfig, World
-from trainingjob_trainer import owner
-from trainingjob_trainer.commit import put_in_place
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.fence import Fence
-from trainingjob_trainer.integrity import (
+from trainingjob_trainer.saving import owner
+from trainingjob_trainer.saving.commit import put_in_place
+from trainingjob_trainer.saving.fence import Fence
+from trainingjob_trainer.saving.integrity import (
     Fingerprint,
     Integrity,
     Pace,
@@ -34,9 +34,9 @@ from trainingjob_trainer.integrity import (
     take_fingerprint,
     write_integrity,
 )
-from trainingjob_trainer.retention import delete_old
-from trainingjob_trainer.saved_steps import UNFINISHED_COPY, lineage_folder
-from trainingjob_trainer.votes import SaveFailedError, Votes, describe
+from trainingjob_trainer.saving.retention import delete_old
+from trainingjob_trainer.saving.saved_steps import UNFINISHED_COPY, lineage_folder
+from trainingjob_trainer.saving.votes import SaveFailedError, Votes, describe
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
 

@@ -10,8 +10,8 @@ from pydantic import Field
 from trainingjob_api.base import Open
 from trainingjob_api.running import KeepBest
 from trainingjob_trainer.history import Record
-from trainingjob_trainer.integrity import Integrity
-from trainingjob_trainer.retention import find_losses
+from trainingjob_trainer.saving.integrity import Integrity
+from trainingjob_trainer.saving.retention import find_losses
 from trainingjob_trainer.world import Peers
 
 AGREE_SECONDS = 300
