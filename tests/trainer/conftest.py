@@ -10,7 +10,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from tests.trainer.crew import Crew
-from tests.trainer.shelf import Shelf
+from tests.trainer.saving.shelf import Shelf
 
 COMPILED = Path(__file__).parents[2] / "build" / "compiled-by-tests"
 

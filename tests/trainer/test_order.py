@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.trainer.cases import each
-from tests.trainer.test_experts import LAYOUTS as EXPERT_LAYOUTS
-from tests.trainer.test_experts import SPEC
-from tests.trainer.test_step import LAYOUTS
+from tests.trainer.modelling.test_experts import LAYOUTS as EXPERT_LAYOUTS
+from tests.trainer.modelling.test_experts import SPEC
+from tests.trainer.modelling.test_step import LAYOUTS
 from tests.trainer.training import Run, spec_with
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout

@@ -11,9 +11,9 @@ import pytest
 from tests.trainer.cases import each
 from tests.trainer.crew import Crew
 from tests.trainer.meeting import renumber
+from tests.trainer.modelling.test_step import LAYOUTS
+from tests.trainer.remembering.test_snapshots import describe, make_state, programs
 from tests.trainer.test_child import make
-from tests.trainer.test_snapshots import describe, make_state, programs
-from tests.trainer.test_step import LAYOUTS
 from tests.trainer.tiny import make_layout, make_world
 from tests.trainer.training import Run, spec_with
 from trainingjob_api.machine import AxisDegrees

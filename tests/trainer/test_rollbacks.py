@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.crew import Crew
-from tests.trainer.test_checkpoints import describe, make_state
+from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.test_child import FIRST, MANY, make
 from tests.trainer.tiny import make_config, make_spec, make_world
 from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, spec_with

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.cases import each
-from tests.trainer.reference import run_row
+from tests.trainer.modelling.reference import run_row
 from tests.trainer.tiny import make_layout
 from tests.trainer.training import ONE, Run, numpy_tree, save_and_restore, spec_with
 from trainingjob_api.job import TrainingJobSpec

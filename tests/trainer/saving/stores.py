@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.patience import ENDLESS_SECONDS
-from tests.trainer.test_checkpoints import describe, make_state
+from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_api.protocol import Damage
 from trainingjob_api.world import Rollback, RunConfig, Span

@@ -12,7 +12,7 @@ import pytest
 from tests.trainer.crew import Crew
 from tests.trainer.forked import INDICES
 from tests.trainer.meeting import renumber, together
-from tests.trainer.test_snapshots import bits, describe, make_state, programs, spec_with
+from tests.trainer.remembering.test_snapshots import bits, describe, make_state, programs, spec_with
 from tests.trainer.tiny import SIZES, make_config, make_layout, make_spec, make_world
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout, Span

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.meeting import together
-from tests.trainer.shelf import HISTORY, OPEN, Shelf, Snapshots, flip, rewrite
+from tests.trainer.saving.shelf import HISTORY, OPEN, Shelf, Snapshots, flip, rewrite
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.failures import TrainingError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.patience import ENDLESS_SECONDS
-from tests.trainer.stores import Stores, World
-from tests.trainer.test_checkpoints import make_state
+from tests.trainer.saving.stores import Stores, World
+from tests.trainer.saving.test_checkpoints import make_state
 from tests.trainer.tiny import UID, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.meeting import together
-from tests.trainer.shelf import OPEN, Snapshots
-from tests.trainer.test_checkpoints import describe, make_state
+from tests.trainer.saving.shelf import OPEN, Snapshots
+from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.saving.checkpoints import Checkpoints

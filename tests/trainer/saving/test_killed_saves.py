@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.test_checkpoints import describe, make_state
+from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.world import Span
 from trainingjob_trainer.events import Events

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.trainer.test_checkpoints import describe, make_state
+from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.saving.checkpoints import Checkpoints

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.trainer.shelf import Shelf, flip, record
+from tests.trainer.saving.shelf import Shelf, flip, record
 from tests.trainer.tiny import make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback, Span

@@ -6,8 +6,8 @@ from unittest.mock import patch
 import pytest
 
 from tests.trainer.meeting import together
-from tests.trainer.shelf import OPEN, Shelf, Snapshots, record
-from tests.trainer.test_checkpoints import describe, make_state
+from tests.trainer.saving.shelf import OPEN, Shelf, Snapshots, record
+from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_api.running import KeepBest
 from trainingjob_trainer.saving import saved_steps

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.trainer.shelf import HISTORY, OPEN, Shelf, Snapshots, record
+from tests.trainer.saving.shelf import HISTORY, OPEN, Shelf, Snapshots, record
 from tests.trainer.tiny import make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span

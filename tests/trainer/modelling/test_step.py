@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.cases import each
-from tests.trainer.reference import AdamW, row_losses
+from tests.trainer.modelling.reference import AdamW, row_losses
 from tests.trainer.tiny import make_layout
 from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, numpy_tree, spec_with
 from trainingjob_api.machine import AxisDegrees

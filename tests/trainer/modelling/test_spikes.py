@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.cases import each
-from tests.trainer.test_step import LAYOUTS
+from tests.trainer.modelling.test_step import LAYOUTS
 from tests.trainer.training import ONE, Run, flat, save_and_restore, spec_with
 from trainingjob_api.protection import Protection
 from trainingjob_api.protocol import FailureReason

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.test_checkpoints import describe, make_state
+from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import MAX_UNHEARD
 from trainingjob_api.world import Span

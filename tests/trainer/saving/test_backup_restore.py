@@ -10,9 +10,9 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from tests.trainer.crew import Crew
-from tests.trainer.shelf import flip
-from tests.trainer.stores import FIRST, Stores, largest
-from tests.trainer.test_checkpoints import make_state, refuse
+from tests.trainer.saving.shelf import flip
+from tests.trainer.saving.stores import FIRST, Stores, largest
+from tests.trainer.saving.test_checkpoints import make_state, refuse
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback

@@ -12,9 +12,9 @@ import pytest
 
 from tests.patience import ENDLESS_SECONDS
 from tests.trainer.meeting import together
-from tests.trainer.shelf import flip
-from tests.trainer.stores import FIRST, Stores, largest
-from tests.trainer.test_checkpoints import Clock, make_state
+from tests.trainer.saving.shelf import flip
+from tests.trainer.saving.stores import FIRST, Stores, largest
+from tests.trainer.saving.test_checkpoints import Clock, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.events import Events
