@@ -91,9 +91,14 @@ class ApiServer:
     def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
         return self.objects.get((kind, namespace, name))
 
-    def end_watches(self) -> None:
-        for queue in itertools.chain(*self._watches.values(), self._stalled):
+    def end_watches(self, kind: Kind | None = None) -> None:
+        """End the watches of a kind; None: of all, the stalled ones too."""
+        ended = itertools.chain(*self._watches.values(), self._stalled) if kind is None else self._watches.pop(kind, [])
+        for queue in ended:
             queue.put_nowait(None)
+
+    def is_watched(self, kind: Kind) -> bool:
+        return bool(self._watches[kind])
 
     def stall_watches(self, kind: Kind) -> int:
         """Let the watches that are open hear nothing any more, as if their connections led nowhere; return how many."""

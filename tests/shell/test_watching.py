@@ -2,10 +2,11 @@
 
 import asyncio
 import gc
+import itertools
 import logging
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from kubernetes.aio.client import Configuration
 from trainingjob_operator.shell import watching
 from trainingjob_operator.shell.feed import KINDS
 from trainingjob_operator.shell.kinds import JOB_SET, NODE, POD, TRAINING_JOB, Kind
-from trainingjob_operator.shell.watching import CREDENTIALS_LIFE, Watcher, connection_info
+from trainingjob_operator.shell.watching import Watcher, make_session
 
 PATIENCE_SECONDS = 60.0
 JOB = {"metadata": {"name": "llama", "namespace": "research"}, "spec": {}}
@@ -57,8 +58,11 @@ async def start(server: Any, heard: Heard):
     """Return a function that starts a watcher; all are ended in the end."""
     running = []
 
-    def begin(namespaces: tuple[str, ...] = (), kinds: Any = KINDS) -> Watcher:
-        watcher = Watcher(Configuration(host=server[1]), namespaces, lambda: kinds, heard)
+    def begin(namespaces: tuple[str, ...] = (), kinds: Any = KINDS, renew: Any = None) -> Watcher:
+        configuration = Configuration(host=server[1])
+        configuration.api_key["BearerToken"] = "bearer token"
+        configuration.refresh_api_key_hook = renew
+        watcher = Watcher(configuration, namespaces, lambda: kinds, heard)
         running.append(asyncio.create_task(watcher.run()))
         return watcher
 
@@ -184,33 +188,65 @@ async def test_a_restart_right_after_the_start_is_not_lost(start: Any, heard: He
     await heard.wait_for("TrainingJob", None, "llama")
 
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+async def test_each_request_has_the_token_of_its_moment(start: Any, heard: Heard, api_server: Any) -> None:
+    tokens = itertools.count(1)
+    seen: list[int] = []
+
+    def renew(configuration: Any) -> None:
+        configuration.api_key["BearerToken"] = f"bearer {next(tokens)}"
+
+    def note(request: web.Request) -> None:
+        seen.append(int(request.headers["Authorization"].removeprefix("bearer ")))
+
+    api_server.fault = note
+    api_server.put(TRAINING_JOB, JOB)
+    start(renew=renew)
+    await heard.wait_for("TrainingJob", None, "llama")
+
+    assert len(set(seen)) == len(seen)
 
 
-async def test_credentials_are_those_of_the_client_and_are_asked_for_again() -> None:
-    tokens = iter(["bearer first", "bearer second"])
-    configuration = Configuration(host="https://k.example", ssl_ca_cert="/ca")
+async def test_a_token_that_has_expired_ends_no_watch_that_is_open(
+    start: Any, heard: Heard, api_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "RETRY_SECONDS", (0.01, 0.01))
+    refused = []
 
-    def refresh(configuration: Any) -> None:
-        configuration.api_key["BearerToken"] = next(tokens)
+    def refuse(request: web.Request) -> web.Response | None:
+        if not request.path.endswith("trainingjobs"):
+            return None
+        refused.append(request.path)
+        return web.json_response({"kind": "Status", "code": 401, "message": "Unauthorized"}, status=401)
 
-    configuration.refresh_api_key_hook = refresh
+    api_server.put(TRAINING_JOB, JOB)
+    api_server.put(NODE, {"metadata": {"name": "n"}})
+    start()
+    await heard.wait_for("TrainingJob", None, "llama")
+    await heard.wait_for("Node", None, "n")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not all(api_server.is_watched(kind) for kind in KINDS):  # noqa: ASYNC110  # the list comes before it
+            await asyncio.sleep(0.01)
+    api_server.fault = refuse
+    asked = len(api_server.requests)
+    api_server.end_watches(TRAINING_JOB)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(refused) < 5:  # noqa: ASYNC110  # the server tells nobody
+            await asyncio.sleep(0.01)
+    api_server.put(NODE, {"metadata": {"name": "meanwhile"}})
+    await heard.wait_for("Node", "ADDED", "meanwhile")
 
-    first = await connection_info(configuration, NOW)
-    second = await connection_info(configuration, NOW)
-
-    assert (first.server, first.ca_path, first.insecure) == ("https://k.example", "/ca", False)
-    assert [first.token, second.token] == ["first", "second"]
-    assert first.expiration == NOW + CREDENTIALS_LIFE
+    assert set(api_server.requests[asked:]) == {f"GET {path}" for path in refused}
+    api_server.fault = lambda _: None
+    api_server.put(TRAINING_JOB, {"metadata": {"name": "later", "namespace": "research"}, "spec": {}})
+    await heard.wait_for_any("later")
 
 
-async def test_a_client_certificate_needs_no_token() -> None:
+async def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
     configuration = Configuration(host="https://k.example")
-    configuration.cert_file, configuration.key_file = "/cert", "/key"
+    configuration.cert_file, configuration.key_file = str(tmp_path / "cert"), str(tmp_path / "key")
 
-    info = await connection_info(configuration, NOW)
-
-    assert (info.certificate_path, info.private_key_path, info.token, info.expiration) == ("/cert", "/key", None, None)
+    with pytest.raises(FileNotFoundError):
+        make_session(configuration)
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import aiohttp
 import kopf
 from kopf._cogs.structs.credentials import Vault  # has no public name
 
@@ -28,11 +28,10 @@ type OnEvent = Callable[[Kind, EventType, Manifest], None]
 
 FIRST_BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 30.0
-CREDENTIALS_LIFE = timedelta(minutes=10)
-"""After this kopf asks for credentials again: kubelets replace tokens while the old ones are still good."""
 SECONDS_A_WATCH = 300
 SECONDS_OF_SILENCE = 70
 """After this a watch is dead: the API server sends bookmarks each minute where nothing else happens."""
+SECONDS_BETWEEN_CANCELS = 0.1
 RETRY_SECONDS = (1, 1, 2, 3, 5)
 """Between the tries of one request. The last is how long after its return an API server may go unnoticed."""
 
@@ -91,9 +90,10 @@ class _Watch:
     def __init__(
         self, configuration: Any, namespaces: tuple[str, ...], kinds: tuple[Kind, ...], on_event: OnEvent
     ) -> None:
+        self._configuration = configuration
         self._namespaces = namespaces
-        self._registry = make_registry(configuration, kinds, on_event)
-        self._settings = make_settings(kinds)
+        self._kinds = kinds
+        self._on_event = on_event
         self._is_stopped = threading.Event()
         self._inside: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
 
@@ -116,7 +116,8 @@ class _Watch:
 
     async def _operate(self) -> None:
         vault = Vault()
-        task = asyncio.create_task(self._watch(vault))
+        session = make_session(self._configuration)
+        task = asyncio.create_task(self._watch(vault, session))
         self._inside = asyncio.get_running_loop(), task
         if self.is_stopped:
             task.cancel()
@@ -124,36 +125,41 @@ class _Watch:
             with contextlib.suppress(asyncio.CancelledError):  # not by kopf's flag: it would wait for hung requests
                 await task
         finally:
-            await _close(vault)
+            await _end_tasks()
+            await vault.close()
+            await session.close()
 
-    async def _watch(self, vault: Vault) -> None:
-        await kopf.operator(
-            registry=self._registry,
-            settings=self._settings,
+    async def _watch(self, vault: Vault, session: aiohttp.ClientSession) -> None:
+        info = kopf.AiohttpSession(server=self._configuration.host, aiohttp_session=session)
+        tasks = await kopf.spawn_tasks(
+            registry=make_registry(info, self._kinds, self._on_event),
+            settings=make_settings(self._kinds),
             standalone=True,
             identity=FIELD_MANAGER,  # type: ignore[arg-type]  # else it asks for a user's name, and a container has none
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             vault=vault,
         )
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
 
 
-async def _close(vault: Vault) -> None:
-    """Close kopf's connections: where it fails or is cancelled it leaves them open, and tasks that use them."""
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    await vault.close()
+async def _end_tasks() -> None:
+    """End all that kopf has begun. It cannot do that itself: a watch that is cancelled once may begin anew."""
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=SECONDS_BETWEEN_CANCELS)
 
 
-def make_registry(configuration: Any, kinds: Iterable[Kind], on_event: OnEvent) -> kopf.OperatorRegistry:
-    """Return what kopf is to do: log in like the client, and pass every event of some kinds on."""
+def make_registry(info: kopf.AiohttpSession, kinds: Iterable[Kind], on_event: OnEvent) -> kopf.OperatorRegistry:
+    """Return what kopf is to do: ask by a session, and pass every event of some kinds on."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry, id="client")
-    async def login(**_: Any) -> kopf.ConnectionInfo:
-        return await connection_info(configuration, datetime.now(UTC))
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        return info
 
     for kind in kinds:
 
@@ -184,21 +190,34 @@ def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
     return settings
 
 
-async def connection_info(configuration: Any, now: datetime) -> kopf.ConnectionInfo:
-    """Return the client's server and credentials, read anew, as kopf takes them."""
-    header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-    scheme, _, token = (header or "").rpartition(" ")
-    return kopf.ConnectionInfo(
+def make_session(configuration: Any) -> aiohttp.ClientSession:
+    """Return a session with the client's server, which reads the token anew for every request.
+
+    kopf never hears that a token is not taken: it would close all watches that are open, ask again at once and without
+    end, and may never end itself. To it that is a connection that failed, which it tries again at its pace.
+    """
+
+    async def authorize(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        if header := await configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):
+            request.headers["Authorization"] = header
+        response = await handler(request)
+        if response.status == 401:
+            response.close()
+            raise aiohttp.ClientConnectionError("401: the API server does not take the token; it may have expired")
+        return response
+
+    info = kopf.ConnectionInfo(
         server=configuration.host,
         ca_path=configuration.ssl_ca_cert,
         ca_data=configuration.ca_cert_data,
         insecure=not configuration.verify_ssl,
         certificate_path=configuration.cert_file,
         private_key_path=configuration.key_file,
-        scheme=scheme or None,
-        token=token or None,
-        proxy_url=configuration.proxy,
-        expiration=now + CREDENTIALS_LIFE if token else None,
+    )
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),  # each watch keeps a connection
+        proxy=configuration.proxy,
+        middlewares=(authorize,),
     )
 
 
