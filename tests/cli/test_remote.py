@@ -37,6 +37,8 @@ class FakeApi:
         self.refusal: tuple[int, str] | None = None
         self.spec: dict[str, Any] = {}
         self.date = ""
+        self.looks: int | None = None
+        """After this many reads and edits of the job the credentials have expired; None: never."""
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -51,7 +53,15 @@ class FakeApi:
         if self.date:
             response.headers["Date"] = self.date
 
+    def refuse(self) -> web.Response | None:
+        if self.looks == 0:
+            return web.json_response({"kind": "Status", "message": "Unauthorized"}, status=401)
+        self.looks = None if self.looks is None else self.looks - 1
+        return None
+
     async def job(self, request: web.Request) -> web.Response:
+        if refused := self.refuse():
+            return refused
         if request.match_info["name"] != NAME:
             return web.json_response({"kind": "Status", "details": {"name": request.match_info["name"]}}, status=404)
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
@@ -59,6 +69,8 @@ class FakeApi:
         return web.json_response(job | {"spec": job["spec"] | self.spec})
 
     async def edit(self, request: web.Request) -> web.Response:
+        if refused := self.refuse():
+            return refused
         if self.refusal:
             status, words = self.refusal
             body = {"kind": "Status", "message": words, "details": {"name": NAME}}
@@ -329,7 +341,6 @@ UNREACHABLE = {
     "no operator": (["status", NAME, "-n", "bare"], "this cluster does not know TrainingJobs: install the operator"),
     "no such host": (["logs", NAME, "--slice", "7"], 'TrainingJob "demo" has no such host now'),
     "no such kubeconfig": (["status", NAME, "--kubeconfig", "/nowhere"], "there is no kubeconfig at /nowhere."),
-    "no such context": (["status", NAME, "--context", "mars"], "the cluster cannot be asked: no usable kubeconfig"),
 }
 
 
@@ -339,3 +350,29 @@ async def test_what_cannot_be_found_is_said_in_words(args: list[str], want: str,
 
     assert result.code == 1
     assert result.err.startswith(f"Error: {want}")
+
+
+EXPIRED = {
+    "wait": ["wait", NAME],
+    "watch": ["status", NAME, "--watch"],
+    "follow": ["logs", NAME, "-f"],
+    "edit": ["suspend", NAME],
+}
+
+
+@pytest.mark.parametrize("args", EXPIRED.values(), ids=EXPIRED.keys())
+async def test_credentials_that_expire_are_no_answer_about_the_job(args: list[str], api: FakeApi) -> None:
+    api.looks = 1
+
+    result = await call(*args)
+
+    assert result.code == 2, "1 is for a job that failed"
+    assert result.err.startswith("Error: the cluster cannot be asked: ")
+    assert result.err.endswith("401 Unauthorized (the credentials may have expired)\n")
+
+
+async def test_a_context_that_is_not_there_is_no_answer(api: FakeApi) -> None:
+    result = await call("status", NAME, "--context", "mars")
+
+    assert result.code == 2
+    assert result.err.startswith("Error: the cluster cannot be asked: no usable kubeconfig")

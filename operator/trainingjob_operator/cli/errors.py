@@ -1,7 +1,7 @@
 """What a command says when it cannot go on, and the exit code that goes with it.
 
 0 is success. 1 is an answer that is no success: a job with problems, two plans that differ, a run that failed. 2 is no
-answer: the command was not understood, or what it was to read cannot be read.
+answer: the command was not understood, or what it was to read, a file or the cluster, cannot be read.
 """
 
 NO_SUCCESS = 1
@@ -16,5 +16,11 @@ class CommandError(Exception):
 
 class UsageError(CommandError):
     """The command could not be carried out as it was written."""
+
+    code = NO_ANSWER
+
+
+class NoAnswerError(CommandError):
+    """The cluster does not answer, so nothing is known of the job."""
 
     code = NO_ANSWER

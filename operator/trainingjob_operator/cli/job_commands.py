@@ -68,7 +68,7 @@ def wait(
 
     Each change of its state is a line. Unlike `kubectl wait`, it also ends when the job fails.
 
-    Exit codes: 0 it succeeded, 1 it failed, 2 it was not over in time.
+    Exit codes: 0 it succeeded, 1 it failed, 2 it was not over in time, or the cluster could not be asked any more.
     """
     from trainingjob_operator.cli.remote import Target
     from trainingjob_operator.cli.wait import wait_for_end

@@ -56,22 +56,26 @@ async def _follow(remote: Remote, selection: Selection, write: Callable[[str], N
     """Copy all logs at once; pods that come later join, until the job is over and every log has ended."""
     following: dict[str, asyncio.Task[None]] = {}
     ended: dict[str, datetime] = {}
-    async with asyncio.TaskGroup() as group:
+    try:
         while True:
             job = await remote.read_job()
             pods = [pod for pod in await remote.list_pods(job) if selection.covers(pod)]
             for pod in pods:
                 if pod.uid in following and following[pod.uid].done():
-                    del following[pod.uid]
+                    await following.pop(pod.uid)
                     ended[pod.uid] = datetime.now(UTC)
                 if pod.uid not in following and (pod.running or pod.uid not in ended):
                     # The stream of a container that is started again, or that broke, goes on where it ended.
                     since = ended.get(pod.uid)
                     lines = remote.log_lines(pod, follow=True, tail=None if since else selection.tail, since=since)
-                    following[pod.uid] = group.create_task(_copy_what_there_is(lines, pod, write))
+                    following[pod.uid] = asyncio.create_task(_copy_what_there_is(lines, pod, write))
             if read_status(job).completion_time is not None:
-                return
+                break
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+        await asyncio.gather(*following.values())
+    finally:  # no task group: it would wrap what is wrong with the cluster
+        for task in following.values():
+            task.cancel()
 
 
 async def _copy_what_there_is(lines: AsyncIterator[str], pod: Pod, write: Callable[[str], None]) -> None:

@@ -33,7 +33,7 @@ app = typer.Typer(
     help="Check, plan, try, watch and change TrainingJobs. `validate`, `plan`, `render`, `explain`, `simulate` and "
     "`run` need no cluster.",
     epilog="Exit codes: 0 success; 1 the answer is no: a job has problems, plans differ, a run failed; 2 no answer: "
-    "the command was not understood, or a file cannot be read.",
+    "the command was not understood, or a file or the cluster cannot be read.",
 )
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file with one TrainingJob; `-` is standard input.")]

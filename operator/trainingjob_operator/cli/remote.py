@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.errors import CommandError, NoAnswerError
 from trainingjob_operator.core.manifests import Children, Manifest, text
 from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.core.running.observing.pods import Pod, read_pods
@@ -103,7 +103,8 @@ async def open_remote(target: Target) -> AsyncIterator[Remote]:
     """Connect to the cluster of a job.
 
     Raises:
-        CommandError: the cluster cannot be reached or refuses, now or while the context lasts.
+        CommandError: the cluster refuses, now or while the context lasts.
+        NoAnswerError: it cannot be reached, or does not take the credentials any more.
     """
     kubeconfig = _find_kubeconfig(target)
     logging.getLogger("kubernetes").addHandler(logging.NullHandler())  # what goes wrong is said below
@@ -113,8 +114,10 @@ async def open_remote(target: Target) -> AsyncIterator[Remote]:
             yield Remote(api, target.namespace or namespace, target.name)
     except MissingKindError as error:
         raise CommandError("this cluster does not know TrainingJobs: install the operator first.") from error
-    except (ClusterUnavailableError, ForbiddenError) as error:
-        raise CommandError(f"the cluster cannot be asked: {error}") from error
+    except ForbiddenError as error:
+        raise CommandError(f"the cluster refuses: {error}") from error
+    except ClusterUnavailableError as error:
+        raise NoAnswerError(f"the cluster cannot be asked: {error}") from error
 
 
 def _find_kubeconfig(target: Target) -> str:

@@ -4,9 +4,11 @@ The client finds the server and keeps the credentials fresh. Its typed models ar
 and the core works on manifests as they are. Every way in which a request can fail becomes one of the errors of `ports`.
 """
 
+import asyncio
 import contextlib
+import functools
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -24,6 +26,8 @@ from trainingjob_operator.shell.ports import (
     MissingKindError,
 )
 
+type LogIn = Callable[[Configuration], Awaitable[object]]
+"""Read credentials anew into a configuration. Raises `ClusterUnavailableError`."""
 type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 FIELD_MANAGER = "trainingjob-operator"
@@ -51,8 +55,16 @@ class Page:
 class Api:
     """The API server. One object for the whole process; `async with` closes its connections."""
 
-    def __init__(self, configuration: Configuration, *, seconds_a_request: float = SECONDS_A_REQUEST) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        log_in: LogIn | None = None,  # None: the credentials last
+        seconds_a_request: float = SECONDS_A_REQUEST,
+    ) -> None:
         """Use a server and its credentials; nothing is sent yet."""
+        self._log_in = log_in
+        self._logging_in = asyncio.Lock()
         self._seconds_a_request = seconds_a_request
         configuration.connection_pool_maxsize = NUM_CONNECTIONS
         self.configuration = configuration
@@ -206,7 +218,37 @@ class Api:
         content_type: str,
         seconds: float | None,  # None: as long as it takes
     ) -> aiohttp.ClientResponse:
-        """Send a request and return the response, its body not read yet."""
+        """Send a request and return the response, its body not read yet.
+
+        What was refused because a token has expired was not done; it is sent again where there is another token.
+        """
+        response = await self._send(method, path, query, body, content_type, seconds)
+        if response.status == 401:
+            await response.read()  # its connection is free now, and its words stay
+            if await self._has_other_token(response.request_info.headers.get("Authorization")):
+                response = await self._send(method, path, query, body, content_type, seconds)
+        self.clock.hear(response.headers.get("Date", ""))
+        return response
+
+    async def _has_other_token(self, refused: str | None) -> bool:  # None: there was no token
+        """Return whether there is another token now; it is asked for once, however many requests were refused."""
+        async with self._logging_in:
+            if self._log_in and await self._token() == refused:
+                await self._log_in(self.configuration)
+            return await self._token() != refused
+
+    async def _token(self) -> str | None:
+        return await self.configuration.get_api_key_with_prefix("BearerToken")
+
+    async def _send(
+        self,
+        method: Method,
+        path: str,
+        query: dict[str, str],
+        body: object,
+        content_type: str,
+        seconds: float | None,
+    ) -> aiohttp.ClientResponse:
         verb, url, headers, payload, _ = await self._client.param_serialize(
             method,
             path,
@@ -218,7 +260,6 @@ class Api:
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=self._seconds_a_request)
         answered = await self._client.call_api(verb, url, headers, payload, _request_timeout=timeout)
         response: aiohttp.ClientResponse = answered.response
-        self.clock.hear(response.headers.get("Date", ""))
         return response
 
 
@@ -239,29 +280,52 @@ async def connect() -> Api:
     """
     configuration = Configuration()
     try:
-        load_incluster_config(configuration)
-    except ConfigException:
+        await read_service_account(configuration)
+    except ClusterUnavailableError as missing:
         try:
-            await load_kube_config(client_configuration=configuration, persist_config=False)
-        except (ConfigException, OSError, ValueError, TypeError) as error:
-            raise ClusterUnavailableError(f"not inside a cluster, and no usable kubeconfig: {error}") from error
-    return Api(configuration)
+            api, _ = await connect_as_user(None, None)
+        except ClusterUnavailableError as error:
+            raise ClusterUnavailableError(f"{missing}; {error}") from error
+        return api
+    return Api(configuration, log_in=read_service_account)
 
 
-async def connect_as_user(kubeconfig: str, context: str | None) -> tuple[Api, str]:
+async def connect_as_user(kubeconfig: str | None, context: str | None) -> tuple[Api, str]:
     """Return the API server that a kubeconfig's context names, and the context's namespace.
 
-    `kubeconfig` is a path, or several as KUBECONFIG has them; `context` is a name, None: the current one.
+    `kubeconfig` is a path, or several as KUBECONFIG has them; None: as the environment says. `context` is a name; None:
+    the current one.
 
     Raises:
         ClusterUnavailableError: it cannot be used.
     """
     configuration = Configuration()
+    found = (await _read_kubeconfig(configuration, kubeconfig, context)).current_context
+    # Another context that is made the current one meanwhile names another cluster.
+    log_in = functools.partial(_read_kubeconfig, kubeconfig=kubeconfig, context=found["name"])
+    return Api(configuration, log_in=log_in), str(found["context"].get("namespace") or "default")
+
+
+async def read_service_account(configuration: Configuration) -> None:
+    """Read the server and the token of the pod that the process runs in.
+
+    The client itself looks at the token again after a minute by the clock of the machine, which may have been set back.
+
+    Raises:
+        ClusterUnavailableError: it runs in none.
+    """
     try:
-        loader = await load_kube_config(kubeconfig, context, client_configuration=configuration, persist_config=False)
+        load_incluster_config(configuration)
+    except (ConfigException, OSError) as error:
+        raise ClusterUnavailableError(f"no usable service account: {error}") from error
+
+
+async def _read_kubeconfig(configuration: Configuration, kubeconfig: str | None, context: str | None) -> Any:
+    """Read a server and credentials, for which a program may be asked, and return the client's loader."""
+    try:
+        return await load_kube_config(kubeconfig, context, client_configuration=configuration, persist_config=False)
     except (ConfigException, OSError, ValueError, TypeError) as error:
         raise ClusterUnavailableError(f"no usable kubeconfig: {error}") from error
-    return Api(configuration), str(loader.current_context["context"].get("namespace") or "default")
 
 
 def error_of(what: str, status: int, text: bytes, retry_after: str) -> Exception:
@@ -275,8 +339,8 @@ def error_of(what: str, status: int, text: bytes, retry_after: str) -> Exception
             return MissingKindError(message)
         case 409 | 410:
             return ConflictError(message)
-        case 401:  # the token was rotated; the client reads the new one
-            return ClusterUnavailableError(message)
+        case 401:  # also after the credentials were read anew: there may be others soon
+            return ClusterUnavailableError(f"{message} (the credentials may have expired)")
         case _ if status in _RETRY_LATER:
             return ClusterUnavailableError(message, retry_after=_seconds(retry_after))
         case _:
