@@ -45,6 +45,8 @@ CASES: dict[str, Row] = {
         FailureReason.CONFIG,
         "found 2 and 5",
     ),
+    "there are more hosts": ({0: FULL, 1: FULL, 2: FULL}, (), FailureReason.CONFIG, "found 2 and 6"),
+    "there are more hosts, and one has none": ({0: FULL, 2: FULL}, TRAINED, FailureReason.CONFIG, "found 2 and 4"),
 }
 
 

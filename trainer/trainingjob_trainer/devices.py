@@ -1,8 +1,9 @@
 """Devices: whether a world has those that its layout lies over, and what is wrong where it has not.
 
 A topology that is not the nodes' own is a mistake in the spec, which no other world mends: then every host has another
-number than it says, and the same one, from the first world on. A host that has fewer than the others, or than it had in
-a world before, has lost one: a GPU that fell off its bus, a chip that did not start. That is the node's matter.
+number than it says, and the same one, from the first world on, or there are more hosts than it says. A host that has
+fewer than the others, or than it had in a world before, has lost one: a GPU that fell off its bus, a chip that did not
+start. That is the node's matter.
 """
 
 from collections import Counter
@@ -47,11 +48,13 @@ def check_devices(world: World, process: int, layout: Layout, index: Callable[[i
     """
     everyone, asked = jax.devices(), layout.devices_per_host
     found = Counter(device.process_index for device in everyone)
-    by_process = [found[index(host)] for host in range(layout.num_hosts)]
+    known = [index(host) for host in range(layout.num_hosts)]
+    by_process = [found[one] for one in known]
     here = by_process[process]
     lacking = [host for host, number in enumerate(by_process) if number < asked]
     is_alike = len(set(by_process)) == 1
-    if any(number > asked for number in found.values()) or (lacking and is_alike and not world.lineage):
+    is_larger = any(number > asked for number in by_process) or not found.keys() <= set(known)
+    if is_larger or (lacking and is_alike and not world.lineage):
         raise TrainingError(
             FailureReason.CONFIG,
             f"expected {asked} devices on this host and {layout.num_devices} in the world of "
