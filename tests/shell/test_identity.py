@@ -179,6 +179,32 @@ async def test_a_refusal_is_good_for_a_little_while(authenticator: PodAuthentica
     assert await authenticator.identify("token")
 
 
+async def test_who_was_refused_for_an_old_token_is_known_at_once_by_the_next(
+    authenticator: PodAuthenticator, api_server: Any, pod: Any
+) -> None:
+    api_server.reviews["tokenreviews"] = lambda _: {"authenticated": False, "error": "token has expired"}
+    with pytest.raises(UnknownCallerError, match="token has expired"):
+        await authenticator.identify("old")
+
+    accept(api_server, pod)
+
+    assert await authenticator.identify("new")
+
+
+async def test_a_pod_that_is_deleted_is_forgotten_with_the_answer_about_it(
+    authenticator: PodAuthenticator, api_server: Any, pod: Any
+) -> None:
+    accept(api_server, pod)
+    await authenticator.identify("token")
+    api_server.drop(POD, "research", pod["metadata"]["name"])
+
+    assert await authenticator.identify("token"), "the API server itself takes a deleted pod's token for a minute more"
+    for digest, (until, answer) in tuple(authenticator._remembered.items()):
+        authenticator._remembered[digest] = (until - ACCEPTED_SECONDS, answer)
+    with pytest.raises(UnknownCallerError, match="is gone"):
+        await authenticator.identify("token")
+
+
 async def test_no_token_is_kept(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
     accept(api_server, pod)
     await authenticator.identify("very-secret")
@@ -186,7 +212,11 @@ async def test_no_token_is_kept(authenticator: PodAuthenticator, api_server: Any
     assert "very-secret" not in repr(vars(authenticator))
 
 
-@pytest.mark.parametrize("status", [500, 403, 404], ids=["server error", "no right to ask", "no such review"])
+@pytest.mark.parametrize(
+    "status",
+    [500, 401, 403, 404],
+    ids=["server error", "the operator's own token has expired", "no right to ask", "no such review"],
+)
 async def test_without_an_answer_nobody_is_refused_for_good(
     status: int, authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:

@@ -171,6 +171,8 @@ class FakeOperator:
         self.answer = Answer(directive=Directive.WAIT)
         self.reports: list[HostReport] = []
         self.tokens: list[str] = []
+        self.takes = ""
+        """The only credentials that are good. Empty: all are."""
         self.refuses_with = 0
         self.patience_seconds = 60.0
         self.hold_seconds = 10.0
@@ -214,9 +216,10 @@ class FakeOperator:
         body = await request.read()
         async with self._changed:
             self.tokens.append(request.headers["Authorization"])
-            if self.refuses_with:
+            refuses_with = 401 if self.takes not in ("", self.tokens[-1]) else self.refuses_with
+            if refuses_with:
                 self._changed.notify_all()
-                return web.Response(status=self.refuses_with, text="come back later")
+                return web.Response(status=refuses_with, text="come back later")
             self.reports.append(HostReport.model_validate_json(body))
             self._changed.notify_all()
             before = self.answer

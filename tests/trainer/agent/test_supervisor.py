@@ -236,6 +236,30 @@ async def test_an_operator_that_goes_and_comes_back_finds_the_trainer_at_work(la
     assert set(before) <= set(trainers())
 
 
+def renew(token: Path) -> None:
+    token.write_text("renewed\n")
+
+
+async def test_an_agent_whose_token_has_expired_leaves_its_trainer_at_work_and_takes_the_next_one(
+    launch, operator, variables, monkeypatch
+) -> None:
+    monkeypatch.setattr("trainingjob_trainer.agent.reporter.FIRST_RETRY_SECONDS", 0.01)
+    operator.hold_seconds = operator.report_again_seconds = 0.1
+    launch()
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(is_training(1))
+    before = trainers()
+    operator.takes = "Bearer renewed"
+    told = len(operator.tokens)
+    await operator.hear(lambda _: len(operator.tokens) >= told + 3)
+    operator.reports.clear()
+    renew(Path(variables["TRAININGJOB_TOKEN"]))
+    await operator.hear(is_training(1))
+
+    assert set(before) <= set(trainers())
+
+
 async def test_done_and_no_operator_ends_well(launch, operator, variables) -> None:
     variables["TRAININGJOB_FINISH_AFTER_SECONDS"] = "0"
     task = launch(g1="finish")
