@@ -27,8 +27,9 @@ class Storage:
         return origin[1], past.spans[:-1]
 
     def save(self, generation: int, step: int) -> None:
-        """Save a step of a world that has restored."""
-        self.commits[generation, step] = self._pasts[generation]
+        """Save a step of a world that has restored: one that it has trained itself."""
+        if step > self._origins[generation][1]:
+            self.commits[generation, step] = self._pasts[generation]
 
     def list_spans(self, generation: int) -> list[tuple[int, int, int | None]]:
         """Return who trained what of all that a world holds, by what happened: world, first step, last one."""
