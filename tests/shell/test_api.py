@@ -58,6 +58,28 @@ async def test_a_refused_write_says_why(
     assert body.get("text", body.get("message")) in str(caught.value)
 
 
+WRITES: dict[str, tuple[str, Any]] = {
+    "create": ("post /api/v1/namespaces/ns/pods", lambda api: api.create(POD, POD_A, "ns")),
+    "apply": ("patch /api/v1/namespaces/ns/pods/a", lambda api: api.apply(POD, POD_A)),
+    "replace": ("put /api/v1/namespaces/ns/pods/a/status", lambda api: api.replace(POD, POD_A, "status")),
+    "patch": ("patch /api/v1/namespaces/ns/pods/a", lambda api: api.patch(POD, "ns", "a", [])),
+    "delete": ("delete /api/v1/namespaces/ns/pods/a", lambda api: api.delete(POD, POD_A)),
+}
+
+
+@pytest.mark.parametrize(("path", "write"), WRITES.values(), ids=WRITES.keys())
+async def test_no_write_is_tried_again_here_and_each_tells_how_long_to_wait(
+    path: str, write: Any, api: Api, api_server: Any
+) -> None:
+    api_server.fault = lambda _: web.Response(status=429, headers={"Retry-After": "7"})
+
+    with pytest.raises(ClusterUnavailableError) as caught:
+        await write(api)
+
+    assert caught.value.retry_after == 7
+    assert [request.lower() for request in api_server.requests] == [path.lower()]
+
+
 READ_ERRORS = {
     "no right (yet)": (403, ClusterUnavailableError),
     "a list that grew too old": (410, ClusterUnavailableError),
@@ -119,6 +141,23 @@ async def test_a_server_that_hangs_is_given_up(kmock: Any) -> None:
         with pytest.raises(ClusterUnavailableError, match="GET /api/v1/namespaces/ns/pods/a: TimeoutError"):
             await api.get(POD, "ns", "a")
     never.set()
+
+
+@pytest.mark.parametrize(("_", "write"), WRITES.values(), ids=WRITES.keys())
+async def test_a_server_that_hangs_at_a_write_is_given_up(_: str, write: Any, unused_tcp_port: int) -> None:
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    over = asyncio.Event()
+    async with (
+        await asyncio.start_server(hang, "127.0.0.1", unused_tcp_port) as server,
+        Api(Configuration(host=f"http://127.0.0.1:{unused_tcp_port}"), seconds_a_request=0.05) as api,
+    ):
+        with pytest.raises(ClusterUnavailableError, match="TimeoutError"):
+            await write(api)
+        over.set()
+        server.close()
 
 
 async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:

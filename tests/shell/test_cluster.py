@@ -1,5 +1,6 @@
 """The cluster port over an API server: reads what it wrote, fences writes by version and UID, tells why pods wait."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from tests.builders import ready_node
-from trainingjob_operator.shell.cluster import MAX_WARNINGS, KubernetesCluster
+from trainingjob_operator.shell.cluster import MAX_WARNINGS, WARNINGS_SECONDS, KubernetesCluster
 from trainingjob_operator.shell.events import REPEAT_SECONDS
 from trainingjob_operator.shell.feed import KINDS, Feed
 from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB
@@ -267,6 +268,21 @@ async def test_events_that_cannot_be_read_cost_only_the_words(
     api_server.fault = lambda request: web.Response(status=500) if request.path.endswith("/events") else None
 
     assert (await cluster.read_children("research", "job-uid")).warnings == ()
+
+
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "60"}])
+async def test_events_that_cannot_be_read_are_not_asked_for_by_every_look(
+    headers: dict[str, str], cluster: KubernetesCluster, api_server: Any, make_child: Any
+) -> None:
+    await cluster.create(jobset("base", make_child))
+    api_server.fault = lambda request: web.Response(status=429, headers=headers)
+
+    for _ in range(3):
+        await cluster.read_children("research", "job-uid")
+
+    assert sum(path.endswith("/events") for path in api_server.requests) == 1
+    ((until, _),) = cluster._warnings.values()
+    assert until - asyncio.get_running_loop().time() > (0 if headers else -WARNINGS_SECONDS)
 
 
 async def test_the_same_news_is_one_event_with_a_count(

@@ -165,12 +165,13 @@ class Lists:
     def __init__(self) -> None:
         self.failing: set[Any] = set()
         self.unknown: set[Any] = set()
+        self.retry_after = 0.0
         self.times: list[tuple[float, str]] = []
 
     async def pages(self, kind: Any, *_: Any, **__: Any):
         self.times.append((asyncio.get_running_loop().time(), kind.name))
         if kind in self.failing:
-            raise ClusterUnavailableError("down")
+            raise ClusterUnavailableError("down", retry_after=self.retry_after)
         if kind in self.unknown:
             raise MissingKindError("404")
         return
@@ -212,6 +213,19 @@ async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(
     running.cancel()
 
     assert feed.primed.is_set()
+
+
+@pytest.mark.looptime
+async def test_the_wait_that_the_server_asks_for_is_kept(store: Store, woken: Listener) -> None:
+    lists = Lists()
+    lists.failing = {NODE}
+    lists.retry_after = 4 * MISSING_SECONDS
+    running = asyncio.create_task(Feed(lists, store, (), woken).run())
+
+    await asyncio.sleep(10 * MISSING_SECONDS)
+    running.cancel()
+
+    assert [time for time, kind in lists.times if kind == "Node"] == [0.0, 4 * MISSING_SECONDS, 8 * MISSING_SECONDS]
 
 
 @pytest.mark.looptime

@@ -35,6 +35,8 @@ class Client:
     def __init__(self, leases: Leases) -> None:
         self.leases = leases
         self.is_down = False
+        self.retry_after = 0.0
+        self.tries: list[float] = []
 
     async def get(self, *_: Any) -> dict[str, Any] | None:
         await self.reach()
@@ -53,9 +55,10 @@ class Client:
         return self.leases.store(manifest)
 
     async def reach(self) -> None:
+        self.tries.append(asyncio.get_running_loop().time())
         await asyncio.sleep(self.leases.slow)
         if self.is_down:
-            raise ClusterUnavailableError("down")
+            raise ClusterUnavailableError("down", retry_after=self.retry_after)
 
 
 class Operator:
@@ -147,6 +150,14 @@ async def test_one_whose_requests_hang_ceases_in_time(start) -> None:
 
     assert one.story == [(0.0, True), (50 + DEADLINE_SECONDS, False)]
     assert one.lease.may_speak, "nobody else leads: what it last said still holds"
+
+
+async def test_the_wait_that_the_server_asks_for_is_kept(start) -> None:
+    one = start("one", Leases())
+    one.client.is_down, one.client.retry_after = True, 5 * RENEW_SECONDS
+    await asyncio.sleep(12 * RENEW_SECONDS)
+
+    assert one.client.tries == [0.0, 5 * RENEW_SECONDS, 10 * RENEW_SECONDS]
 
 
 async def test_one_that_comes_back_alone_goes_on_where_it_was(start) -> None:

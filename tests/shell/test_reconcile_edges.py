@@ -89,6 +89,16 @@ async def test_a_bad_edit_leaves_what_runs_alone_and_is_taken_back() -> None:
     assert len(sim.status.attempts) == 1
 
 
+async def test_a_job_that_is_suspended_and_has_no_pods_is_left_in_peace() -> None:
+    sim = Simulation()
+    await sim.run_until_step(5)
+    sim.edit(suspend=True)
+    await sim.run(30)
+    assert sim.cluster.all("Pod") == []
+
+    assert await look(sim) == IDLE_SECONDS
+
+
 async def test_a_new_operator_repeats_the_world_of_a_job_with_a_bad_spec() -> None:
     sim = Simulation()
     await sim.run_until_step(5)

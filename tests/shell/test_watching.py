@@ -16,7 +16,7 @@ from kubernetes.aio.client import Configuration
 from trainingjob_operator.shell import watching
 from trainingjob_operator.shell.feed import KINDS
 from trainingjob_operator.shell.kinds import JOB_SET, NODE, POD, TRAINING_JOB, Kind
-from trainingjob_operator.shell.watching import Watcher, make_session
+from trainingjob_operator.shell.watching import RETRY_SECONDS, Watcher, make_session
 
 PATIENCE_SECONDS = 60.0
 JOB = {"metadata": {"name": "llama", "namespace": "research"}, "spec": {}}
@@ -164,6 +164,66 @@ async def test_a_watch_that_stalls_is_made_anew_and_misses_nothing(
     api_server.put(TRAINING_JOB, {"metadata": {"name": "unseen", "namespace": "research"}, "spec": {}})
 
     await heard.wait_for("TrainingJob", "ADDED", "unseen")
+
+
+OUTAGE_SECONDS = 600.0
+ASKED_SECONDS = 8
+MAX_REQUESTS = len(RETRY_SECONDS) + OUTAGE_SECONDS / RETRY_SECONDS[-1] + 1
+ANSWERS: dict[str, tuple[int, dict[str, str]]] = {
+    "429 with Retry-After": (429, {"Retry-After": str(ASKED_SECONDS)}),
+    "5xx": (503, {}),
+}
+
+
+class Pauses(list[float]):
+    """Lets nobody wait for real, and notes for how long they would have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sleep = asyncio.sleep
+
+    async def __call__(self, seconds: float, result: Any = None) -> Any:
+        if seconds >= 1:
+            self.append(seconds)
+        return await self._sleep(min(seconds, 0.001), result)
+
+
+@pytest.mark.parametrize(("status", "headers"), ANSWERS.values(), ids=ANSWERS.keys())
+async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(
+    status: int,
+    headers: dict[str, str],
+    start: Any,
+    heard: Heard,
+    api_server: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was asked is held against how long there was nothing to do but to wait."""
+    pauses, refused = Pauses(), 0
+
+    def refuse(request: web.Request) -> web.Response | None:
+        nonlocal refused
+        if "watch" not in request.query and not request.path.endswith("trainingjobs"):
+            return None
+        if sum(pauses) > OUTAGE_SECONDS:
+            return None
+        refused += 1
+        return web.json_response({"kind": "Status", "code": status}, status=status, headers=headers)
+
+    api_server.put(TRAINING_JOB, JOB)
+    start(kinds=[TRAINING_JOB])
+    await heard.wait_for("TrainingJob", None, "llama")
+    monkeypatch.setattr(asyncio, "sleep", pauses)
+    api_server.fault = refuse
+    api_server.end_watches()
+    api_server.put(TRAINING_JOB, {"metadata": {"name": "unseen", "namespace": "research"}, "spec": {}})
+
+    await heard.wait_for_any("unseen")
+
+    assert refused <= min(MAX_REQUESTS, len(pauses) + 1), "no request without a pause before it"
+    if status == 429:
+        assert min(pauses) == ASKED_SECONDS
+    else:
+        assert max(pauses) == RETRY_SECONDS[-1], "no longer does an API server go unnoticed that is back"
 
 
 async def test_a_restart_watches_what_is_there_then(start: Any, heard: Heard, api_server: Any, make_child: Any) -> None:

@@ -41,7 +41,7 @@ class KubernetesCluster:
         self._events = Events(api, now)
         self._warnings: dict[
             str, tuple[float, tuple[Manifest, ...]]
-        ] = {}  # by namespace: when they were read, and they
+        ] = {}  # by namespace: when they were read, or could not be, and they
 
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
         """Return the TrainingJob as it is now; None where it is gone."""
@@ -118,13 +118,15 @@ class KubernetesCluster:
         try:
             async for page in self._api.pages(EVENT, namespace, fields="type=Warning"):
                 found += page.items
-        except (ClusterUnavailableError, MissingKindError) as error:
+            read_at, warnings = now, tuple(found)
+        except (ClusterUnavailableError, MissingKindError) as error:  # they are only words: those of before will do
             log.warning("cannot read events", namespace=namespace, error=str(error))
-            return warnings  # they are only words
+            asked = error.retry_after if isinstance(error, ClusterUnavailableError) else 0.0
+            read_at = now + max(asked - WARNINGS_SECONDS, 0.0)
         self._warnings = {
             other: entry for other, entry in self._warnings.items() if now - entry[0] < WARNINGS_SECONDS
-        } | {namespace: (now, tuple(found))}
-        return tuple(found)
+        } | {namespace: (read_at, warnings)}
+        return warnings
 
 
 def are_settled(jobsets: Iterable[Manifest], jobs: Iterable[Manifest]) -> bool:

@@ -48,6 +48,7 @@ class Feed:
         self._wake = wake
         self._on_kinds = on_kinds
         self._heard_at = asyncio.get_running_loop().time()
+        self._asked = 0.0  # seconds that the API server asked to wait, when all was last listed
 
     @property
     def silent_seconds(self) -> float:
@@ -61,12 +62,13 @@ class Feed:
         while True:
             is_full = clock() >= next_full
             next_full = clock() + RELIST_SECONDS if is_full else next_full
+            self._asked = 0.0
             failed = {kind for kind in KINDS if (is_full or kind in wanting) and not await self._try_to_list(kind)}
             wanting = failed | self.missing
             if not failed:
                 self.primed.set()
             pause = MISSING_SECONDS if wanting else RELIST_SECONDS
-            await asyncio.sleep(min(pause, max(next_full - clock(), 0.0)))
+            await asyncio.sleep(max(min(pause, next_full - clock()), self._asked, 0.0))
 
     async def list_all(self, kind: Kind) -> None:
         """List one kind and tell about all that changed. Raises `ClusterUnavailableError`, `MissingKindError`."""
@@ -97,6 +99,7 @@ class Feed:
                 self._set_missing(self.missing | {kind})
             return True
         except ClusterUnavailableError as error:
+            self._asked = max(self._asked, error.retry_after)
             log.warning("cannot list", kind=kind.name, error=str(error))
             return False
         if kind in self.missing:

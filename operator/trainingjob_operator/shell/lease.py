@@ -81,13 +81,15 @@ class Lease:
     async def run(self) -> None:
         """Compete for ever."""
         while True:
+            asked = 0.0
             try:
                 await self._try_to_lead()
             except ConflictError:
                 log.debug("another operator was faster", holder=self._holder)
             except (ClusterUnavailableError, ForbiddenError, MissingKindError) as error:
+                asked = error.retry_after if isinstance(error, ClusterUnavailableError) else 0.0
                 log.warning("cannot renew the lease", leading=self.is_leading, error=str(error))
-            await asyncio.sleep(RENEW_SECONDS)
+            await asyncio.sleep(max(RENEW_SECONDS, asked))
 
     async def release(self) -> None:
         """Cease to lead and let another take over at once. Best effort: else it waits for the duration."""

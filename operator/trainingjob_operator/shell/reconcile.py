@@ -293,7 +293,7 @@ def _next_look(plan: Plan, seen: Observed, decision: Decision, status: TrainingJ
         until_silent = max(plan.silence_seconds - oldest, FORMING_SECONDS)
         until_hung = max(seconds_left(plan, seen), 0.0)
         return min(until_silent, until_hung, WAITING_SECONDS)
-    if not seen.hearing.news and not seen.pods:  # the cluster's events wake it
+    if not seen.pods:  # the cluster's events wake it, whatever was heard of pods that are gone
         return IDLE_SECONDS
     if not seen.hearing.news:
         return WAITING_SECONDS

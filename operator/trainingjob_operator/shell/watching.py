@@ -8,8 +8,9 @@ started again; what was missed meanwhile comes with its first list.
 
 import asyncio
 import contextlib
+import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,7 +34,10 @@ SECONDS_OF_SILENCE = 70
 """After this a watch is dead: the API server sends bookmarks each minute where nothing else happens."""
 SECONDS_BETWEEN_CANCELS = 0.1
 RETRY_SECONDS = (1, 1, 2, 3, 5)
-"""Between the tries of one request. The last is how long after its return an API server may go unnoticed."""
+"""Between the tries of one request; the last one again and again, or what the API server asks for where that is longer.
+
+So long after its return may an API server go unnoticed.
+"""
 
 log = Log("watching")
 
@@ -82,6 +86,14 @@ class Watcher:
 
     def _hand_over(self, kind: Kind, event: EventType, manifest: Manifest) -> None:
         self._loop.call_soon_threadsafe(self._on_event, kind, event, manifest)
+
+
+class _Pauses:
+    """What kopf waits between the tries of one request. They do not end: at their end it fails, or asks at once."""
+
+    def __iter__(self) -> Iterator[float]:
+        """Return those of one request."""
+        return itertools.chain(RETRY_SECONDS, itertools.repeat(RETRY_SECONDS[-1]))
 
 
 class _Watch:
@@ -178,7 +190,7 @@ def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
     settings.scanning.disabled = True  # it would watch all CRDs and namespaces; the feed notices missing kinds itself
     settings.networking.request_timeout = SECONDS_A_PAGE
     settings.networking.connect_timeout = SECONDS_A_REQUEST
-    settings.networking.error_backoffs = RETRY_SECONDS
+    settings.networking.error_backoffs = _Pauses()
     settings.watching.connect_timeout = SECONDS_A_REQUEST
     settings.watching.server_timeout = SECONDS_A_WATCH
     settings.watching.inactivity_timeout = SECONDS_OF_SILENCE
