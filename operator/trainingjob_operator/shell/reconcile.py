@@ -293,7 +293,8 @@ def _next_look(plan: Plan, seen: Observed, decision: Decision, status: TrainingJ
         until_silent = max(plan.silence_seconds - oldest, FORMING_SECONDS)
         until_hung = max(seconds_left(plan, seen), 0.0)
         return min(until_silent, until_hung, WAITING_SECONDS)
-    if not seen.pods:  # the cluster's events wake it, whatever was heard of pods that are gone
+    is_heard = any(news.age <= plan.silence_seconds for news in seen.hearing.news.values())
+    if not is_heard and not seen.pods:  # the cluster's events wake it
         return IDLE_SECONDS
     if not seen.hearing.news:
         return WAITING_SECONDS
