@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import itertools
 import logging
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
+from kopf._cogs.aiokits.aiotasks import Scheduler
 from kubernetes.aio.client import Configuration
 
 from trainingjob_operator.shell import watching
@@ -315,3 +317,15 @@ def quiet_kopf():
     logging.getLogger("kopf").setLevel(logging.ERROR)
     yield
     logging.getLogger("kopf").setLevel(logging.NOTSET)
+
+
+async def test_what_kopf_has_not_begun_yet_is_not_left_behind() -> None:
+    waiting = asyncio.sleep(0)
+    scheduler = Scheduler(limit=1)
+    for work in (asyncio.Event().wait(), waiting):
+        await scheduler.spawn(work)
+    assert inspect.getcoroutinestate(waiting) == inspect.CORO_CREATED
+
+    await watching._end_tasks()
+
+    assert inspect.getcoroutinestate(waiting) == inspect.CORO_CLOSED

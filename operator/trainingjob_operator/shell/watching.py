@@ -33,6 +33,8 @@ SECONDS_A_WATCH = 300
 SECONDS_OF_SILENCE = 70
 """After this a watch is dead: the API server sends bookmarks each minute where nothing else happens."""
 SECONDS_BETWEEN_CANCELS = 0.1
+KOPF_OWNERS = ("spawner of ", "cleaner of ")
+"""Names of tasks of kopf that own others, begun or not. They end last, so that none is left behind."""
 RETRY_SECONDS = (1, 1, 2, 3, 5)
 """Between the tries of one request; the last one again and again, or what the API server asks for where that is longer.
 
@@ -160,7 +162,7 @@ class _Watch:
 async def _end_tasks() -> None:
     """End all that kopf has begun. It cannot do that itself: a watch that is cancelled once may begin anew."""
     while left := asyncio.all_tasks() - {asyncio.current_task()}:
-        for task in left:
+        for task in {one for one in left if not one.get_name().startswith(KOPF_OWNERS)} or left:
             task.cancel()
         await asyncio.wait(left, timeout=SECONDS_BETWEEN_CANCELS)
 
