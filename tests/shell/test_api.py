@@ -292,13 +292,18 @@ def write_plugin(folder: Path) -> dict[str, Any]:
     return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": args}}
 
 
+async def log_in(url: str, folder: Path, **user: Any) -> Api:
+    """Connect as a user of a kubeconfig, `config` in a folder."""
+    path = folder / "config"
+    path.write_text(kubeconfig(url, **user))
+    api, _ = await connect_as_user(str(path), None)
+    return api
+
+
 async def test_a_token_that_has_expired_is_asked_for_again_and_the_write_is_made_once(
     server: Any, api_server: Any, make_child: Any, tmp_path: Path
 ) -> None:
-    path = tmp_path / "config"
-    path.write_text(kubeconfig(server[1], **write_plugin(tmp_path)))
-    api, _ = await connect_as_user(str(path), None)
-    async with api:
+    async with await log_in(server[1], tmp_path, **write_plugin(tmp_path)) as api:
         take_only(api_server, "t2")
 
         made = await api.create(CONFIG_MAP, make_child("c"), "research")
@@ -310,10 +315,7 @@ async def test_a_token_that_has_expired_is_asked_for_again_and_the_write_is_made
 async def test_of_many_requests_that_are_refused_at_once_one_asks_for_a_token(
     server: Any, api_server: Any, tmp_path: Path
 ) -> None:
-    path = tmp_path / "config"
-    path.write_text(kubeconfig(server[1], **write_plugin(tmp_path)))
-    api, _ = await connect_as_user(str(path), None)
-    async with api:
+    async with await log_in(server[1], tmp_path, **write_plugin(tmp_path)) as api:
         take_only(api_server, "t2")
 
         await asyncio.gather(*(api.get(POD, "research", f"p{number}") for number in range(5)))
@@ -322,27 +324,21 @@ async def test_of_many_requests_that_are_refused_at_once_one_asks_for_a_token(
 
 
 async def test_who_logs_in_again_needs_no_new_start(server: Any, api_server: Any, tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    path.write_text(kubeconfig(server[1], token="old"))
     take_only(api_server, "new")
-    api, _ = await connect_as_user(str(path), None)
-    async with api:
+    async with await log_in(server[1], tmp_path, token="old") as api:
         for _ in range(2):
             with pytest.raises(ClusterUnavailableError, match=r"401 Unauthorized \(the credentials may have expired\)"):
                 await api.get(POD, "research", "p")
         assert len(api_server.requests) == 2, "the same token is not sent again"
 
-        path.write_text(kubeconfig(server[1], token="new"))
+        (tmp_path / "config").write_text(kubeconfig(server[1], token="new"))
         assert await api.get(POD, "research", "p") is None
 
 
 async def test_a_kubeconfig_that_is_gone_when_a_token_has_expired(server: Any, api_server: Any, tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    path.write_text(kubeconfig(server[1], token="old"))
     take_only(api_server, "new")
-    api, _ = await connect_as_user(str(path), None)
-    async with api:
-        path.unlink()
+    async with await log_in(server[1], tmp_path, token="old") as api:
+        (tmp_path / "config").unlink()
 
         with pytest.raises(ClusterUnavailableError, match="no usable kubeconfig"):
             await api.get(POD, "research", "p")
@@ -372,14 +368,11 @@ async def test_a_clock_that_is_set_back_keeps_no_token_past_its_end(
 
 
 async def test_another_current_context_leads_to_no_other_cluster(server: Any, api_server: Any, tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    path.write_text(kubeconfig(server[1], token="old"))
     take_only(api_server, "new")
-    api, _ = await connect_as_user(str(path), None)
-    async with api:
+    async with await log_in(server[1], tmp_path, token="old") as api:
         config = json.loads(kubeconfig(server[1], token="new"))
         config["clusters"].append({"name": "other", "cluster": {"server": "http://other.example"}})
         config["contexts"].append({"name": "other", "context": {"cluster": "other", "user": "u"}})
-        path.write_text(json.dumps(config | {"current-context": "other"}))
+        (tmp_path / "config").write_text(json.dumps(config | {"current-context": "other"}))
 
         assert await api.get(POD, "research", "p") is None

@@ -222,11 +222,26 @@ class Api:
 
         What was refused because a token has expired was not done; it is sent again where there is another token.
         """
-        response = await self._send(method, path, query, body, content_type, seconds)
+
+        async def send() -> aiohttp.ClientResponse:
+            verb, url, headers, payload, _ = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json", "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=self._seconds_a_request)
+            answered = await self._client.call_api(verb, url, headers, payload, _request_timeout=timeout)
+            sent: aiohttp.ClientResponse = answered.response
+            return sent
+
+        response = await send()
         if response.status == 401:
             await response.read()  # its connection is free now, and its words stay
             if await self._has_other_token(response.request_info.headers.get("Authorization")):
-                response = await self._send(method, path, query, body, content_type, seconds)
+                response = await send()
         self.clock.hear(response.headers.get("Date", ""))
         return response
 
@@ -239,28 +254,6 @@ class Api:
 
     async def _token(self) -> str | None:
         return await self.configuration.get_api_key_with_prefix("BearerToken")
-
-    async def _send(
-        self,
-        method: Method,
-        path: str,
-        query: dict[str, str],
-        body: object,
-        content_type: str,
-        seconds: float | None,
-    ) -> aiohttp.ClientResponse:
-        verb, url, headers, payload, _ = await self._client.param_serialize(
-            method,
-            path,
-            query_params=list(query.items()),
-            header_params={"Accept": "application/json", "Content-Type": content_type},
-            body=body,
-            auth_settings=["BearerToken"],
-        )
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=self._seconds_a_request)
-        answered = await self._client.call_api(verb, url, headers, payload, _request_timeout=timeout)
-        response: aiohttp.ClientResponse = answered.response
-        return response
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from trainingjob_operator.shell.ports import (
     ForbiddenError,
     Manifest,
     MissingKindError,
+    asked_seconds,
 )
 from trainingjob_operator.shell.store import Store
 
@@ -121,8 +122,7 @@ class KubernetesCluster:
             read_at, warnings = now, tuple(found)
         except (ClusterUnavailableError, MissingKindError) as error:  # they are only words: those of before will do
             log.warning("cannot read events", namespace=namespace, error=str(error))
-            asked = error.retry_after if isinstance(error, ClusterUnavailableError) else 0.0
-            read_at = now + max(asked - WARNINGS_SECONDS, 0.0)
+            read_at = now + max(asked_seconds(error) - WARNINGS_SECONDS, 0.0)
         self._warnings = {
             other: entry for other, entry in self._warnings.items() if now - entry[0] < WARNINGS_SECONDS
         } | {namespace: (read_at, warnings)}

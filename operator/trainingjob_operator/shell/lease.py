@@ -20,6 +20,7 @@ from trainingjob_operator.shell.ports import (
     ForbiddenError,
     Manifest,
     MissingKindError,
+    asked_seconds,
 )
 
 DURATION_SECONDS = 10
@@ -87,7 +88,7 @@ class Lease:
             except ConflictError:
                 log.debug("another operator was faster", holder=self._holder)
             except (ClusterUnavailableError, ForbiddenError, MissingKindError) as error:
-                asked = error.retry_after if isinstance(error, ClusterUnavailableError) else 0.0
+                asked = asked_seconds(error)
                 log.warning("cannot renew the lease", leading=self.is_leading, error=str(error))
             await asyncio.sleep(max(RENEW_SECONDS, asked))
 

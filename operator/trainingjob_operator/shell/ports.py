@@ -20,6 +20,7 @@ __all__ = [
     "Manifest",
     "MissingKindError",
     "UnknownCallerError",
+    "asked_seconds",
 ]
 
 
@@ -45,6 +46,11 @@ class ForbiddenError(Exception):
 
 class MissingKindError(Exception):
     """The API server does not know the kind, for example because JobSet is not installed."""
+
+
+def asked_seconds(error: Exception) -> float:
+    """Return how many seconds the API server asked to wait, whichever of these errors it is. 0: it did not say."""
+    return error.retry_after if isinstance(error, ClusterUnavailableError) else 0.0
 
 
 class UnknownCallerError(Exception):

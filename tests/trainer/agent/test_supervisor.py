@@ -218,18 +218,28 @@ async def test_a_world_without_this_host_ends_its_trainer(launch, operator) -> N
     assert (report.generation, report.standby, report.failure) == (1, True, None)
 
 
-async def test_an_operator_that_goes_and_comes_back_finds_the_trainer_at_work(launch, operator, monkeypatch) -> None:
+async def train_and_report_often(launch, operator, monkeypatch):
+    """Train in a world; return the trainers."""
     monkeypatch.setattr("trainingjob_trainer.agent.reporter.FIRST_RETRY_SECONDS", 0.01)
     operator.hold_seconds = operator.report_again_seconds = 0.1
     launch()
     await operator.hear(has_standby)
     await operator.say(Directive.TRAIN, world(1))
     await operator.hear(is_training(1))
-    before = trainers()
-    operator.refuses_with = 503
+    return trainers()
+
+
+async def be_refused(operator) -> None:
+    """Wait until the agent was refused some reports, and forget what was heard."""
     told = len(operator.tokens)
     await operator.hear(lambda _: len(operator.tokens) >= told + 3)
     operator.reports.clear()
+
+
+async def test_an_operator_that_goes_and_comes_back_finds_the_trainer_at_work(launch, operator, monkeypatch) -> None:
+    before = await train_and_report_often(launch, operator, monkeypatch)
+    operator.refuses_with = 503
+    await be_refused(operator)
     operator.refuses_with = 0
     await operator.hear(is_training(1))
 
@@ -243,17 +253,9 @@ def renew(token: Path) -> None:
 async def test_an_agent_whose_token_has_expired_leaves_its_trainer_at_work_and_takes_the_next_one(
     launch, operator, variables, monkeypatch
 ) -> None:
-    monkeypatch.setattr("trainingjob_trainer.agent.reporter.FIRST_RETRY_SECONDS", 0.01)
-    operator.hold_seconds = operator.report_again_seconds = 0.1
-    launch()
-    await operator.hear(has_standby)
-    await operator.say(Directive.TRAIN, world(1))
-    await operator.hear(is_training(1))
-    before = trainers()
+    before = await train_and_report_often(launch, operator, monkeypatch)
     operator.takes = "Bearer renewed"
-    told = len(operator.tokens)
-    await operator.hear(lambda _: len(operator.tokens) >= told + 3)
-    operator.reports.clear()
+    await be_refused(operator)
     renew(Path(variables["TRAININGJOB_TOKEN"]))
     await operator.hear(is_training(1))
 

@@ -33,3 +33,8 @@ class SnapshotCost:
         if len(self._spans) < JUDGED:
             return None
         return sum(waited for waited, _ in self._spans) / max(sum(span for _, span in self._spans), 1e-9)
+
+    @property
+    def is_too_high(self) -> bool:
+        """Return whether that is more than snapshots are worth."""
+        return (self.share or 0.0) > SHARE

@@ -100,8 +100,7 @@ class Snapshots:
 
     def ask(self) -> Asked:
         """Return that snapshots are to lie further apart, where this host has measured that they cost too much."""
-        share = self._cost.share
-        return Asked.STRETCH if share and share > SHARE and 2 * self._every <= self._most else Asked.NOTHING
+        return Asked.STRETCH if self._cost.is_too_high and 2 * self._every <= self._most else Asked.NOTHING
 
     def heed(self, step: int, asked: Asked) -> None:
         """Let twice as many steps lie between two snapshots, where any host has asked for that up to this step.
@@ -213,13 +212,12 @@ class Snapshots:
 
     def _tell_cost(self) -> None:
         """Say once where training waits for snapshots for more than they are worth, and their interval stays."""
-        share = self._cost.share
-        if share and share > SHARE and not (self.ask() or self._is_told):
+        if self._cost.is_too_high and not (self.ask() or self._is_told):
             self._is_told = True
             LOG.warning(
                 "snapshots let training wait for %.1f %% of the time, more than %.0f %%: a larger "
                 "spec.checkpoint.snapshots.everySteps costs less every=%d",
-                share * 100,
+                (self._cost.share or 0.0) * 100,
                 SHARE * 100,
                 self._every,
             )
