@@ -219,16 +219,17 @@ async def measure_recreation(console: Console) -> list[Pause]:
 async def calm(stage: Stage, hosts: Hosts, *, has_shadow: bool = False) -> None:
     """Wait until both slices have trained for a while, and the hosts are ready for the next loss.
 
-    No failure before it counts any more: after two in a row, without a step that was saved, a job pauses.
+    No failure or loss before it counts any more: after a few in a row, without a step that was saved, a job pauses.
     """
 
     def is_calm() -> bool:
-        number = generation(stage)
+        number, restarts = generation(stage), stage.status.restarts
         return (
             hosts.are_ready(number, has_shadow=has_shadow)
             and len(of_generation(stage, number)) > CALM_STEPS
             and find_attempt(stage.status, number).slices == 2
-            and not stage.status.restarts.since_commit
+            and not restarts.since_commit
+            and not restarts.lost_since_commit
         )
 
     await stage.wait_for("a calm world of both slices", is_calm, PATIENCE_SECONDS)

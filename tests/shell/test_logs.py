@@ -17,6 +17,7 @@ def restore_logging():
     root.setLevel(level)
     ours.setLevel(our_level)
     logging.getLogger(logs.NEEDLESS).setLevel(logging.NOTSET)
+    logging.getLogger(logs.REQUESTS).removeFilter(logs.warn_of_tries)
 
 
 def test_json_line_has_words_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,3 +75,16 @@ def test_the_level_is_of_our_own_lines(capsys: pytest.CaptureFixture[str]) -> No
 
     assert "ours" in (err := capsys.readouterr().err)
     assert "theirs" not in err
+
+
+@pytest.mark.parametrize(("end", "level"), [("will retry", "warning"), ("escalating", "error")])
+def test_a_request_of_kopf_that_is_tried_again_is_no_error(
+    end: str, level: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.set_up("info", "json")
+
+    logging.getLogger(logs.REQUESTS).error(f"Request attempt #1 failed; {end}: GET https://api/pods -> refused")
+
+    line = json.loads(capsys.readouterr().err)
+    assert line["level"] == level
+    assert line["message"].endswith("refused")

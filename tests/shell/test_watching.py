@@ -18,6 +18,7 @@ from kubernetes.aio.client import Configuration
 from trainingjob_operator.shell import watching
 from trainingjob_operator.shell.feed import KINDS
 from trainingjob_operator.shell.kinds import JOB_SET, NODE, POD, TRAINING_JOB, Kind
+from trainingjob_operator.shell.logs import REQUESTS, warn_of_tries
 from trainingjob_operator.shell.watching import RETRY_SECONDS, Watcher, make_session
 
 PATIENCE_SECONDS = 60.0
@@ -190,6 +191,13 @@ class Pauses(list[float]):
         return await self._sleep(min(seconds, 0.001), result)
 
 
+@pytest.fixture
+def tries_are_warnings():
+    logging.getLogger(REQUESTS).addFilter(warn_of_tries)
+    yield
+    logging.getLogger(REQUESTS).removeFilter(warn_of_tries)
+
+
 @pytest.mark.parametrize(("status", "headers"), ANSWERS.values(), ids=ANSWERS.keys())
 async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(
     status: int,
@@ -198,6 +206,8 @@ async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(
     heard: Heard,
     api_server: Any,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tries_are_warnings: None,
 ) -> None:
     """What was asked is held against how long there was nothing to do but to wait."""
     pauses, refused = Pauses(), 0
@@ -221,6 +231,7 @@ async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(
 
     await heard.wait_for_any("unseen")
 
+    assert {record.levelname for record in caplog.records if record.name == REQUESTS} == {"WARNING"}
     assert refused <= min(MAX_REQUESTS, len(pauses) + 1), "no request without a pause before it"
     if status == 429:
         assert min(pauses) == ASKED_SECONDS

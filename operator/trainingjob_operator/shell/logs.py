@@ -16,6 +16,9 @@ type Format = Literal["json", "text"]
 ROOT = "trainingjob"
 NEEDLESS = "kopf._core.reactor.running"
 """A logger whose one warning is that signals do not reach kopf's thread: that is why it is in one."""
+REQUESTS = "kopf._cogs.clients.watching"
+"""A logger to which kopf tells, as errors, that a request failed: both what is tried again and what is given up."""
+TRIED_AGAIN = "failed; will "
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("json", "text")
 
@@ -86,6 +89,14 @@ def set_up(level: str, form: Format) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(ROOT).setLevel(level.upper())
     logging.getLogger(NEEDLESS).setLevel(logging.ERROR)
+    logging.getLogger(REQUESTS).addFilter(warn_of_tries)
+
+
+def warn_of_tries(record: logging.LogRecord) -> bool:
+    """Make a warning of an error that says what is tried again: an API server that is away needs nobody here."""
+    if record.levelno == logging.ERROR and TRIED_AGAIN in record.getMessage():
+        record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
+    return True
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Field]:
