@@ -83,7 +83,7 @@ def test_a_request_of_kopf_that_is_tried_again_is_no_error(
 ) -> None:
     logs.set_up("info", "json")
 
-    logging.getLogger(logs.REQUESTS).error(f"Request attempt #1 failed; {end}: GET https://api/pods -> refused")
+    logging.getLogger(logs.REQUESTS).error("Request attempt #1 failed; %s: GET https://api/pods -> refused", end)
 
     line = json.loads(capsys.readouterr().err)
     assert line["level"] == level
