@@ -18,7 +18,7 @@ NEEDLESS = "kopf._core.reactor.running"
 """A logger whose one warning is that signals do not reach kopf's thread: that is why it is in one."""
 REQUESTS = "kopf._cogs.clients.watching"
 """A logger to which kopf tells, as errors, that a request failed: both what is tried again and what is given up."""
-TRIED_AGAIN = "failed; will "
+TRIED_AGAIN = "failed; will retry"
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("json", "text")
 
