@@ -39,6 +39,8 @@ OWN = ("secrets", "leases")
 """What is touched in the operator's own namespace alone."""
 WRONG = frozenset((400, 401, 403, 405, 406, 413, 415, 422))
 """Answers to a request that should not have been made."""
+START = timedelta(seconds=10)
+"""For how long an API server that has just started may know no roles yet, and refuses what they allow."""
 WINDOW = timedelta(seconds=10)
 MOST_STATUSES = 25
 """Statuses of one job that a window may see: each is a transition, or the one for numbers."""
@@ -68,6 +70,11 @@ class Request:
         """Return whether the server did what was asked."""
         return 200 <= self.code < 300
 
+    @property
+    def is_without_right(self) -> bool:
+        """Return whether no role allowed it; other refusals are of what was asked for."""
+        return self.code == 403 and f"cannot {self.verb} resource" in self.said
+
     def __str__(self) -> str:
         """Return it as people read it."""
         return f"{self.at:%H:%M:%S} {self.verb} {self.resource} {self.namespace}/{self.name}: {self.code} {self.said}"
@@ -94,8 +101,9 @@ def parse(event: Manifest) -> Request:
 def find_misdeeds(events: Iterable[Manifest], own_namespace: str) -> Iterator[str]:
     """Yield what an operator may never ask, of audit events in their order. It lives in `own_namespace`."""
     requests = [parse(event) for event in events]
-    for request in requests:
-        yield from _find_unforeseen(request, own_namespace)
+    for number, request in enumerate(requests):
+        if not _is_allowed_soon(request, requests[number + 1 :]):
+            yield from _find_unforeseen(request, own_namespace)
         yield from _find_unguarded(request)
     yield from _find_doubles(requests)
     statuses = [one for one in requests if one.resource == STATUS and one.is_done]
@@ -103,6 +111,15 @@ def find_misdeeds(events: Iterable[Manifest], own_namespace: str) -> Iterator[st
         written = [one for one in statuses if one.target == target]
         yield from _find_contradictions(written)
         yield from _find_haste(written)
+
+
+def _is_allowed_soon(request: Request, later: Sequence[Request]) -> bool:
+    """Return whether the right to a request was missing for a moment alone: the API server was starting."""
+    return request.is_without_right and any(
+        (one.verb, one.resource, one.namespace) == (request.verb, request.resource, request.namespace)
+        for one in later
+        if one.code != 403 and one.at - request.at < START
+    )
 
 
 def _find_unforeseen(request: Request, own_namespace: str) -> Iterator[str]:

@@ -34,6 +34,7 @@ def status(after: float = 0.0, *, uid: str = "u", version: str = "7", total: int
     return event("update", "trainingjobs/status", body, after=after)
 
 
+NO_RIGHT: dict[str, Any] = {"code": 403, "namespace": OWN, "message": 'User "x" cannot get resource "leases"'}
 CREATED = event("create", "jobsets", {"metadata": {"name": "x", **OWNED}}, code=201)
 DELETED = event("delete", "jobsets", {"preconditions": {"uid": "u"}})
 CASES: dict[str, tuple[list[Event], list[str]]] = {
@@ -62,6 +63,29 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
         ["refused: 12:00:00 create jobsets n/x: 422 bad"],
     ),
     "no right": ([event("delete", "pods", DELETED["requestObject"], code=403)], ["refused: "]),
+    "no right until an API server that starts has read its roles": (
+        [event("get", "leases", **NO_RIGHT), event("get", "leases", after=2, namespace=OWN)],
+        [],
+    ),
+    "a right that comes too late": (
+        [event("get", "leases", **NO_RIGHT), event("get", "leases", after=10, namespace=OWN)],
+        ["refused: "],
+    ),
+    "the right to something else": (
+        [
+            event("get", "leases", **NO_RIGHT),
+            event("update", "leases", after=1, namespace=OWN),
+            event("get", "leases", after=2, **NO_RIGHT),
+        ],
+        ["refused: ", "refused: "],
+    ),
+    "an object that a policy refuses, then one that it takes": (
+        [
+            event("create", "jobsets", {"metadata": OWNED}, code=403, message="x is forbidden: exceeded quota"),
+            event("create", "jobsets", {"metadata": OWNED}, code=201),
+        ],
+        ["refused: "],
+    ),
     "a namespace that goes": (
         [event("create", "jobsets", {"metadata": OWNED}, code=403, message="namespace n is being terminated")],
         [],

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from trainingjob_operator.shell.ports import ClusterUnavailableError
+from trainingjob_operator.shell.ports import ClusterUnavailableError, ForbiddenError, MissingKindError
 from trainingjob_operator.shell.scheduler import MAX_BACKOFF_SECONDS, SECONDS_BETWEEN, Scheduler
 
 pytestmark = pytest.mark.looptime
@@ -123,6 +123,19 @@ async def test_the_wait_that_the_server_asks_for_is_kept(running) -> None:
     await asyncio.sleep(90)
 
     assert reconciler.begun == [0.0, 40.0]
+
+
+@pytest.mark.parametrize("error", [ForbiddenError("no right to delete pods"), MissingKindError("no JobSets")])
+async def test_what_the_server_refuses_is_told_in_its_words_and_tried_again(
+    error: Exception, running, caplog: pytest.LogCaptureFixture
+) -> None:
+    reconciler = Reconciler(error, 100.0, takes=0.0)
+    running(reconciler).wake("ns", "a")
+    await asyncio.sleep(60)
+
+    assert reconciler.begun == [0.0, 0.5]
+    (told,) = [record for record in caplog.records if record.name == "trainingjob.scheduler"]
+    assert (told.levelname, told.exc_info, told.fields["error"]) == ("WARNING", None, str(error))
 
 
 async def test_success_forgets_the_failures(running) -> None:

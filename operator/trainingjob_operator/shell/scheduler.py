@@ -10,7 +10,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from trainingjob_operator.shell.logs import Log
-from trainingjob_operator.shell.ports import ClusterUnavailableError
+from trainingjob_operator.shell.ports import (
+    ClusterUnavailableError,
+    ForbiddenError,
+    MissingKindError,
+    asked_seconds,
+)
 
 type Reconcile = Callable[[str, str], Awaitable[float | None]]
 """Look at the job of a namespace and a name; return after how many seconds to look again. None: it is gone."""
@@ -112,8 +117,8 @@ class Scheduler:
         asked = 0.0
         try:
             again = await self.reconcile(namespace, name)
-        except ClusterUnavailableError as error:
-            asked = error.retry_after
+        except (ClusterUnavailableError, ForbiddenError, MissingKindError) as error:  # rights and kinds can come
+            asked = asked_seconds(error)
             log.warning("cannot reconcile now", namespace=namespace, job=name, error=str(error))
         except Exception:  # one job's trouble must not end the others
             log.exception("reconcile broke", namespace=namespace, job=name)
