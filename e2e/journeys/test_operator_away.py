@@ -1,6 +1,8 @@
 """Nobody operates, or nobody checks what is applied: what is refused, what trains on, and how it comes back."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -17,6 +19,8 @@ WEBHOOK = "validate.trainingjob.dev"
 CONFIGURATION = ("validatingwebhookconfiguration", "trainingjob-operator")
 BAD = {"parallelism": {"ici": {"fsdp": 3}}}
 """Passes the schema and its rules: the webhook alone refuses it."""
+DEAD_WEBHOOK = "jobsets.example.com"
+"""Somebody's webhook for JobSets, whose service is not there."""
 PATIENCE_SECONDS = 240
 TRUST_SECONDS = 60 + 30
 """How long the operator may take to look at a new configuration, and as much as a busy machine may add."""
@@ -43,6 +47,49 @@ def refusal_of(product: Product, namespace: str) -> str:
         return str(error)
     job.delete()
     return ""
+
+
+@contextmanager
+def dead_webhook(product: Product, jobset: Manifest) -> Iterator[None]:
+    """Let a webhook that never answers check each JobSet of a namespace for a while. `jobset` is one like them."""
+    namespace = jobset["metadata"]["namespace"]
+    webhook = {
+        "name": DEAD_WEBHOOK,
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "clientConfig": {"service": {"namespace": namespace, "name": "nobody"}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "rules": [
+            {
+                "apiGroups": ["jobset.x-k8s.io"],
+                "apiVersions": ["*"],
+                "operations": ["CREATE"],
+                "resources": ["jobsets"],
+            }
+        ],
+    }
+    product.apply(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": DEAD_WEBHOOK},
+            "webhooks": [webhook],
+        }
+    )
+    try:
+        probe = jobset | {"metadata": {"name": "probe", "namespace": namespace}}
+
+        def asks() -> bool | None:
+            try:
+                product.cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(probe))
+            except ClusterError as error:
+                return DEAD_WEBHOOK in str(error) or None
+            return None
+
+        wait_until("the API server to ask the webhook", asks, timeout=30)
+        yield
+    finally:
+        product.cluster.kubectl("delete", "validatingwebhookconfiguration", DEAD_WEBHOOK)
 
 
 def test_pods_that_go_while_nobody_operates_come_back_into_one_world(product: Product, namespace: str) -> None:
@@ -75,6 +122,31 @@ def test_pods_that_go_while_nobody_operates_come_back_into_one_world(product: Pr
     assert (after["restarts"]["counted"], after["restarts"]["sinceCommit"]) == (0, 0)
     assert len([attempt for attempt in after["attempts"] if "ended" not in attempt]) == 1
     apply_suspended(product, namespace, "meanwhile").delete()
+    job.delete()
+
+
+def test_a_slice_that_the_cluster_does_not_let_in_stops_none_that_is_left(product: Product, namespace: str) -> None:
+    manifest = load_example("demo", training__steps=100_000, checkpoint__uri="/shared/not-let-in")
+    job = product.submit(namespace, manifest, name="not-let-in")
+    before = job.wait("steps on both slices", lambda status: is_full(status) and steps_trained(status) > 0, 240)
+    jobsets = job.children("jobsets", job.read()["metadata"]["uid"])
+    elastic = next(one for one in jobsets if one["metadata"]["name"].endswith("-x1"))
+
+    with dead_webhook(product, elastic):
+        product.cluster.kubectl("delete", "jobset", elastic["metadata"]["name"], "-n", namespace)
+        shrunk = job.wait(
+            "steps on one slice, and why it is one",
+            lambda status: (
+                (status.get("world") or {}).get("slices") == [0]
+                and steps_trained(status) > 0
+                and f'failed calling webhook "{DEAD_WEBHOOK}"' in condition(status, "Degraded").get("message", "")
+            ),
+            PATIENCE_SECONDS,
+        )
+    grown = job.wait("steps on both", lambda status: is_full(status) and steps_trained(status) > 0, PATIENCE_SECONDS)
+
+    assert generation_of(before) < generation_of(shrunk) < generation_of(grown)
+    assert grown["restarts"]["counted"] == 0
     job.delete()
 
 

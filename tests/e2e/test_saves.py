@@ -33,5 +33,13 @@ def test_first_saves_stand_apart_and_snapshots_beside_their_share() -> None:
     assert found["first save: longest"].value == 1.8
     assert found["save: longest"].value == 0.2
     assert found["save: longest"].against == pytest.approx(0.5)
+    assert (found["saves that waited longer"].value, found["saves that waited longer"].against) == (0, 2)
     assert found["snapshot: longest"].value == 0.05
     assert found["snapshots: share of time"].value == pytest.approx(0.16 / 5 / (2 * 0.5))
+
+
+def test_saves_that_wait_longer_than_they_may_are_counted() -> None:
+    slow = [*WORLD, make_line(7, snapshot=5, snapshot_seconds=0.05, save_seconds=0.51)]
+    found = {one.name: one for one in summarise([WORLD, slow], every=2, copy_seconds=0.2)}
+
+    assert (found["saves that waited longer"].value, found["saves that waited longer"].against) == (1, 3)

@@ -27,6 +27,11 @@ WRITE_ERRORS = {
     "changed meanwhile": (409, status("Conflict"), ConflictError),
     "no right": (403, status("Forbidden"), ForbiddenError),
     "refused by admission": (422, status("Invalid"), ForbiddenError),
+    "a webhook that is down": (
+        500,
+        status("InternalError", 'Internal error occurred: failed calling webhook "x.y.io": connection refused'),
+        ForbiddenError,
+    ),
     "malformed": (400, status("BadRequest"), ForbiddenError),
     "unknown kind": (404, {"text": "404 page not found"}, MissingKindError),
     "unknown kind, said in JSON": (404, status("NotFound"), MissingKindError),

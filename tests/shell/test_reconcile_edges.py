@@ -7,8 +7,9 @@ from tests.simulation import Simulation
 from trainingjob_api.protocol import Directive
 from trainingjob_operator.core.names import base_jobset, config_map, slice_jobset
 from trainingjob_operator.render.settings import RenderSettings
-from trainingjob_operator.shell import reconcile
-from trainingjob_operator.shell.ports import Caller, ConflictError, ForbiddenError, Manifest
+from trainingjob_operator.shell import making
+from trainingjob_operator.shell.making import REFUSED_SECONDS
+from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, ConflictError, ForbiddenError, Manifest
 from trainingjob_operator.shell.reconcile import CONFLICT_TRIES, FORMING_SECONDS, IDLE_SECONDS, Reconciler
 
 
@@ -18,6 +19,19 @@ def events(sim: Simulation) -> list[tuple[bool, str]]:
 
 async def look(sim: Simulation) -> float | None:
     return await sim.reconciler.reconcile(NAMESPACE, NAME)
+
+
+def answer_creations(sim: Simulation, error: Exception) -> list[float]:
+    """Answer each creation of a JobSet with an error; return when they are asked for, as they are."""
+    asked: list[float] = []
+
+    def answer(write: str) -> None:
+        if write == "create JobSet":
+            asked.append(sim.time.seconds)
+            raise error
+
+    sim.cluster.before = answer
+    return asked
 
 
 async def test_a_job_that_is_gone_needs_no_look() -> None:
@@ -135,26 +149,66 @@ async def test_a_cluster_without_jobset_says_so_until_it_is_installed() -> None:
 
 async def test_what_the_api_server_refuses_is_said_in_its_words() -> None:
     sim = Simulation()
-
-    def refuse(write: str) -> None:
-        if write == "create JobSet":
-            raise ForbiddenError("exceeded quota: research")
-
-    sim.cluster.before = refuse
-    await look(sim)
+    answer_creations(sim, ForbiddenError("exceeded quota: research"))
+    assert await look(sim) == FORMING_SECONDS
+    assert events(sim) == [(True, "Refused")]
+    assert await look(sim) == REFUSED_SECONDS
     queued = next(one for one in sim.status.conditions if one.type == "Queued")
     assert (queued.status, queued.reason, queued.message) == ("True", "Refused", "exceeded quota: research")
-    assert events(sim) == [(True, "Refused")]
 
     sim.cluster.before = lambda write: None
     await sim.run(120, until="Succeeded")
     assert sim.status.phase == "Succeeded"
 
 
+async def test_what_was_refused_is_asked_for_again_after_a_while_however_often_the_job_is_looked_at() -> None:
+    sim = Simulation()
+    asked, begun = answer_creations(sim, ForbiddenError("no")), sim.time.seconds
+
+    for seconds in (0.0, 1.0, REFUSED_SECONDS - 1.5, 1.0, -3600.0):  # the last one: the clock is set back
+        sim.time.seconds += seconds
+        await look(sim)
+        await look(sim)
+
+    assert [at - begun for at in asked] == [0.0, REFUSED_SECONDS + 0.5, REFUSED_SECONDS + 0.5 - 3600.0]
+    assert events(sim) == [(True, "Refused")] * 3
+
+
+DOWN = 'Internal error occurred: failed calling webhook "mjobset.kb.io": connection refused'
+ERRORS = {"a webhook that is down": ForbiddenError(DOWN), "an API server that is busy": ClusterUnavailableError("busy")}
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS.keys())
+async def test_a_slice_that_cannot_be_made_anew_stops_none_that_is_left(error: Exception) -> None:
+    sim = Simulation(total=400)
+    await sim.run_until_step(10)
+    elastic = sim.cluster.objects["JobSet", slice_jobset(NAME, UID, 1)]
+
+    answer_creations(sim, error)
+    await sim.cluster.delete(elastic)
+    await sim.run(30)
+
+    shrunk = sim.status
+    assert shrunk.world
+    assert shrunk.world.slices == (0,)
+    assert sim.steps[shrunk.world.generation] > 1, "it trains"
+    if isinstance(error, ForbiddenError):
+        messages = {one.type: one.message for one in shrunk.conditions}
+        assert messages["Degraded"].endswith(f"host 0 has no pod yet; {DOWN}")
+        assert messages["Running"].endswith(DOWN)
+    sim.cluster.before = lambda write: None
+    await sim.run(60)
+
+    assert sim.status.world
+    assert sim.status.world.slices == (0, 1)
+    assert sim.condition("Degraded")[0] == "False"
+
+
 async def test_a_pod_that_must_not_be_is_never_created(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = Simulation()
-    monkeypatch.setattr(reconcile, "check_jobset", lambda jobset: ["spec.hostNetwork: must not be there"])
+    monkeypatch.setattr(making, "check_jobset", lambda jobset: ["spec.hostNetwork: must not be there"])
 
+    await look(sim)
     await look(sim)
 
     assert not sim.cluster.all("JobSet")

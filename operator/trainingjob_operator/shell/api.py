@@ -38,6 +38,8 @@ NUM_CONNECTIONS = 20
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
 _RETRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
+_WEBHOOK_FAILED = "failed calling webhook"
+"""In what the API server says, with the status of an inner error, where it works and an admission webhook does not."""
 
 
 class NotFoundError(Exception):
@@ -334,6 +336,8 @@ def error_of(what: str, status: int, text: bytes, retry_after: str) -> Exception
             return ConflictError(message)
         case 401:  # also after the credentials were read anew: there may be others soon
             return ClusterUnavailableError(f"{message} (the credentials may have expired)")
+        case 500 if _WEBHOOK_FAILED in str(body.get("message")):
+            return ForbiddenError(str(body["message"]))
         case _ if status in _RETRY_LATER:
             return ClusterUnavailableError(message, retry_after=_seconds(retry_after))
         case _:

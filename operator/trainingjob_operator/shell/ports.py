@@ -41,7 +41,7 @@ class ConflictError(Exception):
 
 
 class ForbiddenError(Exception):
-    """The API server refuses for good: admission, quota or rights. The text is the server's own."""
+    """The API server refuses: admission, quota or rights, until somebody changes that. The text is the server's own."""
 
 
 class MissingKindError(Exception):

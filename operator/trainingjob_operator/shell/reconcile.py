@@ -1,14 +1,15 @@
 """Reconcile: look at one job, decide, act, write its status once, tell its hosts.
 
 The order is what keeps worlds apart. What a decision says is written to the status first, under the version that was
-read; then it is announced; then what it replaces is cleared away. Stopped between any two steps, the next look sees
-what was done and does the rest. Nothing is kept in memory that a new operator could not do without.
+read; then it is announced; then what is missing is created, which may be refused and holds up no world; then what it
+replaces is cleared away. Stopped between any two steps, the next look sees what was done and does the rest. Nothing is
+kept in memory that a new operator could not do without.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 from weakref import WeakValueDictionary
@@ -16,12 +17,10 @@ from weakref import WeakValueDictionary
 from trainingjob_api.problem import Problem
 from trainingjob_api.protocol import Directive
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest, dig, number, text
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.run_config import run_config
 from trainingjob_operator.core.remember import read_status, write_status
 from trainingjob_operator.core.running.deciding.chores import (
     Chore,
@@ -38,7 +37,7 @@ from trainingjob_operator.core.running.deciding.strikes import find_pause, list_
 from trainingjob_operator.core.running.judging.hang import seconds_left
 from trainingjob_operator.core.running.observing.clocks import move_times
 from trainingjob_operator.core.running.observing.observe import Observed, observe
-from trainingjob_operator.core.running.observing.pods import Trouble, read_pods
+from trainingjob_operator.core.running.observing.pods import read_pods
 from trainingjob_operator.core.running.observing.seats import rebuild_world
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.announce import (
@@ -52,18 +51,15 @@ from trainingjob_operator.core.running.telling.status import blocked_status, inv
 from trainingjob_operator.core.running.telling.writing import is_worth_writing
 from trainingjob_operator.core.times import seconds_between
 from trainingjob_operator.core.validation.validate import Checked, check_job
-from trainingjob_operator.render.check import check_jobset
-from trainingjob_operator.render.configmap import render_config_map
-from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.logs import Log
+from trainingjob_operator.shell.making import REFUSED_SECONDS, Maker
 from trainingjob_operator.shell.ports import (
     Children,
     Cluster,
     ClusterUnavailableError,
     ConflictError,
-    ForbiddenError,
     MissingKindError,
 )
 
@@ -104,7 +100,7 @@ class Reconciler:
         """
         self._cluster = cluster
         self._hub = hub
-        self._settings = settings
+        self._maker = Maker(cluster, settings, now)
         self._now = now
         self._hardware = hardware
         self._set_by = set_by
@@ -158,9 +154,8 @@ class Reconciler:
             await self._cluster.delete(job)
             return None
         chores = list_chores(plan, seen, decision)
-        refusal = await self._create(plan, seen, children, chores)
         words = tuple(str(warning) for warning in warnings)
-        fresh = next_status(plan, seen, decision, now, warnings=words, refusal=refusal)
+        fresh = next_status(plan, seen, decision, now, warnings=words, refusal=self._maker.refusal(uid))
         try:
             job = await self._write(job, uid, fresh)
         except ClusterUnavailableError:
@@ -168,6 +163,7 @@ class Reconciler:
                 self._hub.burn(uid, decision.world.generation)
             raise
         self._hub.publish(uid, make_bulletin(plan, seen, decision, fresh))
+        refusal = await self._maker.make(plan, seen, children, chores)
         strikes = list_strikes(seen, fresh)
         await self._clear((*chores, *strikes))
         happenings = list_happenings(plan, seen, decision, fresh, refusal)
@@ -176,7 +172,10 @@ class Reconciler:
             self._hub.leave(uid, pause)
             self._memories.pop(uid, None)
             return pause
-        return FORMING_SECONDS if strikes else _next_look(plan, seen, decision, fresh, now)
+        if strikes or refusal:  # the next look says what was refused
+            return FORMING_SECONDS
+        again = _next_look(plan, seen, decision, fresh, now)
+        return min(again, REFUSED_SECONDS) if self._maker.refusal(uid) else again
 
     async def _hold(self, job: Manifest, checked: Checked) -> float:
         """Say what is wrong with a spec. What runs from an earlier spec is left alone, and its hosts hear so."""
@@ -192,40 +191,12 @@ class Reconciler:
         await self._write(job, uid, invalid_status(status, problems, _generation(job), now))
         return IDLE_SECONDS
 
-    async def _create(
-        self, plan: Plan, seen: Observed, children: Children, chores: tuple[Chore, ...]
-    ) -> Trouble | None:  # None: nothing was refused
-        """Create what is missing; return in which words the API server refused it."""
-        job = JobIdentity(name=seen.name, namespace=seen.namespace, uid=seen.uid)
-        settings = self._settings()
-        if seen.base is not None and seen.base.image:  # all hosts of a job run one program, whatever is installed now
-            settings = replace(settings, trainer_image=seen.base.image)
-        wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice))]
-        try:
-            if wanted or seen.base is not None:
-                config = render_config_map(run_config(job, plan), settings)
-                if all(config["data"] != dig(known, "data") for known in children.config_maps):
-                    await self._cluster.apply(config)
-            for chore in wanted:
-                jobset = (
-                    render_base_jobset(job, plan, settings)
-                    if isinstance(chore, CreateBase)
-                    else render_slice_jobset(job, plan, settings, chore.number, chore.avoids)
-                )
-                if departures := check_jobset(jobset):
-                    return Trouble(Reason.REFUSED, "; ".join(departures))
-                with suppress(ConflictError):  # it is there; the next look sees it
-                    await self._cluster.create(jobset)
-        except ForbiddenError as error:
-            return Trouble(Reason.REFUSED, str(error))
-        return None
-
     async def _clear(self, chores: tuple[Chore, ...]) -> None:
         """Delete what the written status no longer needs."""
         for chore in chores:
             match chore:
                 case CreateBase() | CreateSlice():
-                    pass  # done before
+                    pass  # done by the maker
                 case DeleteJobSet(jobset):
                     await self._cluster.delete(jobset.manifest)
                 case DeleteJob(child):
@@ -277,6 +248,7 @@ class Reconciler:
         if former and former != uid:
             for memory in (self._checked, self._memories):
                 memory.pop(former, None)
+            self._maker.forget(former)
             self._hub.forget(former)
         if uid:
             self._uids[namespace, name] = uid

@@ -231,6 +231,28 @@ def test_a_smaller_world_says_what_keeps_the_others_away() -> None:
     assert scene.status.phase == "Degraded"
 
 
+def test_a_smaller_world_says_that_the_others_are_not_let_in() -> None:
+    scene = trained().silence(1).hear_slice(0, still=6.0)
+    scene.step()
+    seen = drop_pod(drop_pod(scene.train(step=20, restored=10), 1, 0), 1, 1).see()
+    refusal = Trouble(Reason.REFUSED, "exceeded quota: research")
+    scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
+
+    words = "slice 1: host 0 has no pod yet; exceeded quota: research"
+    assert find(scene, "Degraded").message == words
+    assert find(scene, "Running").message == f"training on 1 of 2 slices; {words}"
+
+
+def test_a_full_world_has_no_use_for_what_is_refused() -> None:
+    scene = trained()
+    seen = scene.see()
+    refusal = Trouble(Reason.REFUSED, "exceeded quota: research")
+    scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
+
+    assert find(scene, "Degraded").status == "False"
+    assert "quota" not in find(scene, "Running").message
+
+
 def test_a_smaller_world_says_that_the_others_join_later() -> None:
     scene = trained().silence(1).hear_slice(0, still=6.0)
     scene.step()

@@ -86,6 +86,9 @@ def describe_situation(
 ) -> Situation:
     """Return the situation; `refusal` is what the API server answered to the creation of children, if it refused."""
     situation = _describe(plan, seen, decision, refusal)
+    if refusal and situation.missing and situation.stage is Stage.DEGRADED:
+        words = f"{situation.message}; {refusal.message}"
+        situation = replace(situation, message=words, missing=f"{situation.missing}; {refusal.message}")
     harm = _find_harm(plan, seen, now)
     if harm is None or situation.world is not seen.world or not situation.bucket:
         return situation
