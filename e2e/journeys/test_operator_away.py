@@ -50,15 +50,22 @@ def refusal_of(product: Product, namespace: str) -> str:
 
 
 @contextmanager
-def dead_webhook(product: Product, jobset: Manifest) -> Iterator[None]:
-    """Let a webhook that never answers check each JobSet of a namespace for a while. `jobset` is one like them."""
-    namespace = jobset["metadata"]["namespace"]
+def dead_webhook(product: Product, namespace: str) -> Iterator[None]:
+    """Let a webhook that never answers check the JobSet of each slice above the minimum for a while."""
+    pods = {"containers": [{"name": "x", "image": "x"}], "restartPolicy": "Never"}
+    probe = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "probe-x1", "namespace": namespace},
+        "spec": {"replicatedJobs": [{"name": "x", "template": {"spec": {"template": {"spec": pods}}}}]},
+    }
     webhook = {
         "name": DEAD_WEBHOOK,
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
         "clientConfig": {"service": {"namespace": namespace, "name": "nobody"}},
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "matchConditions": [{"name": "elastic", "expression": "object.metadata.name.contains('-x')"}],
         "rules": [
             {
                 "apiGroups": ["jobset.x-k8s.io"],
@@ -76,16 +83,15 @@ def dead_webhook(product: Product, jobset: Manifest) -> Iterator[None]:
             "webhooks": [webhook],
         }
     )
+
+    def asks() -> bool | None:
+        try:
+            product.cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(probe))
+        except ClusterError as error:
+            return DEAD_WEBHOOK in str(error) or None
+        return None
+
     try:
-        probe = jobset | {"metadata": {"name": "probe", "namespace": namespace}}
-
-        def asks() -> bool | None:
-            try:
-                product.cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(probe))
-            except ClusterError as error:
-                return DEAD_WEBHOOK in str(error) or None
-            return None
-
         wait_until("the API server to ask the webhook", asks, timeout=30)
         yield
     finally:
@@ -125,28 +131,23 @@ def test_pods_that_go_while_nobody_operates_come_back_into_one_world(product: Pr
     job.delete()
 
 
-def test_a_slice_that_the_cluster_does_not_let_in_stops_none_that_is_left(product: Product, namespace: str) -> None:
+def test_a_slice_that_the_cluster_does_not_let_in_stops_none_that_is_there(product: Product, namespace: str) -> None:
     manifest = load_example("demo", training__steps=100_000, checkpoint__uri="/shared/not-let-in")
-    job = product.submit(namespace, manifest, name="not-let-in")
-    before = job.wait("steps on both slices", lambda status: is_full(status) and steps_trained(status) > 0, 240)
-    jobsets = job.children("jobsets", job.read()["metadata"]["uid"])
-    elastic = next(one for one in jobsets if one["metadata"]["name"].endswith("-x1"))
-
-    with dead_webhook(product, elastic):
-        product.cluster.kubectl("delete", "jobset", elastic["metadata"]["name"], "-n", namespace)
-        shrunk = job.wait(
+    with dead_webhook(product, namespace):
+        job = product.submit(namespace, manifest, name="not-let-in")
+        alone = job.wait(
             "steps on one slice, and why it is one",
             lambda status: (
-                (status.get("world") or {}).get("slices") == [0]
-                and steps_trained(status) > 0
+                steps_trained(status) > 0
                 and f'failed calling webhook "{DEAD_WEBHOOK}"' in condition(status, "Degraded").get("message", "")
             ),
             PATIENCE_SECONDS,
         )
-    grown = job.wait("steps on both", lambda status: is_full(status) and steps_trained(status) > 0, PATIENCE_SECONDS)
+    full = job.wait("steps on both", lambda status: is_full(status) and steps_trained(status) > 0, PATIENCE_SECONDS)
 
-    assert generation_of(before) < generation_of(shrunk) < generation_of(grown)
-    assert grown["restarts"]["counted"] == 0
+    assert alone["world"]["slices"] == [0]
+    assert generation_of(full) == generation_of(alone) + 1
+    assert full["restarts"]["total"] == 0
     job.delete()
 
 
