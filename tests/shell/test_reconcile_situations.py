@@ -47,6 +47,26 @@ async def test_a_slice_whose_node_is_announced_to_go_is_left_in_time_and_taken_b
     assert {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")} == pods, "nothing was evicted"
 
 
+async def test_slices_of_the_minimum_are_given_back_by_a_suspension() -> None:
+    slices = {"accelerator": "cpu", "topology": "2x2"}
+    sim = Simulation(total=400, spec={"slices": {**slices, "min": 2, "max": 2}})
+    await sim.run_until_step(10)
+    sim.edit(slices={**slices, "min": 1, "max": 1})
+    await sim.run(30)
+    assert sim.status.display.slices == "1/1"
+    assert "1 slice more than the job may use cannot be given back" in message(sim, "Valid")
+    assert len(sim.cluster.all("Pod")) == 4
+
+    sim.edit(suspend=True)
+    await sim.run(30)
+    sim.edit(suspend=False)
+    await sim.run(60)
+
+    assert sim.status.display.slices == "1/1"
+    assert "given back" not in message(sim, "Valid")
+    assert len(sim.cluster.all("Pod")) == 2
+
+
 @pytest.mark.parametrize("is_repaired", [True, False])
 async def test_a_job_waits_for_its_slice_and_no_longer_than_it_says(is_repaired: bool) -> None:
     sim = Simulation(total=200, spec={"elastic": {"policy": "wait", "shrinkAfter": "40s"}})

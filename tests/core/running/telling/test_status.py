@@ -1,11 +1,12 @@
 """The status after each step of a job's life: what people read and what the operator remembers."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from tests.builders import NOW, make_plan
-from tests.scenes import Scene, trained
+from tests.scenes import Scene, edited, trained
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Condition, TrainingJobStatus
 from trainingjob_operator.core.running.telling.conditions import KNOWN
@@ -51,6 +52,35 @@ def test_a_world_that_trains() -> None:
     assert status.world
     assert status.world.pods[0].endswith("/pod-0-0")
     assert status.world.why == "2 slices ready"
+
+
+def test_slices_that_cannot_be_given_back_are_told_with_what_to_do() -> None:
+    scene = edited(Scene(plan=make_plan(2, 2)).form(0, 1), 1, 1)
+    scene.step()
+
+    told = by_type(scene.status)["Valid"].message.splitlines()[1:]
+    assert told == [
+        (
+            "spec.slices: 1 slice more than the job may use cannot be given back while it runs, since JobSet "
+            "demo-666ff holds 2; set spec.suspend to true, and to false once the pods are gone"
+        )
+    ]
+
+
+NOTHING_IDLE: dict[str, Callable[[], Scene]] = {
+    "nothing is there": lambda: edited(Scene(plan=make_plan(2, 2)), 1, 1),
+    "the minimum alone is lower": lambda: edited(Scene(plan=make_plan(2, 2)).form(0, 1), 1, 2),
+    "slices above the minimum go by themselves": lambda: edited(trained(), 1, 1),
+    "it is suspended": lambda: edited(Scene(plan=make_plan(2, 2)).form(0, 1), 1, 1, suspend=True),
+}
+
+
+@pytest.mark.parametrize("scene", NOTHING_IDLE.values(), ids=NOTHING_IDLE.keys())
+def test_nothing_is_idle_where_all_can_be_used_or_given_back(scene: Callable[[], Scene]) -> None:
+    at = scene()
+    at.step()
+
+    assert "given back" not in by_type(at.status)["Valid"].message
 
 
 def test_a_size_that_is_none_says_why() -> None:

@@ -36,6 +36,7 @@ from trainingjob_operator.core.running.telling.conditions import (
     set_conditions,
 )
 from trainingjob_operator.core.running.telling.display import display
+from trainingjob_operator.core.running.telling.idle import describe_idle
 from trainingjob_operator.core.running.telling.situation import Situation, Stage, describe_situation
 from trainingjob_operator.core.running.telling.writing import fit
 from trainingjob_operator.core.times import format_time
@@ -103,7 +104,7 @@ def next_status(
 
 
 def _conditions(plan: Plan, seen: Observed, at: Situation, warnings: tuple[str, ...], now: datetime) -> Conditions:
-    valid = "\n".join([f"planned for {describe_sizes(plan)}", *warnings])
+    valid = "\n".join([f"planned for {describe_sizes(plan)}", *warnings, *describe_idle(plan, seen)])
     wanted: list[Wanted] = [("Valid", "True", Reason.VALID, valid), *describe_conditions(at)]
     return set_conditions(seen.status.conditions, wanted, seen.generation, now)
 
