@@ -101,8 +101,8 @@ def parse(event: Manifest) -> Request:
 def find_misdeeds(events: Iterable[Manifest], own_namespace: str) -> Iterator[str]:
     """Yield what an operator may never ask, of audit events in their order. It lives in `own_namespace`."""
     requests = [parse(event) for event in events]
-    for number, request in enumerate(requests):
-        if not _is_allowed_soon(request, requests[number + 1 :]):
+    for request in requests:
+        if not _is_allowed_soon(request, requests):
             yield from _find_unforeseen(request, own_namespace)
         yield from _find_unguarded(request)
     yield from _find_doubles(requests)
@@ -113,12 +113,12 @@ def find_misdeeds(events: Iterable[Manifest], own_namespace: str) -> Iterator[st
         yield from _find_haste(written)
 
 
-def _is_allowed_soon(request: Request, later: Sequence[Request]) -> bool:
-    """Return whether the right to a request was missing for a moment alone: the API server was starting."""
+def _is_allowed_soon(request: Request, requests: Sequence[Request]) -> bool:
+    """Return whether the right to one of some requests was missing for a moment alone: the API server was starting."""
     return request.is_without_right and any(
         (one.verb, one.resource, one.namespace) == (request.verb, request.resource, request.namespace)
-        for one in later
-        if one.code != 403 and one.at - request.at < START
+        for one in requests
+        if one.code != 403 and timedelta() < one.at - request.at < START
     )
 
 

@@ -114,6 +114,8 @@ class Reconciler:
 
         Raises:
             ClusterUnavailableError: the API server cannot be reached; what was not done is done by a later look.
+            ForbiddenError: it refuses a write other than a creation; the same holds.
+            MissingKindError: it knows a kind no more; the same holds.
         """
         lock = self._locks.setdefault((namespace, name), asyncio.Lock())
         async with lock:
