@@ -176,8 +176,10 @@ def test_old_steps_of_all_lineages_are_deleted_and_the_parent_stays(tmp_path: Pa
 
 def test_a_world_that_is_cut_off_from_a_rollback_saves_and_deletes_nothing(tmp_path: Path) -> None:
     state = make_state((1, 1))
-    with gone_back(tmp_path, state) as (first, _), pytest.raises(TrainingError, match="generation 2 of the job is"):
+    with gone_back(tmp_path, state) as (first, _):
         first.save(6, state)
+        with pytest.raises(TrainingError, match="generation 2 of the job is"):
+            first.wait()
 
     kept = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("lineage-*/*"))
     assert kept == [f"lineage-0/{PARENT}"]

@@ -1,17 +1,16 @@
 """One save by several processes: what fails on one of them all know, nobody waits, and the next one succeeds."""
 
 import errno
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jax.errors import JaxRuntimeError
 
-from tests.trainer.meeting import renumber, together
+from tests.trainer.meeting import together
 from tests.trainer.tiny import UID, make_world
 from trainingjob_trainer.saving import commit
-from trainingjob_trainer.saving.commit import COMMIT_SECONDS, Committer, name_alone, name_processes
+from trainingjob_trainer.saving.commit import COMMIT_SECONDS, Committer
 from trainingjob_trainer.saving.fence import Fence
 from trainingjob_trainer.saving.integrity import Integrity, find_damage, read_integrity
 from trainingjob_trainer.saving.votes import MAX_PROBLEM, SaveFailedError, Votes, describe
@@ -21,33 +20,40 @@ STATE: Any = None
 FULL = OSError(errno.ENOSPC, "full")
 
 
-class Orbax:
-    """What Orbax does with a folder, with files of bytes: all write, all meet, the first one moves, all meet."""
+class Parts:
+    """What Orbax does with a copied state, with files of bytes. `failing` are the stages that fail, once each."""
 
-    def __init__(self, peers: Peers, meet: Callable[..., None], failing: dict[str, Exception]) -> None:
-        self.peers = peers
-        self.meet = meet
+    def __init__(self, process: int, failing: dict[str, Exception], folder: Path) -> None:
+        self.process = process
         self.failing = failing
-        self.folder = Path()
-
-    def save(self, folder: Path, args: object) -> None:
-        self.fail("begin")
         self.folder = folder
+        self.problem = describe(failing.pop("copy")) if "copy" in failing else ""
+        self.is_given_up = False
 
-    def wait_until_finished(self) -> None:
-        unfinished = self.folder.with_name(f"{self.folder.name}.orbax-checkpoint-tmp")
-        unfinished.mkdir(exist_ok=True)
-        (unfinished / f"array-{self.peers.process}").write_bytes(b"numbers")
-        self.fail("write")
-        self.meet(key="async_write_complete", timeout_ms=1)
-        if self.peers.process == 0:
-            self.fail("move")
-            unfinished.rename(self.folder)
-        self.meet(key="async_commit_complete", timeout_ms=1)
-
-    def fail(self, stage: str) -> None:
-        if error := self.failing.pop(stage, None):
+    def write(self) -> None:
+        (self.folder / f"array-{self.process}").write_bytes(b"numbers")
+        if error := self.failing.pop("write", None):
             raise error
+
+    def finalize(self) -> None:
+        if error := self.failing.pop("finalize", None):
+            raise error
+
+    def give_up(self) -> None:
+        self.is_given_up = True
+
+
+class Orbax:
+    """Orbax as one process has it."""
+
+    def __init__(self, process: int, failing: dict[str, Exception]) -> None:
+        self.process = process
+        self.failing = failing
+        self.copies: list[Parts] = []
+
+    def copy(self, folder: Path, state: object) -> Parts:
+        self.copies.append(Parts(self.process, self.failing, folder))
+        return self.copies[-1]
 
 
 def record(step: int) -> Integrity:
@@ -56,8 +62,8 @@ def record(step: int) -> Integrity:
 
 def save(committer: Committer, folder: Path) -> str:
     try:
-        committer.begin(folder, STATE)
-        committer.finish(folder, record(int(folder.name)))
+        writing = committer.begin(folder, STATE)
+        committer.finish(folder, writing, record(int(folder.name)))
     except SaveFailedError as error:
         return str(error)
     return "saved"
@@ -67,17 +73,17 @@ def start(peers: Peers, failing: dict[str, Exception], root: Path) -> Committer:
     committer = Committer(Peers(0, 1), f"host {peers.process}", Fence(root, make_world(1, 3)))
     committer._peers = peers
     committer._votes = Votes(peers, f"host {peers.process}", "save", COMMIT_SECONDS)
-    orbax: Any = Orbax(peers, committer._meet, failing)
+    orbax: Any = Orbax(peers.process, failing)
     committer.orbax = orbax
     return committer
 
 
 FAILURES: dict[str, tuple[int, str, Exception, str]] = {
-    "the first cannot begin": (0, "begin", FULL, "host 0: No space left on device"),
-    "another cannot begin": (1, "begin", ValueError("OUT_OF_RANGE:\n  no room"), "host 1: OUT_OF_RANGE: no room"),
+    "the first cannot copy": (0, "copy", MemoryError(), "host 0: MemoryError"),
+    "another cannot copy": (1, "copy", ValueError("OUT_OF_RANGE:\n  no room"), "host 1: OUT_OF_RANGE: no room"),
     "the first cannot write": (0, "write", FULL, "host 0: No space left on device"),
     "another cannot write": (2, "write", FULL, "host 2: No space left on device"),
-    "it cannot be moved into place": (0, "move", OSError(errno.EIO, ""), "host 0: Input/output error"),
+    "what was written is no whole": (0, "finalize", OSError(errno.EIO, ""), "host 0: Input/output error"),
 }
 
 
@@ -119,13 +125,27 @@ def test_what_fails_in_the_proof_fails_the_save_on_all(
     assert find_damage(tmp_path / "2", saved.files) == ""
 
 
-def test_a_folder_that_takes_nothing_is_found_before_anything_is_copied(tmp_path: Path) -> None:
+def test_a_folder_that_takes_nothing_is_found_before_anything_is_written_and_the_copy_is_given_up(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").touch()
 
-    def act(peers: Peers) -> str:
-        return save(start(peers, {"begin": AssertionError()}, tmp_path), tmp_path / "file/2")
+    def act(peers: Peers) -> tuple[str, bool]:
+        committer = start(peers, {"write": AssertionError()}, tmp_path)
+        orbax: Any = committer.orbax
+        return save(committer, tmp_path / "file/2"), orbax.copies[0].is_given_up
 
-    assert together(2, act) == ["host 0: File exists"] * 2
+    assert together(2, act) == [("host 0: File exists", True)] * 2
+
+
+def test_nobody_meets_another_while_training_waits(tmp_path: Path) -> None:
+    class Lonely(Peers):
+        def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
+            raise AssertionError(name)
+
+        wait = exchange  # type: ignore[assignment]
+
+    assert start(Lonely(1, 3), {}, tmp_path).begin(tmp_path / "2", STATE).problem == ""
 
 
 def test_what_an_earlier_save_left_makes_way(tmp_path: Path) -> None:
@@ -155,15 +175,6 @@ def test_a_host_that_is_gone_is_no_failure_of_the_store(tmp_path: Path) -> None:
 
     with pytest.raises(JaxRuntimeError, match="UNAVAILABLE"):
         save(start(Gone(0, 1), {}, tmp_path), tmp_path / "2")
-
-
-def test_orbax_hears_of_processes_by_the_numbers_that_jax_gives_them() -> None:
-    peers = renumber(Peers(1, 3), (2, 0, 1))
-
-    everyone, alone = name_processes(peers, "all"), name_alone(peers)
-
-    assert (everyone.primary_host, everyone.active_processes) == (2, {0, 1, 2})
-    assert (alone.primary_host, alone.active_processes) == (0, {0})
 
 
 def test_words_are_the_operating_systems_own_and_not_endless() -> None:

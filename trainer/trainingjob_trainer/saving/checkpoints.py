@@ -15,7 +15,6 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-import orbax.checkpoint as ocp
 from jax.errors import JaxRuntimeError
 
 from trainingjob_api.base import seconds
@@ -33,6 +32,7 @@ from trainingjob_trainer.saving.fence import Fence
 from trainingjob_trainer.saving.integrity import Integrity, read_integrity
 from trainingjob_trainer.saving.inventory import Inventory
 from trainingjob_trainer.saving.one_replica import OneReplica
+from trainingjob_trainer.saving.orbax_writing import Writing
 from trainingjob_trainer.saving.restore_point import Memory, Recalled, RestorePoint
 from trainingjob_trainer.saving.retention import Bests, delete_old
 from trainingjob_trainer.saving.saved_steps import lineage_folder
@@ -172,25 +172,17 @@ class Checkpoints:
         return Asked.SAVE
 
     def save(self, step: int, state: State, measured: Mapping[str, float] | None = None) -> None:
-        """Copy the state and write it in the background. Waits for the save before it.
+        """Copy the state and write it in the background. Waits for the save before it, and raises what `wait` does.
 
         `measured` are the losses on held-out texts after this step, by their names.
-
-        Raises:
-            TrainingError: a later world is there, so that this one is cut off.
-            JaxRuntimeError: another process is gone.
         """
         self.wait()
         self._begun, self._has_asked, self._owed = time.monotonic(), False, None
         finite = {name: loss for name, loss in (measured or {}).items() if isfinite(loss)}
         self._bests.add(step, finite)
-        try:
-            self._committer.begin(self._folder / str(step), _written(state))
-        except SaveFailedError as error:
-            self._tell_failure(step, str(error))
-            return
+        writing = self._committer.begin(self._folder / str(step), _written(state))
         self._commit = threading.Thread(
-            target=self._finish, args=(step, hash_shapes(state), finite), name=f"commit-{step}", daemon=True
+            target=self._finish, args=(step, writing, hash_shapes(state), finite), name=f"commit-{step}", daemon=True
         )
         self._commit.start()
 
@@ -198,6 +190,7 @@ class Checkpoints:
         """Wait until the newest save is committed, or has failed.
 
         Raises:
+            TrainingError: a later world is there, so that this one is cut off.
             JaxRuntimeError: another process is gone.
         """
         if self._commit:
@@ -236,12 +229,12 @@ class Checkpoints:
         if replica and saved.state == hash_shapes(state):
             return replica.load(folder)
         form = next(form for form in _forms(state) if hash_shapes(form) == saved.state)
-        restored = State(**self._committer.orbax.restore(folder, args=ocp.args.StandardRestore(_written(form))))
+        restored = State(**self._committer.orbax.restore(folder, _written(form)))
         if state.window is None or restored.window is not None:
             return restored
         return restored._replace(window=begin_like(state.window))
 
-    def _finish(self, step: int, state: str, measured: Mapping[str, float]) -> None:
+    def _finish(self, step: int, writing: Writing, state: str, measured: Mapping[str, float]) -> None:
         record = Integrity(
             job_uid=self._world.job_uid,
             generation=self._world.generation,
@@ -255,7 +248,7 @@ class Checkpoints:
             files={},
         )
         try:
-            self._saved = self._committer.finish(self._folder / str(step), record)
+            self._saved = self._committer.finish(self._folder / str(step), writing, record)
         except SaveFailedError as error:
             self._tell_failure(step, str(error))
         except Exception as error:  # noqa: BLE001  # the training thread raises it

@@ -9,16 +9,11 @@ saved what another one could not write, and all know of it before the next save 
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import jax
-import orbax.checkpoint as ocp
-from orbax.checkpoint.path import atomicity
 
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.saving.fence import Fence
@@ -34,43 +29,15 @@ from trainingjob_trainer.saving.integrity import (
     share,
     write_integrity,
 )
+from trainingjob_trainer.saving.orbax_writing import OrbaxWriter, Writing
 from trainingjob_trainer.saving.votes import SaveFailedError, Votes, describe
 from trainingjob_trainer.world import Peers
 
 COMMIT_SECONDS = 1800
-SAVE_SECONDS = 1200
 UNPROVEN = ".saving"
 """In the name of a folder that is being written and hashed, before the number of the generation that does."""
 VOID = ".void"
 """At the end of the name of a step that is about to be deleted because another takes its place."""
-UNFINISHED = ".orbax-checkpoint-tmp"
-"""At the end of the name of a folder that Orbax has not finished."""
-PART_BYTES = 4 << 20
-"""The least that each of several replicas writes of a shard; where it would be less, one of them writes it all."""
-
-
-class PatientFolder(atomicity.AtomicRenameTemporaryPath):  # type: ignore[misc]
-    """The folder of a step that is being written. If it cannot be made, that is told where it would be put into place.
-
-    Told at once it would end the thread that says to all hosts that the folder is there, and Orbax waits five minutes
-    for that word. This way everybody goes on to the next meeting, and hears there what is wrong.
-    """
-
-    _error: Exception | None = None
-
-    async def create(self) -> Any:
-        """Make the folder, or keep what went wrong; return its path."""
-        try:
-            await super().create()
-        except Exception as error:  # noqa: BLE001  # `finalize` raises it
-            self._error = error
-        return self.get()
-
-    async def finalize(self) -> None:
-        """Put the step into place, or raise what went wrong when its folder was made."""
-        if self._error:
-            raise self._error
-        await super().finalize()
 
 
 class Committer:
@@ -80,37 +47,19 @@ class Committer:
         self._peers = peers
         self._fence = fence
         self._votes = Votes(peers, name, "save", COMMIT_SECONDS)
-        self._problem = ""
         self._pace = Pace()
-        share_out_large_arrays()
-        processes = name_processes(peers, "trainingjob")
-        self.orbax = ocp.AsyncCheckpointer(
-            ocp.StandardCheckpointHandler(multiprocessing_options=processes),
-            async_options=ocp.options.AsyncOptions(timeout_secs=SAVE_SECONDS, barrier_sync_fn=self._meet),
-            multiprocessing_options=processes,
-            # A writer of its own would tell what went wrong at the next save only, and to its own host.
-            checkpoint_metadata_store=ocp.metadata.metadata_store(enable_write=True, blocking_write=True),
-            temporary_path_class=PatientFolder,
-        )
+        self.orbax = OrbaxWriter(peers)
 
-    def begin(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """Copy the arrays of a state and begin to write it into a folder; `finish` says what became of it.
+    def begin(self, folder: Path, state: Mapping[str, Any]) -> Writing:
+        """Copy the arrays of a state, which may be consumed afterwards; `finish` writes them into a folder.
 
-        Raises:
-            SaveFailedError: nothing can be written there.
-            TrainingError: a later world is there, so that this one is cut off.
+        Here training waits, so nobody waits for another process here.
         """
         self._pace.begin()
-        self._votes.begin()
-        self._votes.cast(self._prepare(folder) if self._peers.process == 0 else "")
-        self._problem = ""
-        try:
-            self.orbax.save(self._beside(folder), args=ocp.args.StandardSave(state))
-        except Exception as error:  # noqa: BLE001  # whatever it is, the others write meanwhile and hear of it then
-            self._problem = describe(error)
+        return self.orbax.copy(self._beside(folder), state)
 
-    def finish(self, folder: Path, record: Integrity) -> Integrity:
-        """Wait until a state is written, hash its files, each host its share, and write the record with the hashes.
+    def finish(self, folder: Path, writing: Writing, record: Integrity) -> Integrity:
+        """Write a copied state, hash its files, each host its share, and write the record with the hashes.
 
         All processes return that record.
 
@@ -119,12 +68,15 @@ class Committer:
             TrainingError: a later world is there, so that this one is cut off.
             JaxRuntimeError: another process is gone.
         """
+        self._votes.begin()
         try:
-            return self._prove(folder, record)
+            return self._prove(folder, writing, record)
         except SaveFailedError:
             if self._peers.process == 0:
-                discard(self._beside(folder))
+                shutil.rmtree(self._beside(folder), ignore_errors=True)  # it may be what fills the disk
             raise
+        finally:
+            writing.give_up()
 
     def hurry(self) -> None:
         """Finish what is being saved as fast as storage allows: somebody waits for it."""
@@ -134,15 +86,16 @@ class Committer:
         """Return where a step is written before it is put into place."""
         return folder.with_name(f"{folder.name}{UNPROVEN}-{self._fence.generation}")
 
-    def _prove(self, folder: Path, record: Integrity) -> Integrity:
+    def _prove(self, folder: Path, writing: Writing, record: Integrity) -> Integrity:
         peers, fresh = self._peers, self._beside(folder)
-        if self._problem:
-            self._votes.cast(self._problem)
+        self._votes.cast(writing.problem or (self._prepare(folder) if peers.process == 0 else ""))
         try:
-            self.orbax.wait_until_finished()
-            listed = list_files(fresh) if peers.process == 0 else []
-            if peers.process == 0 and not listed:
-                raise FileNotFoundError(f"nothing was written to {fresh}")
+            writing.write()
+            self._votes.cast()
+            listed: list[str] = []
+            if peers.process == 0:
+                writing.finalize()
+                listed = list_files(fresh)
             names: list[str] = json.loads(self._votes.cast(said=json.dumps(listed))[0])
             mine = hash_files(fresh, share(names, peers.process, peers.num_processes), self._pace)
             shares = self._votes.cast(said=dump_fingerprints(mine))
@@ -161,55 +114,19 @@ class Committer:
         return proven
 
     def _prepare(self, folder: Path) -> str:
-        """Make way for a step and prove that something can be written there; return what is wrong, empty: nothing."""
-        probe = folder.with_name(f".probe.{os.uname().nodename}.{os.getpid()}")
+        """Make the folder that a step is written into, and way for it; return what is wrong, empty: nothing."""
+        fresh = self._beside(folder)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             self._fence.check()
             there = read_integrity(folder)
             if there is not None and there.generation >= self._fence.generation:
                 return f"step {folder.name} is there already"
-            discard(self._beside(folder))
-            probe.write_bytes(b"x")
-            probe.unlink()
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir()
         except (OSError, ValueError) as error:
             return describe(error)
         return ""
-
-    def _meet(self, *, key: str, timeout_ms: int) -> None:
-        """Meet the others where Orbax does: when all is written, and when it is in place."""
-        del key, timeout_ms
-        self._votes.cast()
-
-
-def share_out_large_arrays() -> None:
-    """Have Orbax split the writing of a shard between its replicas only where each has much to write.
-
-    A part is cut out by a program. The first save of every world would compile one for each shape while training waits:
-    for seconds where many are small and the machine is busy.
-    """
-    # Another handler in its place would be warned of in every world's log, and would not write what lies beside arrays.
-    handler: Any = ocp.type_handlers.get_type_handler(jax.Array)
-    handler._min_slice_bytes_for_replica_parallel = PART_BYTES  # noqa: SLF001  # it takes that when it is made, only
-
-
-def name_processes(peers: Peers, prefix: str) -> ocp.options.MultiprocessingOptions:
-    """Return the processes of a world for Orbax, process 0 as its primary; `prefix` sets apart what else meets there.
-
-    Named, they meet at the coordination service's barriers instead of in collectives. Orbax compares what it is given
-    with `jax.process_index`, and asks for the same numbers at those barriers, which go by the world's (`multihost.py`,
-    `get_barrier_sync_fn`). That is right for all processes together, and for no smaller number of several.
-    """
-    indices = [peers.index(process) for process in range(peers.num_processes)]
-    return ocp.options.MultiprocessingOptions(
-        primary_host=indices[0], active_processes=set(indices), barrier_sync_key_prefix=prefix
-    )
-
-
-def name_alone(peers: Peers) -> ocp.options.MultiprocessingOptions:
-    """Return this process for Orbax, as one that does something for itself and meets nobody."""
-    index = peers.index(peers.process)
-    return ocp.options.MultiprocessingOptions(primary_host=index, active_processes={index})
 
 
 def put_in_place(fresh: Path, folder: Path, record: Integrity) -> None:
@@ -246,9 +163,3 @@ def delete_step(folder: Path) -> None:
     """
     (folder / FILE).unlink(missing_ok=True)
     shutil.rmtree(folder)
-
-
-def discard(fresh: Path) -> None:
-    """Delete what a save that failed has left: it may be what fills the disk."""
-    for left in (fresh.with_name(fresh.name + UNFINISHED), fresh):
-        shutil.rmtree(left, ignore_errors=True)

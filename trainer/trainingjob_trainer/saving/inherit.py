@@ -15,8 +15,8 @@ from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.running import InitializeFrom
 from trainingjob_trainer.failures import TrainingError, shorten
 from trainingjob_trainer.modelling.model import Params
-from trainingjob_trainer.saving.commit import name_processes
 from trainingjob_trainer.saving.one_replica import PLACEHOLDER, describe_read
+from trainingjob_trainer.saving.orbax_writing import name_processes
 from trainingjob_trainer.saving.restore_point import VERIFY_SECONDS, verify
 from trainingjob_trainer.saving.saved_steps import list_saved
 from trainingjob_trainer.world import Peers

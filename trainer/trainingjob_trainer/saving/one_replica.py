@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from trainingjob_trainer.modelling.signature import State
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.remembering.recall import assemble, spread
-from trainingjob_trainer.saving.commit import name_alone
+from trainingjob_trainer.saving.orbax_writing import name_alone
 from trainingjob_trainer.shards import Shards, split_axes
 from trainingjob_trainer.world import Peers
 

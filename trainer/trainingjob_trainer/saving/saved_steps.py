@@ -7,10 +7,12 @@ from pathlib import Path
 
 from trainingjob_api.world import World
 from trainingjob_trainer.history import belongs
-from trainingjob_trainer.saving.commit import UNFINISHED, UNPROVEN, delete_step
+from trainingjob_trainer.saving.commit import UNPROVEN, delete_step
 from trainingjob_trainer.saving.integrity import FILE, Integrity, Patience, read_integrity
 
 LINEAGE = "lineage-"
+UNFINISHED = ".orbax-checkpoint-tmp"
+"""At the end of the name of a folder that one of Orbax's own checkpointers has not finished."""
 UNFINISHED_COPY = ".copying"
 """In the name of a folder on the backup store that is not whole yet."""
 ASIDE = ".damaged-"
