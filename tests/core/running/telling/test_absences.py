@@ -243,6 +243,16 @@ def test_a_smaller_world_says_that_the_others_are_not_let_in() -> None:
     assert find(scene, "Running").message == f"training on 1 of 2 slices; {words}"
 
 
+def test_a_smaller_world_that_forms_says_already_that_the_others_are_not_let_in() -> None:
+    scene = trained().silence(1).hear_slice(0, still=6.0)
+    seen = drop_pod(drop_pod(scene, 1, 0), 1, 1).see()
+    refusal = Trouble(Reason.REFUSED, "exceeded quota: research")
+    scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
+
+    assert scene.status.phase == "Recovering"
+    assert find(scene, "Degraded").message == "slice 1: host 0 has no pod yet; exceeded quota: research"
+
+
 def test_a_full_world_has_no_use_for_what_is_refused() -> None:
     scene = trained()
     seen = scene.see()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Cause
@@ -86,9 +87,6 @@ def describe_situation(
 ) -> Situation:
     """Return the situation; `refusal` is what the API server answered to the creation of children, if it refused."""
     situation = _describe(plan, seen, decision, refusal)
-    if refusal and situation.missing and situation.stage is Stage.DEGRADED:
-        words = f"{situation.message}; {refusal.message}"
-        situation = replace(situation, message=words, missing=f"{situation.missing}; {refusal.message}")
     harm = _find_harm(plan, seen, now)
     if harm is None or situation.world is not seen.world or not situation.bucket:
         return situation
@@ -109,6 +107,7 @@ def _find_harm(plan: Plan, seen: Observed, now: datetime) -> Trouble | None:  # 
 
 
 def _describe(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None) -> Situation:
+    within = partial(_with_world, plan, seen, refusal)
     match decision:
         case Succeed():
             return Situation(Stage.SUCCEEDED, Reason.COMPLETED, "all steps are trained and saved", "", seen.world)
@@ -116,17 +115,17 @@ def _describe(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble |
             return Situation(Stage.FAILED, reason, message, "", None)
         case Claim(world, _, end):
             stage = _stage_of_forming(end.cause if end else _cause_before(seen, 1))
-            return _with_world(plan, seen, world, stage, Reason.JOINING, "hosts are joining the world")
+            return within(world, stage, Reason.JOINING, "hosts are joining the world")
         case Leave(reason, message, _) if seen.world:
             stage = Stage.SUSPENDING if plan.spec.suspend else Stage.RESIZING
-            return _with_world(plan, seen, seen.world, stage, reason, message, is_training=True)
+            return within(seen.world, stage, reason, message, is_training=True)
         case Examine(reason, message) if seen.world:
-            return _with_world(plan, seen, seen.world, Stage.RUNNING, reason, message, is_training=True)
+            return within(seen.world, Stage.RUNNING, reason, message, is_training=True)
         case Wait(Reason.JOINING as reason, message) if seen.world:
-            return _with_world(plan, seen, seen.world, _stage_of_forming(_cause_before(seen, 2)), reason, message)
+            return within(seen.world, _stage_of_forming(_cause_before(seen, 2)), reason, message)
         case Wait(reason, message) if seen.world:
             words = message or f"training on {plural(len(seen.world.slices), 'slice')}"
-            return _with_world(plan, seen, seen.world, Stage.RUNNING, reason, words, is_training=True)
+            return within(seen.world, Stage.RUNNING, reason, words, is_training=True)
     if plan.spec.suspend:
         return _suspended(seen)
     return _without_world(plan, seen, decision, refusal)
@@ -146,9 +145,17 @@ def _stage_of_forming(cause: Cause | None) -> Stage:
 
 
 def _with_world(
-    plan: Plan, seen: Observed, world: World, stage: Stage, reason: str, message: str, *, is_training: bool = False
+    plan: Plan,
+    seen: Observed,
+    refusal: Trouble | None,
+    world: World,
+    stage: Stage,
+    reason: str,
+    message: str,
+    *,
+    is_training: bool = False,
 ) -> Situation:
-    missing = _find_missing(plan, seen, world)
+    missing = _find_missing(plan, seen, refusal, world)
     if stage is Stage.RUNNING and missing:
         stage = Stage.DEGRADED
         words = f"training on {len(world.slices)} of {plan.allowed[-1]} slices; {missing}"
@@ -169,13 +176,15 @@ def _bucket_of_phases(seen: Observed) -> Bucket | None:  # None: not all hosts h
     return OF_PHASE.get(min(phases, key=order.index))
 
 
-def _find_missing(plan: Plan, seen: Observed, world: World) -> str:
+def _find_missing(plan: Plan, seen: Observed, refusal: Trouble | None, world: World) -> str:
     """Return why the world is not as large as it may be; empty where it is."""
     if len(world.slices) >= plan.allowed[-1]:
         return ""
     members = set(world.slices)
     absent = [one for one in seen.slices if one.number not in members]
     words = _list_absences(absent, plan.silence_seconds)
+    if refusal:
+        words.append(refusal.message)
     return "; ".join(words) or "the other slices are ready and join after `spec.elastic.growCooldown`"
 
 
