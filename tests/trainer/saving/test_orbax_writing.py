@@ -13,6 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from etils import epath
+from orbax.checkpoint._src.futures import signaling_client
 
 from tests.trainer.meeting import renumber
 from trainingjob_trainer.saving.orbax_writing import (
@@ -97,6 +98,18 @@ def test_nothing_is_written_before_the_folder_is_there_and_the_state_may_be_cons
     writing.finalize()
 
     assert np.all(OrbaxWriter(Peers(0, 1)).restore(tmp_path / "7", after)["weights"] == 7)
+
+
+def test_nobody_is_asked_for_anything_while_a_state_is_copied(
+    copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    client = signaling_client.ThreadSafeKeyValueSignalingClient
+    for name in ("key_value_try_get", "blocking_key_value_get", "key_value_set"):
+        monkeypatch.setattr(client, name, lambda *arguments, name=name, **options: asked.append(name))
+
+    assert copy(tmp_path / "7", STATE).problem == ""
+    assert asked == []
 
 
 def test_a_copy_that_is_given_up_ends_without_a_word(

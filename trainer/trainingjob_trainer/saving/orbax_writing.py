@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
+from orbax.checkpoint._src.futures.future import AwaitableSignalsContract  # it has no public name
 
 from trainingjob_trainer.saving.votes import describe
 from trainingjob_trainer.world import Peers
@@ -104,6 +105,7 @@ class OrbaxWriter:
 
     def __init__(self, peers: Peers) -> None:
         share_out_large_arrays()
+        await_no_signals()
         self._handler = ocp.StandardCheckpointHandler(multiprocessing_options=name_processes(peers, "trainingjob"))
 
     def copy(self, folder: Path, state: Mapping[str, Any]) -> Writing:
@@ -131,6 +133,15 @@ def share_out_large_arrays() -> None:
     # Another handler in its place would be warned of in every world's log, and would not write what lies beside arrays.
     handler: Any = ocp.type_handlers.get_type_handler(jax.Array)
     handler._min_slice_bytes_for_replica_parallel = PART_BYTES  # noqa: SLF001  # it takes that when it is made, only
+
+
+def await_no_signals() -> None:
+    """Have Orbax ask nobody what it must wait for before it writes: nothing but the folder, which it is told of.
+
+    For each part of each save it would ask the coordination service, which lives in process 0, while training waits.
+    Where that process hangs, so would all others, in a save: and a save is given minutes before it counts as hanging.
+    """
+    AwaitableSignalsContract.get_awaitable_signals_from_contract = lambda operation_id=None: []
 
 
 def name_processes(peers: Peers, prefix: str) -> ocp.options.MultiprocessingOptions:
