@@ -8,8 +8,9 @@ the processes is `commit.py`'s. What is written is what a checkpointer would hav
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +106,14 @@ class OrbaxWriter:
 
     def __init__(self, peers: Peers) -> None:
         share_out_large_arrays()
-        await_no_signals()
         self._handler = ocp.StandardCheckpointHandler(multiprocessing_options=name_processes(peers, "trainingjob"))
 
     def copy(self, folder: Path, state: Mapping[str, Any]) -> Writing:
         """Copy a state to the host, to be written into a folder later; the arrays may be consumed afterwards."""
         expected = ExpectedFolder(epath.Path(folder))
         try:
-            parts = asyncio.run(self._handler.async_save(expected, args=ocp.args.StandardSave(state)))
+            with awaiting_no_signals():
+                parts = asyncio.run(self._handler.async_save(expected, args=ocp.args.StandardSave(state)))
         except Exception as error:  # noqa: BLE001  # whatever it is, the others write meanwhile and hear of it then
             expected.give_up()
             return Writing(self._handler, expected, (), describe(error))
@@ -135,13 +136,19 @@ def share_out_large_arrays() -> None:
     handler._min_slice_bytes_for_replica_parallel = PART_BYTES  # noqa: SLF001  # it takes that when it is made, only
 
 
-def await_no_signals() -> None:
+@contextmanager
+def awaiting_no_signals() -> Iterator[None]:
     """Have Orbax ask nobody what it must wait for before it writes: nothing but the folder, which it is told of.
 
-    For each part of each save it would ask the coordination service, which lives in process 0, while training waits.
-    Where that process hangs, so would all others, in a save: and a save is given minutes before it counts as hanging.
+    For each part of a save it would ask the coordination service, which lives in process 0, while training waits. Where
+    that process hangs, so would all others, in a save: and a save is given minutes before it counts as hanging.
     """
-    AwaitableSignalsContract.get_awaitable_signals_from_contract = lambda operation_id=None: []
+    known = vars(AwaitableSignalsContract)["get_awaitable_signals_from_contract"]
+    AwaitableSignalsContract.get_awaitable_signals_from_contract = staticmethod(lambda operation_id=None: [])
+    try:
+        yield
+    finally:
+        AwaitableSignalsContract.get_awaitable_signals_from_contract = known
 
 
 def name_processes(peers: Peers, prefix: str) -> ocp.options.MultiprocessingOptions:
