@@ -32,9 +32,9 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import trainingjob_api
 from trainingjob_api.world import Layout, RunConfig
-from trainingjob_trainer.compiling.hlo import Program
-from trainingjob_trainer.compiling.order import find_unordered
 from trainingjob_trainer.files import write_whole
+from trainingjob_trainer.hlo.order import find_unordered
+from trainingjob_trainer.hlo.program import Program
 from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)

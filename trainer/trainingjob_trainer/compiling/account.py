@@ -5,11 +5,11 @@ from pathlib import Path
 
 from trainingjob_api.compiled import CompiledStep
 from trainingjob_api.world import Layout, RunConfig
-from trainingjob_trainer.compiling.arithmetic import count_flops
 from trainingjob_trainer.compiling.devices import find_devices
-from trainingjob_trainer.compiling.hlo import Program
-from trainingjob_trainer.compiling.traffic import count_collectives
 from trainingjob_trainer.feeding.batches import shape_of
+from trainingjob_trainer.hlo.arithmetic import count_flops
+from trainingjob_trainer.hlo.program import Program
+from trainingjob_trainer.hlo.traffic import count_collectives
 from trainingjob_trainer.modelling.mesh import build_mesh
 from trainingjob_trainer.modelling.step import Steps
 from trainingjob_trainer.programs import Programs

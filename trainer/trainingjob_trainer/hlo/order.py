@@ -7,8 +7,8 @@ has another one in the body of each loop: what is in a loop and what is outside 
 
 from collections.abc import Iterator
 
-from trainingjob_trainer.compiling.hlo import Computation, Instruction, Program
-from trainingjob_trainer.compiling.traffic import KINDS
+from trainingjob_trainer.hlo.program import Computation, Instruction, Program
+from trainingjob_trainer.hlo.traffic import KINDS
 
 
 def find_unordered(program: Program) -> Iterator[tuple[Instruction, Instruction]]:

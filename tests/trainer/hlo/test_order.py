@@ -11,8 +11,8 @@ from tests.trainer.modelling.test_step import LAYOUTS
 from tests.trainer.training import Run, spec_with
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout
-from trainingjob_trainer.compiling.hlo import Program
-from trainingjob_trainer.compiling.order import find_unordered
+from trainingjob_trainer.hlo.order import find_unordered
+from trainingjob_trainer.hlo.program import Program
 from trainingjob_trainer.modelling.signature import Asked
 
 LOOP = """HloModule made_up

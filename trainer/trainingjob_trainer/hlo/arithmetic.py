@@ -3,7 +3,7 @@
 import math
 import re
 
-from trainingjob_trainer.compiling.hlo import Computation, Instruction, Program
+from trainingjob_trainer.hlo.program import Computation, Instruction, Program
 
 
 def count_flops(program: Program) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compiled import Collective, CollectiveKind, Network
 from trainingjob_api.world import Layout
-from trainingjob_trainer.compiling.hlo import Computation, Instruction, Program
+from trainingjob_trainer.hlo.program import Computation, Instruction, Program
 
 KINDS: dict[str, CollectiveKind] = {
     "all-gather": "all-gather",
