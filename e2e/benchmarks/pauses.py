@@ -24,6 +24,8 @@ RECREATED = "all recreated"
 FIRST = "first loss"
 FIRST_GOAL = 10.0
 """Seconds where no program of the next size is there yet: the very first loss, measured once and shown apart."""
+SHADOW_GOAL = 0.5
+"""Seconds beyond one step where the processes of the smaller world waited beside the larger one."""
 BACK_GOAL = 2.0
 """Seconds that training may pause for what comes back: it is planned."""
 ELASTIC: Mapping[str, Any] = {
@@ -46,6 +48,8 @@ class Pause:
     seconds: float
     lost_steps: int
     phases: dict[str, float]
+    by_shadow: bool
+    """Whether a shadow world took over."""
 
 
 def is_wanted(name: str) -> bool:
@@ -67,7 +71,8 @@ def make_pause(status: TrainingJobStatus, before: int, after: int, seconds: floa
     """Return the pause between two worlds, with what the status tells of it."""
     now = find_attempt(status, after)
     phases = {**now.seconds, "detecting": find_attempt(status, before).seconds.get("detecting", 0.0)}
-    return Pause(seconds, now.lost_steps or 0, {name: spent for name, spent in phases.items() if name not in NO_PAUSE})
+    told = {name: spent for name, spent in phases.items() if name not in NO_PAUSE}
+    return Pause(seconds, now.lost_steps or 0, told, now.shadow)
 
 
 def time_step(own: Sequence[Line]) -> float:
@@ -81,7 +86,7 @@ class Account:
     def __init__(self, name: str, console: Console) -> None:
         self.figures: list[Figure] = []
         self._name = name
-        self._console = console
+        self.console = console
         self._medians: dict[str, float] = {}
 
     def add(self, name: str, pauses: Sequence[Pause], goal: float) -> None:
@@ -101,7 +106,7 @@ class Account:
     def keep(self, title: str, figures: Sequence[Figure]) -> None:
         """Take further figures, show them, and write all that there are."""
         self.figures.extend(figures)
-        show(title, figures, self._console)
+        show(title, figures, self.console)
         write(self._name, self.figures)
 
 
@@ -113,4 +118,6 @@ def summarise(name: str, pauses: Sequence[Pause], goal: float) -> Iterator[Figur
     for phase in sorted({phase for pause in pauses for phase in pause.phases}):
         spent = statistics.median(pause.phases.get(phase, 0.0) for pause in pauses)
         yield Figure(f"{name}: {phase}", spent, "s", FLOORS.get(phase, goal))
+    if shadows := sum(pause.by_shadow for pause in pauses):
+        yield Figure(f"{name}: by shadows", float(shadows), "worlds", float(len(pauses)))
     yield Figure(f"{name}: lost steps", statistics.median(pause.lost_steps for pause in pauses), "steps", 5.0)

@@ -28,6 +28,7 @@ from e2e.benchmarks.pauses import (
     PATIENCE_SECONDS,
     RECREATED,
     RUNS,
+    SHADOW_GOAL,
     STEPS_TO_TELL,
     Account,
     Pause,
@@ -126,7 +127,7 @@ LOSSES = {
     "node gone": Loss(lose_node, 6.0, back="node back", then=kill_slice),
     "hang": Loss(hang_process, 2.0),
     "planned shrink": Loss(shrink, 2.0, back="planned growth", then=grow, is_planned=True),
-    "slice killed, shadow": Loss(kill_slice, 0.5, back="slice back, shadow", has_shadow=True),
+    "slice killed, shadow": Loss(kill_slice, SHADOW_GOAL, back="slice back, shadow", has_shadow=True),
 }
 
 

@@ -7,7 +7,8 @@ beyond its budget. The reference is a recreation of everything: all pods are del
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from e2e.benchmarks.pauses import (
     PATIENCE_SECONDS,
     RECREATED,
     RUNS,
+    SHADOW_GOAL,
     STEPS_TO_TELL,
     Account,
     Pause,
@@ -41,6 +43,9 @@ from trainingjob_api.status import TrainingJobStatus
 NAMESPACE = "bench-restart"
 CALM_STEPS = 30
 """Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
+
+IN_SHADOW = "waiting in a shadow world"
+"""What a trainer logs when it could take over as one of the smaller world."""
 
 type Strike = Callable[[Job], object]
 type Wait = Callable[[list[Line]], float]
@@ -63,6 +68,8 @@ class Loss:
     back: str = ""
     undo: Strike | None = None
     waits: Wait = no_wait
+    has_shadow: bool = False
+    """Whether the processes of the smaller world wait beside the larger one."""
     runs: int = RUNS
 
 
@@ -89,23 +96,53 @@ LOSSES = {
     "host killed": Loss(drill(DrillKind.KILL_HOST), 1.5, back="host back"),
     "hang": Loss(drill(DrillKind.HANG), 2.0, waits=find_hang_budget),
     "planned shrink": Loss(scale(1), 2.0, back="planned growth", undo=scale(2)),
+    "slice killed, shadow": Loss(drill(DrillKind.KILL_SLICE), SHADOW_GOAL, back="slice back, shadow", has_shadow=True),
 }
+ONE_BY_ONE = ("node gone", RECREATED)
+"""What is measured in another way than the losses above."""
 
 
-def measure(job: Job, product: Product, console: Console) -> None:
+def measure(product: Product, console: Console) -> None:
     """Measure all losses; each kind is shown and kept as soon as it is measured: all together take long."""
     account = Account("restart-pods", console)
-    for name, loss in LOSSES.items():
-        if is_wanted(name) or name == FIRST:
-            there, back = measure_loss(job, product, name, loss, console)
-            account.add(name, there, loss.goal)
-            if back:
-                account.add(loss.back, back, BACK_GOAL)
-    if is_wanted("node gone"):
-        account.add("node gone", measure_nodes(job, product, console), 6.0)
-    if is_wanted(RECREATED):
-        everything, _ = measure_loss(job, product, RECREATED, Loss(delete_pods, 0.0), console)
-        account.compare(everything)
+    shadowed = {name: loss for name, loss in LOSSES.items() if loss.has_shadow and is_wanted(name)}
+    plain = {name: loss for name, loss in LOSSES.items() if not loss.has_shadow and is_wanted(name)}
+    if plain or any(map(is_wanted, ONE_BY_ONE)):
+        with running(product, NAMESPACE) as job:
+            measure_losses(job, product, {FIRST: LOSSES[FIRST], **plain}, account)
+            if is_wanted("node gone"):
+                account.add("node gone", measure_nodes(job, product, console), 6.0)
+            if is_wanted(RECREATED):
+                everything, _ = measure_loss(job, product, RECREATED, Loss(delete_pods, 0.0), console)
+                account.compare(everything)
+    if shadowed:
+        with running(product, f"{NAMESPACE}-shadow", elastic__shadowWorld=True) as job:
+            measure_losses(job, product, shadowed, account)
+
+
+@contextmanager
+def running(product: Product, namespace: str, **changes: object) -> Iterator[Job]:
+    """Run the job in a namespace of its own, with parts of its spec changed, while the context lasts."""
+    manifest = load_example(
+        "demo",
+        metrics__everySteps=1,
+        training__steps=1_000_000,
+        checkpoint__snapshots={"everySteps": 5},
+        evaluation=[],
+        elastic={**ELASTIC, "drills": "allowed"},
+        **changes,
+    )
+    with product.namespace(namespace):
+        yield product.submit(namespace, manifest)
+
+
+def measure_losses(job: Job, product: Product, losses: Mapping[str, Loss], account: Account) -> None:
+    """Measure losses that one job suffers, one after the other, and what brought it back each time."""
+    for name, loss in losses.items():
+        there, back = measure_loss(job, product, name, loss, account.console)
+        account.add(name, there, loss.goal)
+        if back:
+            account.add(loss.back, back, BACK_GOAL)
 
 
 def measure_loss(
@@ -114,7 +151,7 @@ def measure_loss(
     """Return the pauses of a loss, and of what brought the job back."""
     there, back = [], []
     for _ in track(range(loss.runs), description=name, console=console):
-        before = calm(job)
+        before = calm(job, has_shadow=loss.has_shadow)
         loss.strike(job)
         after = wait_for_world(job, before)
         there.append(read_pause(job, product, after, loss.waits))
@@ -137,13 +174,23 @@ def measure_nodes(job: Job, product: Product, console: Console) -> list[Pause]:
     return pauses
 
 
-def calm(job: Job) -> int:
-    """Wait until both slices have trained for a while, and return the number of their world."""
+def calm(job: Job, *, has_shadow: bool = False) -> int:
+    """Wait until both slices have trained for a while, and the hosts are ready; return the number of their world."""
 
     def is_calm(status: Manifest) -> bool:
         return is_full(status) and steps_trained(status) > CALM_STEPS
 
-    return generation_of(job.wait("a calm world of both slices", is_calm, PATIENCE_SECONDS))
+    status = job.wait("a calm world of both slices", is_calm, PATIENCE_SECONDS)
+    if has_shadow:
+        began = status["attempts"][-1]["started"]
+        wait_until("a shadow world on all hosts", lambda: all_wait_in_shadows(job, began) or None, PATIENCE_SECONDS)
+    return generation_of(status)
+
+
+def all_wait_in_shadows(job: Job, since: str) -> bool:
+    """Return whether every host has said since a time that its process of the smaller world is ready."""
+    told = [job.cluster.kubectl("logs", pod, "-n", job.namespace, f"--since-time={since}") for pod in job.pods()]
+    return all(IN_SHADOW in log for log in told)
 
 
 def wait_for_world(job: Job, before: int, holds: Callable[[Manifest], bool] = bool) -> int:
@@ -177,16 +224,7 @@ def main() -> int:
     """Measure all, return the exit code."""
     console = Console()
     _, product = prepare(console)
-    manifest = load_example(
-        "demo",
-        metrics__everySteps=1,
-        training__steps=1_000_000,
-        checkpoint__snapshots={"everySteps": 5},
-        evaluation=[],
-        elastic={**ELASTIC, "drills": "allowed"},
-    )
-    with product.namespace(NAMESPACE):
-        measure(product.submit(NAMESPACE, manifest), product, console)
+    measure(product, console)
     return 0
 
 
