@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -44,6 +45,8 @@ NAMESPACE = "bench-restart"
 CALM_STEPS = 30
 """Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
 
+SHADOWED: Mapping[str, Any] = {"elastic__shadowWorld": True, "runtime__resources__memory": "2Gi"}
+"""What lets the processes of a smaller world wait beside those that train: beside them it is compiled ahead, too."""
 IN_SHADOW = "waiting in a shadow world"
 """What a trainer logs when it could take over as one of the smaller world."""
 
@@ -116,12 +119,12 @@ def measure(product: Product, console: Console) -> None:
                 everything, _ = measure_loss(job, product, RECREATED, Loss(delete_pods, 0.0), console)
                 account.compare(everything)
     if shadowed:
-        with running(product, f"{NAMESPACE}-shadow", elastic__shadowWorld=True) as job:
+        with running(product, f"{NAMESPACE}-shadow", **SHADOWED) as job:
             measure_losses(job, product, shadowed, account)
 
 
 @contextmanager
-def running(product: Product, namespace: str, **changes: object) -> Iterator[Job]:
+def running(product: Product, namespace: str, **changes: Any) -> Iterator[Job]:
     """Run the job in a namespace of its own, with parts of its spec changed, while the context lasts."""
     manifest = load_example(
         "demo",
