@@ -20,6 +20,8 @@ from trainingjob_api.base import (
 
 LEAVE_MARGIN = 5
 """Seconds of a pod's grace period that its agent needs: it ends a trainer that has not left, and tells of it."""
+AHEAD_BYTES = 1 << 30
+"""Memory of a host that must be free to compile ahead: for a small model that takes 500 MB, and others need some."""
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$", max_length=128)]
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from trainingjob_api.running import AHEAD_BYTES
 from trainingjob_api.world import Layout
 from trainingjob_trainer.ahead.memory import free_memory
 from trainingjob_trainer.ahead.request import Request, list_programs
@@ -36,8 +37,8 @@ SETTLED_STEPS = 20
 POLL_SECONDS = 0.5
 RESERVED_BYTES = 256 << 20
 """Memory that is left to whatever else may need it."""
-NEEDED_BYTES = 768 << 20
-"""Memory without which there is no use in beginning. A small model takes 500 MB."""
+NEEDED_BYTES = AHEAD_BYTES - RESERVED_BYTES
+"""Memory for itself without which there is no use in beginning."""
 LONGEST_END_SECONDS = 5.0
 LEAST_URGENT = 19
 FIRST_TO_DIE = "1000"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
+from trainingjob_api.running import AHEAD_BYTES
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
@@ -35,6 +36,8 @@ IDLE = 0.25
 FEWEST_REPLICAS = 3
 """Of fewer, none is most."""
 MIB = 2**20
+PROCESSES_BYTES = 448 * MIB
+"""What the processes of a host take, those that wait included, without the state of a model: as measured."""
 
 
 def check_smallest(_spec: TrainingJobSpec, sizes: Sizes, _hardware: Hardware) -> list[Problem]:
@@ -136,18 +139,40 @@ def _has_more_replicas(layout: Layout) -> bool:
 
 def warn_of_host_memory(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
     """The devices of a `cpu` host live in its own memory, which must hold what they need."""
-    estimates = [size.memory.total for size in plan.sizes if size.memory]
     if plan.shape.platform != "cpu":
         return
-    need = max(estimates) * plan.shape.devices_per_host
+    need = _of_devices(plan)
     memory = plan.spec.runtime.resources.memory
     if need > parse_bytes(memory):
         message = (
             f"{memory} is less than what the {plural(plan.shape.devices_per_host, 'device')} of a host need by the "
             f"estimate, {size(need)}: the trainer may be killed for memory."
         )
-        nearest = (format_bytes(-(-need // (256 * MIB)) * 256 * MIB),)
-        yield Problem("spec.runtime.resources.memory", memory, message, nearest)
+        yield Problem("spec.runtime.resources.memory", memory, message, _round_up(need))
+
+
+def warn_of_shadow_memory(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+    """A shadow world waits with programs that are compiled ahead, beside all other processes of a host."""
+    if plan.shape.platform != "cpu" or not plan.spec.elastic.shadow_world or len(plan.spec.slices.numbers) < 2:
+        return
+    need = _of_devices(plan) + PROCESSES_BYTES + AHEAD_BYTES
+    memory = plan.spec.runtime.resources.memory
+    if need > parse_bytes(memory):
+        message = (
+            f"{memory} is too little for spec.elastic.shadowWorld: its programs are compiled ahead where "
+            f"{size(AHEAD_BYTES)} is free beside the processes of a host, which takes {size(need)} by the estimate. "
+            "Without them standbys take over."
+        )
+        yield Problem("spec.runtime.resources.memory", memory, message, _round_up(need))
+
+
+def _of_devices(plan: Plan) -> int:
+    """Return the bytes that the devices of a host need at the size where they need most."""
+    return max(size.memory.total for size in plan.sizes if size.memory) * plan.shape.devices_per_host
+
+
+def _round_up(memory: int) -> tuple[str]:
+    return (format_bytes(-(-memory // (256 * MIB)) * 256 * MIB),)
 
 
 RULES = (SizesRule(READS, check_smallest), SizesRule(READS, check_asked))
@@ -159,6 +184,7 @@ WARNINGS = (
     PlanWarning((*READS, "protection.compareReplicas"), warn_of_single_replicas),
     PlanWarning((*READS, "checkpoint.readers"), warn_of_idle_readers),
     PlanWarning((*READS, "runtime.resources.memory"), warn_of_host_memory),
+    PlanWarning((*READS, "runtime.resources.memory", "elastic.shadowWorld"), warn_of_shadow_memory),
 )
 
 
