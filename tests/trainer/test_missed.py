@@ -1,17 +1,23 @@
 """What JAX says of a process of which it hears nothing, by whoever says it: real processes, one of them stopped."""
 
+import os
 import signal
 import subprocess
 import sys
+from select import select
 
 import pytest
 from jax.errors import JaxRuntimeError
 
 from tests.trainer.tiny import free_port
 from trainingjob_api.protocol import Failure, FailureReason
+from trainingjob_trainer import child
 from trainingjob_trainer.agent.endings import explain_end
 from trainingjob_trainer.agent.state import Ended
+from trainingjob_trainer.child import WORD_SECONDS
+from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import explain
+from trainingjob_trainer.wire import Event
 
 WORLD = """
 import sys, threading, jax
@@ -56,6 +62,84 @@ def live(missed: int, *, meets: bool) -> Failure:
         return explain(JaxRuntimeError(log.partition("ERROR")[2]), step=None)
     name = signal.Signals(-ended.returncode).name
     return explain_end(Ended(ended.pid, signal=name, log=log), step=1, memory="")
+
+
+LATE_WORLD = """
+import os, signal, sys, time
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from trainingjob_trainer.missed import is_about_to_tell
+address, number = sys.argv[1:]
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(address, 2, int(number), heartbeat_timeout_seconds=33)
+mesh = Mesh(np.array(jax.devices()), ("all",))
+if number == "1":
+    os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    parts = NamedSharding(mesh, PartitionSpec("all"))
+    ones = jax.make_array_from_callback((2,), parts, lambda index: np.ones(1))
+    jax.jit(lambda array: array.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))(ones).block_until_ready()
+except Exception as error:
+    print(f"about to tell: {is_about_to_tell(str(error))}", flush=True)
+    time.sleep(20)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_gloo_gave_up_on_is_named_by_jax_soon_after() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", LATE_WORLD, address, str(number)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={"JAX_PLATFORMS": "cpu", "PATH": ""},
+        )
+        for number in range(2)
+    ]
+    try:
+        log, _ = processes[0].communicate(timeout=90)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+    name = signal.Signals(-processes[0].returncode).name
+    failure = explain_end(Ended(processes[0].pid, signal=name, log=log), step=1, memory="")
+
+    assert "about to tell: True" in log
+    assert (failure.reason, failure.missed) == (FailureReason.PEER, (1,))
+
+
+@pytest.mark.parametrize(
+    ("words", "naps"),
+    [
+        ("UNKNOWN: Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out", [WORD_SECONDS]),
+        ("UNKNOWN: Gloo all-reduce failed: Connection closed by peer", []),
+    ],
+    ids=["one is late", "one is gone"],
+)
+def test_jax_may_name_who_is_late_before_the_failure_is_told(
+    words: str, naps: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    slept: list[float] = []
+
+    def sleep(length: float) -> None:
+        assert not select([reader], [], [], 0)[0], "nothing is told before"
+        slept.append(length)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr(child, "end_at_once", sys.exit)
+
+    with pytest.raises(SystemExit):
+        child.give_up(JaxRuntimeError(words), Events(writer))
+
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        failure = Event.model_validate_json(pipe.read()).failure
+    assert (slept, failure and failure.reason) == (naps, FailureReason.PEER)
 
 
 @pytest.mark.parametrize("meets", [False, True], ids=["while it trains", "at a meeting"])

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from trainingjob_trainer.asks import Asks
 from trainingjob_trainer.ending import end_at_once, end_with_parent
 from trainingjob_trainer.events import ORPHANED, Events
 from trainingjob_trainer.failures import explain
+from trainingjob_trainer.missed import is_about_to_tell
 from trainingjob_trainer.modelling.model import split_model
 from trainingjob_trainer.preflight import expect_digests
 from trainingjob_trainer.run import run
@@ -33,6 +35,8 @@ from trainingjob_trainer.wire import CONFIG_VARIABLE, STANDBY, Command, Event, S
 
 LOG = logging.getLogger(__name__)
 FAILED = 1
+WORD_SECONDS = 10
+"""How long a process whose peer is late gives JAX to say who is gone: a world without that one is dead in any case."""
 OWN_TITLE = Path("/proc/self/comm")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
@@ -76,9 +80,16 @@ def main() -> NoReturn:
         run(start, events, asks, hear_world)
     except BaseException as error:  # whatever it is, the agent hears of it and the process ends
         LOG.exception("training failed step=%s", events.step)
-        events.send(Event(failure=explain(error, step=events.step)))
-        end_at_once(FAILED)
+        give_up(error, events)
     end_at_once(0)
+
+
+def give_up(error: BaseException, events: Events) -> NoReturn:
+    """Tell the agent why training cannot go on, unless JAX is about to tell it better, and end."""
+    if is_about_to_tell(str(error)):
+        time.sleep(WORD_SECONDS)  # JAX ends this process when it does, and the agent reads whom it names
+    events.send(Event(failure=explain(error, step=events.step)))
+    end_at_once(FAILED)
 
 
 def rehearse(environment: Mapping[str, str]) -> None:

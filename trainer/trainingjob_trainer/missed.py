@@ -13,6 +13,9 @@ SERVICE = re.compile(r"DEADLINE_EXCEEDED.*\n+RPC: /xla\.coordination\.Coordinati
 AT_A_MEETING = re.compile(r"\bTask (\d+) heartbeat timeout")
 """Where an error of a meeting names who will never come."""
 
+LATE = "Gloo context initialization failed: DEADLINE_EXCEEDED"
+"""Where gloo gave up on one who was to connect, after 30 s: it says of whom, but that one may only wait for another."""
+
 
 def find_missed(text: str) -> tuple[int, ...]:
     """Return the processes that JAX says it heard nothing of, in a log or in an error."""
@@ -20,3 +23,8 @@ def find_missed(text: str) -> tuple[int, ...]:
         return (0,)
     named = [*AT_A_MEETING.findall(text), *(number for block in OTHERS.findall(text) for number in block.split())]
     return tuple(sorted({int(number) for number in named}))
+
+
+def is_about_to_tell(text: str) -> bool:
+    """Return whether JAX, which gives up hearing of a process after 30 s as well, may name it soon after an error."""
+    return LATE in text
