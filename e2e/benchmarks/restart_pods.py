@@ -44,7 +44,6 @@ from trainingjob_api.status import TrainingJobStatus
 NAMESPACE = "bench-restart"
 CALM_STEPS = 30
 """Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
-
 SHADOWED: Mapping[str, Any] = {"elastic__shadowWorld": True, "runtime__resources__memory": "2Gi"}
 """What lets the processes of a smaller world wait beside those that train: beside them it is compiled ahead, too."""
 IN_SHADOW = "waiting in a shadow world"

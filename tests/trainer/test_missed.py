@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from select import select
 
 import pytest
@@ -34,12 +36,13 @@ except Exception as error:
 """
 
 
-def live(missed: int, *, meets: bool) -> Failure:
-    """Return what is told of the end of one process of two, when the other stands still."""
+@contextmanager
+def pair(program: str, *arguments: str) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Run a program in two processes of one world; each has the address, its number, and its own argument, if any."""
     address = f"127.0.0.1:{free_port()}"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", WORLD, address, str(number), "meets" if meets and number != missed else "waits"],
+            [sys.executable, "-c", program, address, str(number), *arguments[number : number + 1]],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -47,21 +50,32 @@ def live(missed: int, *, meets: bool) -> Failure:
         )
         for number in range(2)
     ]
-    ended = processes[1 - missed]
     try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def explain_signal(ended: "subprocess.Popen[str]", log: str) -> Failure:
+    """Return what an agent tells of a process that a signal has ended."""
+    name = signal.Signals(-ended.returncode).name
+    return explain_end(Ended(ended.pid, signal=name, log=log), step=1, memory="")
+
+
+def live(missed: int, *, meets: bool) -> Failure:
+    """Return what is told of the end of one process of two, when the other stands still."""
+    with pair(WORLD, *("meets" if meets and number != missed else "waits" for number in range(2))) as processes:
+        ended = processes[1 - missed]
         for process in processes:
             assert process.stdout
             assert any(line == "connected\n" for line in process.stdout)
         processes[missed].send_signal(signal.SIGSTOP)
         log, _ = ended.communicate(timeout=60)
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
     if "ERROR" in log:
         return explain(JaxRuntimeError(log.partition("ERROR")[2]), step=None)
-    name = signal.Signals(-ended.returncode).name
-    return explain_end(Ended(ended.pid, signal=name, log=log), step=1, memory="")
+    return explain_signal(ended, log)
 
 
 LATE_WORLD = """
@@ -87,26 +101,9 @@ except Exception as error:
 
 @pytest.mark.slow
 def test_a_process_that_gloo_gave_up_on_is_named_by_jax_soon_after() -> None:
-    address = f"127.0.0.1:{free_port()}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", LATE_WORLD, address, str(number)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={"JAX_PLATFORMS": "cpu", "PATH": ""},
-        )
-        for number in range(2)
-    ]
-    try:
+    with pair(LATE_WORLD) as processes:
         log, _ = processes[0].communicate(timeout=90)
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-
-    name = signal.Signals(-processes[0].returncode).name
-    failure = explain_end(Ended(processes[0].pid, signal=name, log=log), step=1, memory="")
+    failure = explain_signal(processes[0], log)
 
     assert "about to tell: True" in log
     assert (failure.reason, failure.missed) == (FailureReason.PEER, (1,))

@@ -12,7 +12,6 @@ SERVICE = re.compile(r"DEADLINE_EXCEEDED.*\n+RPC: /xla\.coordination\.Coordinati
 """Where a process has had no answer from the service."""
 AT_A_MEETING = re.compile(r"\bTask (\d+) heartbeat timeout")
 """Where an error of a meeting names who will never come."""
-
 LATE = "Gloo context initialization failed: DEADLINE_EXCEEDED"
 """Where gloo gave up on one who was to connect, after 30 s: it says of whom, but that one may only wait for another."""
 
