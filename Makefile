@@ -101,6 +101,10 @@ soak-cluster: install ## Long faults on the real cluster: the operator killed, d
 .PHONY: test
 test: check slow soak-cut journeys ## Everything: the fast tests, the slow ones, faults, then the journeys on the real cluster
 
+.PHONY: test-one-core
+test-one-core: ## Everything with the CPU time of one core: no test may depend on the machine's speed
+	e2e/one_core.sh $(MAKE) test
+
 .PHONY: cluster-up
 cluster-up: install ## Bring up the local four-node cluster and build its images
 	$(BIN)/python -m e2e.cluster up

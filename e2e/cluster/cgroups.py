@@ -40,6 +40,17 @@ def hierarchies() -> list[Path]:
     return sorted({path.resolve() for path in found if path.is_dir()})  # cpu and cpuacct are often the same folder
 
 
+def has_cpu_quota() -> bool:
+    """Return whether this machine may use less CPU time than it has processors, as in a container with a limit.
+
+    The kernel then refuses a container of the machine a larger quota than the machine's own.
+    """
+    unified, v1 = MOUNT / "cpu.max", MOUNT / "cpu" / "cpu.cfs_quota_us"
+    if unified.exists():
+        return not unified.read_text().startswith("max")
+    return v1.exists() and int(v1.read_text()) > 0
+
+
 def kubelet_root(node: str) -> str:
     """Return the node's subtree as the kubelet's `cgroupRoot` wants it."""
     return f"/{TREE}/{node}"

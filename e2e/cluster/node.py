@@ -83,7 +83,12 @@ def _write_configuration(node: Node) -> None:
     (root / "cni").mkdir(parents=True, exist_ok=True)
     (root / "pod-logs").mkdir(exist_ok=True)
     client_ca = f"{node_config.NODE_ROOT}/ca.crt"
-    kubelet = node_config.kubelet_config(node, client_ca=client_ca, cgroup_root=cgroups.kubelet_root(node.name))
+    kubelet = node_config.kubelet_config(
+        node,
+        client_ca=client_ca,
+        cgroup_root=cgroups.kubelet_root(node.name),
+        cpu_quota=not cgroups.has_cpu_quota(),
+    )
     (root / "kubelet.yaml").write_text(yaml.safe_dump(kubelet, sort_keys=False))
     (root / "kube-proxy.yaml").write_text(yaml.safe_dump(node_config.kube_proxy_config(node), sort_keys=False))
     (root / "containerd.toml").write_text(node_config.CONTAINERD_CONFIG)

@@ -17,8 +17,8 @@ NEVER_EVICT = dict.fromkeys(
 )
 
 
-def kubelet_config(node: Node, *, client_ca: str, cgroup_root: str) -> dict[str, Any]:
-    """Return a KubeletConfiguration."""
+def kubelet_config(node: Node, *, client_ca: str, cgroup_root: str, cpu_quota: bool) -> dict[str, Any]:
+    """Return a KubeletConfiguration. `cpu_quota`: containers are held to their CPU limits."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -33,6 +33,7 @@ def kubelet_config(node: Node, *, client_ca: str, cgroup_root: str) -> dict[str,
         # Each kubelet owns one subtree: kubelets that share /kubepods kill each other's pods.
         "cgroupRoot": cgroup_root,
         "cgroupDriver": "cgroupfs",  # a host without systemd has no other
+        "cpuCFSQuota": cpu_quota,
         "failCgroupV1": False,
         "failSwapOn": False,
         "enforceNodeAllocatable": [],

@@ -20,10 +20,12 @@ def cluster() -> Iterator[Cluster]:
     """The cluster that E2E_CLUSTER names. One that was up before stays up; one that was not goes down again."""
     opened = open_cluster()
     was_up = opened.is_up()
-    opened.up()
-    yield opened
-    if not was_up:
-        opened.down()
+    try:
+        opened.up()
+        yield opened
+    finally:  # a cluster that failed to start leaves processes behind, too
+        if not was_up:
+            opened.down()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,9 +1,11 @@
 """The address plan and the registration of the local cluster's nodes."""
 
 import ipaddress
+from pathlib import Path
 
 import pytest
 
+from e2e.cluster import cgroups
 from e2e.cluster.node_config import cni_config, kubelet_config, node_taints
 from e2e.cluster.topology import (
     CONTROL_PLANE_ADDRESS,
@@ -68,8 +70,31 @@ def test_only_the_system_node_is_tainted() -> None:
 
 def test_each_node_has_its_own_cgroups_and_pod_range() -> None:
     first, second = Topology(1, 2).nodes()[1:]
-    configs = [kubelet_config(node, client_ca="/ca", cgroup_root=f"/tree/{node.name}") for node in (first, second)]
+    configs = [
+        kubelet_config(node, client_ca="/ca", cgroup_root=f"/tree/{node.name}", cpu_quota=True)
+        for node in (first, second)
+    ]
     subnets = [cni_config(node)["plugins"][0]["ipam"]["ranges"][0][0]["subnet"] for node in (first, second)]
 
     assert [config["cgroupRoot"] for config in configs] == ["/tree/slice-0-host-0", "/tree/slice-0-host-1"]
     assert subnets == ["10.244.1.0/24", "10.244.2.0/24"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "is_limited"),
+    [
+        ("cpu/cpu.cfs_quota_us", "-1", False),
+        ("cpu/cpu.cfs_quota_us", "100000", True),
+        ("cpu.max", "max 100000", False),
+        ("cpu.max", "100000 100000", True),
+        ("cpu.stat", "usage_usec 1", False),
+    ],
+)
+def test_a_machine_with_a_quota_of_its_own_gives_containers_none(
+    file: str, content: str, is_limited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(f"{content}\n")
+    monkeypatch.setattr(cgroups, "MOUNT", tmp_path)
+
+    assert cgroups.has_cpu_quota() is is_limited

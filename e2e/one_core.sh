@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Run a command, and everything it starts, with the CPU time of one core: what a machine of half the speed gives.
+# The command sees its limited group as the root of its control groups, so the local cluster's nodes stay inside it.
+set -euo pipefail
+root=/sys/fs/cgroup
+if [[ -e $root/cgroup.controllers ]]; then
+  group=$root/trainingjob-one-core
+  mkdir -p "$group"
+  echo "100000 100000" >"$group/cpu.max"
+  remount="umount $root && mount -t cgroup2 cgroup $root"
+else
+  group=$root/cpu/trainingjob-one-core
+  mkdir -p "$group"
+  echo 100000 >"$group/cpu.cfs_period_us"
+  echo 100000 >"$group/cpu.cfs_quota_us"
+  remount="umount $root/cpu && mount -t cgroup -o cpu cgroup $root/cpu"
+fi
+echo $$ >"$group/cgroup.procs"
+exec unshare --mount --cgroup --propagation private bash -c "$remount && exec \"\$@\"" one-core "$@"
