@@ -41,6 +41,8 @@ class Phase(StrEnum):
 
 ON_FILES = frozenset({Phase.PREPARING, Phase.RESTORING, Phase.COMPILING, Phase.EVALUATING, Phase.SAVING})
 """Phases in which a host that reads or writes comes further by that. In TRAINING only a step counts."""
+STARTING_UP = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING})
+"""Phases of a world before it trains."""
 
 
 class FailureReason(StrEnum):
@@ -229,6 +231,16 @@ class HostReport(Open):
         description="How much the child has read and written so far, in MiB. Unset: there is none, or its kernel does "
         "not tell.",
     )
+    stopped: bool = Field(
+        default=False,
+        description="Whether a signal or a debugger has stopped the process: the child in a world, or the standby that "
+        "is to be the next one.",
+    )
+    cpu_seconds: Count | None = Field(
+        default=None,
+        description="CPU time that this process has used so far, in whole seconds. Unset: there is no such process, or "
+        "the agent does not report it.",
+    )
     entered: Count = Field(
         default=0,
         description="How many steps, batches of an evaluation and meetings the child has entered in its world.",
@@ -238,6 +250,11 @@ class HostReport(Open):
     unmade: Annotated[str, Field(max_length=1024)] = Field(
         default="", description="Why it could not make that drill. Empty: it has made it."
     )
+
+    @property
+    def has_stepped(self) -> bool:
+        """Return whether the child has finished a step of its world."""
+        return self.progress is not None and self.progress.step > (self.restored or 0)
 
 
 class Directive(StrEnum):

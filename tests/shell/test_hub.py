@@ -157,6 +157,8 @@ NEWS = {
     "one more step": (make_report(progress=Progress(step=5)), make_report(progress=Progress(step=6)), False),
     "one more batch": (make_report(entered=5), make_report(entered=6), False),
     "more that it read": (make_report(moved_mebibytes=5), make_report(moved_mebibytes=6), False),
+    "more CPU time that it used": (make_report(cpu_seconds=5), make_report(cpu_seconds=6), False),
+    "a process that is stopped": (make_report(), make_report(stopped=True), True),
     "a commit": (make_report(committed=5), make_report(committed=10), False),
     "evidence": (make_report(), make_report(evidence=EVIDENCE), True),
     "a standby": (make_report(standby=False), make_report(), True),

@@ -23,6 +23,8 @@ REPORT_AGAIN_SECONDS = 0.05
 """An answer is held back while there is no news, so hosts may ask again at once."""
 OUT_OF_WORLDS = (Phase.IDLE, Phase.LEFT, Phase.FAILED)
 """Phases in which a host that gets ready for the next world comes further by that."""
+CPU_SECONDS_OF_WORK = 10
+"""After how many more CPU seconds a process counts as having worked: one that only waits takes hours for as many."""
 
 type Told = tuple[str, Directive, int, bool, str, str]
 """Of an answer what makes it news: to which agent process, directive, generation, whether to examine, which drill,
@@ -36,6 +38,7 @@ class _Voice:
     report: HostReport
     heard: float
     changed: float
+    worked: float
     told: Told | None = None
 
 
@@ -80,10 +83,11 @@ class Hub:
         line.heard = now
         voice = line.voices.get(report.pod_uid)
         if voice is None:
-            line.voices[report.pod_uid] = _Voice(report, now, now)
+            line.voices[report.pod_uid] = _Voice(report, now, now, now)
         else:
-            has_changed = _state(voice.report) != _state(report)
-            line.voices[report.pod_uid] = _Voice(report, now, now if has_changed else voice.changed, voice.told)
+            changed = now if _state(voice.report) != _state(report) else voice.changed
+            worked = now if changed == now or _work(voice.report) != _work(report) else voice.worked
+            line.voices[report.pod_uid] = _Voice(report, now, changed, worked, voice.told)
         if voice is None or is_news(voice.report, report):
             self._wake(caller.namespace, caller.job)
 
@@ -114,7 +118,7 @@ class Hub:
             return Hearing()
         now = self._clock()
         news = {
-            pod_uid: News(voice.report, now - voice.heard, now - voice.changed)
+            pod_uid: News(voice.report, now - voice.heard, now - voice.changed, now - voice.worked)
             for pod_uid, voice in line.voices.items()
         }
         return Hearing(
@@ -206,25 +210,37 @@ def is_news(before: HostReport, after: HostReport) -> bool:
 
     The first step of a world is looked at too.
     """
-    return _has_stepped(before) != _has_stepped(after) or _settled(before) != _settled(after)
-
-
-def _has_stepped(report: HostReport) -> bool:
-    return report.progress is not None and report.progress.step > (report.restored or 0)
+    return before.has_stepped != after.has_stepped or _settled(before) != _settled(after)
 
 
 def _settled(report: HostReport) -> HostReport:
-    unsettled = {"progress": None, "committed": None, "moved_mebibytes": None, "entered": 0, "port": 1}
+    unsettled = {
+        "progress": None,
+        "committed": None,
+        "moved_mebibytes": None,
+        "cpu_seconds": None,
+        "entered": 0,
+        "port": 1,
+    }
     return report.model_copy(update=unsettled)
 
 
 def _state(report: HostReport) -> tuple[object, ...]:
-    """Return what changes when a host makes progress. While it is in a world its standby for the next one is none."""
+    """Return what changes when a host makes progress, or may again: before its first step it may have been stopped.
+
+    While it is in a world its standby for the next one is no progress.
+    """
     step = report.progress.step if report.progress else None
     is_ready = report.standby if report.phase in OUT_OF_WORLDS else None
     moved = report.moved_mebibytes if report.phase in ON_FILES else None
     batch = report.entered if report.phase is Phase.EVALUATING else None
-    return report.instance, report.generation, report.phase, step, batch, moved, is_ready
+    is_stopped = report.stopped and (report.phase in OUT_OF_WORLDS or not report.has_stepped)
+    return report.instance, report.generation, report.phase, step, batch, moved, is_ready, is_stopped
+
+
+def _work(report: HostReport) -> int:
+    """Return what changes when a process works, though nothing shows what it has come to."""
+    return (report.cpu_seconds or 0) // CPU_SECONDS_OF_WORK
 
 
 def _key(instance: str, answer: Answer) -> Told:

@@ -7,7 +7,7 @@ import pytest
 
 from trainingjob_api.protocol import LOG_EXCERPT_BYTES, ProcessState
 from trainingjob_trainer.agent import processes
-from trainingjob_trainer.agent.processes import Look, compare, look_at, read_moved
+from trainingjob_trainer.agent.processes import Look, Vitals, compare, look_at, read_moved, read_vitals
 from trainingjob_trainer.agent.stacks import cut_stacks, find_stacks
 
 COMPARED: dict[str, tuple[Look, Look, tuple[ProcessState, float]]] = {
@@ -52,6 +52,18 @@ def test_a_process_is_looked_at_through_proc(tmp_path: Path, monkeypatch: pytest
 
     assert look_at(12) == Look("S", 3.0, frozenset({"13"}))
     assert look_at(99) is None
+
+
+@pytest.mark.parametrize(("state", "stopped"), [("R", False), ("S", False), ("D", False), ("T", True), ("t", True)])
+def test_each_report_says_whether_a_process_is_stopped_and_what_it_used(
+    state: str, stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_stat(tmp_path / "12", state, utime=250, stime=149)
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    monkeypatch.setattr(processes, "TICKS_PER_SECOND", 100)
+
+    assert read_vitals(12) == Vitals(stopped, 3)
+    assert read_vitals(99) is None
 
 
 def write_stat(folder: Path, state: str, utime: int = 0, stime: int = 0) -> None:

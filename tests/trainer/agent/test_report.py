@@ -23,6 +23,7 @@ from tests.trainer.agent.scripts import (
 )
 from trainingjob_api.protocol import Damage, Evidence, FailedSave, Failure, FailureReason, Phase, ProcessState, Progress
 from trainingjob_trainer.agent.host import UNREAPED, begin
+from trainingjob_trainer.agent.processes import Vitals
 from trainingjob_trainer.agent.report import Place, describe, is_news
 from trainingjob_trainer.agent.state import (
     AskToLeave,
@@ -348,6 +349,11 @@ def test_steps_alone_can_wait_for_the_next_report() -> None:
     assert not is_news(steps, old)
     assert not is_news(reading, old)
     assert reading.moved_mebibytes == 12
+    assert (old.stopped, old.cpu_seconds) == (False, None)
+    working, stopped = (describe(HOST, PLACE, before, port=1, vitals=Vitals(on, 7)) for on in (False, True))
+    assert not is_news(working, old)
+    assert working.cpu_seconds == 7
+    assert is_news(stopped, working)
     assert not is_news(evaluating, old)
     assert evaluating.entered == old.entered + 1
     assert is_news(commit, old)

@@ -15,7 +15,7 @@ from typing import IO, BinaryIO
 
 from trainingjob_api.protocol import Failure, ProcessState
 from trainingjob_trainer.agent.killings import count_oom_kills
-from trainingjob_trainer.agent.processes import STOPPED, compare, look_at, read_moved
+from trainingjob_trainer.agent.processes import STOPPED, Vitals, compare, look_at, read_moved, read_vitals
 from trainingjob_trainer.agent.stacks import find_stacks
 from trainingjob_trainer.agent.state import Ended, Examined, Spoke
 from trainingjob_trainer.agent.tail import Tail
@@ -90,6 +90,11 @@ class Child:
     def moved(self) -> int | None:  # None: it has ended, or its kernel does not tell
         """Return how many MiB it has read and written."""
         return read_moved(self.pid) if self.lives else None
+
+    @property
+    def vitals(self) -> Vitals | None:  # None: it has ended
+        """Return whether it is stopped, and the CPU time that it has used."""
+        return read_vitals(self.pid) if self.lives else None
 
     async def follow(self) -> None:
         """Pass on what the child writes until it has ended and was reaped. Whoever cancels this ends it."""

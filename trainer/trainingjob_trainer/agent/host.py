@@ -14,7 +14,16 @@ about. So a lost, late or repeated answer can only delay a step, never add or sk
 from dataclasses import replace
 from typing import assert_never
 
-from trainingjob_api.protocol import Answer, Directive, Evidence, Failure, FailureReason, Phase, Termination
+from trainingjob_api.protocol import (
+    STARTING_UP,
+    Answer,
+    Directive,
+    Evidence,
+    Failure,
+    FailureReason,
+    Phase,
+    Termination,
+)
 from trainingjob_trainer.agent import shadows
 from trainingjob_trainer.agent.endings import explain_end
 from trainingjob_trainer.agent.stacks import cut_stacks
@@ -56,8 +65,6 @@ UNREAPED = Failure(
     "storage or a device that does not answer. No other trainer can start beside it. Look at the node, and restart it.",
 )
 """What a host tells of itself that has such a child."""
-STARTING_UP = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING})
-"""Phases of a child before it trains."""
 LEFT_WELL = (Phase.LEFT, Phase.DONE)
 """Phases that a child keeps, however it ends after them."""
 OF_DEVICES = frozenset({FailureReason.CORRUPTION, FailureReason.ACCELERATOR})

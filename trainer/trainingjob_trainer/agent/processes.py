@@ -23,6 +23,23 @@ class Look:
     stuck: frozenset[str]
 
 
+@dataclass(frozen=True)
+class Vitals:
+    """What each report says of a process: whether it is stopped, and its whole CPU seconds so far."""
+
+    stopped: bool
+    cpu_seconds: int
+
+
+def read_vitals(pid: int) -> Vitals | None:  # None: there is no such process
+    """Return the vitals of a process: one file is read, because each report has them."""
+    try:
+        fields = _read_fields(PROC / str(pid))
+    except OSError:
+        return None
+    return Vitals(fields[0] in STOPPED, (int(fields[11]) + int(fields[12])) // TICKS_PER_SECOND)
+
+
 def look_at(pid: int) -> Look | None:  # None: there is no such process
     """Return what the kernel says of a process now."""
     try:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from trainingjob_api.protocol import HostReport, Phase
 from trainingjob_trainer.agent.host import UNREAPED
+from trainingjob_trainer.agent.processes import Vitals
 from trainingjob_trainer.agent.shadows import has_part
 from trainingjob_trainer.agent.state import Host, State
 
@@ -20,12 +21,18 @@ class Place:
 
 
 def describe(
-    host: Host, place: Place, state: State, port: int, shadow_port: int = 0, moved: int | None = None
+    host: Host,
+    place: Place,
+    state: State,
+    port: int,
+    shadow_port: int = 0,
+    moved: int | None = None,
+    vitals: Vitals | None = None,
 ) -> HostReport:
     """Return the report of a state.
 
     `port` is free for a coordinator, `shadow_port` for that of a shadow world; `moved` is how many MiB the child in a
-    world has read and written. None: there is none, or nobody knows.
+    world has read and written, `vitals` are of that child or else of the standby. None: there is none, or nobody knows.
     """
     active, shadow = state.active, state.shadow
     return HostReport(
@@ -57,6 +64,8 @@ def describe(
         failure=active.failure if active else None,
         phase_seconds={phase: round(longest, 1) for phase, longest in state.phase_seconds.items()},
         moved_mebibytes=moved,
+        stopped=vitals is not None and vitals.stopped,
+        cpu_seconds=vitals.cpu_seconds if vitals else None,
         entered=active.entered if active else 0,
         evidence=active.evidence if active else None,
         drilled=state.drilled,
@@ -65,9 +74,9 @@ def describe(
 
 
 def is_news(new: HostReport, old: HostReport | None) -> bool:
-    """Return whether a report is worth sending at once: how far steps, batches and files are waits for the next one."""
+    """Return whether a report is worth sending at once: what a child has done waits for the next one."""
     return old is None or _settled(new) != _settled(old)
 
 
 def _settled(report: HostReport) -> HostReport:
-    return report.model_copy(update={"progress": None, "moved_mebibytes": None, "entered": 0})
+    return report.model_copy(update={"progress": None, "moved_mebibytes": None, "cpu_seconds": None, "entered": 0})

@@ -244,8 +244,17 @@ class Supervisor:
 
     def _describe(self) -> HostReport:
         child = self._children.get(self._state.live.child) if self._state.live else None
-        moved = child.moved if child else None
-        return describe(self._host, self._place, self._state, self._port.number, self._shadow_port.number, moved)
+        standby = self._children.get(self._state.standby.child) if self._state.standby else None
+        process = child or standby
+        return describe(
+            self._host,
+            self._place,
+            self._state,
+            self._port.number,
+            self._shadow_port.number,
+            moved=child.moved if child else None,
+            vitals=process.vitals if process else None,
+        )
 
     def _hear(self, answer: Answer) -> None:
         self._news.put_nowait(Answered(answer))

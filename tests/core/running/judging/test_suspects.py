@@ -72,6 +72,28 @@ CASES: dict[str, tuple[Clues, int | None, str]] = {
 }
 
 
+FURTHER = "others have come further on the way to the first step"
+STAGES: dict[str, tuple[Clues, tuple[int, ...], int | None, str]] = {
+    "one has come less far": ((clue(), clue(), clue()), (2, 1, 2), 1, FURTHER),
+    "the same, and others differ": ((clue(), clue(), clue()), (2, 1, 3), 1, FURTHER),
+    "the same, of two": ((clue(0), clue(0)), (1, -1), 1, FURTHER),
+    "the same, and a host has not told": ((None, clue(), clue()), (2, 1, 2), 1, FURTHER),
+    "the same, and a stopped process": ((STOPPED, clue(), clue()), (2, 1, 2), 0, "its process is stopped"),
+    "two have come less far": ((clue(), clue(), clue()), (1, 2, 1), None, ""),
+    "all have come as far": ((clue(0), clue(0)), (1, 1), None, ""),
+    "a world of one": ((clue(),), (1,), 0, "it is the only host of the world, and last entered step 12"),
+}
+
+
+@pytest.mark.parametrize(("clues", "stages", "want", "why"), STAGES.values(), ids=STAGES.keys())
+def test_who_has_come_less_far_on_the_way_to_the_first_step(
+    clues: Clues, stages: tuple[int, ...], want: int | None, why: str
+) -> None:
+    suspect = find_suspect(clues, stages)
+
+    assert (suspect.index if suspect else None, suspect.why if suspect else "") == (want, why)
+
+
 @pytest.mark.parametrize(("clues", "want", "why"), CASES.values(), ids=CASES.keys())
 def test_find_suspect(clues: Clues, want: int | None, why: str) -> None:
     suspect = find_suspect(clues)

@@ -46,6 +46,7 @@ def form_anew(scene: Scene) -> Scene:
     """Let time pass until the next world is formed."""
     while scene.see().world is None:
         scene.step(60.0)
+    scene.announced = 60.0
     return scene
 
 

@@ -47,6 +47,8 @@ class Placed:
     """Seconds since it was heard of."""
     still: float
     """Seconds since it last changed."""
+    idle: float
+    """Seconds since it last changed or used CPU time. 0: nobody knows."""
     was_heard: bool
     """Whether it said anything since the operator listens; if not, its silence has only begun to count."""
 
@@ -54,6 +56,12 @@ class Placed:
     def evidence(self) -> Evidence | None:  # None: its agent has not told, or was not asked
         """Return what its child looks like."""
         return self.seat.report.evidence if self.seat.report else None
+
+    @property
+    def is_stopped_early(self) -> bool:
+        """Return whether its process was stopped before it has made a step of this world, if it is there at all."""
+        report = self.seat.news.report if self.seat.news else None
+        return report is not None and report.stopped and not (self.seat.report and report.has_stepped)
 
     @property
     def misses_a_peer(self) -> bool:
@@ -81,7 +89,8 @@ def _place(seat: Seat, hearing: Hearing, window: float) -> Placed:
     was_heard = age <= hearing.listening
     if not was_heard:  # nobody listened at first: it is silent since it could have found the operator again
         age = max(hearing.listening - RETURN_SECONDS, 0.0)
-    return Placed(seat, _stand(seat, age, window), age, min(still, hearing.listening), was_heard)
+    idle = min(seat.news.idle, still, hearing.listening) if seat.news else 0.0
+    return Placed(seat, _stand(seat, age, window), age, min(still, hearing.listening), idle, was_heard)
 
 
 def _stand(seat: Seat, age: float, window: float) -> Standing:

@@ -29,12 +29,17 @@ class Suspect:
     why: str
 
 
-def find_suspect(clues: Clues) -> Suspect | None:  # None: nothing tells it apart
-    """Return the member that keeps the others; earlier rules win."""
+def find_suspect(clues: Clues, stages: Sequence[int] = ()) -> Suspect | None:  # None: nothing tells it apart
+    """Return the member that keeps the others; earlier rules win.
+
+    `stages` tells how far each has come on the way to the first step, which all come through in the same order.
+    """
     known = {index: clue for index, clue in enumerate(clues) if clue is not None}
     stopped = _pick(known, lambda clue: clue.state is ProcessState.STOPPED)
     if stopped:
         return _only(stopped, "its process is stopped")
+    if stages and max(stages) > min(stages) and stages.count(min(stages)) == 1:
+        return Suspect(stages.index(min(stages)), "others have come further on the way to the first step")
     if len(known) < len(clues):
         return None  # who has not told may be the one
     if len(known) == 1:

@@ -18,6 +18,8 @@ class News:
     """Since it came."""
     still: float
     """Since its generation, phase, step, what it reads and writes, or its readiness last changed."""
+    idle: float = 0.0
+    """Since that last changed, or its process used CPU time that is worth telling. 0: nobody knows."""
 
 
 @dataclass(frozen=True)

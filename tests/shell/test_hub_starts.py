@@ -1,0 +1,53 @@
+"""How long a process is stopped or idle before the first step of its world, as the hub counts it."""
+
+import pytest
+
+from tests.builders import make_report
+from tests.shell.test_hub import Desk
+from trainingjob_api.protocol import Phase, Progress
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+STOPPED: dict[str, tuple[dict[str, object], float]] = {
+    "while it connects": ({"phase": Phase.CONNECTING}, 0.0),
+    "in the first step": ({"phase": Phase.TRAINING, "restored": 4}, 0.0),
+    "after a step": ({"phase": Phase.TRAINING, "restored": 4, "progress": Progress(step=5)}, 2.0),
+    "before it has joined": ({"phase": Phase.FAILED, "progress": Progress(step=5)}, 0.0),
+}
+
+
+@pytest.mark.parametrize(("report", "still"), STOPPED.values(), ids=STOPPED.keys())
+def test_a_stop_counts_from_its_beginning_before_the_first_step(
+    desk: Desk, report: dict[str, object], still: float
+) -> None:
+    desk.receive(make_report(0, 0, **report))
+    desk.now += 2.0
+    desk.receive(make_report(0, 0, stopped=True, **report))
+
+    assert desk.hear().news["pod-0-0"].still == still
+
+
+@pytest.mark.parametrize(
+    ("used", "idle"),
+    [(4, 2.0), (9, 2.0), (10, 0.0), (25, 0.0), (None, 2.0)],
+    ids=["none", "as much as who waits", "some", "much", "not reported"],
+)
+def test_who_uses_cpu_time_is_not_idle_and_shows_no_progress(desk: Desk, used: int | None, idle: float) -> None:
+    desk.receive(make_report(0, 0, phase=Phase.COMPILING, cpu_seconds=4))
+    desk.now += 2.0
+    desk.receive(make_report(0, 0, phase=Phase.COMPILING, cpu_seconds=used))
+
+    news = desk.hear().news["pod-0-0"]
+    assert (news.still, news.idle) == (2.0, idle)
+
+
+def test_who_shows_progress_is_not_idle(desk: Desk) -> None:
+    desk.receive(make_report(0, 0, phase=Phase.COMPILING, cpu_seconds=4))
+    desk.now += 2.0
+    desk.receive(make_report(0, 0, phase=Phase.TRAINING, cpu_seconds=4))
+
+    assert desk.hear().news["pod-0-0"].idle == 0.0
