@@ -28,6 +28,10 @@ EVICTION_SECONDS = 5.0
 GRACE_SECONDS = 10.0
 
 
+class OperatorKilledError(BaseException):
+    """The operator's process ends here."""
+
+
 @dataclass
 class Time:
     """Simulated time: a monotonic clock and a time of day, which a test may set apart from each other."""

@@ -11,7 +11,7 @@ from e2e.soak.witness import find_contradictions
 from tests import shadowing
 from tests.agents import Agent, Child, having_waited
 from tests.builders import NAME, NAMESPACE, UID, spec_manifest
-from tests.fake_cluster import GRACE_SECONDS, FakeCluster, Node, Time, copied
+from tests.fake_cluster import GRACE_SECONDS, FakeCluster, Node, OperatorKilledError, Time, copied
 from tests.storage import Storage
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
@@ -24,6 +24,7 @@ from trainingjob_operator.core.remember import read_status
 from trainingjob_operator.core.running.observing.seats import fingerprint
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.shell.fenced import FencedCluster
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, Manifest
 from trainingjob_operator.shell.reconcile import Reconciler
@@ -36,10 +37,6 @@ TICK = 0.5
 IMPORT_SECONDS = 2.0
 COMPILE_SECONDS = 2.0
 COMMIT_EVERY = 4
-
-
-class OperatorKilledError(BaseException):
-    """The operator's process ends here."""
 
 
 SETTINGS = RenderSettings("image", "https://here", "pem")
@@ -73,6 +70,7 @@ class Simulation:
         self.steps: dict[int, float] = {}
         self.saving: dict[int, float] = {}
         self.announced: dict[int, str] = {}
+        self.is_leading = True
         self.num_checked = 0
         self.checked = TrainingJobStatus()
         self.written: dict[int, str] = {}
@@ -84,9 +82,8 @@ class Simulation:
     def restart_operator(self) -> None:
         """Start an operator that knows nothing."""
         self.hub = Hub(self.time.monotonic, self._wake)
-        self.reconciler = Reconciler(
-            self.cluster, self.hub, lambda: SETTINGS, self.time.now, set_by=lambda: self.time.skew
-        )
+        fenced = FencedCluster(self.cluster, lambda: self.is_leading)
+        self.reconciler = Reconciler(fenced, self.hub, lambda: SETTINGS, self.time.now, set_by=lambda: self.time.skew)
         self.due = self.time.seconds
         self.operator_up = True
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.simulation import OperatorKilledError, Simulation
+from tests.fake_cluster import OperatorKilledError
+from tests.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import DrillStatus
 from trainingjob_operator.shell.ports import ClusterUnavailableError

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.builders import NAME, UID
-from tests.simulation import OperatorKilledError, Simulation
+from tests.fake_cluster import OperatorKilledError
+from tests.simulation import Simulation
 from trainingjob_api.status import Restarts
 from trainingjob_operator.core.names import base_jobset, slice_jobset
 from trainingjob_operator.shell.ports import ClusterUnavailableError

@@ -207,3 +207,49 @@ async def test_a_pause_lets_what_has_begun_end_and_stop_waits_for_it(running) ->
     assert reconciler.num_running == 0
     await asyncio.sleep(60)
     assert reconciler.begun == [0.0]
+
+
+async def begin_one_of_many(scheduler: Scheduler, num_jobs: int = 12) -> None:
+    """Let the only worker be busy with the first of many jobs, while the others wait for it."""
+    for number in range(num_jobs):
+        scheduler.wake("ns", f"job-{number}")
+    await asyncio.sleep(0.5)
+
+
+async def test_a_pause_holds_back_looks_that_wait_for_a_worker(running) -> None:
+    scheduler = running(reconciler := Reconciler(100.0), num_workers=1)
+    await begin_one_of_many(scheduler)
+
+    scheduler.pause()
+    await asyncio.sleep(60)
+    assert reconciler.begun == [0.0]
+
+    scheduler.resume()
+    await asyncio.sleep(30)
+    assert len(reconciler.begun) == 13, "all jobs are due, the first one too"
+    assert reconciler.most_running == 1
+
+
+async def test_what_a_pause_held_back_is_looked_at_once(running) -> None:
+    scheduler = running(reconciler := Reconciler(100.0), num_workers=1)
+    await begin_one_of_many(scheduler)
+
+    for _ in range(3):
+        scheduler.pause()
+        scheduler.wake("ns", "job-5")
+        scheduler.resume()
+    await asyncio.sleep(50)
+
+    assert len(reconciler.begun) == 13
+    assert reconciler.most_running == 1
+
+
+async def test_stop_cancels_what_has_not_begun(running) -> None:
+    scheduler = running(reconciler := Reconciler(100.0), num_workers=1)
+    await begin_one_of_many(scheduler)
+
+    await scheduler.stop()
+
+    assert now() == 1.0, "it waits for the one look that has begun"
+    assert reconciler.begun == [0.0]
+    assert reconciler.num_running == 0

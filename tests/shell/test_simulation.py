@@ -6,7 +6,8 @@ import itertools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.simulation import OperatorKilledError, Simulation
+from tests.fake_cluster import OperatorKilledError
+from tests.simulation import Simulation
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 
 NODES = ("node-0-0", "node-0-1", "node-1-0", "node-1-1")

@@ -19,6 +19,7 @@ from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.cluster import KubernetesCluster
 from trainingjob_operator.shell.feed import KINDS, RELIST_SECONDS, Feed
+from trainingjob_operator.shell.fenced import FencedCluster
 from trainingjob_operator.shell.health import health_app
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.identity import PodAuthenticator, may_use_service_account
@@ -91,8 +92,9 @@ class Operator:
         self.metrics.count_refused_accelerators(refused.name for refused in table.refused)
         now = api.clock.now
         self.cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node)
+        fenced = FencedCluster(self.cluster, lambda: self.lease.is_leading)
         self._reconciler = Reconciler(
-            self.cluster, self.hub, self._render_settings, now, table.hardware, lambda: api.clock.set_by
+            fenced, self.hub, self._render_settings, now, table.hardware, lambda: api.clock.set_by
         )
         self.lease = Lease(api, settings.namespace, settings.service, holder_name(), self._lead, now)
         self.admission = Admission(partial(check_job, hardware=table.hardware), partial(may_use_service_account, api))

@@ -40,6 +40,8 @@ class _Entry:
     num_failures: int = 0
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
+    has_begun: bool = False
+    """Whether its task has a worker. Before that it only waits for one."""
 
 
 @dataclass
@@ -66,12 +68,15 @@ class Scheduler:
         self._plan((namespace, name), self._loop.time())
 
     def pause(self) -> None:
-        """Begin nothing new. What has begun ends; what wakes is remembered."""
+        """Begin nothing new, nor what waits for a worker. What has begun ends; what wakes is remembered."""
         self._is_paused = True
         for entry in self._entries.values():
             if entry.timer:
                 entry.timer.cancel()
                 entry.timer = None
+            if entry.task and not entry.has_begun:
+                entry.task.cancel()
+                entry.task = None
 
     def resume(self) -> None:
         """Go on: every job is due now, since much may have happened."""
@@ -99,12 +104,13 @@ class Scheduler:
 
     async def _look(self, key: tuple[str, str], entry: _Entry) -> None:
         async with self._workers:
+            entry.has_begun = True
             entry.due = math.inf  # what wakes it from here on may have come too late for this look
             begun = self._loop.time()
             again, pause = await self._try_to_reconcile(key, entry)
             now = self._loop.time()
             self.measure(now - begun, entry.num_failures > 0)
-        entry.task = None
+        entry.task, entry.has_begun = None, False
         if again is None and entry.due == math.inf:
             del self._entries[key]
             return

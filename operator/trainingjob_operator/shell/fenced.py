@@ -1,0 +1,57 @@
+"""The `Cluster` port as long as this operator leads: every write of a reconcile passes through here.
+
+A look takes a while, and the Lease may be lost in the middle of it. What is left of the look then writes nothing.
+"""
+
+from collections.abc import Callable
+
+from trainingjob_operator.shell.ports import Children, Cluster, ClusterUnavailableError, Manifest
+
+
+class FencedCluster:
+    """Reads always; writes only while `is_leading` returns True."""
+
+    def __init__(self, cluster: Cluster, is_leading: Callable[[], bool]) -> None:
+        """Guard a cluster."""
+        self._cluster = cluster
+        self._is_leading = is_leading
+
+    async def read_job(self, namespace: str, name: str) -> Manifest | None:
+        """Return the TrainingJob as it is now; None where it is gone."""
+        return await self._cluster.read_job(namespace, name)
+
+    async def read_children(self, namespace: str, uid: str) -> Children:
+        """Return the job's children."""
+        return await self._cluster.read_children(namespace, uid)
+
+    async def create(self, manifest: Manifest) -> None:
+        """Create an object."""
+        self._check()
+        await self._cluster.create(manifest)
+
+    async def apply(self, manifest: Manifest) -> None:
+        """Server-side apply an object."""
+        self._check()
+        await self._cluster.apply(manifest)
+
+    async def delete(self, manifest: Manifest, *, grace_seconds: int | None = None) -> None:
+        """Delete this very object."""
+        self._check()
+        await self._cluster.delete(manifest, grace_seconds=grace_seconds)
+
+    async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
+        """Replace the status; raise also where the Lease was lost meanwhile, so that nothing is announced."""
+        self._check()
+        written = await self._cluster.write_status(job, status)
+        self._check()
+        return written
+
+    async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
+        """Record an event on the job."""
+        self._check()
+        await self._cluster.emit(job, warning=warning, reason=reason, message=message)
+
+    def _check(self) -> None:
+        """Raise `ClusterUnavailableError` where another operator may lead: a later look, by whoever leads, does it."""
+        if not self._is_leading():
+            raise ClusterUnavailableError("this operator is not the leader: it writes nothing")
