@@ -25,6 +25,7 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 UID = "11111111-2222-3333-4444-555555555555"
 NAME = "demo"
 NAMESPACE = "research"
+KEY = (NAMESPACE, UID)
 
 
 def spec_manifest(**sections: Any) -> Manifest:

@@ -311,13 +311,10 @@ def _labels(jobset: Manifest) -> dict[str, str]:
 
 
 def _belongs(pod: Manifest, job: Manifest, host: int) -> bool:
-    metadata = pod["metadata"]
-    return metadata["ownerReferences"][0]["uid"] == job["metadata"]["uid"] and metadata["labels"][HOST_LABEL] == str(
-        host
-    )
+    return owner_of(pod) == job["metadata"]["uid"] and pod["metadata"]["labels"][HOST_LABEL] == str(host)
 
 
 def owner_of(manifest: Manifest) -> str:
-    """Return the UID of an object's owner."""
-    uid: str = manifest["metadata"]["ownerReferences"][0]["uid"]
-    return uid
+    """Return the UID of an object's owner; empty where it has none."""
+    owners: list[dict[str, str]] = manifest["metadata"]["ownerReferences"]
+    return owners[0]["uid"] if owners else ""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from e2e.soak.witness import find_contradictions
 from tests import shadowing
 from tests.agents import Agent, Child, having_waited
-from tests.builders import NAME, NAMESPACE, UID, spec_manifest
+from tests.builders import KEY, NAME, NAMESPACE, UID, spec_manifest
 from tests.fake_cluster import GRACE_SECONDS, FakeCluster, Node, OperatorKilledError, Time, copied
 from tests.storage import Storage
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
@@ -360,7 +360,7 @@ class Simulation:
     async def _report(self, agent: Agent) -> None:
         if agent.cut_off or not self.operator_up or self.time.seconds < agent.silent_until:
             return
-        if self.hub.seconds_away(UID):
+        if self.hub.seconds_away(KEY):
             return
         report = describe(agent.host, agent.place, agent.state, 5000, agent.shadow_port)
         caller = Caller(agent.pod_uid, NAMESPACE, NAME, UID)

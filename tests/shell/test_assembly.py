@@ -112,7 +112,8 @@ def pod_of(api_server: Any, jobset: dict[str, Any]) -> dict[str, Any]:
     labels = {key: jobset["metadata"]["labels"][key] for key in (JOB_LABEL, UID_LABEL)}
 
     def put(kind: Any, name: str, owner: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        reference = {"kind": owner["kind"], "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
+        reference = {key: owner[key] for key in ("apiVersion", "kind")}
+        reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
         metadata = {"name": name, "namespace": "research", "labels": labels}
         return api_server.put(
             kind, {"metadata": metadata | {"ownerReferences": [reference | {"controller": True}]}, **fields}
@@ -200,7 +201,7 @@ async def test_while_the_api_server_is_away_agents_hear_what_held(
     assert (await running.get("/readyz"))[0] == 200
     api_server.fault = lambda _: None
     await until(lambda: running.operator.lease.is_leading, "it leads again")
-    listening = running.operator.hub.hearing(report["jobUid"]).listening
+    listening = running.operator.hub.hearing(("research", report["jobUid"])).listening
     assert 0 < listening < asyncio.get_running_loop().time() - lost, "no host was silent while it was not heard"
 
     metadata = {"name": "later", "namespace": "research", "generation": 1}

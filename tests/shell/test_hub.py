@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tests.builders import NAME, NAMESPACE, UID, make_report
+from tests.builders import KEY, NAME, NAMESPACE, UID, make_report
 from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Directive, Evidence, HostReport, Phase, ProcessState, Progress
@@ -31,7 +31,7 @@ class Desk:
         self.hub.receive(caller(report.pod_uid), report)
 
     def hear(self) -> Hearing:
-        return self.hub.hearing(UID)
+        return self.hub.hearing(KEY)
 
 
 @pytest.fixture
@@ -180,11 +180,11 @@ async def test_nothing_is_answered_before_anything_is_known(desk: Desk) -> None:
     desk.receive(make_report())
 
     assert await desk.hub.answer(caller("pod-0-0"), "a", 0) is None
-    assert not desk.hub.has_spoken(UID)
+    assert not desk.hub.has_spoken(KEY)
 
 
 async def test_a_member_hears_of_its_world_and_a_stranger_waits(desk: Desk) -> None:
-    desk.hub.publish(UID, train(3, "pod-0-0"))
+    desk.hub.publish(KEY, train(3, "pod-0-0"))
 
     member = await desk.hub.answer(caller("pod-0-0"), "a", 0)
     stranger = await desk.hub.answer(caller("pod-9-9"), "a", 0)
@@ -196,7 +196,7 @@ async def test_a_member_hears_of_its_world_and_a_stranger_waits(desk: Desk) -> N
 
 
 async def test_all_hear_the_end(desk: Desk) -> None:
-    desk.hub.publish(UID, Bulletin(Directive.FINISH, outcome="Succeeded"))
+    desk.hub.publish(KEY, Bulletin(Directive.FINISH, outcome="Succeeded"))
 
     answer = await desk.hub.answer(caller("pod-9-9"), "a", 0)
 
@@ -206,15 +206,15 @@ async def test_all_hear_the_end(desk: Desk) -> None:
 
 async def test_an_answer_waits_for_news_and_comes_at_once_with_it(desk: Desk) -> None:
     desk.receive(make_report())
-    desk.hub.publish(UID, train(1, "pod-0-0"))
+    desk.hub.publish(KEY, train(1, "pod-0-0"))
     await desk.hub.answer(caller("pod-0-0"), "a", 0)
 
     waiting = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 60))
     await asyncio.sleep(0)
-    desk.hub.publish(UID, train(1, "pod-0-0"))  # the same again is no news
+    desk.hub.publish(KEY, train(1, "pod-0-0"))  # the same again is no news
     await asyncio.sleep(0)
     assert not waiting.done()
-    desk.hub.publish(UID, train(2, "pod-0-0"))
+    desk.hub.publish(KEY, train(2, "pod-0-0"))
     answer = await asyncio.wait_for(waiting, 10)
 
     assert answer
@@ -224,12 +224,12 @@ async def test_an_answer_waits_for_news_and_comes_at_once_with_it(desk: Desk) ->
 
 async def test_members_are_asked_at_once_where_they_stand(desk: Desk) -> None:
     desk.receive(make_report())
-    desk.hub.publish(UID, train(1, "pod-0-0"))
+    desk.hub.publish(KEY, train(1, "pod-0-0"))
     await desk.hub.answer(caller("pod-0-0"), "a", 0)
 
     waiting = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 60))
     await asyncio.sleep(0)
-    desk.hub.publish(UID, replace(train(1, "pod-0-0"), examine=True))
+    desk.hub.publish(KEY, replace(train(1, "pod-0-0"), examine=True))
     member = await asyncio.wait_for(waiting, 10)
     stranger = await desk.hub.answer(caller("pod-9-9"), "a", 0)
 
@@ -241,7 +241,7 @@ async def test_members_are_asked_at_once_where_they_stand(desk: Desk) -> None:
 
 async def test_an_agent_that_was_restarted_is_told_again_at_once(desk: Desk) -> None:
     desk.receive(make_report())
-    desk.hub.publish(UID, train(1, "pod-0-0"))
+    desk.hub.publish(KEY, train(1, "pod-0-0"))
     await desk.hub.answer(caller("pod-0-0"), "a", 0)
 
     answer = await asyncio.wait_for(desk.hub.answer(caller("pod-0-0"), "b", 60), 10)
@@ -252,7 +252,7 @@ async def test_an_agent_that_was_restarted_is_told_again_at_once(desk: Desk) -> 
 
 async def test_who_reports_again_is_told_by_the_new_answer_not_by_the_old_one(desk: Desk) -> None:
     desk.receive(make_report())
-    desk.hub.publish(UID, train(1, "pod-0-0"))
+    desk.hub.publish(KEY, train(1, "pod-0-0"))
     await desk.hub.answer(caller("pod-0-0"), "a", 0)
     abandoned = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 60))
     await asyncio.sleep(0)
@@ -260,7 +260,7 @@ async def test_who_reports_again_is_told_by_the_new_answer_not_by_the_old_one(de
     waiting = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 60))
     await asyncio.sleep(0)
 
-    desk.hub.publish(UID, train(2, "pod-0-0"))
+    desk.hub.publish(KEY, train(2, "pod-0-0"))
 
     assert await asyncio.wait_for(abandoned, 10)
     answer = await asyncio.wait_for(waiting, 10)
@@ -271,7 +271,7 @@ async def test_who_reports_again_is_told_by_the_new_answer_not_by_the_old_one(de
 
 @pytest.mark.parametrize("moves", [True, False])
 async def test_who_is_to_leave_hears_whether_memory_is_enough(desk: Desk, *, moves: bool) -> None:
-    desk.hub.publish(UID, Bulletin(Directive.LEAVE, make_world(1, "pod-0-0"), moves=moves))
+    desk.hub.publish(KEY, Bulletin(Directive.LEAVE, make_world(1, "pod-0-0"), moves=moves))
 
     answer = await desk.hub.answer(caller("pod-0-0"), "a", 0)
 
@@ -281,21 +281,21 @@ async def test_who_is_to_leave_hears_whether_memory_is_enough(desk: Desk, *, mov
 
 def test_a_world_is_announced_when_it_is_first_published(desk: Desk) -> None:
     assert desk.hear().announced == 0.0
-    desk.hub.publish(UID, train(1, "pod-0-0"))
+    desk.hub.publish(KEY, train(1, "pod-0-0"))
     desk.now += 5.0
-    desk.hub.publish(UID, Bulletin(Directive.LEAVE, make_world(1, "pod-0-0")))
+    desk.hub.publish(KEY, Bulletin(Directive.LEAVE, make_world(1, "pod-0-0")))
     assert desk.hear().announced == 5.0
 
-    desk.hub.publish(UID, train(2, "pod-0-0"))
+    desk.hub.publish(KEY, train(2, "pod-0-0"))
     assert desk.hear().announced == 0.0
     desk.now += 5.0
-    desk.hub.publish(UID, Bulletin(Directive.WAIT))
+    desk.hub.publish(KEY, Bulletin(Directive.WAIT))
     assert desk.hear().announced == 0.0
 
 
 def test_a_burned_generation_stays_burned(desk: Desk) -> None:
-    desk.hub.burn(UID, 4)
-    desk.hub.burn(UID, 3)
+    desk.hub.burn(KEY, 4)
+    desk.hub.burn(KEY, 3)
 
     assert desk.hear().burned == 4
 
@@ -305,31 +305,31 @@ def test_pods_that_are_long_gone_are_forgotten_unless_they_are_members(desk: Des
         desk.receive(make_report(0, host))
     desk.now += FORGET_SECONDS + 1
 
-    desk.hub.publish(UID, train(1, "pod-0-0"))
+    desk.hub.publish(KEY, train(1, "pod-0-0"))
 
     assert list(desk.hear().news) == ["pod-0-0"]
 
 
 def test_a_job_that_is_gone_is_forgotten(desk: Desk) -> None:
     desk.receive(make_report())
-    desk.hub.forget(UID)
-    desk.hub.forget(UID)
+    desk.hub.forget(KEY)
+    desk.hub.forget(KEY)
     assert desk.hear() == Hearing()
 
     desk.receive(make_report())
-    desk.hub.publish(UID, Bulletin(Directive.WAIT))
+    desk.hub.publish(KEY, Bulletin(Directive.WAIT))
     desk.hub.clear()
-    assert not desk.hub.has_spoken(UID)
+    assert not desk.hub.has_spoken(KEY)
 
 
 async def test_a_drill_is_told_to_those_whom_it_strikes_and_once_each(desk: Desk) -> None:
     for host in (0, 1):
         desk.receive(make_report(0, host))
     order = Order(Drill(id="one", kind=DrillKind.HANG), frozenset({"pod-0-1"}))
-    desk.hub.publish(UID, train(1, "pod-0-0", "pod-0-1"))
+    desk.hub.publish(KEY, train(1, "pod-0-0", "pod-0-1"))
     for host in ("pod-0-0", "pod-0-1"):
         await desk.hub.answer(caller(host), "a", 10)
-    desk.hub.publish(UID, replace(train(1, "pod-0-0", "pod-0-1"), order=order))
+    desk.hub.publish(KEY, replace(train(1, "pod-0-0", "pod-0-1"), order=order))
 
     spared, struck = [await desk.hub.answer(caller(host), "a", 0.01) for host in ("pod-0-0", "pod-0-1")]
 
@@ -341,21 +341,21 @@ async def test_a_drill_is_told_to_those_whom_it_strikes_and_once_each(desk: Desk
 
 async def test_an_operator_that_is_away_for_a_job_hears_nobody_and_knows_nothing_later(desk: Desk) -> None:
     desk.receive(make_report())
-    desk.hub.publish(UID, train(1, "pod-0-0"))
-    desk.hub.burn(UID, 7)
+    desk.hub.publish(KEY, train(1, "pod-0-0"))
+    desk.hub.burn(KEY, 7)
     await desk.hub.answer(caller("pod-0-0"), "a", 0)
     waiting = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 3600))
     await asyncio.sleep(0)
 
-    desk.hub.leave(UID, 30.0)
+    desk.hub.leave(KEY, 30.0)
 
     assert await waiting is None
-    assert desk.hub.seconds_away(UID) == 30.0
-    assert desk.hub.seconds_away("another job") == 0.0
+    assert desk.hub.seconds_away(KEY) == 30.0
+    assert desk.hub.seconds_away((NAMESPACE, "another job")) == 0.0
     desk.now += 30.0
-    assert desk.hub.seconds_away(UID) == 0.0
+    assert desk.hub.seconds_away(KEY) == 0.0
     assert (desk.hear().news, desk.hear().burned) == ({}, 7)
-    assert not desk.hub.has_spoken(UID)
+    assert not desk.hub.has_spoken(KEY)
 
 
 async def test_each_host_hears_of_the_shadow_world_that_it_is_to_wait_in(desk: Desk) -> None:
@@ -363,13 +363,22 @@ async def test_each_host_hears_of_the_shadow_world_that_it_is_to_wait_in(desk: D
     for report in (first, second, third):
         desk.receive(report)
     shadows = tuple(make_world(1, pod).model_copy(update={"shadow": f"of {pod}"}) for pod in ("pod-0-0", "pod-1-0"))
-    desk.hub.publish(UID, train(1, "pod-0-0", "pod-1-0", "pod-2-0"))
+    desk.hub.publish(KEY, train(1, "pod-0-0", "pod-1-0", "pod-2-0"))
     answers = [await desk.hub.answer(caller(one.pod_uid), "a", 0) for one in (first, second, third)]
     assert [answer and answer.shadow for answer in answers] == [None, None, None]
 
-    desk.hub.publish(UID, replace(train(1, "pod-0-0", "pod-1-0", "pod-2-0"), shadows=shadows))
+    desk.hub.publish(KEY, replace(train(1, "pod-0-0", "pod-1-0", "pod-2-0"), shadows=shadows))
 
     async with asyncio.timeout(1.0):  # it is news: nobody waits for it
         told = [await desk.hub.answer(caller(one.pod_uid), "a", 1000.0) for one in (first, second)]
     assert [answer and answer.shadow for answer in told] == list(shadows)
     assert (await desk.hub.answer(caller("pod-2-0"), "a", 0)) == answers[2]
+
+
+def test_the_same_uid_in_two_namespaces_is_two_jobs(desk: Desk) -> None:
+    desk.hub.publish(KEY, train(1, "pod-0-0"))
+    desk.hub.receive(Caller("pod-0-0", "evil", NAME, UID), make_report(0, 0))
+
+    assert desk.hear().news == {}
+    assert desk.hub.hearing(("evil", UID)).news.keys() == {"pod-0-0"}
+    assert not desk.hub.has_spoken(("evil", UID))

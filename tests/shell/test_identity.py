@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from trainingjob_api.job import KIND
+from trainingjob_api.job import GROUP, KIND
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_operator.shell.feed import KINDS
 from trainingjob_operator.shell.identity import (
@@ -15,27 +15,54 @@ from trainingjob_operator.shell.identity import (
     PodAuthenticator,
     may_use_service_account,
 )
-from trainingjob_operator.shell.kinds import JOB, JOB_SET, POD
+from trainingjob_operator.shell.kinds import JOB, JOB_SET, POD, TRAINING_JOB, Kind
 from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnknownCallerError
 from trainingjob_operator.shell.store import Store
 
 USER = "system:serviceaccount:research:default"
 
 
-def owned_by(kind: str, name: str, uid: str, *, controller: bool = True) -> dict[str, Any]:
-    return {"ownerReferences": [{"kind": kind, "name": name, "uid": uid, "controller": controller}]}
+def owned_by(kind: Kind, name: str, uid: str, *, controller: bool = True, version: str = "") -> dict[str, Any]:
+    owner = {"apiVersion": version or kind.api_version, "kind": kind.name, "name": name, "uid": uid}
+    return {"ownerReferences": [{**owner, "controller": controller}]}
+
+
+def put(api_server: Any, kind: Kind, name: str, owner: dict[str, Any], namespace: str = "research") -> dict[str, Any]:
+    stored = api_server.put(kind, {"metadata": {"name": name, "namespace": namespace, **owner}, "spec": {}})
+    assert isinstance(stored, dict)
+    return stored
+
+
+def make_chain(
+    api_server: Any,
+    name: str,
+    links: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] = ({}, {}, {}),
+    *,
+    owner: tuple[str, str],
+    namespace: str = "research",
+) -> dict[str, Any]:
+    """Put a JobSet that names a TrainingJob as its owner, with its Job and its pod; return the pod.
+
+    `links` change the references to the TrainingJob, the JobSet and the Job.
+    """
+    of_jobset, of_job, of_pod = (
+        owned_by(TRAINING_JOB, *owner),
+        owned_by(JOB_SET, f"{name}-base", ""),
+        owned_by(JOB, f"{name}-base-slice-0", ""),
+    )
+    of_jobset["ownerReferences"][0] |= links[0]
+    jobset = put(api_server, JOB_SET, f"{name}-base", of_jobset, namespace)
+    of_job["ownerReferences"][0] |= {"uid": jobset["metadata"]["uid"], **links[1]}
+    job = put(api_server, JOB, f"{name}-base-slice-0", of_job, namespace)
+    of_pod["ownerReferences"][0] |= {"uid": job["metadata"]["uid"], **links[2]}
+    return put(api_server, POD, f"{name}-base-slice-0-0", of_pod, namespace)
 
 
 @pytest.fixture
 def pod(api_server: Any) -> dict[str, Any]:
     """Put a pod of a job, with its owners; return it."""
-
-    def put(kind: Any, name: str, owner: dict[str, Any]) -> dict[str, Any]:
-        return api_server.put(kind, {"metadata": {"name": name, "namespace": "research", **owner}, "spec": {}})
-
-    jobset = put(JOB_SET, "llama-base", owned_by(KIND, "llama", "job-uid"))
-    job = put(JOB, "llama-base-slice-0", owned_by("JobSet", "llama-base", jobset["metadata"]["uid"]))
-    return put(POD, "llama-base-slice-0-0", owned_by("Job", "llama-base-slice-0", job["metadata"]["uid"]))
+    put(api_server, TRAINING_JOB, "llama", {"uid": "job-uid"})
+    return make_chain(api_server, "llama", owner=("llama", "job-uid"))
 
 
 def accept(api_server: Any, pod: dict[str, Any], **changes: Any) -> None:
@@ -75,7 +102,7 @@ async def test_a_pod_of_a_job_is_known(authenticator: PodAuthenticator, api_serv
 async def test_objects_that_are_known_are_not_read(
     authenticator: PodAuthenticator, api: Any, api_server: Any, store: Store, pod: Any
 ) -> None:
-    for kind in (POD, JOB, JOB_SET):
+    for kind in (POD, JOB, JOB_SET, TRAINING_JOB):
         for (k, _, _), item in tuple(api_server.objects.items()):
             if k is kind:
                 store.put(kind, item)
@@ -126,10 +153,10 @@ async def test_a_deleted_pod_is_refused(authenticator: PodAuthenticator, api_ser
 
 NO_JOB = {
     "owned by nobody": {},
-    "owned by a ReplicaSet": owned_by("ReplicaSet", "llama-base-slice-0", "uid-2"),
-    "owned by a Job that is gone": owned_by("Job", "other", "uid-9"),
-    "owned by a namesake of the Job": owned_by("Job", "llama-base-slice-0", "old"),
-    "an owner that does not control it": owned_by("Job", "llama-base-slice-0", "uid-2", controller=False),
+    "owned by a ReplicaSet": owned_by(Kind("apps/v1", "ReplicaSet", "replicasets"), "llama-base-slice-0", "uid-2"),
+    "owned by a Job that is gone": owned_by(JOB, "other", "uid-9"),
+    "owned by a namesake of the Job": owned_by(JOB, "llama-base-slice-0", "old"),
+    "an owner that does not control it": owned_by(JOB, "llama-base-slice-0", "uid-2", controller=False),
 }
 
 
@@ -141,6 +168,87 @@ async def test_a_pod_of_no_job_is_refused(
     accept(api_server, other)
 
     with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
+        await authenticator.identify("token")
+
+
+FORGED = {
+    "another kind of that name": ({"apiVersion": "example.com/v1"}, {}, {}),
+    "a kind of a group that ends alike": ({"apiVersion": f"x.{TRAINING_JOB.api_version}"}, {}, {}),
+    "no version": ({"apiVersion": ""}, {}, {}),
+    "another kind of our group": ({"kind": "Other"}, {}, {}),
+    "the UID of no job": ({"uid": "victim-uid"}, {}, {}),
+    "no UID": ({"uid": ""}, {}, {}),
+    "a job of another namespace": ({"name": "victim", "uid": "victim-uid"}, {}, {}),
+    "a name that is none": ({"name": ["llama"]}, {}, {}),
+    "a job that is not its controller": ({"controller": False}, {}, {}),
+    "another JobSet's group": ({}, {"apiVersion": "example.com/v1"}, {}),
+    "another JobSet's UID": ({}, {"uid": "uid-99"}, {}),
+    "a ReplicatedJob": ({}, {"kind": "ReplicatedJob"}, {}),
+    "a Job of no group": ({}, {}, {"apiVersion": "v1"}),
+    "a Job of another group": ({}, {}, {"apiVersion": "batch.example.com/v1"}),
+    "a CronJob": ({}, {}, {"kind": "CronJob"}),
+}
+
+
+@pytest.mark.parametrize("links", FORGED.values(), ids=FORGED.keys())
+async def test_a_chain_of_owners_is_believed_only_to_its_end(
+    links: Any, authenticator: PodAuthenticator, api_server: Any, pod: Any
+) -> None:
+    put(api_server, TRAINING_JOB, "victim", {"uid": "victim-uid"}, namespace="private")
+    accept(api_server, make_chain(api_server, "forged", links, owner=("llama", "job-uid")))
+
+    with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
+        await authenticator.identify("token")
+
+
+async def test_a_namespace_cannot_claim_the_job_of_another(
+    authenticator: PodAuthenticator, api_server: Any, pod: Any
+) -> None:
+    forged = make_chain(api_server, "llama", owner=("llama", "job-uid"), namespace="evil")
+    accept(api_server, forged, user__username="system:serviceaccount:evil:default")
+
+    with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
+        await authenticator.identify("token")
+
+
+LATER = {
+    "of the job": ({"apiVersion": f"{GROUP}/v1"}, {}, {}),
+    "of the JobSet": ({}, {"apiVersion": "jobset.x-k8s.io/v1"}, {}),
+    "of the Job": ({}, {}, {"apiVersion": "batch/v2"}),
+}
+
+
+@pytest.mark.parametrize("links", LATER.values(), ids=LATER.keys())
+async def test_a_later_version_of_an_owner_is_the_same_owner(
+    links: Any, authenticator: PodAuthenticator, api_server: Any, pod: Any
+) -> None:
+    accept(api_server, make_chain(api_server, "later", links, owner=("llama", "job-uid")))
+
+    assert (await authenticator.identify("token")).job_uid == "job-uid"
+
+
+async def test_a_job_that_was_made_again_has_no_pods_of_the_former(
+    authenticator: PodAuthenticator, api_server: Any, store: Store, pod: Any
+) -> None:
+    (former,) = (item for key, item in api_server.objects.items() if key[0] is TRAINING_JOB)
+    api_server.drop(TRAINING_JOB, "research", "llama")
+    put(api_server, TRAINING_JOB, "llama", {"uid": "new-uid"})
+    accept(api_server, pod)
+
+    with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
+        await authenticator.identify("token")
+
+    store.put(TRAINING_JOB, former)  # the watch is behind: the store still has it
+    assert (await authenticator.identify("another token")).job_uid == "job-uid"
+
+
+async def test_while_a_kind_is_unknown_nobody_is_refused_for_good(
+    authenticator: PodAuthenticator, api_server: Any, pod: Any
+) -> None:
+    accept(api_server, pod)
+    api_server.kinds.remove(TRAINING_JOB)
+
+    with pytest.raises(ClusterUnavailableError, match=f"look for a {KIND}"):
         await authenticator.identify("token")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.builders import NAME, NAMESPACE, UID
+from tests.builders import KEY, NAME, NAMESPACE, UID
 from tests.simulation import Simulation
 from trainingjob_operator.core.names import base_jobset, slice_jobset
 from trainingjob_operator.shell.ports import ForbiddenError
@@ -105,7 +105,7 @@ async def test_a_namespace_that_goes_takes_a_living_job_along() -> None:
             await sim.run(3)
 
     assert await sim.reconciler.reconcile(NAMESPACE, NAME) is None
-    assert not sim.hub.has_spoken(UID)
+    assert not sim.hub.has_spoken(KEY)
 
 
 async def test_a_queue_that_takes_its_quota_back_counts_no_failure() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.builders import KEY
 from tests.fake_cluster import OperatorKilledError
 from tests.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
@@ -85,7 +86,7 @@ async def test_an_operator_that_is_away_hears_nothing_and_writes_nothing() -> No
     await sim.run(18)
 
     assert len(sim.cluster.statuses) == written
-    assert not sim.hub.hearing(sim.job["metadata"]["uid"]).news
+    assert not sim.hub.hearing(KEY).news
 
 
 @pytest.mark.parametrize("kind", DrillKind)

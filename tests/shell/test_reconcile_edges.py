@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.builders import NAME, NAMESPACE, UID
+from tests.builders import KEY, NAME, NAMESPACE, UID
 from tests.simulation import Simulation
 from trainingjob_api.protocol import Directive
 from trainingjob_operator.core.names import base_jobset, config_map, slice_jobset
@@ -313,7 +313,7 @@ async def test_a_namesake_starts_afresh() -> None:
 
     await look(sim)
 
-    assert not sim.hub.has_spoken(UID)
+    assert not sim.hub.has_spoken(KEY)
     assert sim.status.world is None
     assert ("JobSet", base_jobset(NAME, "second")) in sim.cluster.objects
 
@@ -337,4 +337,4 @@ async def test_a_bad_spec_and_no_jobset_at_once() -> None:
     assert await look(sim) == IDLE_SECONDS
 
     assert sim.condition("Valid") == ("False", "InvalidSpec")
-    assert not sim.hub.has_spoken(UID)
+    assert not sim.hub.has_spoken(KEY)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from tests.builders import NAME, NAMESPACE, UID, make_report
+from tests.builders import KEY, NAME, NAMESPACE, UID, make_report
 from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport
 from trainingjob_operator.core.running.telling.announce import Bulletin
 from trainingjob_operator.shell import rendezvous
@@ -59,17 +59,17 @@ async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
 
 
 async def test_a_report_is_heard_and_answered(service: Service) -> None:
-    service.hub.publish(UID, Bulletin(Directive.FINISH, outcome="Succeeded: done"))
+    service.hub.publish(KEY, Bulletin(Directive.FINISH, outcome="Succeeded: done"))
 
     status, body = await service.post(make_report())
 
     assert status == 200
     assert Answer.model_validate(body).outcome == "Succeeded: done"
-    assert service.hub.hearing(UID).news["pod-0-0"].report == make_report()
+    assert service.hub.hearing(KEY).news["pod-0-0"].report == make_report()
 
 
 async def test_an_agent_that_knows_more_is_understood(service: Service) -> None:
-    service.hub.publish(UID, Bulletin(Directive.WAIT))
+    service.hub.publish(KEY, Bulletin(Directive.WAIT))
     body = make_report().model_dump(mode="json", by_alias=True) | {"newInThisVersion": 1}
 
     status, _ = await service.post(json.dumps(body).encode())
@@ -85,7 +85,7 @@ async def test_who_does_not_lead_says_nothing(service: Service) -> None:
     service.leads = False
 
     assert await service.post(make_report()) == (503, {"error": "another operator leads; ask again"})
-    assert not service.hub.hearing(UID).news
+    assert not service.hub.hearing(KEY).news
 
 
 REFUSALS: dict[str, tuple[HostReport | bytes, str, int, str]] = {
@@ -117,7 +117,7 @@ async def test_what_is_refused(service: Service, body: HostReport | bytes, token
 
     assert seen == status
     assert answer["error"].startswith(words)
-    assert not service.hub.hearing(UID).news
+    assert not service.hub.hearing(KEY).news
 
 
 async def test_while_nobody_can_tell_who_calls_agents_are_asked_to_come_back(service: Service) -> None:
@@ -125,11 +125,11 @@ async def test_while_nobody_can_tell_who_calls_agents_are_asked_to_come_back(ser
     service.tokens.is_down = True
 
     assert await service.post(make_report()) == (503, {"error": "cannot tell now who calls: no route to host"})
-    assert service.hub.hearing(UID).listening == 1.0, "that time is no silence of a host"
+    assert service.hub.hearing(KEY).listening == 1.0, "that time is no silence of a host"
 
 
 async def test_while_a_drill_keeps_the_operator_away_it_hears_nothing(service: Service) -> None:
-    service.hub.leave(UID, 1000.0)
+    service.hub.leave(KEY, 1000.0)
 
     assert await service.post(make_report()) == (503, {"error": "a drill: this operator is away for the job"})
-    assert not service.hub.hearing(UID).news
+    assert not service.hub.hearing(KEY).news

@@ -25,6 +25,8 @@ class Children:
     """The node that the operator itself runs on. None: it runs on none."""
     warnings: tuple[Manifest, ...] = ()
     """Newest Warning events about the children, for the words of conditions."""
+    orphans: frozenset[str] = frozenset()
+    """UIDs of pods whose Job is gone: the garbage collector deletes them in a moment."""
 
 
 def dig(manifest: Any, *path: str) -> Any:  # None: there is nothing at that path

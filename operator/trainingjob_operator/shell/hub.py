@@ -13,7 +13,7 @@ from math import inf
 from trainingjob_api.protocol import ON_FILES, Answer, Directive, HostReport, Phase
 from trainingjob_operator.core.running.observing.hearing import Hearing, News
 from trainingjob_operator.core.running.telling.announce import Bulletin
-from trainingjob_operator.shell.ports import Caller
+from trainingjob_operator.shell.ports import Caller, JobKey
 
 AWAY_SECONDS = 4.0
 """When no host of a job was heard of for this long, it was the operator that could not be reached."""
@@ -67,7 +67,7 @@ class Hub:
         """Start with nothing heard and nothing to say."""
         self._clock = clock
         self._wake = wake
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[JobKey, _Line] = {}
         self._missed = -inf
 
     def miss(self) -> None:
@@ -77,7 +77,7 @@ class Hub:
     def receive(self, caller: Caller, report: HostReport) -> None:
         """Take a host's report; wake whoever decides if it is more than one more step."""
         now = self._clock()
-        line = self._lines.setdefault(caller.job_uid, _Line())
+        line = self._lines.setdefault(caller.job_key, _Line())
         if now - line.heard > AWAY_SECONDS:
             line.since = now
         line.heard = now
@@ -96,7 +96,7 @@ class Hub:
 
         A host that reports again meanwhile does not wait for this answer any more; it is not told by it.
         """
-        line = self._lines.setdefault(caller.job_uid, _Line())
+        line = self._lines.setdefault(caller.job_key, _Line())
         voice = line.voices.get(caller.pod_uid)
         try:
             async with asyncio.timeout(hold):
@@ -111,9 +111,9 @@ class Hub:
             voice.told = _key(instance, answer)
         return answer
 
-    def hearing(self, job_uid: str) -> Hearing:
+    def hearing(self, job: JobKey) -> Hearing:
         """Return all that was heard of a job, with ages."""
-        line = self._lines.get(job_uid)
+        line = self._lines.get(job)
         if line is None:
             return Hearing()
         now = self._clock()
@@ -128,14 +128,14 @@ class Hub:
             burned=line.burned,
         )
 
-    def has_spoken(self, job_uid: str) -> bool:
+    def has_spoken(self, job: JobKey) -> bool:
         """Return whether anything was published for a job since this operator leads."""
-        line = self._lines.get(job_uid)
+        line = self._lines.get(job)
         return line is not None and line.bulletin is not None
 
-    def publish(self, job_uid: str, bulletin: Bulletin) -> None:
+    def publish(self, job: JobKey, bulletin: Bulletin) -> None:
         """Tell a job's hosts what holds now. What it says must be written in the status already."""
-        line = self._lines.setdefault(job_uid, _Line())
+        line = self._lines.setdefault(job, _Line())
         if line.bulletin == bulletin:
             return
         before = line.bulletin.world if line.bulletin else None
@@ -146,27 +146,27 @@ class Hub:
         line.news.set()
         line.news = asyncio.Event()
 
-    def burn(self, job_uid: str, generation: int) -> None:
+    def burn(self, job: JobKey, generation: int) -> None:
         """Never use a generation for a new claim: its claim was sent, and nobody knows whether it arrived."""
-        line = self._lines.setdefault(job_uid, _Line())
+        line = self._lines.setdefault(job, _Line())
         line.burned = max(line.burned, generation)
 
-    def leave(self, job_uid: str, seconds: float) -> None:
+    def leave(self, job: JobKey, seconds: float) -> None:
         """Be away for a job, as if this operator had ended: nobody is heard, and what was known of it is lost."""
-        former = self._lines.pop(job_uid, _Line())
-        self._lines[job_uid] = _Line(burned=former.burned, away_until=self._clock() + seconds)
+        former = self._lines.pop(job, _Line())
+        self._lines[job] = _Line(burned=former.burned, away_until=self._clock() + seconds)
         former.bulletin = None
         former.voices.clear()  # who waits for an answer gets none
         former.news.set()
 
-    def seconds_away(self, job_uid: str) -> float:
+    def seconds_away(self, job: JobKey) -> float:
         """Return for how much longer this operator is away for a job; 0: it is there."""
-        line = self._lines.get(job_uid)
+        line = self._lines.get(job)
         return max(line.away_until - self._clock(), 0.0) if line else 0.0
 
-    def forget(self, job_uid: str) -> None:
+    def forget(self, job: JobKey) -> None:
         """Drop a job that is gone."""
-        self._lines.pop(job_uid, None)
+        self._lines.pop(job, None)
 
     def clear(self) -> None:
         """Drop everything: another operator leads, and what was published here may no longer hold."""

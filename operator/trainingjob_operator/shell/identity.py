@@ -12,7 +12,7 @@ from trainingjob_api.job import KIND
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_operator.core.manifests import Manifest, dig, items, text
 from trainingjob_operator.shell.api import Api, NotFoundError
-from trainingjob_operator.shell.kinds import ACCESS_REVIEW, JOB, JOB_SET, POD, TOKEN_REVIEW, Kind
+from trainingjob_operator.shell.kinds import ACCESS_REVIEW, JOB, JOB_SET, POD, TOKEN_REVIEW, TRAINING_JOB, Kind
 from trainingjob_operator.shell.ports import (
     Caller,
     ClusterUnavailableError,
@@ -27,6 +27,8 @@ REFUSED_SECONDS = 5.0
 MAX_REMEMBERED = 8192
 MAX_TOKEN = 16 * 1024
 
+OWNERS = (JOB, JOB_SET, TRAINING_JOB)
+"""Who controls a pod, its controller, and so on up."""
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
@@ -83,28 +85,34 @@ class PodAuthenticator:
         pod = await self._find(POD, namespace, name, uid)
         if pod is None:
             return f"pod '{namespace}/{name}' with UID {uid} is gone"
-        owner = await self._find_job(namespace, pod)
-        if owner is None:
+        job = await self._find_job(namespace, pod)
+        if job is None:
             return f"pod '{namespace}/{name}' belongs to no {KIND}"
-        return Caller(pod_uid=uid, namespace=namespace, job=text(owner, "name"), job_uid=text(owner, "uid"))
+        return Caller(uid, namespace, text(job, "metadata", "name"), text(job, "metadata", "uid"))
 
     async def _find_job(self, namespace: str, pod: Manifest) -> Manifest | None:  # None: no job at the end
-        """Follow the owners from a pod over its Job and its JobSet; return the reference to the TrainingJob."""
+        """Follow the controllers from a pod to its TrainingJob: each must exist in this namespace, with that UID.
+
+        Whoever may create JobSets writes owner references as they like, so none is believed unread.
+        """
         owned = pod
-        for kind in (JOB, JOB_SET):
-            reference = _controller(owned, kind.name)
+        for kind in OWNERS:
+            reference = _controller(owned, kind)
             found = await self._find(kind, namespace, text(reference, "name"), text(reference, "uid"))
             if found is None:
                 return None
             owned = found
-        return _controller(owned, KIND) or None
+        return owned
 
     async def _find(self, kind: Kind, namespace: str, name: str, uid: str) -> Manifest | None:  # None: it is not there
-        if not name:
+        if not name or not uid:
             return None
         known = self._store[kind].find(namespace, name)
         if known is None or text(known, "metadata", "uid") != uid:  # the watch may be a moment behind
-            known = await self._api.get(kind, namespace, name)
+            try:
+                known = await self._api.get(kind, namespace, name)
+            except MissingKindError as error:
+                raise ClusterUnavailableError(f"cannot look for a {kind.name}: {error}") from error
         return known if known is not None and text(known, "metadata", "uid") == uid else None
 
 
@@ -144,10 +152,18 @@ async def review(api: Api, kind: Kind, spec: Manifest) -> Manifest:
     return status if isinstance(status, dict) else {}
 
 
-def _controller(manifest: Manifest, kind: str) -> Manifest:
-    """Return the reference to an object's controller if it is of a kind; else an empty one."""
-    owners = items(manifest, "metadata", "ownerReferences")
-    return next((owner for owner in owners if owner.get("controller") is True and owner.get("kind") == kind), {})
+def _controller(manifest: Manifest, kind: Kind) -> Manifest:
+    """Return the reference to an object's controller if it is of a kind and its group; else an empty one.
+
+    The version may be another: a controller that was upgraded writes a later one.
+    """
+    owners = (owner for owner in items(manifest, "metadata", "ownerReferences") if owner.get("controller") is True)
+    wanted = (_group(kind.api_version), kind.name)
+    return next((owner for owner in owners if (_group(text(owner, "apiVersion")), owner.get("kind")) == wanted), {})
+
+
+def _group(api_version: str) -> str:
+    return api_version.rpartition("/")[0]
 
 
 def _first(values: object) -> str:

@@ -9,6 +9,9 @@ from typing import Protocol
 
 from trainingjob_operator.core.manifests import Children, Manifest
 
+type JobKey = tuple[str, str]
+"""Namespace and UID of a job. A UID alone may be claimed in another namespace."""
+
 __all__ = [
     "Authenticator",
     "Caller",
@@ -17,6 +20,7 @@ __all__ = [
     "ClusterUnavailableError",
     "ConflictError",
     "ForbiddenError",
+    "JobKey",
     "Manifest",
     "MissingKindError",
     "UnknownCallerError",
@@ -65,6 +69,11 @@ class Caller:
     namespace: str
     job: str
     job_uid: str
+
+    @property
+    def job_key(self) -> JobKey:
+        """Return what names its job."""
+        return self.namespace, self.job_uid
 
 
 class Authenticator(Protocol):

@@ -37,6 +37,7 @@ from trainingjob_operator.core.running.deciding.strikes import find_pause, list_
 from trainingjob_operator.core.running.judging.hang import seconds_left
 from trainingjob_operator.core.running.observing.clocks import move_times
 from trainingjob_operator.core.running.observing.observe import Observed, observe
+from trainingjob_operator.core.running.observing.owned import keep_owned
 from trainingjob_operator.core.running.observing.pods import read_pods
 from trainingjob_operator.core.running.observing.seats import rebuild_world
 from trainingjob_operator.core.running.reasons import Reason
@@ -60,6 +61,7 @@ from trainingjob_operator.shell.ports import (
     Cluster,
     ClusterUnavailableError,
     ConflictError,
+    JobKey,
     MissingKindError,
 )
 
@@ -132,13 +134,13 @@ class Reconciler:
             return None
         if dig(job, "metadata", "deletionTimestamp"):
             return IDLE_SECONDS  # its children go with it
-        if away := self._hub.seconds_away(uid):
+        if away := self._hub.seconds_away((namespace, uid)):
             return away
         checked = self._check(uid, job)
         if checked.plan is None:
             return await self._hold(job, checked)
         try:
-            children = await self._cluster.read_children(namespace, uid)
+            children = await self._read_children(job)
         except MissingKindError as error:
             words = f"the cluster has no JobSet: install it ({error})"
             status, now = self._recall(uid, job)
@@ -150,7 +152,7 @@ class Reconciler:
         """Take the one next step of a job whose spec is valid."""
         uid = text(job, "metadata", "uid")
         status, now = self._recall(uid, job)
-        seen = observe(plan, job, status, children, self._hub.hearing(uid), now)
+        seen = observe(plan, job, status, children, self._hub.hearing(_key(job)), now)
         decision = decide(plan, seen, now)
         if isinstance(decision, Expire):
             await self._cluster.delete(job)
@@ -162,16 +164,16 @@ class Reconciler:
             job = await self._write(job, uid, fresh)
         except ClusterUnavailableError:
             if isinstance(decision, Claim):  # it may have been written all the same
-                self._hub.burn(uid, decision.world.generation)
+                self._hub.burn(_key(job), decision.world.generation)
             raise
-        self._hub.publish(uid, make_bulletin(plan, seen, decision, fresh))
+        self._hub.publish(_key(job), make_bulletin(plan, seen, decision, fresh))
         refusal = await self._maker.make(plan, seen, children, chores)
         strikes = list_strikes(seen, fresh)
         await self._clear((*chores, *strikes))
         happenings = list_happenings(plan, seen, decision, fresh, refusal)
         await self._tell(job, (*happenings, *list_repairs(chores)))
         if pause := find_pause(seen, fresh):
-            self._hub.leave(uid, pause)
+            self._hub.leave(_key(job), pause)
             self._memories.pop(uid, None)
             return pause
         if strikes or refusal:  # the next look says what was refused
@@ -184,14 +186,18 @@ class Reconciler:
         uid = text(job, "metadata", "uid")
         problems = [str(problem) for problem in checked.problems]
         status, _ = self._recall(uid, job)
-        if status.world is not None and not self._hub.has_spoken(uid):
+        if status.world is not None and not self._hub.has_spoken(_key(job)):
             with suppress(MissingKindError):  # then there is nobody to speak to
-                children = await self._cluster.read_children(text(job, "metadata", "namespace"), uid)
+                children = await self._read_children(job)
                 world = rebuild_world(status, uid, read_pods(children, self._now()))
-                self._hub.publish(uid, Bulletin(Directive.TRAIN if world else Directive.WAIT, world))
+                self._hub.publish(_key(job), Bulletin(Directive.TRAIN if world else Directive.WAIT, world))
         status, now = self._recall(uid, job)
         await self._write(job, uid, invalid_status(status, problems, _generation(job), now))
         return IDLE_SECONDS
+
+    async def _read_children(self, job: Manifest) -> Children:
+        namespace, name, uid = (text(job, "metadata", key) for key in ("namespace", "name", "uid"))
+        return keep_owned(await self._cluster.read_children(namespace, uid), name, uid)
 
     async def _clear(self, chores: tuple[Chore, ...]) -> None:
         """Delete what the written status no longer needs."""
@@ -251,7 +257,7 @@ class Reconciler:
             for memory in (self._checked, self._memories):
                 memory.pop(former, None)
             self._maker.forget(former)
-            self._hub.forget(former)
+            self._hub.forget((namespace, former))
         if uid:
             self._uids[namespace, name] = uid
 
@@ -277,3 +283,7 @@ def _next_look(plan: Plan, seen: Observed, decision: Decision, status: TrainingJ
 
 def _generation(job: Manifest) -> int:
     return number(job, "metadata", "generation") or 0
+
+
+def _key(job: Manifest) -> JobKey:
+    return text(job, "metadata", "namespace"), text(job, "metadata", "uid")

@@ -69,7 +69,7 @@ class Rendezvous:
             )
             log.warning("refused a report", peer=request.remote, error=words)
             return _refuse(403, words)
-        if self._hub.seconds_away(caller.job_uid):
+        if self._hub.seconds_away(caller.job_key):
             return _refuse(503, "a drill: this operator is away for the job")
         self._hub.receive(caller, report)
         answer = await self._hub.answer(caller, report.instance, HOLD_SECONDS)

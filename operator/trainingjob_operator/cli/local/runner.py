@@ -65,6 +65,7 @@ class Runner:
         self._view = view
         self._faults = sorted(faults, key=lambda fault: fault.step, reverse=True)
         self._uid: str = metadata["uid"]
+        self._namespace: str = metadata["namespace"]
         self._status = read_status(job)
         self._machine = Machine(job, volumes, workspace, notify=self._wake, save_job=self._save, emit=self._tell)
         key = metadata["namespace"], metadata["name"]
@@ -90,7 +91,7 @@ class Runner:
         ended = None
         while not self._stop.is_set():
             now = time.monotonic()
-            snapshot = take_snapshot(self._status, self._operator.hub.hearing(self._uid))
+            snapshot = take_snapshot(self._status, self._operator.hub.hearing((self._namespace, self._uid)))
             self._view.show(snapshot, now - begun)
             while self._faults and snapshot.step >= self._faults[-1].step:
                 self._machine.controllers.kill_slice(self._faults.pop().slice)

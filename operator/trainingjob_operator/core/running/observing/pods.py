@@ -4,7 +4,6 @@ The API server's view is one of two: `hearing` has what the pod itself says. A p
 be on a node that lost its power a minute ago.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -87,26 +86,27 @@ class Pod:
 def read_pods(children: Children, now: datetime) -> tuple[Pod, ...]:
     """Return what the manifests of pods, and of the nodes below them, say; pods without a place are left out."""
     are_believed = nodes.are_believed(children.own_node, now)
-    read = (_read_pod(manifest, children.nodes, now, nodes_are_believed=are_believed) for manifest in children.pods)
+    read = (_read_pod(manifest, children, now, nodes_are_believed=are_believed) for manifest in children.pods)
     return tuple(pod for pod in read if pod)
 
 
 def _read_pod(
-    manifest: Manifest, known_nodes: Mapping[str, Manifest], now: datetime, *, nodes_are_believed: bool
+    manifest: Manifest, children: Children, now: datetime, *, nodes_are_believed: bool
 ) -> Pod | None:  # None: it has no place
     labels = dig(manifest, "metadata", "labels")
     offset, index, host = (number(labels, key) for key in (SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL))
     if offset is None or index is None or host is None:
         return None
     name = text(manifest, "spec", "nodeName")
-    node = known_nodes.get(name)
+    node = children.nodes.get(name)
     phase = text(manifest, "status", "phase")
     deletion = parse_time(text(manifest, "metadata", "deletionTimestamp"))
     container = next(items(manifest, "status", "containerStatuses"), {})
+    uid = text(manifest, "metadata", "uid")
     return Pod(
         manifest=manifest,
         name=text(manifest, "metadata", "name"),
-        uid=text(manifest, "metadata", "uid"),
+        uid=uid,
         job_uid=owner_uid(manifest),
         slice=offset + index,
         host=host,
@@ -115,7 +115,7 @@ def _read_pod(
         node_ready=nodes.is_ready(node) or (node is not None and not nodes_are_believed),
         phase=phase,
         created=text(manifest, "metadata", "creationTimestamp"),
-        deleting=deletion is not None,
+        deleting=deletion is not None or uid in children.orphans,
         overdue=deletion is not None and now > deletion + OVERDUE,
         running=phase == "Running" and not _has_stopped(container),
         exit=_read_exit(container),

@@ -1,0 +1,37 @@
+"""Which of the objects that carry a job's labels are the job's own.
+
+Labels are written by whoever creates an object; the chain of controllers, pod to Job to JobSet to TrainingJob, is
+written by the controllers. What is outside of it stands for no host, stops no repair and is never deleted.
+"""
+
+from dataclasses import replace
+
+from trainingjob_operator.core.manifests import Children, Manifest, owner_uid, text
+from trainingjob_operator.core.names import config_map
+
+
+def keep_owned(children: Children, name: str, uid: str) -> Children:
+    """Return the children without Jobs, pods and ConfigMaps of others. Foreign JobSets stay: they may hold a name.
+
+    Pods whose Job is gone stay too, as orphans: the garbage collector deletes them, and they may be stuck on a node.
+    """
+    jobsets = {_uid(jobset) for jobset in children.jobsets if owner_uid(jobset) == uid}
+    jobs = tuple(job for job in children.jobs if owner_uid(job) in jobsets)
+    own = {_uid(job) for job in jobs}
+    known = {_uid(job) for job in children.jobs}
+    orphans = frozenset(_uid(pod) for pod in children.pods if owner_uid(pod) not in known | {""})
+    return replace(
+        children,
+        jobs=jobs,
+        pods=tuple(pod for pod in children.pods if owner_uid(pod) in own or _uid(pod) in orphans),
+        orphans=orphans,
+        config_maps=tuple(
+            one
+            for one in children.config_maps
+            if owner_uid(one) == uid and text(one, "metadata", "name") == config_map(name, uid)
+        ),
+    )
+
+
+def _uid(manifest: Manifest) -> str:
+    return text(manifest, "metadata", "uid")

@@ -1,0 +1,82 @@
+"""Objects that only carry a job's labels change nothing for the job, and are not touched."""
+
+import copy
+
+import pytest
+
+from tests.builders import NAME, UID
+from tests.simulation import Simulation
+from trainingjob_operator.core.names import UID_LABEL, config_map
+from trainingjob_operator.shell.ports import Manifest
+
+OWNERS: dict[str, list[dict[str, object]]] = {
+    "nobody": [],
+    "a Job that there is not": [{"controller": True, "uid": "there-is-none"}],
+    "the TrainingJob itself": [{"controller": True, "uid": UID}],
+    "another job's Job": [{"controller": True, "uid": "foreign-job"}],
+}
+
+
+def forge(sim: Simulation, original: Manifest, name: str, owners: list[dict[str, object]]) -> Manifest:
+    """Put a newer copy of an object with another owner."""
+    forged = copy.deepcopy(original)
+    del forged["metadata"]["creationTimestamp"]
+    forged["metadata"] |= {"name": name, "uid": name, "ownerReferences": owners}
+    return sim.cluster.put(forged)
+
+
+@pytest.fixture
+def sim() -> Simulation:
+    sim = Simulation(total=60)
+    sim.cluster._collect_garbage = lambda: None  # type: ignore[method-assign]  # it is slower than who forges
+    return sim
+
+
+def put_foreign_job(sim: Simulation) -> None:
+    labels = {UID_LABEL: UID}
+    sim.cluster.put(
+        {
+            "kind": "Job",
+            "metadata": {"name": "foreign", "uid": "foreign-job", "labels": labels, "ownerReferences": []},
+            "spec": {},
+            "status": {},
+        }
+    )
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Failed", "Succeeded"])
+@pytest.mark.parametrize("owners", OWNERS.values(), ids=OWNERS.keys())
+async def test_a_pod_with_copied_labels_stands_for_no_host(
+    sim: Simulation, owners: list[dict[str, object]], phase: str
+) -> None:
+    await sim.run(4)
+    assert sim.status.phase != "Running"
+    put_foreign_job(sim)
+    original = sim.cluster.pod_of("node-0-0")
+    assert original
+    forged = forge(sim, original, "forged", owners)
+    forged["status"] = {"phase": phase}
+    forged["spec"] = {}
+
+    await sim.run(40, until="Running")
+
+    assert sim.status.phase == "Running", "a pod of somebody else keeps no world from forming"
+    assert "delete Pod" not in sim.cluster.writes
+    assert "delete Job" not in sim.cluster.writes
+    assert ("Pod", "forged") in sim.cluster.objects
+
+
+@pytest.mark.parametrize("owners", OWNERS.values(), ids=OWNERS.keys())
+@pytest.mark.parametrize("name", ["forged", config_map(NAME, UID)], ids=["another name", "its name"])
+async def test_a_config_map_of_somebody_else_stops_no_repair(
+    sim: Simulation, owners: list[dict[str, object]], name: str
+) -> None:
+    await sim.run(20)
+    original = sim.cluster.objects.pop(("ConfigMap", config_map(NAME, UID)))
+    is_its_own = name != "forged" and owners == OWNERS["the TrainingJob itself"]
+    forge(sim, original, name, owners)
+    sim.cluster.writes.clear()
+
+    await sim.run(10)
+
+    assert ("apply ConfigMap" in sim.cluster.writes) is not is_its_own
