@@ -57,7 +57,7 @@ def parse_spec(raw: object) -> Parsed:
     """Return the spec that a raw value stands for, with all problems of its shape and ranges."""
     if not isinstance(raw, dict):
         return _refuse(raw, f"{show(_shallow(raw))} is not an object of fields.")
-    num_bytes = _count_bytes(raw)  # first: whatever follows takes much longer for each of them
+    num_bytes = count_bytes(raw)  # first: whatever follows takes much longer for each of them
     if num_bytes > MAX_BYTES:
         return _refuse(None, f"has {num_bytes:,} bytes as JSON, but must have at most {MAX_BYTES:,}.")
     try:
@@ -81,7 +81,7 @@ def _shallow(raw: object) -> object:
     return raw if isinstance(raw, str | int | float | bool | None) else type(raw).__name__
 
 
-def _count_bytes(raw: dict[str, Any]) -> int:
+def count_bytes(raw: dict[str, Any]) -> int:
     """Return how long a value is as JSON; 0 where that cannot be said, as of endless nesting or numbers."""
     try:
         return len(json.dumps(raw, default=str, skipkeys=True, separators=(",", ":")))

@@ -120,8 +120,15 @@ def _unknown(location: Location, value: Any) -> Problem:
     if not close and elsewhere:
         message += f" Was {' or '.join(elsewhere[:2])} meant?"
     elif not close:
-        message += f" It has {', '.join(names)}."
+        message += describe_fields(format_path(location))
     return Problem(format_path(location), value, message, close)
+
+
+def describe_fields(path: str) -> str:
+    """Return the sentence about the fields that stand beside one at a path such as `spec.model.heads`."""
+    parts = re.findall(r"[^.\[\]]+", path)[1:-1]
+    model = find_model(tuple(int(part) if part.isdigit() else part for part in parts))
+    return f" It has {', '.join(field_names(model) if model else ())}."
 
 
 def _closest(name: str, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,5 +1,8 @@
 """Suggestions lead out: who follows the nearest legal values gets a valid job, whatever rule was broken."""
 
+import copy
+import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 from tests.core.planner.test_properties import specs
-from tests.corpus.cases import Job, judge, list_files, load_file
-from tests.corpus.suggestions import follow, read_suggestion
+from tests.corpus.cases import Job, judge, list_files, load_example, load_file, set_at
+from tests.corpus.suggestions import UNKNOWN, follow, read_suggestion
+from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 
 MAX_ROUNDS = 16
@@ -63,6 +67,79 @@ def test_warnings_end_where_suggestions_are_followed(path: Path) -> None:
         assert len(followed) < MAX_ROUNDS, (case.name, followed)
         assert after.problems == (), case.name
         assert silent(after.warnings) <= silent(before.warnings), (case.name, followed)
+
+
+def is_respelt(problem: Problem, suggestion: str) -> bool:
+    """Return whether a suggestion is what was written, only spelt right: other rules may then speak up."""
+    wrote, shown = (re.sub(r"[^a-z0-9]", "", str(text).lower()) for text in (problem.value, suggestion))
+    return wrote in shown or UNKNOWN in problem.message
+
+
+def is_legal(job: Job, problem: Problem, suggestion: str, before: tuple[Problem, ...]) -> bool:
+    """Return whether a job with a suggestion followed lacks that problem and has no new one."""
+    after = judge(follow(job, dataclasses.replace(problem, nearest=(suggestion,)))).problems
+    paths = {one.path for one in before}
+    told = {(one.path, one.message.partition(" It has ")[0]) for one in before}
+    new = [
+        one for one in after if (one.path, one.message.partition(" It has ")[0]) not in told and one.path not in paths
+    ]
+    if is_respelt(problem, suggestion):
+        new = [one for one in new if one.path == problem.path]
+    return new == [] and str(problem) not in [str(one) for one in after]
+
+
+@each_file
+def test_each_suggestion_is_legal_by_itself(path: Path) -> None:
+    for case in load_file(path):
+        for problem in (*case.checked.problems, *case.checked.warnings):
+            for suggestion in problem.nearest:
+                assert is_legal(case.job, problem, suggestion, case.checked.problems), (case.name, str(problem))
+
+
+def written_out(name: str) -> Job:
+    """Return an example with all its fields written out."""
+    job = load_example(name)
+    spec = TrainingJobSpec.model_validate(job["spec"]).model_dump(by_alias=True, exclude_none=True, mode="json")
+    return {**job, "spec": spec}
+
+
+def places(path: str, value: Any) -> list[str]:
+    below = value.items() if isinstance(value, dict) else []
+    found = [place for name, child in below for place in places(f"{path}.{name}", child)]
+    if isinstance(value, list) and value:
+        found += places(f"{path}[0]", value[0])
+    return [*found, *([path] if path != "spec" else [])]
+
+
+WRONG: dict[str, Any] = {
+    "an integer": 7,
+    "zero": 0,
+    "minus one": -1,
+    "a fraction": 2.5,
+    "a whole fraction": 2e9,
+    "a small fraction": 0.0001,
+    "text": "My Text",
+    "a number in quotes": "12",
+    "true": True,
+    "false": False,
+    "a list": ["a"],
+    "a list of numbers": [3],
+    "an object": {"name": "a"},
+    "other characters": "1\u00d72 \N{LLAMA}",
+}
+WRITTEN_OUT = {name: written_out(name) for name in ("fixed", "tpu-v5p-experts")}
+
+
+@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_suggestions_about_any_value_of_any_field_are_legal(name: str, value: Any) -> None:
+    for path in places("spec", WRITTEN_OUT[name]["spec"]):
+        job = copy.deepcopy(WRITTEN_OUT[name])
+        set_at(job, path, value)
+        problems = judge(job).problems
+        for problem in problems:
+            for suggestion in problem.nearest:
+                assert is_legal(job, problem, suggestion, problems), (path, value, str(problem))
 
 
 def test_most_jobs_have_suggestions() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.parse import Parsed, parse_spec
+from trainingjob_api.parse import MAX_PROBLEMS, Parsed, parse_spec
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.wording import show
 from trainingjob_operator.core.names import MAX_LABEL, longest_pod_name
@@ -35,6 +35,7 @@ from trainingjob_operator.core.validation import (
     validate_storage,
 )
 from trainingjob_operator.core.validation.rule import apply_rules
+from trainingjob_operator.core.validation.suggestions import Document, Search
 
 RULES = (
     *validate_machine.RULES,
@@ -80,7 +81,19 @@ def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Chec
     """Return the verdict on a job: its plan, or all problems at once, and what is legal but wasteful."""
     parsed, choice = _settle(parse_spec(raw_spec), hardware)
     sizes = _plan_sizes(parsed, hardware)
-    problems = in_order(
+    problems = _find_problems(name, parsed, sizes, hardware)
+    plan = None
+    if parsed.spec and not problems:
+        shape = find_slice(parsed.spec, hardware)
+        assert shape, "a rule refuses every slice that the hardware table does not have"  # noqa: S101
+        plan = assemble(parsed.spec, shape, sizes, choice)
+    warnings = in_order([*apply_rules(WARNINGS, parsed, hardware), *(_warn_of_plan(plan, sizes) if plan else ())])
+    problems, warnings = _keep_legal({"metadata": {"name": name}, "spec": raw_spec}, problems, warnings, hardware)
+    return Checked(parsed.spec, plan, tuple(problems), tuple(warnings))
+
+
+def _find_problems(name: str, parsed: Parsed, sizes: Sizes, hardware: Hardware) -> list[Problem]:
+    return in_order(
         [
             *parsed.problems,
             *check_name(name, parsed, hardware),
@@ -88,13 +101,22 @@ def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Chec
             *_check_sizes(parsed, sizes, hardware),
         ]
     )
-    plan = None
-    if parsed.spec and not problems:
-        shape = find_slice(parsed.spec, hardware)
-        assert shape, "a rule refuses every slice that the hardware table does not have"  # noqa: S101
-        plan = assemble(parsed.spec, shape, sizes, choice)
-    warnings = in_order([*apply_rules(WARNINGS, parsed, hardware), *(_warn_of_plan(plan, sizes) if plan else ())])
-    return Checked(parsed.spec, plan, tuple(problems), tuple(warnings))
+
+
+def _keep_legal(
+    document: Document, problems: list[Problem], warnings: list[Problem], hardware: Hardware
+) -> tuple[list[Problem], list[Problem]]:
+    """Return problems and warnings with those suggestions that pass the whole validation."""
+
+    def judge(changed: Document) -> list[Problem]:
+        parsed, _ = _settle(parse_spec(changed["spec"]), hardware)
+        sizes = _plan_sizes(parsed, hardware, with_ways_out=False)
+        return _find_problems(changed["metadata"]["name"], parsed, sizes, hardware)
+
+    if len(problems) >= MAX_PROBLEMS:  # so many are no slip of a hand, and each validation would take long
+        return [replace(problem, nearest=()) for problem in problems], warnings
+    search = Search(document, problems, judge)
+    return search.keep_legal(problems), search.keep_legal(warnings)
 
 
 def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Problem]:
@@ -128,12 +150,13 @@ def _settle(parsed: Parsed, hardware: Hardware) -> tuple[Parsed, Choice | None]:
     return replace(parsed, spec=spec), choice
 
 
-def _plan_sizes(parsed: Parsed, hardware: Hardware) -> Sizes:
+def _plan_sizes(parsed: Parsed, hardware: Hardware, *, with_ways_out: bool = True) -> Sizes:
     """Return the outcome of each size; none where the slices are not known, or what a size is made from."""
     shape = find_slice(parsed.spec, hardware) if parsed.spec else None
     if parsed.spec is None or shape is None or not parsed.is_intact(validate_sizes.READS):
         return {}
-    return suggest_ways_out(plan_sizes(parsed.spec, shape), parsed.spec, shape, hardware)
+    sizes = plan_sizes(parsed.spec, shape)
+    return suggest_ways_out(sizes, parsed.spec, shape, hardware) if with_ways_out else sizes
 
 
 def _check_sizes(parsed: Parsed, sizes: Sizes, hardware: Hardware) -> Iterator[Problem]:

@@ -1,0 +1,236 @@
+"""Suggestions of problems: each one is put into the document and validated before anybody sees it.
+
+The grammar of a suggestion is the one that `Problem.nearest` describes. A suggestion is legal where the problem is gone
+and nothing new is wrong, perhaps together with what the validation then asks for.
+"""
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trainingjob_api.parse import count_bytes
+from trainingjob_api.problem import Problem
+from trainingjob_api.wording import describe_fields
+
+type Document = dict[str, Any]
+type Judge = Callable[[Document], Sequence[Problem]]
+"""Return the problems of a document, with suggestions that need not be legal."""
+
+MAX_CHECKS = 48
+"""Validations for one answer. A webhook has a time budget, and one validation takes about a millisecond."""
+MAX_CHECKED_PROBLEMS = 512
+"""Problems that these validations find together: each takes time of its own."""
+MAX_CHECKED_BYTES = 2**20
+"""Bytes that these validations read together."""
+MAX_FURTHER_CHANGES = 4
+"""Changes of other fields that one suggestion may make necessary."""
+UNKNOWN = " is not a field of "
+"""Marks the problem of an unknown field. Its suggestion is the right name."""
+
+_REMARK = re.compile(r" \([^()]*\)$")
+_NEXT_CHANGE = re.compile(r" and (?=[A-Za-z][\w.\[\]]*: )")
+_CHANGE = re.compile(r"([A-Za-z][\w.\[\]]*): (.*)", re.DOTALL)
+_INDEX = re.compile(r"\[(\d+)\]")
+_NAME = re.compile(r"[^.\[]+")
+
+type _Place = tuple[str | int, ...]
+
+
+def follow(document: Document, problem: Problem, suggestion: str) -> Document | None:  # None: it cannot be followed
+    """Return the document with a suggestion followed."""
+    if UNKNOWN in problem.message:
+        return _change(document, lambda changed: _rename(changed, _find_place(changed, problem.path), suggestion))
+    return _apply(document, dict(_read_changes(problem.path, suggestion)))
+
+
+def _apply(document: Document, changes: Mapping[str, str]) -> Document | None:  # None: there is no such place
+    def set_all(changed: Document) -> None:
+        for path, text in changes.items():
+            _set(changed, _find_place(changed, path), read_value(text))
+
+    return _change(document, set_all)
+
+
+def _change(document: Document, change: Callable[[Document], None]) -> Document | None:
+    try:
+        changed = copy.deepcopy(document)
+        change(changed)
+    except (LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return changed
+
+
+class Search:
+    """Validates suggestions about one document until the budget is used up."""
+
+    def __init__(self, document: Document, problems: Sequence[Problem], judge: Judge) -> None:
+        """Take a document, its problems, and what finds the problems of another one."""
+        self._document = document
+        self._judge = judge
+        self._paths = {problem.path for problem in problems}
+        self._told = {(problem.path, problem.message) for problem in problems}
+        num_bytes = count_bytes(document)
+        most = (MAX_CHECKS, MAX_CHECKED_PROBLEMS // max(len(problems), 1), MAX_CHECKED_BYTES // max(num_bytes, 1))
+        self._left = min(most) if num_bytes else 0
+
+    def keep_legal(self, told: Sequence[Problem]) -> list[Problem]:
+        """Return problems, or warnings, with their legal suggestions alone; the first of each is validated first.
+
+        Those that the budget does not reach are validated together, and shown where all of them are legal.
+        """
+        reached = len(told) if self._left else 0
+        best = []
+        for number, problem in enumerate(told):
+            if problem.nearest and self._left <= 1 and number < reached:
+                reached = number
+            best.append(self._find_legal(problem, problem.nearest[:1]) if number < reached else [])
+        if self._are_legal(told[reached:]):
+            best[reached:] = [list(problem.nearest[:1]) for problem in told[reached:]]
+        rest = [self._find_legal(problem, problem.nearest[1:]) for problem in told]
+        return [
+            _replace_suggestions(problem, tuple(dict.fromkeys((*first, *others))) or self._find_resolved(problem))
+            for problem, first, others in zip(told, best, rest, strict=True)
+        ]
+
+    def _are_legal(self, told: Sequence[Problem]) -> bool:
+        """Return whether the first suggestions of several problems are legal together."""
+        changed: Document | None = self._document
+        for problem in told:
+            if problem.nearest and changed is not None:
+                changed = follow(changed, problem, problem.nearest[0])
+        if changed is None or self._left <= 0:
+            return False
+        self._left -= 1
+        solved = {(problem.path, problem.message) for problem in told if problem.nearest}
+        after = {(problem.path, problem.message) for problem in self._judge(changed)}
+        return not after & solved and after <= self._told
+
+    def _find_legal(self, problem: Problem, suggestions: Sequence[str]) -> list[str]:
+        """Return those of the suggestions after which the problem is gone and nothing new is wrong."""
+        if self._left <= 0:
+            return []
+        return [one for one in suggestions if self._judge_change(problem, follow(self._document, problem, one)) == []]
+
+    def _find_resolved(self, problem: Problem) -> tuple[str, ...]:
+        """Return the first suggestion that is legal together with what it makes necessary.
+
+        What the user wrote, only spelt right, is shown in any case where nothing is wrong with it itself.
+        """
+        for suggestion in problem.nearest:
+            resolved = "" if UNKNOWN in problem.message else self._resolve(problem, suggestion)
+            if resolved:
+                return (resolved,)
+        return next(((one,) for one in problem.nearest if self._is_respelt(problem, one)), ())
+
+    def _resolve(self, problem: Problem, suggestion: str) -> str:
+        """Return a suggestion with all further changes that it makes necessary; empty where there is no end of them."""
+        changes = dict(_read_changes(problem.path, suggestion))
+        for _ in range(MAX_FURTHER_CHANGES):
+            left = self._judge_change(problem, _apply(self._document, changes))
+            if not left:
+                return _write_changes(problem.path, changes) if left == [] else ""
+            if not all(one.nearest and UNKNOWN not in one.message for one in left):
+                return ""
+            changes |= dict(_read_changes(left[0].path, left[0].nearest[0]))
+        return ""
+
+    def _is_respelt(self, problem: Problem, suggestion: str) -> bool:
+        if _letters(problem.value) not in _letters(suggestion) and UNKNOWN not in problem.message:
+            return False
+        left = self._judge_change(problem, follow(self._document, problem, suggestion))
+        path = f"{problem.path.rpartition('.')[0]}.{suggestion}" if UNKNOWN in problem.message else problem.path
+        return left is not None and all(one.path not in (problem.path, path) for one in left)
+
+    def _judge_change(self, problem: Problem, changed: Document | None) -> list[Problem] | None:  # None: not judged
+        """Return what is left of a problem after a change of the document, and what is new."""
+        if changed is None or self._left <= 0:
+            return None
+        self._left -= 1
+        return [one for one in self._judge(changed) if self._is_worse(problem, one)]
+
+    def _is_worse(self, problem: Problem, after: Problem) -> bool:
+        told = (after.path, after.message)
+        if told == (problem.path, problem.message):
+            return True
+        return told not in self._told and (after.path == problem.path or after.path not in self._paths)
+
+
+def _replace_suggestions(problem: Problem, nearest: tuple[str, ...]) -> Problem:
+    message = problem.message
+    if problem.nearest and not nearest and message.endswith(f"{UNKNOWN}{problem.path.rpartition('.')[0]}."):
+        message += describe_fields(problem.path)
+    return replace(problem, message=message, nearest=nearest)
+
+
+def _letters(value: object) -> str:
+    return re.sub(r"[^a-z0-9]", "", str(value).lower())
+
+
+def _read_changes(path: str, suggestion: str) -> Iterator[tuple[str, str]]:
+    """Return what a suggestion sets: the text of each value by its whole path."""
+    for change in _NEXT_CHANGE.split(_REMARK.sub("", suggestion)):
+        match = _CHANGE.fullmatch(change)
+        if match is None:
+            yield path, change
+        else:
+            field, text = match.groups()
+            yield (field if field.startswith("spec.") else f"{path}.{field}"), text
+
+
+def _write_changes(path: str, changes: Mapping[str, str]) -> str:
+    return " and ".join(
+        text if field == path else f"{field.removeprefix(f'{path}.')}: {text}" for field, text in changes.items()
+    )
+
+
+def read_value(text: str) -> Any:
+    """Return the value that a suggestion writes: JSON, a list of plain words, or plain text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        is_list = text.startswith("[") and text.endswith("]")
+        return [read_value(item) for item in text[1:-1].split(", ")] if is_list else text
+
+
+def _find_place(document: Any, path: str) -> _Place:
+    """Return the parts of a path. A key that is there may hold dots and brackets itself, as labels do."""
+    place, rest, parts = document, path, []
+    while rest:
+        part: str | int
+        index = _INDEX.match(rest)
+        if index:
+            part, rest = int(index[1]), rest[index.end() :]
+        elif isinstance(place, dict) and rest in place:
+            part, rest = rest, ""
+        else:
+            name = _NAME.match(rest)
+            part, rest = (name[0], rest[name.end() :]) if name else (rest, "")
+        parts.append(part)
+        rest = rest.removeprefix(".")
+        try:
+            place = place[part]
+        except (KeyError, IndexError, TypeError):
+            place = None
+    return tuple(parts)
+
+
+def _set(document: Any, place: _Place, value: Any) -> None:
+    *parents, last = place
+    for part in parents:
+        if isinstance(part, str) and document.get(part) is None:
+            document[part] = {}
+        document = document[part]
+    document[last] = value
+
+
+def _rename(document: Any, place: _Place, name: str) -> None:
+    """Give a field another name. Raise `LookupError` where a field of that name is there already."""
+    *parents, last = place
+    for part in parents:
+        document = document[part]
+    if document.get(name) is not None:
+        raise LookupError(name)
+    document[name] = document.pop(last)

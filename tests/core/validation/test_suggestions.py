@@ -1,0 +1,184 @@
+"""A suggestion is shown where it leads to a document without that problem, and without a new one."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.patience import at_once
+from trainingjob_api.problem import Problem
+from trainingjob_operator.core.validation.suggestions import MAX_CHECKED_PROBLEMS, MAX_CHECKS, Search, follow
+
+type Document = dict[str, Any]
+type Judge = Callable[[Document], list[Problem]]
+
+PATH = "spec.a"
+DOCUMENT: Document = {"spec": {"a": 0, "list": [{"x": 1}], "labels": {"k.io/b[0]": 1}}}
+
+
+def problem(message: str = "must be another.", path: str = PATH, *nearest: str) -> Problem:
+    return Problem(path, 0, message, nearest)
+
+
+def at(path: str, *nearest: str) -> Problem:
+    return problem("must be another.", path, *nearest)
+
+
+def shown(judge: Judge, *told: Problem) -> list[tuple[str, ...]]:
+    return [one.nearest for one in Search(DOCUMENT, told, judge).keep_legal(told)]
+
+
+def test_legal_values_are_shown() -> None:
+    assert shown(lambda _: [], at(PATH, "1", "2")) == [("1", "2")]
+
+
+def test_a_value_that_leaves_the_problem_is_not_shown() -> None:
+    told = at(PATH, "1", "2")
+
+    assert shown(lambda changed: [told] if changed["spec"]["a"] == 1 else [], told) == [("2",)]
+
+
+def test_a_value_that_brings_a_new_problem_is_not_shown() -> None:
+    assert shown(lambda _: [problem("is new.", "spec.b")], at(PATH, "1")) == [()]
+
+
+def test_a_value_that_is_wrong_in_another_way_is_not_shown() -> None:
+    assert shown(lambda _: [problem("is too large.")], at(PATH, "1")) == [()]
+
+
+def test_problems_that_were_there_before_do_not_count() -> None:
+    other = problem("is wrong.", "spec.b")
+
+    assert shown(lambda _: [other], at(PATH, "1"), other) == [("1",), ()]
+
+
+def test_the_legal_value_near_an_illegal_one_is_shown() -> None:
+    def judge(changed: Document) -> list[Problem]:
+        return [] if changed["spec"]["a"] == 4 else [problem("must be even.", PATH, "4")]
+
+    assert shown(judge, at(PATH, "3")) == [("4",)]
+
+
+def test_what_a_value_makes_necessary_is_shown_with_it() -> None:
+    def judge(changed: Document) -> list[Problem]:
+        return [] if changed["spec"].get("b") == 2 else [problem("must be 2.", "spec.b", "2")]
+
+    assert shown(judge, at(PATH, "1", "5")) == [("1 and spec.b: 2",)]
+
+
+def test_what_is_necessary_below_the_problem_is_named_from_there() -> None:
+    def judge(changed: Document) -> list[Problem]:
+        return [] if changed["spec"]["a"].get("y") == 2 else [problem("must be 2.", "spec.a.y", "2")]
+
+    document = {"spec": {"a": {}}}
+    told = [at(PATH, "x: 1")]
+
+    assert Search(document, told, judge).keep_legal(told)[0].nearest == ("x: 1 and y: 2",)
+
+
+def test_changes_without_end_are_not_shown() -> None:
+    def judge(changed: Document) -> list[Problem]:
+        return [problem("must be one more.", "spec.b", str(changed["spec"].get("b", 0) + 1))]
+
+    assert shown(judge, at(PATH, "1")) == [()]
+
+
+def test_a_field_that_cannot_be_reached_has_no_suggestion() -> None:
+    told = [at("spec.a.b.c", "1"), at("spec.list[7].x", "1"), at("spec.list.x", "1")]
+
+    assert shown(lambda _: [], *told) == [(), (), ()]
+
+
+def test_what_was_written_and_only_spelt_wrong_is_shown_whatever_follows() -> None:
+    told = Problem(PATH, "My Name", "is not a name.", ("my-name",))
+
+    assert shown(lambda _: [problem("is new.", "spec.b")], told) == [("my-name",)]
+    assert shown(lambda _: [problem("is taken.")], told) == [()]
+
+
+UNKNOWN = Problem("spec.list[0].x", 1, "x is not a field of spec.list[0].", ("y",))
+
+
+def test_a_name_is_shown_where_what_it_holds_was_not_judged_before() -> None:
+    assert shown(lambda _: [problem("is new.", "spec.list[0].y.z")], UNKNOWN) == [("y",)]
+    assert shown(lambda _: [problem("is not text.", "spec.list[0].y")], UNKNOWN) == [()]
+
+
+def test_a_name_is_not_suggested_where_its_field_is_there() -> None:
+    document = {"spec": {"data": {"train": [{"z": 1, "name": "a"}]}}}
+    told = [Problem("spec.data.train[0].z", 1, "z is not a field of spec.data.train[0].", ("name",))]
+    (kept,) = Search(document, told, lambda _: []).keep_legal(told)
+
+    assert kept.nearest == ()
+    assert kept.message == "z is not a field of spec.data.train[0]. It has name, type, path, pattern, exclude."
+
+
+CHANGES: dict[str, tuple[str, str, tuple[Any, ...], Any]] = {
+    "a number": (PATH, "7", ("a",), 7),
+    "text in quotes": (PATH, '"7"', ("a",), "7"),
+    "a remark": (PATH, '"7" (seven)', ("a",), "7"),
+    "a list of words": (PATH, "[b, c]", ("a",), ["b", "c"]),
+    "a list in JSON": (PATH, '[{"b": 1}]', ("a",), [{"b": 1}]),
+    "an item": ("spec.list[0].x", "word", ("list", 0, "x"), "word"),
+    "a new section": ("spec.new.field", "1", ("new", "field"), 1),
+    "a key with dots and brackets": ("spec.labels.k.io/b[0]", "2", ("labels", "k.io/b[0]"), 2),
+}
+
+
+@pytest.mark.parametrize(("path", "text", "place", "want"), CHANGES.values(), ids=CHANGES.keys())
+def test_a_suggestion_is_followed(path: str, text: str, place: tuple[Any, ...], want: Any) -> None:
+    before = copy.deepcopy(DOCUMENT)
+    changed: Any = follow(DOCUMENT, at(path, text), text)
+
+    assert changed is not None
+    value = changed["spec"]
+    for part in place:
+        value = value[part]
+    assert value == want
+    assert before == DOCUMENT
+
+
+def test_one_validation_is_enough_for_what_the_budget_does_not_reach() -> None:
+    told = [at(f"spec.f{number}", "1") for number in range(60)]
+    judged: list[Document] = []
+
+    kept = Search(DOCUMENT, told, lambda changed: judged.append(changed) or []).keep_legal(told)  # type: ignore[func-returns-value]
+
+    assert [one.nearest for one in kept] == [("1",)] * 60
+    assert len(judged) == MAX_CHECKED_PROBLEMS // 60 < MAX_CHECKS
+
+
+@pytest.mark.parametrize("left", [at("spec.f59", "1"), at("spec.new", "1")], ids=["it stays", "a new one"])
+def test_what_the_budget_does_not_reach_is_not_shown_where_not_all_of_it_is_legal(left: Problem) -> None:
+    told = [at(f"spec.f{number}", "1") for number in range(60)]
+    kept = Search(DOCUMENT, told, lambda changed: [left] if "f59" in changed["spec"] else []).keep_legal(told)
+
+    assert [one.nearest for one in kept[10:]] == [()] * 50
+
+
+def test_what_cannot_be_followed_together_is_not_shown() -> None:
+    told = [at(f"spec.a.b{number}", "1") for number in range(60)]
+
+    assert {one.nearest for one in Search(DOCUMENT, told, lambda _: []).keep_legal(told)} == {()}
+
+
+def endless() -> Document:
+    document: Document = {"spec": {}}
+    document["spec"]["self"] = document
+    return document
+
+
+def deep(levels: int) -> Document:
+    return {"spec": deep(levels - 1)} if levels else {}
+
+
+LARGE: dict[str, Document] = {"endless": endless(), "deep": deep(900), "two megabytes": {"spec": {"x": "x" * 2**21}}}
+
+
+@pytest.mark.parametrize("document", LARGE.values(), ids=LARGE.keys())
+def test_nothing_is_validated_of_a_document_that_is_too_large(document: Document) -> None:
+    told = [at("spec.a", "1")]
+
+    with at_once():
+        assert Search(document, told, lambda _: []).keep_legal(told)[0].nearest == ()
