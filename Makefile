@@ -60,8 +60,9 @@ lint: install ## Check format, lint, strict types and the import contracts
 	$(BIN)/lint-imports
 
 .PHONY: generate
-generate: install ## Rewrite every generated file: the CRD, the chart's copy of it, docs/fields.md
+generate: install ## Rewrite every generated file: the CRD, the chart's copy of it, docs/fields.md, the list of JAX's options
 	$(BIN)/python crds/generate.py
+	$(BIN)/python operator/jax_options.py
 
 .PHONY: golden
 golden: install ## Rewrite the golden files; read the diff before you commit it

@@ -3,12 +3,18 @@
 The webhook, the condition on the object and the command line print the same text, made here once.
 """
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_NO_TEXT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9]*)?([eE][-+]?[0-9]+)?|true|false|null", re.IGNORECASE)
+_NO_TEXT = re.compile(
+    r"[-+]?(0b[01_]*|0x[0-9a-f_]*|\.?[0-9][0-9_]*(\.[0-9]*)?(e[-+]?[0-9]+)?|\.(inf|nan))"
+    r"|true|false|null|yes|no|on|off|y|n|~|",
+    re.IGNORECASE,
+)
+_PLAIN = re.compile(r"[\w/.][\w./:@%+=,-]*")
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,9 @@ class Problem:
 
 
 def as_text(value: str) -> str:
-    """Return a text as a suggestion shows it: in quotes where YAML would else read a number or a truth."""
-    return f'"{value}"' if _NO_TEXT.fullmatch(value) else value
+    """Return a text as a suggestion shows it: in quotes where YAML would else read something else."""
+    is_plain = _PLAIN.fullmatch(value) and not _NO_TEXT.fullmatch(value) and not value.endswith(":")
+    return value if is_plain else json.dumps(value, ensure_ascii=False)
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:

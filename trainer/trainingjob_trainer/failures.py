@@ -11,6 +11,7 @@ import traceback
 from jax.errors import JaxRuntimeError
 
 from trainingjob_api.protocol import LOG_EXCERPT_BYTES, MAX_MESSAGE, Failure, FailureReason
+from trainingjob_trainer.flag_errors import ENV, find_flag_error
 from trainingjob_trainer.missed import find_missed
 from trainingjob_trainer.runtime_errors import find_reason
 
@@ -74,6 +75,17 @@ def explain(error: BaseException, *, step: int | None) -> Failure:
             path=error.path,
             value=error.value[:MAX_MESSAGE],
             is_host_known=error.is_host_known,
+            step=step,
+            log=log,
+        )
+    flag = find_flag_error(log)
+    if flag is not None:
+        return Failure(
+            reason=FailureReason.CONFIG,
+            fatal=True,
+            message=flag.message,
+            path=ENV,
+            value=flag.variable,
             step=step,
             log=log,
         )

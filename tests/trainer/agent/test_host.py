@@ -350,3 +350,15 @@ TICKS: dict[str, tuple[Script, float | None]] = {
 @pytest.mark.parametrize(("script", "want"), TICKS.values(), ids=TICKS.keys())
 def test_next_tick(script: Script, want: float | None) -> None:
     assert next_tick(HOST, play(script)) == want
+
+
+BAD_FLAG = "ValueError: invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'"
+
+
+def test_a_standby_that_no_further_try_helps_is_told_at_once() -> None:
+    script: Script = [(0, Ticked(), [SpawnStandby(1)]), (2, Ended(1, code=1, log=BAD_FLAG), [])]
+    failure = play(script).broken
+
+    assert failure is not None
+    assert (failure.reason, failure.fatal) == (FailureReason.CONFIG, True)
+    assert play([*script[:1], (2, Ended(1, code=1), [])]).broken is None

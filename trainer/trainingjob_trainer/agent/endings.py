@@ -4,9 +4,13 @@ The operator decides by the reason between starting again and giving up, so a gu
 a signal that a program raises against itself is a crash, one that comes from outside is a kill.
 """
 
+from collections.abc import Iterable
+
 from trainingjob_api.protocol import Failure, FailureReason
+from trainingjob_api.running import EnvVar
 from trainingjob_trainer.agent.state import Ended
 from trainingjob_trainer.agent.tail import excerpt
+from trainingjob_trainer.flag_errors import ENV, find_flag_error, find_variable
 from trainingjob_trainer.missed import find_missed
 
 OWN_FAULTS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
@@ -17,19 +21,38 @@ PEER_DIED = (
 """What libraries write before they abort, when another process of the world is gone."""
 
 
-def explain_end(ended: Ended, *, step: int | None, memory: str) -> Failure:
+def explain_end(ended: Ended, *, step: int | None, memory: str, env: Iterable[EnvVar] = ()) -> Failure:
     """Return why a child ended that nobody asked to end.
 
-    `step` is the newest step that it finished, `memory` the container's memory limit as the spec writes it.
+    `step` is the newest step that it finished, `memory` the container's memory limit as the spec writes it, and `env`
+    the variables that the spec sets.
     """
     if ended.failure is not None:
+        named = ended.failure.path == ENV
+        path, value = find_variable(env, ended.failure.value) if named else (ended.failure.path, ended.failure.value)
         return ended.failure.model_copy(
             update={
+                "path": path,
+                "value": value,
                 "step": step if ended.failure.step is None else ended.failure.step,
                 "exit_code": ended.code,
                 "signal": ended.signal,
                 "log": ended.failure.log or excerpt(ended.log),
             }
+        )
+    error = find_flag_error(ended.log) if ended.code or ended.signal in OWN_FAULTS else None
+    if error is not None:
+        path, value = find_variable(env, error.variable)
+        return Failure(
+            reason=FailureReason.CONFIG,
+            fatal=True,
+            message=error.message,
+            path=path,
+            value=value,
+            step=step,
+            exit_code=ended.code,
+            signal=ended.signal,
+            log=excerpt(ended.log),
         )
     reason, message = _guess(ended, memory)
     out_of_memory = reason is FailureReason.OUT_OF_MEMORY

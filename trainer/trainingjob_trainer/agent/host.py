@@ -226,7 +226,7 @@ def _bury(host: Host, state: State, ended: Ended, now: float) -> State:
     active = replace(active, alive=False)
     if active.phase not in (*LEFT_WELL, Phase.IDLE):
         step = active.progress.step if active.progress else active.restored
-        failure = explain_end(ended, step=step, memory=host.memory)
+        failure = explain_end(ended, step=step, memory=host.memory, env=host.env)
         active = replace(active, phase=Phase.FAILED, failure=failure)
         if failure.reason in OF_DEVICES:
             state = replace(state, proven=False)
@@ -237,9 +237,9 @@ def _bury_standby(host: Host, state: State, ended: Ended, now: float) -> State:
     failures = state.standby_failures + 1
     delay = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1]
     state = replace(state, standby=None, standby_failures=failures, spawn_after=now + delay)
-    if failures < STANDBY_TRIES:
+    broken = explain_end(ended, step=None, memory=host.memory, env=host.env)
+    if failures < STANDBY_TRIES and not broken.fatal:
         return state
-    broken = explain_end(ended, step=None, memory=host.memory)
     state = replace(state, broken=broken)
     if state.target and state.target.generation > state.started and not state.live:
         # The others of this world wait for us: say that we failed in it, so that the next world is formed.

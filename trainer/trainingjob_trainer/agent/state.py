@@ -19,6 +19,7 @@ from trainingjob_api.protocol import (
     Progress,
     Termination,
 )
+from trainingjob_api.running import EnvVar
 from trainingjob_api.world import Span, Tier, World
 from trainingjob_trainer.wire import Event
 
@@ -30,7 +31,7 @@ class Host:
     `memory` is the container's limit as the spec writes it. `finish_after` is how long a host that has trained all
     steps waits for an operator that cannot be reached, `grace` how long a child may take to save and leave when the
     pod is deleted; both in seconds. `drills`: the job may be made to suffer faults that its owner asks for. `shadows`:
-    further children may wait in shadow worlds.
+    further children may wait in shadow worlds. `env`: the variables that the spec sets.
     """
 
     job_uid: str
@@ -40,6 +41,7 @@ class Host:
     grace: float = 25.0
     drills: bool = False
     shadows: bool = False
+    env: tuple[EnvVar, ...] = ()
 
 
 @dataclass(frozen=True)

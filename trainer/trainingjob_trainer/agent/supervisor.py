@@ -73,6 +73,7 @@ class Supervisor:
             grace=environment.grace_seconds,
             drills=config.spec.elastic.drills == "allowed",
             shadows=config.spec.elastic.shadow_world,
+            env=config.spec.runtime.env,
         )
         self._place = Place(
             pod=environment.pod,

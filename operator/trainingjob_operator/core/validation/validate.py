@@ -23,6 +23,7 @@ from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.validation import (
     validate_backup,
     validate_data,
+    validate_env,
     validate_experts,
     validate_grace,
     validate_learning,
@@ -46,6 +47,7 @@ RULES = (
     *validate_storage.RULES,
     *validate_backup.RULES,
     *validate_running.RULES,
+    *validate_env.RULES,
     *validate_grace.RULES,
     *validate_protection.RULES,
 )
@@ -60,6 +62,7 @@ WARNINGS = (
     *validate_storage.WARNINGS,
     *validate_backup.WARNINGS,
     *validate_running.WARNINGS,
+    *validate_env.WARNINGS,
     *validate_grace.WARNINGS,
     *validate_protection.WARNINGS,
 )

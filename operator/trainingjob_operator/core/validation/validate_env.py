@@ -1,0 +1,190 @@
+"""Rules about what XLA, libtpu and JAX read from environment variables: whatever they cannot use ends each process.
+
+Flags are split as XLA's `parse_flags_from_env.cc` does it: at white space, but not inside of quotes. XLA_FLAGS may also
+name a file of flags. What holds `$(NAME)` is left alone, for the kubelet puts another variable's value there.
+"""
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem, as_text
+from trainingjob_api.running import EnvVar
+from trainingjob_api.variables import OF_A_WORLD
+from trainingjob_api.wording import show
+from trainingjob_operator.core.validation.jax_options import (
+    BOOL_FLAGS,
+    BOOL_VARIABLES,
+    CHOICE_VARIABLES,
+    FLOAT_FLAGS,
+    FLOAT_VARIABLES,
+    INT_FLAGS,
+    INT_VARIABLES,
+    OTHER_VARIABLES,
+    TEXT_FLAGS,
+)
+from trainingjob_operator.core.validation.rule import Rule
+
+XLA_FLAGS, LIBTPU_FLAGS = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
+DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
+QUOTES = str.maketrans(
+    {**dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"'), **dict.fromkeys("\u2018\u2019\u201a", "'")}
+)
+FLAGS = BOOL_FLAGS | INT_FLAGS | FLOAT_FLAGS | TEXT_FLAGS
+VARIABLES = BOOL_VARIABLES | INT_VARIABLES | FLOAT_VARIABLES | OTHER_VARIABLES | CHOICE_VARIABLES.keys()
+TRUTHS = {
+    "true": ("y", "yes", "t", "true", "on", "1"),
+    "false": ("n", "no", "f", "false", "off", "0"),
+}
+"""What JAX takes for a truth value, in any case (`jax._src.config.bool_env`)."""
+_FLAG = re.compile(r"--([A-Za-z_][\w.]*)(?:=(.*))?", re.DOTALL | re.ASCII)
+_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
+_INT, _FLOAT = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_TPU_ONLY = ("xla_tpu_", "xla_jf_", "xla_sc_", "megascale_", "tpu_")
+"""Flags that libtpu alone has."""
+
+
+def check_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Each word of a variable of flags must be a flag."""
+    for at, variable in _plain_variables(spec):
+        if variable.name not in (XLA_FLAGS, LIBTPU_FLAGS) or _is_file(variable):
+            continue
+        words = split_flags(variable.value or "")
+        mended = [mend_flag(word) for word in words]
+        is_mended = not any(_is_wrong(variable.name, word) for word in mended)
+        nearest = (as_text(" ".join(mended)),) if is_mended else ()
+        for word in words:
+            if _is_wrong(variable.name, word):
+                message = f"{show(word)} {find_flaw(variable.name, word)}."
+                yield Problem(f"{at}.value", variable.value, message, nearest)
+
+
+def split_flags(value: str) -> list[str]:
+    """Return the words of a variable of flags."""
+    return _WORD.findall(value)
+
+
+def find_flaw(variable: str, word: str) -> str:
+    """Return what must be otherwise about a word among flags; empty where it is a flag."""
+    if special := sorted({character for character in word if character in DASHES or ord(character) in QUOTES}):
+        return f"must be written with `-` and straight quotes: it holds {' and '.join(special)} of a text processor"
+    match = _FLAG.fullmatch(word)
+    if match is None:
+        return "must begin with two dashes and a name, such as `--xla_dump_to=/shared/dump`"
+    name, value = match.groups()
+    if variable != XLA_FLAGS or name not in FLAGS:
+        return ""
+    if value is None:
+        return "" if name in BOOL_FLAGS else "must have a value: write `=` and the value right behind the name"
+    if name in BOOL_FLAGS and value.lower() not in ("true", "false", "1", "0"):
+        return "must be `true` or `false`"
+    if name in INT_FLAGS and not _INT.fullmatch(value):
+        return "must be a whole number"
+    return "must be a number" if name in FLOAT_FLAGS and not _FLOAT.fullmatch(value) else ""
+
+
+def mend_flag(word: str) -> str:
+    """Return the flag that a word among flags was probably meant to be; itself where that cannot be told."""
+    if "$(" in word:
+        return word
+    plain = word.translate(QUOTES)
+    if plain[:1] in ("'", '"') and plain[-1:] == plain[:1] and " " not in plain:
+        plain = plain[1:-1]
+    body = plain.lstrip("-" + DASHES)
+    name, equals, value = body.partition("=")
+    value = value.translate(dict.fromkeys(map(ord, DASHES), "-"))
+    if name in BOOL_FLAGS:
+        value = next((truth for truth, spellings in TRUTHS.items() if value.lower() in spellings), value)
+    return f"--{name}{equals}{value}" if _FLAG.fullmatch(f"--{name}") else word
+
+
+def check_jax_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """JAX's own variables must hold what JAX can read: it reads them when it is imported."""
+    for at, variable in _plain_variables(spec):
+        value, name = variable.value or "", variable.name
+        if "$(" in value:
+            continue
+        shown = show(value) if value else "an empty text"
+        if name in BOOL_VARIABLES and value.lower() not in (*TRUTHS["true"], *TRUTHS["false"]):
+            message = f"{shown} must be `true` or `false`: {name} turns something in JAX on or off."
+            yield Problem(f"{at}.value", value, message, ('"true"', '"false"'))
+        elif name in INT_VARIABLES and not _INT.fullmatch(value):
+            nearest = (f'"{int(float(value))}"',) if _FLOAT.fullmatch(value) and float(value).is_integer() else ()
+            message = f"{shown} must be a whole number, as {name} of JAX is."
+            yield Problem(f"{at}.value", value, message, nearest)
+        elif name in FLOAT_VARIABLES and not _FLOAT.fullmatch(value):
+            yield Problem(f"{at}.value", value, f"{shown} must be a number, as {name} of JAX is.")
+        elif name in CHOICE_VARIABLES and value not in CHOICE_VARIABLES[name]:
+            choices = CHOICE_VARIABLES[name]
+            by_plain = {choice.lower(): choice for choice in choices}
+            near = get_close_matches(value.lower(), by_plain, n=1, cutoff=0.5)
+            message = f"{shown} must be one of {', '.join(choices)}."
+            yield Problem(f"{at}.value", value, message, tuple(as_text(by_plain[one]) for one in near))
+
+
+def warn_of_unknown_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """XLA ends a process that is given a flag which it does not know; another image may know others."""
+    for at, variable in _plain_variables(spec):
+        if variable.name != XLA_FLAGS or _is_file(variable):
+            continue
+        words = split_flags(variable.value or "")
+        for word in words:
+            match = _FLAG.fullmatch(word)
+            name = match[1] if match else ""
+            if not name or name in FLAGS:
+                continue
+            message = f"--{name} must be a flag of XLA: the jaxlib of this release does not know it and would end."
+            near = get_close_matches(name, FLAGS, n=1, cutoff=0.8)
+            if name.startswith(_TPU_ONLY):
+                message += f" Flags of libtpu belong into {LIBTPU_FLAGS}."
+                near = []
+            mended = (" ".join(other.replace(f"--{name}", f"--{one}") for other in words) for one in near)
+            yield Problem(f"{at}.value", variable.value, message, tuple(map(as_text, mended)))
+
+
+def warn_of_unknown_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A misspelt variable of JAX has no effect."""
+    for number, variable in enumerate(spec.runtime.env):
+        name = variable.name
+        if name.upper().startswith("JAX_") and name not in VARIABLES and not name.startswith(OF_A_WORLD):
+            message = f"{name} must be a variable of JAX: the JAX of this release reads none of this name."
+            near = get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.8)
+            yield Problem(f"spec.runtime.env[{number}].name", name, message, tuple(near))
+
+
+def warn_of_repeated_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Of a flag that is given twice the last one counts."""
+    for at, variable in _plain_variables(spec):
+        if variable.name in (XLA_FLAGS, LIBTPU_FLAGS):
+            names = [match[1] for word in split_flags(variable.value or "") if (match := _FLAG.fullmatch(word))]
+            for name in dict.fromkeys(one for number, one in enumerate(names) if one in names[:number]):
+                message = f"--{name} must be given once: of several values the last one counts."
+                yield Problem(f"{at}.value", variable.value, message)
+
+
+def _is_wrong(variable: str, word: str) -> bool:
+    return "$(" not in word and find_flaw(variable, word) != ""
+
+
+def _plain_variables(spec: TrainingJobSpec) -> Iterator[tuple[str, EnvVar]]:
+    """Return the variables whose values stand in the spec, with their paths."""
+    for number, variable in enumerate(spec.runtime.env):
+        if variable.value is not None:
+            yield f"spec.runtime.env[{number}]", variable
+
+
+def _is_file(variable: EnvVar) -> bool:
+    """Return whether a variable names a file of flags."""
+    return variable.name == XLA_FLAGS and (variable.value or "").startswith("/")
+
+
+RULES = (
+    Rule(("runtime.env",), check_flags),
+    Rule(("runtime.env",), check_jax_variables),
+)
+WARNINGS = (
+    Rule(("runtime.env",), warn_of_unknown_flags),
+    Rule(("runtime.env",), warn_of_unknown_variables),
+    Rule(("runtime.env",), warn_of_repeated_flags),
+)

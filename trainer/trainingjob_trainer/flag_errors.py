@@ -1,0 +1,109 @@
+"""What XLA, JAX, libtpu and NCCL write when an environment variable of theirs cannot be used.
+
+Flags are parsed where a process first needs a device, and JAX's variables where it is imported. Most errors end the
+process at once, so all that is left of them is the end of its log. The texts are those of the pinned versions: jaxlib's
+`parse_flags_from_env.cc` and `command_line_flags.cc`, JAX's `config.py`, `xla_client.py`, absl's flags in libtpu, and
+NCCL's `enqueue.cc` and `socket.cc`.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainingjob_api.protocol import MAX_MESSAGE
+from trainingjob_api.running import EnvVar
+
+ENV = "spec.runtime.env"
+XLA_FLAGS = "XLA_FLAGS"
+LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
+MAX_SHOWN = 256
+"""Characters of a detail from a log."""
+
+_ROWS: tuple[tuple[str, str, str], ...] = (
+    (r"Unknown flags? in (?P<variable>\w+): (?P<value>[^\n]+)", "", "XLA does not know {value}"),
+    (
+        r"Could not open file \"(?P<value>[^\n]*?)\" to read flags for environment variable \"(?P<variable>\w+)\"",
+        "",
+        "each flag must begin with two dashes, and {value} begins with none",
+    ),
+    (
+        r"Couldn't interpret value (?P<value>[^\n]*) for flag (?P<flag>\w+)\.",
+        XLA_FLAGS,
+        "`{value}` must be a value that the flag --{flag} takes",
+    ),
+    (r"nknown command line flag '(?P<value>[^'\n]*)'", LIBTPU_FLAGS, "libtpu does not know the flag --{value}"),
+    (
+        r"llegal value '(?P<value>[^'\n]*)' specified for flag '(?P<flag>\w+)'",
+        LIBTPU_FLAGS,
+        "`{value}` must be a value that the flag --{flag} takes",
+    ),
+    (r"issing the value for the flag '(?P<value>\w+)'", LIBTPU_FLAGS, "the flag --{value} must have a value"),
+    (
+        r"invalid truth value (?P<value>'[^\n]*'|\"[^\n]*\") for environment '(?P<variable>\w+)'",
+        "",
+        "{value} must be `true` or `false`",
+    ),
+    (
+        r"Invalid value \"(?P<value>[^\n]*)\" for JAX flag (?P<variable>\w+)",
+        "",
+        "`{value}` must be a value that JAX takes",
+    ),
+    (
+        r"int_env\(['\"](?P<variable>JAX_\w+)['\"][^\0]*?invalid literal for int\(\) with base 10: (?P<value>'[^\n]*')",
+        "",
+        "{value} must be a whole number",
+    ),
+    (
+        r"(?P<variable>XLA_PYTHON_CLIENT_ALLOCATOR) env var must be one of (?P<value>[^\n]+)",
+        "",
+        "it must be one of {value}",
+    ),
+    (
+        r"XLA_CLIENT_MEM_FRACTION is specified together with (?P<variable>XLA_PYTHON_CLIENT_MEM_FRACTION)",
+        "",
+        "it must not be set together with XLA_CLIENT_MEM_FRACTION",
+    ),
+    (
+        r"no algorithm/protocol available[^\n]* (?P<variable>NCCL_(?:ALGO|PROTO)) was set to (?P<value>[^\s.]+)",
+        "",
+        "NCCL has nothing that fits {value}",
+    ),
+    (
+        r"(?P<variable>NCCL_SOCKET_IFNAME) set (?:by environment )?to (?P<value>\S+)[^\0]*?no socket interface found",
+        "",
+        "this host must have a network interface {value}",
+    ),
+)
+"""A pattern, the variable that it is about where the text does not name it, and what is wrong."""
+_COMPILED = tuple((re.compile(pattern), variable, words) for pattern, variable, words in _ROWS)
+
+
+@dataclass(frozen=True)
+class FlagError:
+    """A variable that cannot be used, and why."""
+
+    variable: str
+    message: str
+
+
+def find_flag_error(text: str) -> FlagError | None:  # None: it speaks of no variable
+    """Return the first error about a variable that a log or an exception speaks of."""
+    found = ((match.start(), match, *row[1:]) for row in _COMPILED if (match := row[0].search(text)))
+    _, match, variable, words = min(found, key=lambda one: one[0], default=(0, None, "", ""))
+    if match is None:
+        return None
+    parts = {name: value.strip()[:MAX_SHOWN] for name, value in match.groupdict().items()}
+    name = parts.get("variable", variable)
+    name = name if name.isupper() else name.upper()  # JAX names its options in small letters
+    message = f"the variable {name} cannot be used: {words.format(**parts)}. Correct it, or leave it out."
+    return FlagError(name, message[:MAX_MESSAGE])
+
+
+def find_variable(env: Iterable[EnvVar], name: str) -> tuple[str, str]:
+    """Return the path of a variable in the spec and its value as written; the list itself where it is not there."""
+    for number, variable in enumerate(env):
+        if variable.name == name:
+            sources = {"secretKeyRef": variable.secret_key_ref, "configMapKeyRef": variable.config_map_key_ref}
+            field = next((field for field, source in sources.items() if source is not None), "value")
+            return f"{ENV}[{number}].{field}", variable.value or ""
+    return ENV, ""
