@@ -75,7 +75,7 @@ def test_documents_are_named_by_their_place(tmp_path: Path) -> None:
 
 
 def test_standard_input_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(JOB))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(JOB.encode())))
 
     assert read_one_job("-").name == "a"
 

@@ -15,8 +15,11 @@ import yaml
 
 from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.core.yaml_limits import MAX_BYTES, UNREADABLE, BoundedLoader
 
 STDIN = "-"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+"""How text in UTF-16 begins, as some shells of Windows write it."""
 
 
 @dataclass(frozen=True)
@@ -85,19 +88,34 @@ def read_one_job(file: str) -> Document:
 def _read_file(file: str) -> list[Document]:
     label = _label(file)
     try:
-        text = sys.stdin.read() if file == STDIN else Path(file).read_text(encoding="utf-8")
+        content = _read_bytes(file)
+        text = content.decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{label} is not UTF-8 text: {error.reason} at byte {error.start}.") from error
-    except OSError as error:
-        raise UsageError(f"Cannot read {label}: {error.strerror}.") from error
+        hint = " It looks like UTF-16: save it as UTF-8." if content[:2] in UTF_16 else ""
+        raise UsageError(f"{label} is not UTF-8 text: {error.reason} at byte {error.start}.{hint}") from error
+    except (OSError, ValueError) as error:  # a path may not hold a null character
+        raise UsageError(f"Cannot read {label}: {getattr(error, 'strerror', None) or error}.") from error
+    if len(content) > MAX_BYTES:
+        raise UsageError(
+            f"{label} is larger than 3 MiB, the most that the API server takes. Put the TrainingJob into a file of its "
+            "own."
+        )
     try:
         contents = list(yaml.load_all(text, Loader=KubectlLoader))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise UsageError(f"{label} is no valid YAML: {_explain(error)}") from error
     present = [(number, content) for number, content in enumerate(contents, start=1) if content is not None]
     if len(contents) == 1:
         return [Document(label, content) for _, content in present]
     return [Document(f"{label}, document {number},", content) for number, content in present]
+
+
+def _read_bytes(file: str) -> bytes:
+    """Return a file's bytes, at most one more than it may have: a device may have no end."""
+    if file == STDIN:
+        return sys.stdin.buffer.read(MAX_BYTES + 1) if sys.stdin else b""
+    with Path(file).open("rb") as stream:
+        return stream.read(MAX_BYTES + 1)
 
 
 def _label(file: str) -> str:
@@ -107,13 +125,15 @@ def _label(file: str) -> str:
 def _explain(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply."
+    if not isinstance(error, yaml.YAMLError):
+        return "a value does not fit its type or its tag."
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return f"{error}."
+        return f"{' '.join(str(error).split())}."
     mark = error.problem_mark
     return f"{error.problem} in line {mark.line + 1}, column {mark.column + 1}."
 
 
-class KubectlLoader(yaml.SafeLoader):
+class KubectlLoader(BoundedLoader):
     """YAML as `kubectl` reads it: a key stands once in a mapping, dates are text, `3e-4` is a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002

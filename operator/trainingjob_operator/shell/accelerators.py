@@ -19,6 +19,7 @@ from trainingjob_operator.core.planner.hardware import CPU, Accelerator, Hardwar
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Rates
 from trainingjob_operator.core.validation.quantity import parse_bytes
+from trainingjob_operator.core.yaml_limits import MAX_BYTES, UNREADABLE, BoundedLoader
 
 MAX_NAME = 63
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
@@ -100,10 +101,11 @@ def load_accelerators(path: Path | None) -> Table:  # None: there is no such fil
     if path is None:
         return Table()
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open("rb") as stream:
+            content = yaml.load(stream.read(MAX_BYTES), Loader=BoundedLoader)  # noqa: S506  # a safe loader
     except OSError as error:
         return Table(refused=(Refused("", f"cannot read {path}: {error.strerror}."),))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         return Table(refused=(Refused("", f"{path} is no valid YAML: {' '.join(str(error).split())}."),))
     return read_accelerators(content)
 

@@ -1,0 +1,65 @@
+"""What YAML is refused before its values are made."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from trainingjob_operator.core.yaml_limits import MAX_BYTES, MAX_DEPTH, UNREADABLE, BoundedLoader
+
+
+def nest(kind: str, times: int, each: int) -> str:
+    """Return anchors of which each stands for some of the one before it."""
+    forms = {"lists": "[{}]", "maps": "{{{}}}", "merges": "{{<<: [{}]}}"}
+    lines = [f"a0: &a0 {forms[kind].format('x: 1') if kind != 'lists' else '[x]'}".replace("<<: [x: 1]", "x: 1")]
+    for level in range(1, times + 1):
+        aliases = [f"*a{level - 1}"] * each
+        inner = ", ".join(f"k{n}: {one}" for n, one in enumerate(aliases)) if kind == "maps" else ", ".join(aliases)
+        lines.append(f"a{level}: &a{level} {forms[kind].format(inner)}")
+    return "\n".join(lines)
+
+
+REFUSED = {
+    "lists of aliases": (nest("lists", 9, 9), "larger than the 3 MiB"),
+    "maps of aliases": (nest("maps", 9, 9), "larger than the 3 MiB"),
+    "merges of aliases": (nest("merges", 9, 9), "larger than the 3 MiB"),
+    "few levels of many aliases": (nest("lists", 2, 2000), "larger than the 3 MiB"),
+    "a long text, often": (f"a: &a {'x' * 10_000}\nb: [{','.join(['*a'] * 400)}]", "larger than the 3 MiB"),
+    "a chain of aliases": (nest("lists", MAX_DEPTH, 1), "levels deep"),
+    "lists in lists": ("[" * 150 + "]" * 150, "levels deep"),
+    "maps in maps": ("{a: " * 150 + "x" + "}" * 150, "levels deep"),
+    "a list of itself": ("a: &a [*a]", "contains the anchor itself"),
+    "a map of itself": ("&a {b: {c: *a}}", "contains the anchor itself"),
+    "a key of itself": ("&a {? [*a] : b}", "contains the anchor itself"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_document_that_stands_for_too_much(text: str, words: str) -> None:
+    with pytest.raises(yaml.YAMLError, match=words):
+        yaml.load(text, Loader=BoundedLoader)  # noqa: S506  # a safe loader
+
+
+LOADED: dict[str, tuple[str, Any]] = {
+    "an alias": ("{a: &a [1], b: *a}", {"a": [1], "b": [1]}),
+    "a merge": ("{a: &a {x: 1}, b: {<<: *a, y: 2}}", {"a": {"x": 1}, "b": {"x": 1, "y": 2}}),
+    "as deep as may be": ("[" * MAX_DEPTH + "]" * MAX_DEPTH, None),
+    "many aliases of little": (f"a: &a x\nb: [{','.join(['*a'] * 9000)}]", {"a": "x", "b": ["x"] * 9000}),
+    "nearly as large as may be": (f"a: {'x' * (MAX_BYTES - 100)}", {"a": "x" * (MAX_BYTES - 100)}),
+    "nothing": ("", None),
+}
+
+
+@pytest.mark.parametrize(("text", "want"), LOADED.values(), ids=LOADED.keys())
+def test_an_ordinary_document(text: str, want: Any) -> None:
+    loaded = yaml.load(text, Loader=BoundedLoader)  # noqa: S506  # a safe loader
+
+    assert want is None or loaded == want
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 5000, "a: !!bool maybe", 'a: !!int ""', "a: !!timestamp x", "a: !!map x", "a: ["]
+)
+def test_whatever_a_loader_raises_is_foreseen(text: str) -> None:
+    with pytest.raises(UNREADABLE):
+        yaml.load(text, Loader=BoundedLoader)  # noqa: S506  # a safe loader
