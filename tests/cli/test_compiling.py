@@ -88,7 +88,7 @@ def test_a_compiler_that_dies_is_told_with_its_last_words(monkeypatch: pytest.Mo
 
     result = call(DEMO)
 
-    assert (result.code, result.out) == (1, "")
+    assert (result.code, result.out) == (2, "")
     assert result.err == "Error: the compiler ended with exit code 3:\nno memory\n"
 
 
@@ -148,7 +148,7 @@ def test_what_is_not_here_is_named(
 
     result = call(file)
 
-    assert (result.code, result.out) == (1, "")
+    assert (result.code, result.out) == (2, "")
     assert want in result.err
 
 
@@ -156,6 +156,6 @@ def test_it_is_not_mixed_with_a_comparison() -> None:
     result = call(DEMO, "--diff", DEMO)
 
     assert (result.code, result.err) == (
-        1,
+        2,
         "Error: --compile and --diff do not go together: compile one plan at a time.\n",
     )

@@ -315,19 +315,21 @@ async def test_what_is_so_already_is_not_written(args: list[str], words: str, ap
 
 
 REFUSED = {
-    "by the webhook": ((422, "spec.slices.max: 3 is too many."), "spec.slices.max: 3 is too many."),
-    "for somebody else": ((409, "the object has been modified"), "somebody else changed the job"),
-    "it is gone": ((404, "not found"), 'there is no TrainingJob "demo"'),
+    "by the webhook": ((422, "spec.slices.max: 3 is too many."), 1, "spec.slices.max: 3 is too many."),
+    "for somebody else": ((409, "the object has been modified"), 2, "somebody else changed the job"),
+    "it is gone": ((404, "not found"), 2, 'there is no TrainingJob "demo"'),
 }
 
 
-@pytest.mark.parametrize(("refusal", "words"), REFUSED.values(), ids=REFUSED.keys())
-async def test_a_refused_edit_is_told_in_the_server_s_words(refusal: tuple[int, str], words: str, api: FakeApi) -> None:
+@pytest.mark.parametrize(("refusal", "code", "words"), REFUSED.values(), ids=REFUSED.keys())
+async def test_a_refused_edit_is_told_in_the_server_s_words(
+    refusal: tuple[int, str], code: int, words: str, api: FakeApi
+) -> None:
     api.refusal = refusal
 
     result = await call("scale", NAME, "--max", "3")
 
-    assert result.code == 1
+    assert result.code == code
     assert result.err.startswith(f"Error: {words}")
 
 
@@ -348,7 +350,7 @@ UNREACHABLE = {
 async def test_what_cannot_be_found_is_said_in_words(args: list[str], want: str, api: FakeApi) -> None:
     result = await call(*args)
 
-    assert result.code == 1
+    assert result.code == 2, "1 is for a job that failed"
     assert result.err.startswith(f"Error: {want}")
 
 

@@ -162,5 +162,5 @@ def test_a_number_of_slices_that_cannot_be_planned(tmp_path: Path) -> None:
 def test_a_fault_needs_both_its_options(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(write_job(tmp_path)), "--kill-slice", "1"])
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "--kill-slice and --at-step belong together" in result.stderr

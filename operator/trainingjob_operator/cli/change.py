@@ -2,9 +2,8 @@
 
 import asyncio
 
-import typer
-
 from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.remote import Target, open_remote
 from trainingjob_operator.core.manifests import Manifest, dig, number
 from trainingjob_operator.core.units import plural
@@ -24,7 +23,7 @@ def scale(target: Target, bounds: dict[str, int | None]) -> None:
         raise UsageError("say what to change: --min, --max, or --count for a job of a fixed size.")
     if "count" in asked and len(asked) > 1:
         raise UsageError("--count is a fixed size: it does not go together with --min and --max.")
-    typer.echo(asyncio.run(_scale(target, asked)))
+    echo(asyncio.run(_scale(target, asked)))
 
 
 def set_suspend(target: Target, *, suspend: bool) -> None:
@@ -33,7 +32,7 @@ def set_suspend(target: Target, *, suspend: bool) -> None:
     Raises:
         CommandError: there is no such job, or the change is refused.
     """
-    typer.echo(asyncio.run(_set_suspend(target, suspend=suspend)))
+    echo(asyncio.run(_set_suspend(target, suspend=suspend)))
 
 
 async def _scale(target: Target, asked: dict[str, int]) -> str:

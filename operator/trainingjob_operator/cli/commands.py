@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.program import Accelerators, File, Files, app
 
 
@@ -60,7 +60,7 @@ def plan(
         from trainingjob_operator.cli.compiling import print_compiled
 
         if diff is not None:
-            raise CommandError("--compile and --diff do not go together: compile one plan at a time.")
+            raise UsageError("--compile and --diff do not go together: compile one plan at a time.")
         if not print_compiled(file, hardware, as_json=as_json):
             raise typer.Exit(1)
         return
@@ -144,16 +144,15 @@ def run(
     command goes on from there. Paths below a volume's mount path are moved to the folder that stands for the volume;
     other paths are read as they are.
     """
-    from rich.console import Console
-
+    from trainingjob_operator.cli.console import SafeConsole
     from trainingjob_operator.cli.local.run import Options, run_file
     from trainingjob_operator.cli.local.runner import Fault
 
     if len(kill_slice or ()) != len(at_step or ()):
-        raise CommandError("--kill-slice and --at-step belong together: give both, as often as each other.")
+        raise UsageError("--kill-slice and --at-step belong together: give both, as often as each other.")
     faults = [Fault(number, step) for number, step in zip(kill_slice or (), at_step or (), strict=True)]
     options = Options(num_slices=slices, folder=folder, volumes=volume or (), fresh=fresh, faults=faults)
-    raise typer.Exit(run_file(file, options, Console()))
+    raise typer.Exit(run_file(file, options, SafeConsole()))
 
 
 @app.command()

@@ -12,18 +12,18 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO
 
-import typer
 from pydantic import ValidationError
-from rich.console import Console
 
 from trainingjob_api.base import Axis
 from trainingjob_api.compiled import CompileAnswer, CompiledStep, Network
 from trainingjob_api.world import JobIdentity, RunConfig
 from trainingjob_operator.cli.companions import DIE_WITH_PARENT
+from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import read_one_job
-from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.errors import NoAnswerError, UsageError
 from trainingjob_operator.cli.plan import headline
 from trainingjob_operator.cli.plan_json import plan_as_object
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
 from trainingjob_operator.core.planner.arithmetic import count_step_flops
@@ -54,10 +54,10 @@ def print_compiled(file: str, hardware: Hardware, *, as_json: bool) -> bool:
     answers = list(compile_sizes(job.name, plan))
     if as_json:
         compiled = [answer.model_dump(mode="json", by_alias=True) for answer in answers]
-        typer.echo(json.dumps({**plan_as_object(job.name, plan, warnings), "compiled": compiled}, indent=2))
+        echo(json.dumps({**plan_as_object(job.name, plan, warnings), "compiled": compiled}, indent=2))
     else:
         for line in (headline(job.name, plan), "", *compiled_table(plan, answers), *warning_lines(warnings)):
-            typer.echo(line)
+            echo(line)
     return not any(answer.error for answer in answers)
 
 
@@ -69,17 +69,17 @@ def require_compiler(plan: Plan) -> None:
     """
     shape = plan.shape
     if shape.platform == "cuda":
-        raise CommandError(
+        raise UsageError(
             f"spec.slices.accelerator: {shape.accelerator} cannot be compiled for without the device. --compile works "
             "for `cpu` and TPUs."
         )
     if importlib.util.find_spec("trainingjob_trainer") is None or importlib.util.find_spec("jax") is None:
-        raise CommandError(
+        raise UsageError(
             "--compile needs the trainer, which is not installed here: pip install 'trainingjob[trainer]'."
         )
     has_libtpu = "TPU_LIBRARY_PATH" in os.environ or importlib.util.find_spec("libtpu") is not None
     if shape.platform == "tpu" and not has_libtpu:
-        raise CommandError(
+        raise UsageError(
             f"--compile needs libtpu for {shape.accelerator}, which is not installed here: "
             "pip install 'trainingjob[trainer,tpu-compile]'."
         )
@@ -92,7 +92,7 @@ def compile_sizes(name: str, plan: Plan) -> Iterator[CompileAnswer]:
         CommandError: it ended without an answer.
     """
     config = run_config(JobIdentity(name=name, namespace="", uid=""), plan)
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     pipe = subprocess.PIPE
     command = (sys.executable, *PROGRAM)
     with (
@@ -109,12 +109,12 @@ def compile_sizes(name: str, plan: Plan) -> Iterator[CompileAnswer]:
         try:
             yield from _converse(process, config, console)
             if process.wait():
-                raise CommandError(f"the compiler ended with exit code {process.returncode}:\n{_last_words(log)}")
+                raise NoAnswerError(f"the compiler ended with exit code {process.returncode}:\n{_last_words(log)}")
         finally:
             process.kill()
 
 
-def _converse(process: subprocess.Popen[str], config: RunConfig, console: Console) -> Iterator[CompileAnswer]:
+def _converse(process: subprocess.Popen[str], config: RunConfig, console: SafeConsole) -> Iterator[CompileAnswer]:
     assert process.stdin  # noqa: S101
     assert process.stdout  # noqa: S101
     try:
@@ -131,7 +131,7 @@ def _converse(process: subprocess.Popen[str], config: RunConfig, console: Consol
         try:
             yield CompileAnswer.model_validate_json(line)
         except ValidationError as error:
-            raise CommandError(f"the compiler's answer cannot be read: {line.strip()[:500]}") from error
+            raise NoAnswerError(f"the compiler's answer cannot be read: {line.strip()[:500]}") from error
 
 
 def _last_words(log: IO[bytes]) -> str:

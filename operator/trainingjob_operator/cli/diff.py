@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import typer
-
 from trainingjob_api.wording import show
 from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.plan_json import Object, plan_as_object
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid
 from trainingjob_operator.core.planner.hardware import Hardware
@@ -58,10 +57,10 @@ def print_diff(before: str, after: str, hardware: Hardware, *, as_json: bool) ->
     plans = [require_valid(job, hardware) for job in jobs]
     found = compare(*(_whole(job, plan, warnings) for job, (plan, warnings) in zip(jobs, plans, strict=True)))
     if as_json:
-        typer.echo(json.dumps(as_object(found), indent=2))
+        echo(json.dumps(as_object(found), indent=2))
     else:
         for line in describe(found):
-            typer.echo(line)
+            echo(line)
     return bool(found)
 
 

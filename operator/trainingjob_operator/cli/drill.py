@@ -5,13 +5,12 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime
 
-import typer
-
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import NO_SUCCESS, CommandError
 from trainingjob_operator.cli.following import Look, follow
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.remote import Target, open_remote
 from trainingjob_operator.cli.report import describe_drills
 from trainingjob_operator.core.manifests import Manifest, dig, text
@@ -97,7 +96,7 @@ async def _drill(target: Target, wanted: Wanted, seconds: float) -> int:
         )
         if code == 0:
             for line in describe_drills(read_status(await remote.read_job()).drills):
-                typer.echo(line)
+                echo(line)
         return code
 
 

@@ -1,7 +1,7 @@
 """What a command says when it cannot go on, and the exit code that goes with it.
 
 0 is success. 1 is an answer that is no success: a job with problems, two plans that differ, a run that failed. 2 is no
-answer: the command was not understood, or what it was to read, a file or the cluster, cannot be read.
+answer: the command was not understood, or what it was to read, a file, the job or the cluster, cannot be read.
 """
 
 NO_SUCCESS = 1
@@ -21,6 +21,6 @@ class UsageError(CommandError):
 
 
 class NoAnswerError(CommandError):
-    """The cluster does not answer, so nothing is known of the job."""
+    """What was asked does not answer, or the cluster has no such job, so nothing is known of it."""
 
     code = NO_ANSWER

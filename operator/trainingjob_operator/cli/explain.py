@@ -4,9 +4,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-import typer
-
 from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.validation.reference import FieldReference, fields_below, find_field, nearest_fields
@@ -27,10 +26,10 @@ def explain_field(text: str, *, recursive: bool, as_json: bool) -> None:
         raise UsageError(f"{text} is not the path of one field.{hint}")
     below = fields_below(field) if recursive else ()
     if as_json:
-        typer.echo(json.dumps([as_object(one) for one in (field, *below)], indent=2))
+        echo(json.dumps([as_object(one) for one in (field, *below)], indent=2))
         return
     for line in [*describe(field), *(tree(field, below) if recursive else list_children(field))]:
-        typer.echo(line)
+        echo(line)
 
 
 def as_object(field: FieldReference) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-import typer
-
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import NO_ANSWER
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.remote import Remote
 from trainingjob_operator.core.remember import read_status
 
@@ -39,11 +38,11 @@ async def follow(
             while True:
                 seen = look(read_status(await remote.read_job()))
                 if seen.line not in ("", told):
-                    typer.echo(f"{datetime.now():%H:%M:%S}  {seen.line}")  # noqa: DTZ005  # the user's own clock
+                    echo(f"{datetime.now():%H:%M:%S}  {seen.line}")  # noqa: DTZ005  # the user's own clock
                     told = seen.line
                 if seen.code is not None:
                     return seen.code
                 await asyncio.sleep(every)
     except TimeoutError:
-        typer.echo(f"Error: {late}", err=True)
+        echo(f"Error: {late}", err=True)
         return NO_ANSWER

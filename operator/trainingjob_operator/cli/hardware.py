@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import typer
-
 from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.shell.accelerators import load_accelerators
 
@@ -19,5 +18,5 @@ def read_hardware(path: Path | None) -> Hardware:
     if any(not refused.name for refused in table.refused):
         raise UsageError(" ".join(str(refused) for refused in table.refused))
     for refused in table.refused:
-        typer.echo(f"Warning  {refused}", err=True)
+        echo(f"Warning  {refused}", err=True)
     return table.hardware

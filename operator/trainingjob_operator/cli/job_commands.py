@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.program import Kubeconfig, KubeContext, Name, Namespace, app
 
 
@@ -22,12 +23,11 @@ def status(
 
     Its phase and why, its progress, its checkpoints, every world it trained in, and where the time went.
     """
-    from rich.console import Console
-
+    from trainingjob_operator.cli.console import SafeConsole
     from trainingjob_operator.cli.remote import Target
     from trainingjob_operator.cli.status import show_status
 
-    show_status(Target(name, namespace, context, kubeconfig), Console(), watch=watch)
+    show_status(Target(name, namespace, context, kubeconfig), SafeConsole(), watch=watch)
 
 
 @app.command()
@@ -40,6 +40,9 @@ def logs(
     slice_number: Annotated[int | None, typer.Option("--slice", min=0, help="Only this slice.")] = None,
     host: Annotated[int | None, typer.Option("--host", min=0, help="Only this host of each slice.")] = None,
     tail: Annotated[int | None, typer.Option("--tail", min=0, help="Only the last lines of each host.")] = None,
+    raw: Annotated[  # noqa: FBT002
+        bool, typer.Option("--raw", help="Print control characters, colours too, as the hosts wrote them.")
+    ] = False,
     context: KubeContext = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -51,7 +54,7 @@ def logs(
     from trainingjob_operator.cli.remote import Target
 
     target = Target(name, namespace, context, kubeconfig)
-    show_logs(target, Selection(slice_number, host, tail), typer.echo, follow=follow)
+    show_logs(target, Selection(slice_number, host, tail), typer.echo if raw else echo, follow=follow)
 
 
 @app.command()

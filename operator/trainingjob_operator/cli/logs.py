@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.errors import NoAnswerError
+from trainingjob_operator.cli.printing import reader_has_left
 from trainingjob_operator.cli.remote import NoLogError, Remote, Target, open_remote
 from trainingjob_operator.core.remember import read_status
 from trainingjob_operator.core.running.observing.pods import Pod
@@ -32,7 +33,7 @@ def show_logs(target: Target, selection: Selection, write: Callable[[str], None]
     """Write the lines of a job's hosts, host by host; with `follow` as they come, until the job is over.
 
     Raises:
-        CommandError: there is no such job or host, or the cluster cannot be asked.
+        NoAnswerError: there is no such job or host, or the cluster cannot be asked.
     """
     asyncio.run(_show(target, selection, write, follow=follow))
 
@@ -44,7 +45,7 @@ async def _show(target: Target, selection: Selection, write: Callable[[str], Non
             return
         pods = [pod for pod in await remote.list_pods(await remote.read_job()) if selection.covers(pod)]
         if not pods:
-            raise CommandError(f'TrainingJob "{target.name}" has no such host now; `trainingjob status` says why.')
+            raise NoAnswerError(f'TrainingJob "{target.name}" has no such host now; `trainingjob status` says why.')
         for pod in pods:
             try:
                 await _copy(remote.log_lines(pod, tail=selection.tail), pod, write)
@@ -69,10 +70,11 @@ async def _follow(remote: Remote, selection: Selection, write: Callable[[str], N
                     since = ended.get(pod.uid)
                     lines = remote.log_lines(pod, follow=True, tail=None if since else selection.tail, since=since)
                     following[pod.uid] = asyncio.create_task(_copy_what_there_is(lines, pod, write))
-            if read_status(job).completion_time is not None:
+            if read_status(job).completion_time is not None or reader_has_left():
                 break
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
-        await asyncio.gather(*following.values())
+        if not reader_has_left():
+            await asyncio.gather(*following.values())
     finally:  # no task group: it would wrap what is wrong with the cluster
         for task in following.values():
             task.cancel()
@@ -86,7 +88,9 @@ async def _copy_what_there_is(lines: AsyncIterator[str], pod: Pod, write: Callab
 
 async def _copy(lines: AsyncIterator[str], pod: Pod, write: Callable[[str], None]) -> None:
     async for line in lines:
-        write(f"{_name(pod)} | {line}")
+        if reader_has_left():
+            return
+        write(f"{_name(pod)} | {line.rstrip('\r')}")
 
 
 def _name(pod: Pod) -> str:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from trainingjob_operator.cli import commands, job_commands
+from trainingjob_operator.cli.printing import use_patient_streams
 from trainingjob_operator.cli.program import app
 
 __all__ = ["app", "commands", "job_commands", "main"]
@@ -11,5 +12,6 @@ __all__ = ["app", "commands", "job_commands", "main"]
 
 def main() -> None:
     """Run the program that the user typed."""
+    use_patient_streams()
     called_by_kubectl = Path(sys.argv[0]).name == "kubectl-trainingjob"
     app(prog_name="kubectl trainingjob" if called_by_kubectl else "trainingjob")

@@ -2,12 +2,11 @@
 
 import json
 
-import typer
-
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.picture import memory_bars, mesh_picture
 from trainingjob_operator.cli.plan_json import plan_as_object
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid, warning_lines
 from trainingjob_operator.core.planner.arithmetic import count_useful_flops
@@ -37,7 +36,7 @@ def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
     job = read_one_job(file)
     plan, warnings = require_valid(job, hardware)
     if as_json:
-        typer.echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))
+        echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))
         return
     chosen = [choice_lines(plan.choice)] if plan.choice else []
     blocks = (plan_table(plan), *chosen, mesh_picture(plan), memory_bars(plan))
@@ -46,7 +45,7 @@ def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
         *(line for block in blocks for line in ("", *block)),
         *warning_lines(warnings),
     ):
-        typer.echo(line)
+        echo(line)
 
 
 def headline(name: str, plan: Plan) -> str:

@@ -3,25 +3,69 @@
 Each command imports what it needs when it runs, so that `--help` and shell completion answer at once.
 """
 
+import os
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
-from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.errors import NO_ANSWER, CommandError
+from trainingjob_operator.cli.missing import describe_missing
+from trainingjob_operator.cli.printing import echo
+
+TRACEBACK = "TRAININGJOB_TRACEBACK"
+"""A variable that lets an unforeseen error end the command with its traceback."""
 
 
 class Program(TyperGroup):
-    """The group of all commands; it turns a `CommandError` into one line and its exit code."""
+    """The group of all commands; it turns every error into one line and its exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         try:
             return super().invoke(ctx)
+        except TyperException as error:
+            error.message = _without_library_words(error.message)
+            raise
+        except (typer.Exit, typer.Abort):
+            raise
         except CommandError as error:
-            typer.echo(f"Error: {error}", err=True)
+            echo(f"Error: {error}", err=True)
             raise typer.Exit(error.code) from error
+        except Exception as error:
+            if TRACEBACK in os.environ:
+                raise
+            echo(f"Error: {describe_missing(error) or _describe_fault(error)}", err=True)
+            raise typer.Exit(NO_ANSWER) from error
+
+
+def _without_library_words(message: str) -> str:
+    """Return what is wrong with an argument without the phrases of the library that found it."""
+    return (
+        re.sub(r"Input should be (a |an )?", r"it must be \1", message)
+        .replace("Value error, ", "")
+        .partition(", unable to")[0]
+    )
+
+
+def find_version() -> str:
+    """Return the version of the installed package."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # help answers without it
+
+    try:
+        return version("trainingjob")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return "unknown"
+
+
+def _describe_fault(error: Exception) -> str:
+    return (
+        f"{type(error).__name__}: {error}\nThis is a fault of trainingjob {find_version()}. Run the command again with "
+        f"{TRACEBACK}=1 for the traceback, and report both."
+    )
 
 
 app = typer.Typer(
@@ -33,8 +77,30 @@ app = typer.Typer(
     help="Check, plan, try, watch and change TrainingJobs. `validate`, `plan`, `render`, `explain`, `simulate` and "
     "`run` need no cluster.",
     epilog="Exit codes: 0 success; 1 the answer is no: a job has problems, plans differ, a run failed; 2 no answer: "
-    "the command was not understood, or a file or the cluster cannot be read.",
+    "the command was not understood, or a file, the job or the cluster cannot be read; 130 interrupted.",
 )
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001  # the value of an option
+    if wanted:
+        echo(f"trainingjob {find_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[  # noqa: FBT002
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def version() -> None:
+    """Print the version of this program."""
+    echo(f"trainingjob {find_version()}")
+
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file with one TrainingJob; `-` is standard input.")]
 Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="YAML files; `-` is standard input.")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from trainingjob_operator.cli.errors import CommandError, NoAnswerError
+from trainingjob_operator.cli.errors import CommandError, NoAnswerError, UsageError
 from trainingjob_operator.core.manifests import Children, Manifest, text
 from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.core.running.observing.pods import Pod, read_pods
@@ -47,7 +47,7 @@ class Remote:
         return self._api.clock.now()
 
     async def read_job(self) -> Manifest:
-        """Return the job as it is now. Raises `CommandError` where there is none."""
+        """Return the job as it is now. Raises `NoAnswerError` where there is none."""
         job = await self._api.get(TRAINING_JOB, self._namespace, self._name)
         if job is None:
             raise self._no_such_job()
@@ -60,7 +60,7 @@ class Remote:
         except NotFoundError as error:
             raise self._no_such_job() from error
         except ConflictError as error:
-            raise CommandError("somebody else changed the job at the same moment: try again.") from error
+            raise NoAnswerError("somebody else changed the job at the same moment: try again.") from error
         except ForbiddenError as error:
             raise CommandError(str(error)) from error
 
@@ -87,8 +87,8 @@ class Remote:
         except (NotFoundError, ForbiddenError) as error:  # gone, or its container has not started
             raise NoLogError(str(error)) from error
 
-    def _no_such_job(self) -> CommandError:
-        return CommandError(
+    def _no_such_job(self) -> NoAnswerError:
+        return NoAnswerError(
             f'there is no TrainingJob "{self._name}" in namespace {self._namespace}. '
             "`kubectl get trainingjobs -A` lists all."
         )
@@ -103,8 +103,8 @@ async def open_remote(target: Target) -> AsyncIterator[Remote]:
     """Connect to the cluster of a job.
 
     Raises:
-        CommandError: the cluster refuses, now or while the context lasts.
-        NoAnswerError: it cannot be reached, or does not take the credentials any more.
+        UsageError: there is no kubeconfig.
+        NoAnswerError: the cluster cannot be reached, refuses, knows no TrainingJobs, or does not take the credentials.
     """
     kubeconfig = _find_kubeconfig(target)
     logging.getLogger("kubernetes").addHandler(logging.NullHandler())  # what goes wrong is said below
@@ -113,17 +113,17 @@ async def open_remote(target: Target) -> AsyncIterator[Remote]:
         async with api:
             yield Remote(api, target.namespace or namespace, target.name)
     except MissingKindError as error:
-        raise CommandError("this cluster does not know TrainingJobs: install the operator first.") from error
+        raise NoAnswerError("this cluster does not know TrainingJobs: install the operator first.") from error
     except ForbiddenError as error:
-        raise CommandError(f"the cluster refuses: {error}") from error
+        raise NoAnswerError(f"the cluster refuses: {error}") from error
     except ClusterUnavailableError as error:
         raise NoAnswerError(f"the cluster cannot be asked: {error}") from error
 
 
 def _find_kubeconfig(target: Target) -> str:
-    """Return the path of the kubeconfig, or several as KUBECONFIG has them. Raises `CommandError` where none is."""
+    """Return the path of the kubeconfig, or several as KUBECONFIG has them. Raises `UsageError` where none is."""
     default = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     paths = str(target.kubeconfig) if target.kubeconfig else default
     if not any(Path(path).is_file() for path in paths.split(os.pathsep)):
-        raise CommandError(f"there is no kubeconfig at {paths}. Name one with --kubeconfig.")
+        raise UsageError(f"there is no kubeconfig at {paths}. Name one with --kubeconfig.")
     return paths

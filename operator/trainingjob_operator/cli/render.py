@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-import typer
 import yaml
 
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.validate import require_valid
 from trainingjob_operator.core.manifests import Manifest, text
 from trainingjob_operator.core.planner.hardware import Hardware
@@ -39,14 +39,14 @@ def render_file(file: str, output: Path | None, hardware: Hardware) -> None:
     identity = JobIdentity(name=job.name, namespace=namespace, uid=text(job.content, "metadata", "uid") or UID)
     objects = [render_config_map(run_config(identity, plan), SETTINGS), *render_jobsets(identity, plan, SETTINGS)]
     if output is None:
-        typer.echo(to_yaml(objects), nl=False)
+        echo(to_yaml(objects), nl=False)
         return
     try:
         output.mkdir(parents=True, exist_ok=True)
         for manifest in objects:
             path = output / f"{manifest['kind'].lower()}-{manifest['metadata']['name']}.yaml"
             path.write_text(to_yaml([manifest]), encoding="utf-8")
-            typer.echo(f"wrote {path}")
+            echo(f"wrote {path}")
     except OSError as error:
         raise UsageError(f"Cannot write to {output}: {error.strerror}.") from error
 

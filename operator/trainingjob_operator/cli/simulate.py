@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import typer
-from rich.console import Console
 from rich.progress import track
 
 from trainingjob_api.base import seconds as parse_duration
 from trainingjob_api.running import Snapshots
+from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid
 from trainingjob_operator.cli.weather import DAY, Weather, draw_faults
@@ -87,19 +87,19 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
     weather = _read_weather(options, plan.spec.slices.most)
     faults = draw_faults(weather, plan.spec.slices.most)
     variants = list(_list_variants(plan, hardware, pace, options.spares))
-    told = track(variants, description="simulating", console=Console(stderr=True), transient=True)
+    told = track(variants, description="simulating", console=SafeConsole(stderr=True), transient=True)
     lived = [(one, simulate(one.plan, pace, faults, weather.length, one.spares)) for one in told]
     if as_json:
         found = [_as_object(one, outcome) for one, outcome in lived]
-        typer.echo(json.dumps({"faults": len(faults), "seconds": weather.length, "variants": found}, indent=2))
+        echo(json.dumps({"faults": len(faults), "seconds": weather.length, "variants": found}, indent=2))
         return
-    typer.echo(
+    echo(
         f"{job.name} · {plural(largest, 'slice')}, each struck every {span(weather.mtbf)}, lost for about "
         f"{span(weather.repair)} · {span(weather.length)} simulated · {plural(len(faults), 'fault')} · "
         f"a step takes {precise(steps[largest])}"
     )
     for line in ("", *_table(lived), "", *_advise(lived)):
-        typer.echo(line)
+        echo(line)
 
 
 def _resize(job: Document, num_slices: int | None) -> Document:

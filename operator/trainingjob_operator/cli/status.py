@@ -3,10 +3,11 @@
 import asyncio
 from datetime import UTC, datetime
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from trainingjob_operator.cli.console import SafeConsole
+from trainingjob_operator.cli.printing import reader_has_left
 from trainingjob_operator.cli.remote import Remote, Target, open_remote
 from trainingjob_operator.cli.report import describe_job
 from trainingjob_operator.core.remember import read_status
@@ -14,7 +15,7 @@ from trainingjob_operator.core.remember import read_status
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
-def show_status(target: Target, console: Console, *, watch: bool) -> None:
+def show_status(target: Target, console: SafeConsole, *, watch: bool) -> None:
     """Print a job's state once, or again and again until the job is over.
 
     Raises:
@@ -23,14 +24,14 @@ def show_status(target: Target, console: Console, *, watch: bool) -> None:
     asyncio.run(_show(target, console, watch=watch))
 
 
-async def _show(target: Target, console: Console, *, watch: bool) -> None:
+async def _show(target: Target, console: SafeConsole, *, watch: bool) -> None:
     async with open_remote(target) as remote:
         view, is_over = await _look(remote, target.name)
         if not watch:
             console.print(view, soft_wrap=True)
             return
         with Live(view, console=console, auto_refresh=False) as live:
-            while not is_over:
+            while not is_over and not reader_has_left():
                 await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
                 view, is_over = await _look(remote, target.name)
                 live.update(view, refresh=True)

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from trainingjob_operator.cli.printing import escape_controls
+
 GAP = "  "
 
 
@@ -9,6 +11,7 @@ def align(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[s
     """Return one line a row; the first row holds the headings. Columns in `right` are flush right."""
     if not rows:
         return []
+    rows = [[escape_controls(cell) for cell in row] for row in rows]  # before their widths are counted
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [_join(row, widths, right) for row in rows]
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-import typer
-
 from trainingjob_api.problem import Problem, summarise
 from trainingjob_operator.cli.documents import Document, read_documents
 from trainingjob_operator.cli.errors import NO_SUCCESS, CommandError, UsageError
+from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
@@ -28,7 +27,7 @@ def validate_files(files: Sequence[str], hardware: Hardware) -> int:
         try:
             documents += read_documents([file])
         except UsageError as error:
-            typer.echo(f"Error: {error}", err=True)
+            echo(f"Error: {error}", err=True)
             code = error.code
     if not code and not any(document.is_job for document in documents):
         found = "".join(f"\n  {document.place} is {document.describe()}" for document in documents)
@@ -56,15 +55,15 @@ def warning_lines(warnings: Iterable[Problem]) -> list[str]:
 
 def _judge(document: Document, hardware: Hardware) -> bool:
     if not document.is_job:
-        typer.echo(f"{document.place} is {document.describe()}: not checked.")
+        echo(f"{document.place} is {document.describe()}: not checked.")
         return True
     checked = check_job(document.name, document.spec, hardware)
     if checked.plan is None:
-        typer.echo(f"{document.place}: {summarise(document.name, checked.problems)}")
+        echo(f"{document.place}: {summarise(document.name, checked.problems)}")
     else:
-        typer.echo(f'{document.place}: TrainingJob "{document.name}" is valid: {_sizes(checked.plan)}.')
+        echo(f'{document.place}: TrainingJob "{document.name}" is valid: {_sizes(checked.plan)}.')
     for line in warning_lines(checked.warnings):
-        typer.echo(line)
+        echo(line)
     return checked.plan is not None
 
 

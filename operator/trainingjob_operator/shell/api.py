@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -18,6 +19,12 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 
 from trainingjob_operator.shell.clock import ServerClock
 from trainingjob_operator.shell.kinds import POD, Kind
+from trainingjob_operator.shell.kubeconfig_errors import (
+    describe_kubeconfig_error,
+    describe_plugin,
+    exec_plugin_of,
+    keep_errors,
+)
 from trainingjob_operator.shell.ports import (
     ClusterUnavailableError,
     ConflictError,
@@ -37,6 +44,8 @@ SECONDS_A_PAGE = 30.0
 NUM_CONNECTIONS = 20
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
+_CLIENT_LOG = "kubernetes.aio.config.kube_config"
+"""Where the client tells why a program for credentials failed, and nothing else tells it."""
 _RETRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
 _WEBHOOK_FAILED = "failed calling webhook"
 """In what the API server says, with the status of an inner error, where it works and an admission webhook does not."""
@@ -263,6 +272,10 @@ def _failures_explained(what: str) -> Iterator[None]:
     """Turn a connection that failed into an error of `ports`."""
     try:
         yield
+    except aiohttp.ClientConnectorError as error:
+        reason = error.os_error
+        why = os.strerror(reason.errno) if isinstance(reason, ConnectionError) and reason.errno else str(reason)
+        raise ClusterUnavailableError(f"{what}: cannot connect to {error.host}:{error.port}: {why}") from error
     except (aiohttp.ClientError, TimeoutError, OSError, ConfigException) as error:
         raise ClusterUnavailableError(f"{what}: {type(error).__name__} {error}".rstrip()) from error
 
@@ -317,10 +330,18 @@ async def read_service_account(configuration: Configuration) -> None:
 
 async def _read_kubeconfig(configuration: Configuration, kubeconfig: str | None, context: str | None) -> Any:
     """Read a server and credentials, for which a program may be asked, and return the client's loader."""
-    try:
-        return await load_kube_config(kubeconfig, context, client_configuration=configuration, persist_config=False)
-    except (ConfigException, OSError, ValueError, TypeError) as error:
-        raise ClusterUnavailableError(f"no usable kubeconfig: {error}") from error
+    with keep_errors(_CLIENT_LOG) as errors:
+        try:
+            loader = await load_kube_config(
+                kubeconfig, context, client_configuration=configuration, persist_config=False
+            )
+        except Exception as error:  # whatever the shape of a file makes the client raise
+            raise ClusterUnavailableError(f"no usable kubeconfig: {describe_kubeconfig_error(error)}") from error
+    plugin = exec_plugin_of(loader)
+    if plugin is not None and not configuration.api_key and configuration.cert_file is None:
+        # The client would send its requests without credentials, and they would be refused for that.
+        raise ClusterUnavailableError(describe_plugin(plugin, errors))
+    return loader
 
 
 def error_of(what: str, status: int, text: bytes, retry_after: str) -> Exception:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainingjob_operator.cli.companions import DIE_WITH_PARENT
-from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.local.children import ContainerEnd
 from trainingjob_operator.cli.local.paths import Mounts, move_path, move_paths
 from trainingjob_operator.core.manifests import Manifest
@@ -86,7 +86,7 @@ async def start_container(
     `memory` where it is to be there. Output is appended to `log`.
 
     Raises:
-        CommandError: its program is not installed on this machine.
+        UsageError: its program is not installed on this machine.
     """
     mounts = _make_mounts(pod, token, config_maps, volumes, scratch, memory)
     termination_log = scratch / "termination-log"
@@ -175,12 +175,10 @@ def find_program(name: str) -> str:
     """Return the path of a program: beside this Python first, where the same installation put it.
 
     Raises:
-        CommandError: it is not installed.
+        UsageError: it is not installed.
     """
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise CommandError(
-            f"{name} is not installed here. Install the trainer too: pip install 'trainingjob[trainer]'."
-        )
+        raise UsageError(f"{name} is not installed here. Install the trainer too: pip install 'trainingjob[trainer]'.")
     return found

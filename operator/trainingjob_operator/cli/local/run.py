@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from trainingjob_api.job import TrainingJobSpec
+from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import Document, read_one_job
-from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.errors import CommandError, UsageError
 from trainingjob_operator.cli.local.container import find_program
 from trainingjob_operator.cli.local.localise import localise, variables_from_objects
 from trainingjob_operator.cli.local.objects import new_uid
@@ -31,6 +30,7 @@ from trainingjob_operator.core.planner.summary import describe_parameters
 from trainingjob_operator.core.remember import read_status
 from trainingjob_operator.core.running.telling.situation import Stage
 from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.validation.validate_update import warn_of_update
 from trainingjob_operator.render.volumes import CACHE_FOLDER
 
 FOLDER = "trainingjob-runs"
@@ -52,7 +52,7 @@ class Options:
     faults: Sequence[Fault] = ()
 
 
-def run_file(file: str, options: Options, console: Console) -> int:
+def run_file(file: str, options: Options, console: SafeConsole) -> int:
     """Run a file's TrainingJob to its end; return the exit code.
 
     Raises:
@@ -74,7 +74,7 @@ def run_file(file: str, options: Options, console: Console) -> int:
         if options.fresh:
             backup = plan.spec.checkpoint.backup
             workspace.forget(checkpoints, *([Path(move_path(backup.uri, volumes))] if backup else []))
-        job = _open_job(document.name, spec, workspace)
+        job = _open_job(document.name, spec, workspace, console)
         if has_succeeded(job):
             _print(console, "all steps were trained in an earlier run; --fresh starts anew")
         else:
@@ -103,19 +103,24 @@ def headline(name: str, plan: Plan) -> str:
     return " · ".join(parts)
 
 
-def _open_job(name: str, spec: dict[str, Any], workspace: Workspace) -> Manifest:
+def _open_job(name: str, spec: dict[str, Any], workspace: Workspace, console: SafeConsole) -> Manifest:
     job = workspace.load_job()
     if job is None:
         return new_job(name, spec, new_uid(), datetime.now(UTC))
-    return take_up(job, spec)
+    taken = take_up(job, spec)
+    for line in warning_lines(warn_of_update(job, taken)):
+        _print(console, line)
+    return taken
 
 
-def _run(job: Manifest, volumes: Mounts, workspace: Workspace, faults: Sequence[Fault], console: Console) -> Manifest:
+def _run(
+    job: Manifest, volumes: Mounts, workspace: Workspace, faults: Sequence[Fault], console: SafeConsole
+) -> Manifest:
     with choose_view(console, job["spec"]["training"]["steps"]) as view, operator_log(workspace, view):
         return asyncio.run(run_job(job, volumes, workspace, view, faults))
 
 
-def _conclude(job: Manifest, checkpoints: Path, workspace: Workspace, console: Console) -> int:
+def _conclude(job: Manifest, checkpoints: Path, workspace: Workspace, console: SafeConsole) -> int:
     """Print how the run ended; return the exit code."""
     status = read_status(job)
     failed = find_condition(status, "Failed")
@@ -137,7 +142,7 @@ def _conclude(job: Manifest, checkpoints: Path, workspace: Workspace, console: C
 def _require_trainer() -> None:
     find_program(AGENT)
     if importlib.util.find_spec("jax") is None:
-        raise CommandError("jax is not installed here. Install the trainer too: pip install 'trainingjob[trainer]'.")
+        raise UsageError("jax is not installed here. Install the trainer too: pip install 'trainingjob[trainer]'.")
 
 
 def _require_cpu(plan: Plan) -> None:
@@ -160,5 +165,5 @@ def _near(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _print(console: Console, line: str) -> None:
+def _print(console: SafeConsole, line: str) -> None:
     console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -7,12 +7,12 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
-from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.local.narrate import Snapshot
 from trainingjob_operator.core.units import plural, short
 
@@ -47,7 +47,7 @@ class View(Protocol):
 class LiveView:
     """One line at the bottom of a terminal that is drawn again and again."""
 
-    def __init__(self, console: Console, num_steps: int) -> None:
+    def __init__(self, console: SafeConsole, num_steps: int) -> None:
         """Show on a terminal."""
         self._num_steps = num_steps
         self._console = console
@@ -73,7 +73,7 @@ class LiveView:
         row = Table.grid(padding=(0, 1))
         width = max(min(MAX_BAR_WIDTH, self._console.width - WIDTH_OF_WORDS), 1)
         bar = ProgressBar(total=self._num_steps, completed=snapshot.step, width=width)
-        words = (f"step {snapshot.step}/{self._num_steps}", describe(snapshot), clock(seconds))
+        words = (count_steps(snapshot, self._num_steps), describe(snapshot), clock(seconds))
         step, now, time = (Text(word, no_wrap=True, overflow="ellipsis") for word in words)
         row.add_row(step, bar, now, time)
         self._live.update(row)
@@ -82,7 +82,7 @@ class LiveView:
 class PlainView:
     """Lines for logs and pipes: one every few seconds, and one whenever the activity changes."""
 
-    def __init__(self, console: Console, num_steps: int) -> None:
+    def __init__(self, console: SafeConsole, num_steps: int) -> None:
         """Print to a file or a pipe."""
         self._console = console
         self._num_steps = num_steps
@@ -108,10 +108,15 @@ class PlainView:
         if state == self._last and seconds < self._due:
             return
         self._last, self._due = state, seconds + SECONDS_BETWEEN_LINES
-        self.say(f"step {snapshot.step}/{self._num_steps}  {describe(snapshot)}  {clock(seconds)}")
+        self.say(f"{count_steps(snapshot, self._num_steps)}  {describe(snapshot)}  {clock(seconds)}")
 
 
-def choose_view(console: Console, num_steps: int) -> View:
+def count_steps(snapshot: Snapshot, num_steps: int) -> str:
+    """Return how far a run is; it may hold more steps than its spec asks for."""
+    return f"step {snapshot.step}/{max(num_steps, snapshot.step)}"
+
+
+def choose_view(console: SafeConsole, num_steps: int) -> View:
     """Return the view that fits where the output goes."""
     return LiveView(console, num_steps) if console.is_terminal else PlainView(console, num_steps)
 

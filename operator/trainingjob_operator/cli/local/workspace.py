@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainingjob_api.running import Volume
-from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.shell.ports import Manifest
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # a folder in it is ours alone
@@ -37,7 +37,7 @@ class Workspace:
         """Use a folder; it need not exist yet.
 
         Raises:
-            CommandError: its path has characters that no path of a TrainingJob may have: the trainer would refuse it.
+            UsageError: its path has characters that no path of a TrainingJob may have: the trainer would refuse it.
         """
         self.root = root.expanduser().absolute()
         _check_path(self.root)
@@ -73,20 +73,20 @@ class Workspace:
         """Make the folder, and keep other runs out of it.
 
         Raises:
-            CommandError: the folder cannot be made, or another run is using it.
+            UsageError: the folder cannot be made, or another run is using it.
         """
         try:
             for folder in (self.logs, self.root / "volumes", self.cache):
                 folder.mkdir(parents=True, exist_ok=True)
             lock = (self.root / "lock").open("a+", encoding="utf-8")
         except OSError as error:
-            raise CommandError(f"Cannot write to {self.root}: {error.strerror}. Choose another with --dir.") from error
+            raise UsageError(f"Cannot write to {self.root}: {error.strerror}. Choose another with --dir.") from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 lock.seek(0)
-                raise CommandError(f"{self.root} is in use by process {lock.read().strip()}.") from error
+                raise UsageError(f"{self.root} is in use by process {lock.read().strip()}.") from error
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
@@ -102,14 +102,14 @@ class Workspace:
         """Return the folder behind each volume's mount path: one that was chosen (`NAME=FOLDER`), or one of ours.
 
         Raises:
-            CommandError: a choice names no volume or no folder, or there is nothing that could be read.
+            UsageError: a choice names no volume or no folder, or there is nothing that could be read.
         """
         names = [volume.name for volume in volumes]
         folders = dict(_parse_choice(choice, names) for choice in chosen)
         for volume in volumes:
             own = self.root / "volumes" / volume.name
             if volume.name not in folders and volume.read_only and not own.exists():
-                raise CommandError(
+                raise UsageError(
                     f"volume `{volume.name}` is read-only and there is no folder for it. "
                     f"Give one with --volume {volume.name}=FOLDER, or fill {own}."
                 )
@@ -120,10 +120,10 @@ class Workspace:
         """Delete what earlier runs left: the job, its logs and its checkpoints in `folders`. Other files stay.
 
         Raises:
-            CommandError: the checkpoints are outside this folder; they are not deleted unasked.
+            UsageError: the checkpoints are outside this folder; they are not deleted unasked.
         """
         if outside := [folder for folder in folders if not folder.is_relative_to(self.root)]:
-            raise CommandError(f"the checkpoints are in {outside[0]}, outside {self.root}: move or delete them first.")
+            raise UsageError(f"the checkpoints are in {outside[0]}, outside {self.root}: move or delete them first.")
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         for log in self.logs.glob("*.log"):
@@ -138,7 +138,7 @@ class Workspace:
         """Return the job as the last run left it.
 
         Raises:
-            CommandError: its file is not what a run writes.
+            UsageError: its file is not what a run writes.
         """
         path = self.root / "job.json"
         try:
@@ -146,7 +146,7 @@ class Workspace:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise CommandError(f"Cannot go on from {path}: {error}. Start anew with --fresh.") from error
+            raise UsageError(f"Cannot go on from {path}: {error}. Start anew with --fresh.") from error
         return job
 
     def save_job(self, job: Manifest) -> None:
@@ -160,17 +160,17 @@ class Workspace:
 def _parse_choice(choice: str, names: Sequence[str]) -> tuple[str, Path]:
     name, separator, folder = choice.partition("=")
     if not separator or not folder:
-        raise CommandError(f"--volume {choice}: write it as NAME=FOLDER.")
+        raise UsageError(f"--volume {choice}: write it as NAME=FOLDER.")
     if name not in names:
         known = ", ".join(f"`{one}`" for one in names) or "none"
-        raise CommandError(f"--volume {choice}: the job has no volume `{name}`. It has: {known}.")
+        raise UsageError(f"--volume {choice}: the job has no volume `{name}`. It has: {known}.")
     path = Path(folder).expanduser().absolute()
     if not path.is_dir():
-        raise CommandError(f"--volume {choice}: {path} is no folder.")
+        raise UsageError(f"--volume {choice}: {path} is no folder.")
     _check_path(path)
     return name, path
 
 
 def _check_path(path: Path) -> None:
     if not _ALLOWED.fullmatch(str(path)):
-        raise CommandError(f"{path}: the path may hold letters, digits and _@%+=:,.- only. Choose another folder.")
+        raise UsageError(f"{path}: the path may hold letters, digits and _@%+=:,.- only. Choose another folder.")
