@@ -38,8 +38,12 @@ def _at(path: str, rule: str, message: str) -> CelRule:
     return {"rule": rule, "message": message, "fieldPath": path}
 
 
+UNCHANGED = "self == oldSelf"
+"""The rule of a field that never changes."""
+
+
 def _fixed(reason: str, instead: str) -> CelRule:
-    return {"rule": "self == oldSelf", "message": f"cannot change: {reason} {instead}"}
+    return {"rule": UNCHANGED, "message": f"cannot change: {reason} {instead}"}
 
 
 def _fixed_but(free: tuple[str, ...], path: tuple[str, ...], section: type[Strict], fixed: CelRule) -> Rules:

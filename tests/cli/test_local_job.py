@@ -130,10 +130,60 @@ def test_another_job_cannot_go_on_from_this_ones_state(phase: str) -> None:
 
     assert str(caught.value) == (
         "the job differs from the one that was begun here:\n"
-        "  spec.training.steps: 200, was 100\n"
         "  spec.optimizer.learningRate: 0.5, was 0.001\n"
         "Undo that, or start anew with --fresh, or in another folder with --dir."
     )
+
+
+LIVE: dict[str, dict[str, Any]] = {
+    "more steps": {"training": {"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}},
+    "fewer steps": {"training": {"steps": 50, "globalBatchSize": 16, "sequenceLength": 32}},
+    "saves": {"checkpoint": {"uri": "/shared/runs/demo", "save": {"everySteps": 7}, "keep": {"last": 9}}},
+    "restarts": {"elastic": {"maxRestarts": 3}},
+}
+
+
+@pytest.mark.parametrize("sections", LIVE.values(), ids=LIVE.keys())
+def test_what_may_change_in_a_cluster_may_change_here(sections: dict[str, Any]) -> None:
+    job = make_job(**MEMORY, phase="Running")
+    changed = localise(make_spec(**sections), 1)
+
+    assert take_up(job, changed)["spec"] == changed
+
+
+FIXED: dict[str, dict[str, Any]] = {
+    "training.seed": {"training": {"steps": 100, "globalBatchSize": 16, "sequenceLength": 32, "seed": 9}},
+    "training.globalBatchSize": {"training": {"steps": 100, "globalBatchSize": 32, "sequenceLength": 32}},
+    "training.sequenceLength": {"training": {"steps": 100, "globalBatchSize": 16, "sequenceLength": 16}},
+    "optimizer.weightDecay": {"optimizer": {"learningRate": 0.001, "weightDecay": 0.7}},
+    "schedule.type": {"schedule": {"type": "constant"}},
+    "precision.compute": {"precision": {"compute": "float32"}},
+    "tokenizer.type": {"tokenizer": {"type": "tokenizers", "path": "/shared/t.json"}},
+    "data.train": {"data": {"train": [{"name": "text", "path": "/shared/other"}]}},
+}
+
+
+@pytest.mark.parametrize(("field", "sections"), FIXED.items(), ids=FIXED.keys())
+def test_what_is_fixed_in_a_cluster_is_fixed_here(field: str, sections: dict[str, Any]) -> None:
+    job = make_job(**MEMORY, phase="Running")
+
+    with pytest.raises(CommandError, match=rf"\n  spec\.{field}: "):
+        take_up(job, localise(make_spec(**sections), 1))
+
+
+def test_a_job_that_has_succeeded_goes_on_where_it_gets_more_steps() -> None:
+    progress = {"step": 100, "of": 100, "percent": 100}
+    job = make_job(**MEMORY | {"progress": progress}, phase="Succeeded", completionTime="2026-11-21T12:00:00Z")
+    more = localise(make_spec(training={"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}), 1)
+    fewer = localise(make_spec(training={"steps": 50, "globalBatchSize": 16, "sequenceLength": 32}), 1)
+
+    taken = take_up(job, more)
+
+    assert not has_succeeded(taken)
+    assert read_status(taken).completion_time is None
+    assert read_status(taken).world == read_status(job).world
+    assert taken["spec"]["training"]["steps"] == 200
+    assert take_up(job, fewer) == job
 
 
 def test_what_saved_state_does_not_depend_on_may_change() -> None:

@@ -7,10 +7,11 @@ saved steps belong to the job. What only told of the last run's end is dropped, 
 from datetime import datetime
 from typing import Any
 
+from trainingjob_api.cel import SPEC_RULES, UNCHANGED
 from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
-from trainingjob_operator.core.manifests import Manifest, dig
+from trainingjob_operator.core.manifests import Manifest, dig, number
 from trainingjob_operator.core.remember import read_status, write_status
 from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.running.telling.situation import Stage
@@ -18,7 +19,12 @@ from trainingjob_operator.core.times import format_time
 
 NAMESPACE = "local"
 LEARNING = ("model", "data", "tokenizer", "training", "optimizer", "schedule", "precision")
-"""Sections of the spec that a job keeps for life: saved state means something only together with them."""
+"""Sections of the spec that saved state depends on. What the API server lets change in them may change here too."""
+FIXED = frozenset(
+    path
+    for path, rules in SPEC_RULES.items()
+    if path[0] in LEARNING and any(rule["rule"] == UNCHANGED for rule in rules)
+)
 
 
 def new_job(name: str, spec: dict[str, Any], uid: str, now: datetime) -> Manifest:
@@ -35,24 +41,32 @@ def new_job(name: str, spec: dict[str, Any], uid: str, now: datetime) -> Manifes
 
 
 def has_succeeded(job: Manifest) -> bool:
-    """Return whether a job has trained all its steps."""
-    return read_status(job).phase == Stage.SUCCEEDED
+    """Return whether a job has trained all the steps that its spec asks for."""
+    status = read_status(job)
+    steps = number(job, "spec", "training", "steps")
+    done = status.progress.step if status.progress else 0
+    return status.phase == Stage.SUCCEEDED and (steps is None or done == 0 or steps <= done)
 
 
 def take_up(job: Manifest, spec: dict[str, Any]) -> Manifest:
-    """Return the job as a new run goes on with it; one that has succeeded stays as it is.
+    """Return the job as a new run goes on with it; one that has trained all the steps stays as it is.
 
     Raises:
         CommandError: the spec differs from the last run's in what the saved state depends on.
     """
-    changed = [difference for name in LEARNING for difference in _differences(name, dig(job, "spec", name), spec[name])]
+    changed = [
+        f"spec.{'.'.join(path)}: {after!r}, was {before!r}"
+        for name in LEARNING
+        for path, before, after in _differences((name,), dig(job, "spec", name), spec[name])
+        if any(path[:length] in FIXED for length in range(1, len(path) + 1))
+    ]
     if changed:
         lines = "".join(f"\n  {line}" for line in changed)
         raise CommandError(
             f"the job differs from the one that was begun here:{lines}\n"
             "Undo that, or start anew with --fresh, or in another folder with --dir."
         )
-    if has_succeeded(job):
+    if has_succeeded({**job, "spec": spec}):
         return job
     metadata = {**job["metadata"], "generation": job["metadata"]["generation"] + 1}
     return {**job, "metadata": metadata, "spec": spec, "status": write_status(_rested(read_status(job)))}
@@ -73,8 +87,9 @@ def _rested(status: TrainingJobStatus) -> TrainingJobStatus:
     )
 
 
-def _differences(path: str, before: Any, after: Any) -> list[str]:
+def _differences(path: tuple[str, ...], before: Any, after: Any) -> list[tuple[tuple[str, ...], Any, Any]]:
+    """Return the path and both values of each field that differs."""
     if isinstance(before, dict) and isinstance(after, dict):
         keys = sorted(before.keys() | after.keys())
-        return [line for key in keys for line in _differences(f"{path}.{key}", before.get(key), after.get(key))]
-    return [] if before == after else [f"spec.{path}: {after!r}, was {before!r}"]
+        return [found for key in keys for found in _differences((*path, key), before.get(key), after.get(key))]
+    return [] if before == after else [(path, before, after)]

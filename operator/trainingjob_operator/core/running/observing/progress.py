@@ -21,14 +21,14 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
     total = plan.spec.training.steps
     if newest is None:
         old = seen.status.progress
-        if restored is None or (old is not None and old.step == restored):
-            return old
+        if old is not None and restored in (None, old.step):
+            return old.model_copy(update=_count(old.step, total))
+        if restored is None:
+            return None
         before = old.step_seconds if old else None  # what a hang is judged by until this world has stepped
-        return ProgressStatus(step=restored, of=total, percent=_percent(restored, total), step_seconds=before)
+        return ProgressStatus(**_count(restored, total), step_seconds=before)
     return ProgressStatus(
-        step=newest.step,
-        of=total,
-        percent=_percent(newest.step, total),
+        **_count(newest.step, total),
         loss=newest.loss,
         grad_norm=newest.grad_norm,
         learning_rate=newest.learning_rate,
@@ -51,8 +51,10 @@ def _find_snapshot(told: Sequence[Progress], num_hosts: int) -> dict[str, Any]:
     return {"snapshot": min(kept), "snapshot_seconds": max(one.snapshot_seconds or 0.0 for one in told)}
 
 
-def _percent(step: int, total: int) -> float:
-    return min(round(100 * step / total, 1), 100.0)  # an edit may have come a step too late
+def _count(step: int, total: int) -> dict[str, Any]:
+    """Return how far training is. A folder may hold more steps than are asked for, and an edit come a step too late."""
+    end = max(step, total)
+    return {"step": step, "of": end, "percent": round(100 * step / end, 1)}
 
 
 def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  # None: nothing is saved yet

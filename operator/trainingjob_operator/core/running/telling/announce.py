@@ -30,6 +30,7 @@ from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.observing.pods import Trouble
 from trainingjob_operator.core.running.observing.seats import find_restored, find_tier
 from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.running.telling.completion import describe_completion
 from trainingjob_operator.core.running.telling.skips import describe_skips
 
 
@@ -115,7 +116,7 @@ def list_happenings(
         case Examine(reason, message) if seen.status.display.reason != Reason.EXAMINING:
             happenings.append(Happening(reason, message))
         case Succeed():
-            happenings.append(Happening(Reason.COMPLETED, "all steps are trained and saved"))
+            happenings.append(Happening(Reason.COMPLETED, describe_completion(plan, seen)))
         case Fail(reason, message):
             happenings.append(Happening(reason, message, warning=True))
     happenings += [*_drills(seen, written), *_stragglers(seen, written), *_skips(seen, written)]

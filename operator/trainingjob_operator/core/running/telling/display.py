@@ -12,9 +12,10 @@ def display(plan: Plan, status: TrainingJobStatus, situation: Situation) -> Disp
     progress, world = status.progress, situation.world
     num_slices = len(world.slices) if world else 0
     layout = plan.find_layout(num_slices)
+    step = progress.step if progress else 0
     return Display(
         slices=f"{num_slices}/{plan.allowed[-1]}",
-        step=f"{progress.step if progress else 0}/{plan.spec.training.steps}",
+        step=f"{step}/{max(plan.spec.training.steps, step)}",
         loss=f"{progress.loss:.4g}" if progress and progress.loss is not None else "",
         goodput=f"{status.goodput.ratio * 100:.1f}%" if status.goodput.seconds else "",
         mesh=describe_mesh(layout) if layout else "",

@@ -32,6 +32,7 @@ from trainingjob_operator.core.running.observing.pods import Trouble
 from trainingjob_operator.core.running.observing.progress import find_progress
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.absences import describe, find_absence, find_trouble
+from trainingjob_operator.core.running.telling.completion import describe_completion
 from trainingjob_operator.core.running.telling.skips import describe_skips
 from trainingjob_operator.core.units import plural
 
@@ -110,7 +111,7 @@ def _describe(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble |
     within = partial(_with_world, plan, seen, refusal)
     match decision:
         case Succeed():
-            return Situation(Stage.SUCCEEDED, Reason.COMPLETED, "all steps are trained and saved", "", seen.world)
+            return Situation(Stage.SUCCEEDED, Reason.COMPLETED, describe_completion(plan, seen), "", seen.world)
         case Fail(reason, message):
             return Situation(Stage.FAILED, reason, message, "", None)
         case Claim(world, _, end):

@@ -1,0 +1,17 @@
+"""How a job came to its end: it trained all its steps, or what it began with had them already."""
+
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.running.observing.observe import Observed
+from trainingjob_operator.core.running.observing.seats import find_newest_step, find_restored
+
+
+def describe_completion(plan: Plan, seen: Observed) -> str:
+    """Return what a job did that has succeeded."""
+    steps, restored, newest = plan.spec.training.steps, find_restored(seen.seats), find_newest_step(seen.seats)
+    spans = [(one.first_step, one.last_step) for one in seen.status.attempts] + [(restored, newest)]
+    has_trained = any(first is not None and last is not None and last > first for first, last in spans)
+    if restored is not None and restored >= steps and not has_trained:
+        return f"the folder holds step {restored:,}, and spec.training.steps is {steps:,}: nothing was trained"
+    if newest is not None and newest > steps:
+        return f"all steps are trained and saved; at step {newest:,}, spec.training.steps became {steps:,}"
+    return "all steps are trained and saved"
