@@ -1,12 +1,16 @@
 """Rules about texts: training data, held-out evaluation, and the tokenizer that reads them."""
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from trainingjob_api.base import MAX_SHORT_NAME
 from trainingjob_api.data import TextSource
+from trainingjob_api.formats import find_records, find_unsupported, without_compression
+from trainingjob_api.globs import find_fault, leaves_nothing
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
+from trainingjob_api.wording import show
 from trainingjob_operator.core.names import free_name
 from trainingjob_operator.core.validation.folders import is_below
 from trainingjob_operator.core.validation.rule import Rule
@@ -59,10 +63,89 @@ def check_data_paths(spec: TrainingJobSpec) -> Iterator[Problem]:
             elif source.path.startswith("python:/"):
                 message = f"{source.path} is not a folder of the standard library: write it without the first slash."
                 yield Problem(f"{at}.path", source.path, message, (f'"python:{source.path[7:].strip("/")}"',))
-            for field, glob in (("pattern", source.pattern), *((f"exclude[{i}]", g) for i, g in _numbered(source))):
-                if glob.startswith("/") or ".." in PurePosixPath(glob).parts:
-                    message = f"{glob} leaves the folder of the source: patterns are relative to `path`."
-                    yield Problem(f"{at}.{field}", glob, message)
+
+
+def check_patterns(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Patterns are globs that the hosts can search with, and match files that they can read."""
+    for section, sources in _sources(spec):
+        for number, source in enumerate(sources):
+            at = f"spec.{section}[{number}]"
+            yield from _check_pattern(f"{at}.pattern", source.pattern)
+            for place, exclude in enumerate(source.exclude):
+                yield from _check_exclude(f"{at}.exclude[{place}]", exclude, source.pattern)
+
+
+def _check_pattern(at: str, pattern: str) -> Iterator[Problem]:
+    if leaving := _leaves_folder(pattern):
+        yield Problem(at, pattern, leaving)
+    elif fault := find_fault(pattern):
+        nearest = tuple(_quote(one) for one in fault.nearest if not find_unsupported(one))
+        yield Problem(at, pattern, f"{show(pattern)} {fault.message}", nearest)
+    elif kind := find_unsupported(pattern):
+        plain = without_compression(pattern)
+        way_out = "Decompress the files" if plain else "Convert the files to UTF-8 text"
+        message = f"{show(pattern)} matches {kind} files, which are not supported. {way_out}, one document a file."
+        yield Problem(at, pattern, message, (_quote(plain),) if plain else ())
+
+
+def _check_exclude(at: str, exclude: str, pattern: str) -> Iterator[Problem]:
+    if leaving := _leaves_folder(exclude):
+        yield Problem(at, exclude, leaving)
+    elif fault := find_fault(exclude, folders=True):
+        nearest = (_quote(one) for one in fault.nearest if not leaves_nothing(pattern, one))
+        yield Problem(at, exclude, f"{show(exclude)} {fault.message}", tuple(nearest))
+    elif leaves_nothing(pattern, exclude):
+        yield Problem(at, exclude, f"{show(exclude)} leaves out every file that the pattern matches: remove it.")
+
+
+def _quote(glob: str) -> str:
+    """Return a pattern as YAML takes it: an unquoted `*` begins an alias."""
+    return json.dumps(glob, ensure_ascii=False)
+
+
+def _leaves_folder(glob: str) -> str:
+    if glob.startswith("/") or ".." in PurePosixPath(glob).parts:
+        return f"{glob} leaves the folder of the source: patterns are relative to `path`."
+    return ""
+
+
+def check_formats(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A path that names a file names one that the hosts can read."""
+    for section, sources in _sources(spec):
+        for number, source in enumerate(sources):
+            if kind := find_unsupported(source.path):
+                plain = without_compression(source.path)
+                way_out = "Decompress it" if plain else "Convert it to UTF-8 text"
+                message = (
+                    f"{source.path} is {kind} by its name, which is not supported. {way_out}. A folder of this name "
+                    "must be written with `/` at its end."
+                )
+                nearest = (_quote(plain),) if plain else ()
+                yield Problem(f"spec.{section}[{number}].path", source.path, message, nearest)
+
+
+def warn_of_records(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Files of records are trained on as they are written."""
+    for section, sources in _sources(spec):
+        for number, source in enumerate(sources):
+            at = f"spec.{section}[{number}]"
+            for field, value in (("path", source.path), ("pattern", source.pattern)):
+                if kind := find_records(value):
+                    message = (
+                        f"{show(value)} names {kind} files: each file is one document and is read as it is, with keys, "
+                        "quotes and separators. To train on a text field, write its values to `.txt` files."
+                    )
+                    yield Problem(f"{at}.{field}", value, message)
+
+
+def warn_of_open_documents(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Without a separator the end of one document runs into the next."""
+    if spec.tokenizer.type == "tokenizers" and spec.tokenizer.end_of_document is None:
+        message = (
+            "is not set: documents follow each other without a separator, and the model is trained across their "
+            "borders. Name the token of the tokenizer that ends a document, often `</s>` or `<|endoftext|>`."
+        )
+        yield Problem("spec.tokenizer.endOfDocument", None, message)
 
 
 def warn_of_evaluation_never(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -110,19 +193,19 @@ def _sources(spec: TrainingJobSpec) -> tuple[tuple[str, tuple[TextSource, ...]],
     return (("data.train", spec.data.train), ("evaluation", spec.evaluation))
 
 
-def _numbered(source: TextSource) -> Iterable[tuple[int, str]]:
-    return enumerate(source.exclude)
-
-
 RULES = (
     Rule(("tokenizer",), check_tokenizer),
     Rule(("tokenizer.path",), check_tokenizer_path),
     Rule(SECTIONS, check_source_names),
     Rule(SECTIONS, check_data_paths),
+    Rule(SECTIONS, check_patterns),
+    Rule(SECTIONS, check_formats),
 )
 WARNINGS = (
     Rule(("evaluation", "training.steps"), warn_of_evaluation_never),
     Rule(SECTIONS, warn_of_trained_evaluation),
     Rule(("data.train",), warn_of_repeated_sources),
+    Rule(SECTIONS, warn_of_records),
+    Rule(("tokenizer",), warn_of_open_documents),
     Rule((*SECTIONS, "tokenizer.path", "runtime.volumes"), warn_of_unmounted_files),
 )

@@ -1,0 +1,176 @@
+"""Glob patterns of text sources: which paths they match, and which spellings from elsewhere they do not support.
+
+The apply check and the hosts read a pattern with the same code, so a pattern that is accepted also works.
+"""
+
+import re
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+type States = frozenset[int]
+"""How many parts of a pattern a path has matched so far, in every possible way."""
+
+ANY = "**"
+MAX_GLOB = 256
+"""Characters that a pattern may have."""
+NOT_TEXT = frozenset(
+    {"$RECYCLE.BIN", "@eaDir", "#recycle", "#snapshot", "__MACOSX", "lost+found", "System Volume Information"}
+)
+"""Entries that file systems and storage servers create beside the user's files."""
+
+_BRACES = re.compile(r"\{([^{}/]*(?:,|\.\.)[^{}/]*)\}")
+_LISTED = re.compile(r"(?<=\w)[,;| ]+(?=\*)")
+_LIST = re.compile(r"\*\.\w+[,;| ]+\*")
+_GROUP = re.compile(r"[@!+?*]\([^()/]*\)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CLASS = re.compile(r"\[[!^]?\]?[^\]]*\]")
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a source leaves out a file or folder of this name, unless its pattern names it."""
+    return name.startswith(".") or name in NOT_TEXT
+
+
+class Glob:
+    """A pattern, matched part by part along a path. `**` stands for any number of folders.
+
+    Wildcards do not match hidden names, as in a shell, unless `hidden` is set.
+    """
+
+    def __init__(self, pattern: str, *, hidden: bool = False) -> None:
+        self._parts = PurePosixPath(pattern).parts
+        self._matchers = [None if part == ANY else _compile(part) for part in self._parts]
+        self._hidden = hidden
+        self.start: States = self._close({0})
+
+    def advance(self, states: States, name: str) -> States:
+        """Return the states after one more part of a path."""
+        found: set[int] = set()
+        for state in states - {len(self._parts)}:
+            matcher = self._matchers[state]
+            if matcher is None:
+                found |= {state} if self._hidden or not is_hidden(name) else set()
+            elif matcher.fullmatch(name) and self._is_named(self._parts[state], name):
+                found.add(state + 1)
+        return self._close(found)
+
+    def is_match(self, states: States) -> bool:
+        """Return whether the path up to here matches the pattern."""
+        return len(self._parts) in states
+
+    def reaches_below(self, states: States) -> bool:
+        """Return whether a longer path can match the pattern."""
+        return any(state < len(self._parts) for state in states)
+
+    def matches(self, path: str) -> bool:
+        """Return whether a whole relative path matches."""
+        states = self.start
+        for name in PurePosixPath(path).parts:
+            states = self.advance(states, name)
+        return self.is_match(states)
+
+    def _is_named(self, part: str, name: str) -> bool:
+        return self._hidden or not is_hidden(name) or part.startswith(".") or part == name
+
+    def _close(self, states: set[int]) -> States:
+        """Return the states and those that follow from `**` matching no folder."""
+        closed = set(states)
+        for state in range(len(self._parts)):
+            if state in closed and self._parts[state] == ANY:
+                closed.add(state + 1)
+        return frozenset(closed)
+
+
+@lru_cache(maxsize=1024)
+def _compile(part: str) -> re.Pattern[str]:
+    return re.compile(translate(part))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a pattern, and the patterns that were probably meant, best first."""
+
+    message: str
+    nearest: tuple[str, ...] = ()
+
+
+def find_fault(pattern: str, *, folders: bool = False) -> Fault | None:  # None: the pattern is supported
+    """Return what is wrong with a pattern of files; `folders`: it may match folders too."""
+    fault = _find_foreign(pattern) or _find_misspelt(pattern) or (None if folders else _find_folder(pattern))
+    if fault is None:
+        return None
+    fit = (one for one in dict.fromkeys(fault.nearest) if 0 < len(one) <= MAX_GLOB and one != pattern)
+    return Fault(fault.message, tuple(one for one in fit if find_fault(one, folders=folders) is None))
+
+
+def _find_foreign(pattern: str) -> Fault | None:
+    """Return the fault of a pattern that is written for another program."""
+    if _CONTROL.search(pattern):
+        plain = _CONTROL.sub("", pattern)
+        return Fault("must not contain line breaks, tabs or other control characters.", (plain,))
+    if pattern != pattern.strip():
+        return Fault("must not begin or end with a space.", (pattern.strip(),))
+    if "\\" in pattern:
+        plain = re.sub(r"\\(?=[^\w*?\[]|$)", "", pattern).replace("\\", "/")
+        message = "must not contain a backslash: folders are separated by `/`, and `[*]` matches a star."
+        return Fault(message, (plain,))
+    if _GROUP.search(pattern):
+        return Fault("must not contain a group such as `@(a|b)`. Write one source for each pattern.")
+    if pattern.startswith("!"):
+        return Fault("must not begin with `!`: write what to leave out under `exclude`.", (pattern.lstrip("!"),))
+    if match := _BRACES.search(pattern):
+        options = [] if ".." in match[1] else match[1].split(",")
+        spelled = tuple(pattern[: match.start()] + option + pattern[match.end() :] for option in options)
+        return Fault("must not contain braces: they are not expanded. Write one source for each pattern.", spelled)
+    if _LIST.search(pattern):
+        message = "must be one pattern, not a list. Write one source for each pattern."
+        return Fault(message, tuple(_LISTED.split(pattern)))
+    return None
+
+
+def _find_misspelt(pattern: str) -> Fault | None:
+    """Return the fault of a pattern whose stars or brackets are not in their place."""
+    parts = pattern.split("/")
+    if "***" in pattern:
+        message = "must not contain `***`: a `*` matches within a name, `**` any number of folders."
+        return Fault(message, (re.sub(r"\*{3,}", ANY, pattern),))
+    if any(ANY in part and part != ANY for part in parts):
+        message = "must have `**` only between slashes: it matches any number of folders."
+        return Fault(message, ("/".join(_split_stars(part) for part in parts),))
+    if "[^" in pattern:
+        return Fault("must negate a set of characters with `[!`, not with `[^`.", (pattern.replace("[^", "[!"),))
+    if "[" in _CLASS.sub("", pattern):
+        return Fault("must close every `[` with a `]`; `[[]` matches a bracket.")
+    if any(_is_empty_range(match[0]) for match in _CLASS.finditer(pattern)):
+        return Fault("must have ranges such as `[a-z]` in ascending order.")
+    return None
+
+
+def _find_folder(pattern: str) -> Fault | None:
+    """Return the fault of a pattern that matches no file."""
+    if not PurePosixPath(pattern).parts:
+        return Fault("must match files: it names the folder itself.", ("**/*",))
+    if pattern.endswith("/"):
+        return Fault("must match files, not folders: it ends with `/`.", (f"{pattern.rstrip('/')}/**/*",))
+    return None
+
+
+def _split_stars(part: str) -> str:
+    """Return a part such as `**.py` as it was probably meant: `**/*.py`."""
+    if ANY not in part or part == ANY:
+        return part
+    before, _, after = part.partition(ANY)
+    return f"{before}*/{ANY}/*{after}" if before else f"{ANY}/*{after}"
+
+
+def _is_empty_range(chars: str) -> bool:
+    return any(first > last for first, last in re.findall(r"(\w)-(\w)", chars))
+
+
+def leaves_nothing(pattern: str, exclude: str) -> bool:
+    """Return whether an exclude pattern leaves out every file that a pattern can match."""
+    parts = PurePosixPath(exclude).parts
+    everything = set(parts) <= {ANY, "*"} and parts.count("*") <= 1
+    return everything or parts == PurePosixPath(pattern).parts
