@@ -8,7 +8,7 @@ receiver's own clock: nothing here carries a time of day.
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from trainingjob_api.base import Open
 from trainingjob_api.drill import Drill
@@ -269,6 +269,8 @@ class Directive(StrEnum):
 class Answer(Open):
     """The operator's answer: the committed world and what to do about it."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)  # it holds a secret
+
     directive: Directive
     world: World | None = None
     outcome: str = Field(default="", description="How the job ended, for `finish`.")
@@ -283,6 +285,12 @@ class Answer(Open):
     )
     shadow: World | None = Field(
         default=None, description="The shadow world that a further child is to wait in. Unset: nothing is new."
+    )
+    program_secret: str = Field(
+        default="",
+        repr=False,
+        description="By which the hosts of a world prove to each other that they compiled a program. It must not be "
+        "stored, logged or reported. Empty: they keep none.",
     )
     report_again_seconds: float = Field(default=1.0, description="Report again this soon when nothing happens.")
 

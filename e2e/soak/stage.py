@@ -24,7 +24,6 @@ from trainingjob_operator.cli.local.container import Container
 from trainingjob_operator.cli.local.local_operator import LocalOperator
 from trainingjob_operator.cli.local.localise import localise
 from trainingjob_operator.cli.local.machine import Machine
-from trainingjob_operator.cli.local.objects import new_uid
 from trainingjob_operator.cli.local.resume import new_job
 from trainingjob_operator.cli.local.runner import FAREWELL_SECONDS, IMAGE, serve
 from trainingjob_operator.cli.local.workspace import Workspace
@@ -36,6 +35,9 @@ from trainingjob_operator.shell.ports import ClusterUnavailableError
 from trainingjob_operator.shell.rendezvous import route_reports
 
 POLL_SECONDS = 0.05
+SECRET = "known to the operators of a soak"  # it keeps nothing from anybody
+UID = "3f0c1f1e-5b0a-4f0e-9a53-0c2f7c5d1a10"
+"""The same for all jobs, each of which has a folder of its own: so they share compiled programs."""
 NUM_SLICES = 2
 API_FAILURES = 0.3
 """Of how many calls the answer is a failure, while the API server fails; a write can fail before and after."""
@@ -88,7 +90,7 @@ class Stage:
         with self._workspace.held():
             volumes = {CACHE_FOLDER: self._cache, SHARED: self.shared}
             self.shared.mkdir(parents=True, exist_ok=True)
-            job = new_job(NAME, self.spec, new_uid(), datetime.now(UTC))
+            job = new_job(NAME, self.spec, UID, datetime.now(UTC))
             self.machine = Machine(
                 job,
                 volumes,
@@ -142,7 +144,7 @@ class Stage:
                 raise ClusterUnavailableError("the API server is away")
 
         api = FlakyCluster(self.machine.cluster, strike)
-        operator = LocalOperator(key, api, self.machine, lambda: settings, self.now, lambda: self.skew)
+        operator = LocalOperator(key, api, self.machine, lambda: settings, self.now, lambda: self.skew, SECRET)
         self.gate.operators.append(operator)
         self.gate.change()
         operator.start()

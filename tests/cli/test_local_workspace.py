@@ -75,6 +75,22 @@ def test_a_job_is_kept_whole(workspace: Workspace) -> None:
         assert workspace.load_job() == {"metadata": {"name": "b"}}
 
 
+def test_a_folder_has_a_secret_that_later_runs_have_too_and_others_cannot_read(workspace: Workspace) -> None:
+    with workspace.held():
+        secret = workspace.read_secret()
+    with workspace.held():
+        assert workspace.read_secret() == secret
+        workspace.forget()
+        assert workspace.read_secret() == secret
+        (workspace.root / "secret").write_text("")  # as a run leaves it that was killed
+        another = workspace.read_secret()
+        assert workspace.read_secret() == another
+
+    assert len(secret) == 64
+    assert secret != another
+    assert (workspace.root / "secret").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_job_file_that_is_broken_is_not_overwritten(workspace: Workspace) -> None:
     with workspace.held():
         (workspace.root / "job.json").write_text("{")

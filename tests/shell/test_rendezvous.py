@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from pydantic import ValidationError
 
 from tests.builders import KEY, NAME, NAMESPACE, UID, make_report
 from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport
+from trainingjob_api.world import Member, World
 from trainingjob_operator.core.running.telling.announce import Bulletin
 from trainingjob_operator.shell import rendezvous
 from trainingjob_operator.shell.hub import Hub
@@ -37,6 +39,7 @@ class Service:
     hub: Hub
     tokens: Tokens
     leads: bool = True
+    secret: str = "the operator's own"
 
     async def post(self, body: HostReport | bytes, authorization: str = "Bearer good") -> tuple[int, dict[str, Any]]:
         data = body if isinstance(body, bytes) else body.model_dump_json(by_alias=True).encode()
@@ -52,7 +55,7 @@ async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
     tokens, clock = Tokens(), iter(range(10_000))
     hub = Hub(lambda: float(next(clock)), lambda namespace, name: None)
     made: list[Service] = []
-    app = rendezvous.make_app(hub, tokens, lambda: made[0].leads)
+    app = rendezvous.make_app(hub, tokens, lambda: made[0].leads, lambda: made[0].secret)
     async with TestClient(TestServer(app)) as client:
         made.append(Service(client, hub, tokens))
         yield made[0]
@@ -133,3 +136,72 @@ async def test_while_a_drill_keeps_the_operator_away_it_hears_nothing(service: S
 
     assert await service.post(make_report()) == (503, {"error": "a drill: this operator is away for the job"})
     assert not service.hub.hearing(KEY).news
+
+
+def make_world(pod: str = "pod-0-0", shadow: str = "") -> World:
+    member = Member(process=0, slice=0, host=0, pod=pod, pod_uid=pod, address="127.0.0.1")
+    return World(generation=1, job_uid=UID, coordinator="127.0.0.1:1", members=(member,), shadow=shadow)
+
+
+async def hear_secret(service: Service, bulletin: Bulletin) -> str:
+    service.hub.publish(KEY, bulletin)
+    status, body = await service.post(make_report())
+    assert status == 200
+    return Answer.model_validate(body).program_secret
+
+
+MEMBERS = {
+    "in a world": Bulletin(Directive.TRAIN, make_world()),
+    "in a world that it is to leave": Bulletin(Directive.LEAVE, make_world()),
+    "in a shadow world": Bulletin(Directive.TRAIN, make_world(), shadows=(make_world(shadow="1"),)),
+}
+OTHERS = {
+    "in no world": Bulletin(Directive.WAIT),
+    "in a world of others": Bulletin(Directive.TRAIN, make_world("pod-1-0")),
+    "after the job": Bulletin(Directive.FINISH, outcome="Succeeded"),
+}
+
+
+@pytest.mark.parametrize("bulletin", MEMBERS.values(), ids=MEMBERS)
+async def test_a_member_of_a_world_hears_the_secret_of_the_jobs_programs(service: Service, bulletin: Bulletin) -> None:
+    caller = Caller("pod-0-0", NAMESPACE, NAME, UID)
+
+    heard = await hear_secret(service, bulletin)
+
+    assert heard == rendezvous.derive_program_secret(service.secret, caller)
+    assert len(heard) == 64
+
+
+@pytest.mark.parametrize("bulletin", OTHERS.values(), ids=OTHERS)
+async def test_nobody_else_does(service: Service, bulletin: Bulletin) -> None:
+    assert await hear_secret(service, bulletin) == ""
+
+
+async def test_an_operator_without_a_secret_gives_none(service: Service) -> None:
+    service.secret = ""
+
+    assert await hear_secret(service, MEMBERS["in a world"]) == ""
+
+
+def test_each_job_of_each_namespace_and_installation_has_a_secret_of_its_own() -> None:
+    def derive(secret: str, namespace: str, uid: str, pod: str = "pod-0-0") -> str:
+        return rendezvous.derive_program_secret(secret, Caller(pod, namespace, "job", uid))
+
+    secrets = [derive("a", "x", "1"), derive("b", "x", "1"), derive("a", "y", "1"), derive("a", "x", "2")]
+
+    assert len(set(secrets)) == 4
+    assert derive("a", "x", "1", "pod-1-0") == secrets[0], "all hosts of a job have the same"
+    assert derive("a", "x1", "2") != derive("a", "x", "12")
+
+
+def test_a_secret_is_shown_neither_by_an_answer_nor_by_what_is_wrong_with_one() -> None:
+    answer = Answer(directive=Directive.TRAIN, world=make_world(), program_secret="canary-5")
+    broken = answer.model_dump(mode="json", by_alias=True) | {"directive": "stand", "world": 5}
+    with pytest.raises(ValidationError) as caught:
+        Answer.model_validate_json(json.dumps(broken))
+
+    assert "canary-5" in answer.model_dump_json()
+    assert "canary-5" not in f"{answer} {answer!r} {caught.value}"
+    with pytest.raises(ValidationError) as caught:
+        Answer.model_validate_json(json.dumps([broken]))
+    assert "canary-5" not in str(caught.value)

@@ -153,6 +153,23 @@ async def test_without_an_api_server_the_last_certificate_stays(
     assert await shown(tls) == before
 
 
+async def test_all_operators_have_one_secret_which_a_new_serving_certificate_does_not_change(
+    api: Any, source: SecretSource, clock: Clock
+) -> None:
+    assert Tls(source).secret == ""
+    operators = [Tls(source), Tls(SecretSource(api, SETTINGS, clock))]
+    for tls in operators:
+        await tls.refresh()
+    served = (await source.read()).serving
+    secret = operators[0].secret
+    clock.now += timedelta(days=80)
+    proof = await source.read()
+
+    assert secret == operators[1].secret == proof.secret != ""
+    assert proof.serving != served
+    assert secret not in repr(proof).replace(repr(proof.serving), "")
+
+
 async def test_files_are_read_again(tmp_path: Any, shown: Any, caplog: pytest.LogCaptureFixture) -> None:
     tls = Tls(FolderSource(tmp_path))
     assert not await tls.refresh()
@@ -164,6 +181,7 @@ async def test_files_are_read_again(tmp_path: Any, shown: Any, caplog: pytest.Lo
             (tmp_path / name).write_text(dump(made)[name])
         assert await tls.refresh()
         assert await shown(tls) == der(made.serving.certificate)
+        assert tls.secret == made.serving.key
 
     (tmp_path / "tls.key").write_text(renew(None, (HOST,), START).serving.key)
     assert not await tls.refresh()

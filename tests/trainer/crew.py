@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.forked import Forked
+from tests.trainer.tiny import SECRET
 from trainingjob_api.protocol import Damage, Failure, Phase
 from trainingjob_api.world import RunConfig, World
 from trainingjob_trainer.wire import Command, Event, Start
@@ -175,6 +176,7 @@ class Crew:
                 world=world,
                 process=process,
                 compile_cache=str(compile_cache or ""),
+                program_secret=SECRET,
                 snapshots=str(folder or ""),
                 proven=bool(world.shadow),
                 waits=waits,

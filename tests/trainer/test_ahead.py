@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.crew import PATIENCE, Crew, Trainer
-from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
+from tests.trainer.tiny import SECRET, make_config, make_layout, make_spec, make_world
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.protocol import Progress
 from trainingjob_api.world import Layout, RunConfig
@@ -31,6 +31,7 @@ from trainingjob_trainer.ahead.neighbours import (
 )
 from trainingjob_trainer.ahead.request import list_programs
 from trainingjob_trainer.events import Events
+from trainingjob_trainer.program_files import write_program
 from trainingjob_trainer.programs import FOLDER, Programs
 from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Event, Start
 from trainingjob_trainer.world import Peers
@@ -70,7 +71,7 @@ class World:
         self._pipe = reading, writing
         self._events = Events(writing)
         world = make_world(1, 2)
-        start = Start(config=config, world=world, process=process, compile_cache=compile_cache)
+        start = Start(config=config, world=world, process=process, compile_cache=compile_cache, program_secret=SECRET)
         self.snapshots = SimpleNamespace(bytes_to_come=0)
         self.neighbours = Neighbours(
             start,
@@ -251,12 +252,11 @@ def test_what_is_there_is_not_compiled_and_what_nobody_needs_is_deleted(
 ) -> None:
     config = make_config(make_spec(tmp_path / "root", tmp_path), SIZES)
     own, larger = (
-        Programs(str(tmp_path / "kept"), tmp_path / "root", config, layout, Peers(0, 1)) for layout in SIZES[1:]
+        Programs(str(tmp_path / "kept"), tmp_path / "root", config, layout, Peers(0, 1), SECRET) for layout in SIZES[1:]
     )
     kept = tmp_path / "kept" / own.find_shared("train").name
-    for path in (kept, larger.find_shared("train"), tmp_path / "root" / FOLDER / "train-of-another-release.program"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(path.name.encode())
+    for path in (kept, larger.find_shared("train"), tmp_path / "root" / FOLDER / f"train-{'0' * 32}.program"):
+        write_program(path, path.name.encode(), SECRET)
     one = world("stay")
     with one.neighbours:
         one.reach(200)

@@ -13,11 +13,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.trainer.cases import each
 from tests.trainer.meeting import together
-from tests.trainer.tiny import make_config, make_layout, make_spec
+from tests.trainer.tiny import SECRET, make_config, make_layout, make_spec
 from tests.trainer.training import Run
 from trainingjob_api.machine import AxisDegrees
+from trainingjob_trainer import program_files
 from trainingjob_trainer.modelling.signature import Asked
-from trainingjob_trainer.programs import FOLDER, Programs, describe_surroundings
+from trainingjob_trainer.program_key import describe_surroundings
+from trainingjob_trainer.programs import FOLDER, Programs
 from trainingjob_trainer.world import Peers
 
 
@@ -35,9 +37,11 @@ def _heard(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-def build(folder: Path | str, root: Path, peers: Peers | None = None, **changes: Any) -> jax.Array:
+def build(
+    folder: Path | str, root: Path, peers: Peers | None = None, secret: str = SECRET, **changes: Any
+) -> jax.Array:
     config = make_config(make_spec(root, root, **changes))
-    programs = Programs(str(folder), root, config, make_layout(), peers or Peers(0, 1))
+    programs = Programs(str(folder), root, config, make_layout(), peers or Peers(0, 1), secret)
     argument = jax.device_put(jnp.arange(4.0), everywhere())
     program = programs.build("double", double, (argument,), 0)
     result: jax.Array = program(argument)
@@ -58,7 +62,7 @@ def test_a_program_is_compiled_once(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 def begin(folder: Path | str, root: Path) -> tuple[Programs, jax.Array]:
     """Begin to load a program, and return what builds it and what it takes."""
-    programs = Programs(str(folder), root, make_config(make_spec(root, root)), make_layout(), Peers(0, 1))
+    programs = Programs(str(folder), root, make_config(make_spec(root, root)), make_layout(), Peers(0, 1), SECRET)
     argument = jax.device_put(jnp.arange(4.0), everywhere())
     programs.begin_loading("double", (argument,), 0)
     return programs, argument
@@ -69,8 +73,8 @@ def test_a_program_whose_loading_was_begun_is_not_read_again(
 ) -> None:
     build(tmp_path / "kept", tmp_path)
     reads: list[Path] = []
-    content_of = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: (reads.append(path), content_of(path))[1])
+    read = program_files.read_foreign
+    monkeypatch.setattr(program_files, "read_foreign", lambda path, most: (reads.append(path), read(path, most))[1])
 
     programs, argument = begin(tmp_path / "kept", tmp_path)
     result = programs.build("double", double, (argument,), 0)(argument)
@@ -115,7 +119,7 @@ def test_a_program_whose_data_leave_the_order_of_collectives_open_is_compiled_ea
     function = jax.shard_map(sums, mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec(), check_vma=False)
     for _ in range(2):
         config = make_config(make_spec(tmp_path, tmp_path))
-        programs = Programs(str(tmp_path / "kept"), tmp_path, config, make_layout(), Peers(0, 1))
+        programs = Programs(str(tmp_path / "kept"), tmp_path, config, make_layout(), Peers(0, 1), SECRET)
         programs.build("sums", function, (argument,), 0)(argument).block_until_ready()
 
     assert count(caplog, "compiled a program") == times
@@ -217,7 +221,7 @@ def test_a_damaged_program_of_the_shared_folder_is_compiled_anew(
 def test_a_host_shares_what_it_keeps(tmp_path: Path) -> None:
     build(tmp_path / "kept", tmp_path)
     config = make_config(make_spec(tmp_path, tmp_path))
-    programs = Programs(str(tmp_path / "kept"), tmp_path, config, make_layout(), Peers(0, 1))
+    programs = Programs(str(tmp_path / "kept"), tmp_path, config, make_layout(), Peers(0, 1), SECRET)
 
     assert programs.share("double")
     assert programs.share("double")
@@ -264,7 +268,7 @@ def test_a_train_step_is_loaded_and_trains(
 ) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, training__globalBatchSize=8, **changes))
     run = Run(config.spec, ALL)
-    programs = Programs(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS)
+    programs = Programs(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS, SECRET)
 
     run.steps.compile_train(programs, run.batches.shape)
     step = run.steps.compile_train(programs, run.batches.shape)
@@ -284,7 +288,7 @@ def test_a_train_step_serves_on_after_an_edit_of_the_number_of_steps(
         spec = make_spec(tmp_path, tmp_path, training__globalBatchSize=8, training__steps=steps, schedule=falling)
         config = make_config(spec)
         run = Run(config.spec, ALL)
-        programs = Programs(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS)
+        programs = Programs(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS, SECRET)
         step = run.steps.compile_train(programs, run.batches.shape)
         _, measures = step(run.state, run.batch(1), run.steps.controls(Asked.NOTHING))
         rates.append(float(measures.learning_rate))

@@ -8,6 +8,7 @@ from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import JobIdentity, Layout, Member, Rollback, RunConfig, Span, World
 
 UID = "0d4cf5e1-7d0e-4a51-9c0b-6f5ff0e5c3aa"
+SECRET = "the tests' own"  # it keeps nothing from anybody
 
 
 def make_layout(**changes: Any) -> Layout:

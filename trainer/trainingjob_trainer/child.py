@@ -30,6 +30,7 @@ from trainingjob_trainer.failures import explain
 from trainingjob_trainer.missed import is_about_to_tell
 from trainingjob_trainer.modelling.model import split_model
 from trainingjob_trainer.preflight import expect_digests
+from trainingjob_trainer.program_key import hash_modules
 from trainingjob_trainer.run import run
 from trainingjob_trainer.wire import CONFIG_VARIABLE, STANDBY, Command, Event, Start
 
@@ -95,6 +96,7 @@ def give_up(error: BaseException, events: Events) -> NoReturn:
 def rehearse(environment: Mapping[str, str]) -> None:
     """Do in advance what a world of the pod's config will need and no device is needed for."""
     expect_digests()
+    hash_modules()
     path = environment.get(CONFIG_VARIABLE)
     if not path:
         return

@@ -57,7 +57,7 @@ def join(start: Start, events: Events) -> Party:
     configure(config.accelerator_platform, layout, start.world, start.process)
     peers = connect(start.world, start.process, layout, config.accelerator_platform, events.join)
     mesh = build_mesh(jax.devices(), layout)
-    programs = Programs(start.compile_cache, root, config, layout, peers)
+    programs = Programs(start.compile_cache, root, config, layout, peers, start.program_secret)
     check_world(
         mesh,
         programs,

@@ -2,27 +2,23 @@
 
 JAX's own cache cannot serve a world: its key differs on every process, and only process 0 writes. Nor can it serve
 beside this one: a program that came out of it loses functions when it is written down again (seen with jaxlib 0.12.0.1
-on CPU). So it stays off, and each compiled program is kept as one file, named by a hash of all that shaped it: this
-package's source, the libraries, the parts of the spec that enter the program, the layout, the platform, and the
-compiler's flags.
+on CPU). So it stays off, and each compiled program is kept as one file, named by a hash of all that shaped it (see
+`program_key`).
 
 A program is the same for all processes of a world. One that has it, or else process 0 that compiles it, hands it to the
 others through the checkpoint folder: hosts that share few cores compile once, and a host that comes back does not
 compile at all. In the same place lie the programs of other sizes that `ahead` compiled for worlds to come.
 
-Loading such a file runs what is in it: both folders must be writable by nobody but the job.
+Loading such a file runs what is in it. So each has a code that only this job can make, which is compared first (see
+`program_files`). Without the job's secret no program is kept or shared.
 """
 
-import hashlib
 import json
 import logging
-import os
-import pickle
-import platform
+import re
 import zlib
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +26,11 @@ import jax
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 
-import trainingjob_api
 from trainingjob_api.world import Layout, RunConfig
-from trainingjob_trainer.files import write_whole
 from trainingjob_trainer.hlo.order import find_unordered
 from trainingjob_trainer.hlo.program import Program
+from trainingjob_trainer.program_files import SUFFIX, name_file, read_program, write_program
+from trainingjob_trainer.program_key import describe_surroundings
 from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
@@ -42,21 +38,27 @@ SHARE_SECONDS = 1800
 """How long a process waits for another one to compile."""
 FOLDER = "programs"
 """Where hosts hand programs to each other, below the job's checkpoint folder."""
+OWN = re.compile(rf"\.?[a-z]+-[0-9a-f]{{32}}{re.escape(SUFFIX)}(\..+)?")
+"""The names of files there: programs, and what a process that was killed has left of one."""
 type Loaded = tuple[bytes, Any | None]
-"""A program's file and the program; empty and None: there is none that is of use."""
-LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "numpy")
+"""A program as bytes and the program; empty and None: there is none that is of use."""
 
 
 class Programs:
-    """Compiles programs, or loads them. `folder` keeps them on this host; where it is empty none are kept or shared.
+    """Compiles programs, or loads them. `folder` keeps them on this host, `secret` proves that they are the job's.
 
-    `root` is the job's checkpoint folder.
+    Where one of both is empty none are kept or shared. `root` is the job's checkpoint folder.
     """
 
-    def __init__(self, folder: str, root: Path, config: RunConfig, layout: Layout, peers: Peers) -> None:
-        self._folder = Path(folder) if folder else None
+    def __init__(
+        self, folder: str, root: Path, config: RunConfig, layout: Layout, peers: Peers, secret: str = ""
+    ) -> None:
+        self._folder = Path(folder) if folder and secret else None
+        self._secret = secret
         self._shared = root / FOLDER
-        self._shaped_by = describe_surroundings(config, layout)
+        if folder and not secret:
+            LOG.warning("no compiled program is kept: the operator gave no secret to prove them with")
+        self._shaped_by = json.dumps(describe_surroundings(config, layout), sort_keys=True) if self._folder else ""
         self._platform = config.accelerator_platform
         self._peers = peers
         self._loader = ThreadPoolExecutor(1, "load-program")
@@ -95,14 +97,14 @@ class Programs:
         if self._peers.process == giver and program is None:
             program = compile_here()
             content = self._serialize(name, program)
-            _write(kept, content)
+            self._write(kept, content)
         if is_handed:
-            _write(shared, content)
+            self._write(shared, content)
         self._peers.wait(f"program/{name}/given", SHARE_SECONDS)
         if program is None and everyone[giver][0] == shared.name:
-            content = _read(shared)
+            content = self._read(shared)
             program = _load(content, *trees)
-            _write(kept, content)
+            self._write(kept, content)
         self._peers.wait(f"program/{name}/taken", SHARE_SECONDS)
         if is_handed:
             shared.unlink(missing_ok=True)
@@ -115,7 +117,7 @@ class Programs:
             LOG.warning("cannot keep a compiled program, its data leave the order of collectives open name=%s", name)
             return b""
         try:
-            return zlib.compress(pickle.dumps(serialize_executable.serialize(compiled)[0]), level=1)
+            return zlib.compress(serialize_executable.serialize(compiled)[0], level=1)
         except Exception as error:  # noqa: BLE001  # training goes on without
             LOG.warning("cannot write a compiled program down error=%s", error)
             return b""
@@ -130,16 +132,15 @@ class Programs:
         assert self._folder is not None  # noqa: S101  # nothing is loaded without one
         shared = self.find_shared(name)
         kept = self._folder / shared.name
-        content = _read(kept)
+        content = self._read(kept)
         program = _load(content, arguments, result)
-        if program is None and (program := _load(content := _read(shared), arguments, result)) is not None:
-            _write(kept, content)
+        if program is None and (program := _load(content := self._read(shared), arguments, result)) is not None:
+            self._write(kept, content)
         return content, program
 
     def find_shared(self, name: str) -> Path:
         """Return the file in which hosts hand a program to each other, whether it is there or not."""
-        key = hashlib.sha256(json.dumps([name, self._shaped_by], sort_keys=True).encode()).hexdigest()[:32]
-        return self._shared / f"{name}-{key}.program"
+        return self._shared / name_file(self._secret, name, self._shaped_by)
 
     def is_there(self, name: str) -> bool:
         """Return whether a program need not be compiled: it lies on this host, or where every host finds it."""
@@ -149,76 +150,24 @@ class Programs:
     def share(self, name: str) -> bool:
         """See to it that a program lies where every host finds it; return whether it does."""
         shared = self.find_shared(name)
-        if self._folder and not shared.exists():
-            _write(shared, _read(self._folder / shared.name))
-        return shared.exists()
+        if not self._folder:
+            return False
+        if not self._read(shared):
+            self._write(shared, self._read(self._folder / shared.name))
+        return bool(self._read(shared))
 
+    def _read(self, path: Path) -> bytes:
+        return read_program(path, self._secret)
 
-def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
-    """Return all that decides what a program compiles to."""
-    spec = config.spec
-    sections = (
-        spec.parallelism,
-        spec.model,
-        spec.training.model_copy(update={"steps": 1}),  # a program is told how many, and serves on after an edit
-        spec.optimizer,
-        spec.schedule,
-        spec.precision,
-        spec.memory,
-        spec.protection.spikes,
-    )
-    return {
-        "source": _hash_source(),
-        "libraries": {name: _version(name) for name in LIBRARIES},
-        "spec": [section.model_dump() if section else None for section in sections],
-        "layout": layout.model_dump(),
-        "platform": config.accelerator_platform,
-        "machine": _describe_cpu() if config.accelerator_platform == "cpu" else platform.machine(),
-        "flags": [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")],
-        "precision": str(jax.config.jax_default_matmul_precision),
-    }
+    def _write(self, path: Path, content: bytes) -> None:
+        write_program(path, content, self._secret)
 
 
 def keep_only(root: Path, wanted: Collection[Path]) -> None:
     """Delete all other programs that lie below a checkpoint folder: those of an edited spec or of another release."""
     for path in (root / FOLDER).glob("*"):
-        if path not in wanted:
+        if path not in wanted and OWN.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
             path.unlink(missing_ok=True)
-
-
-def _hash_source() -> str:
-    """Return a hash of the modules that programs are made by: this package's, and the tables that it reads."""
-    digest = hashlib.sha256()
-    for path in sorted((*Path(__file__).parent.glob("*.py"), *Path(trainingjob_api.__file__).parent.glob("*.py"))):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def _version(library: str) -> str:
-    try:
-        return metadata.version(library)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _describe_cpu() -> str:
-    """Return the processor's instruction sets: programs for a CPU run on no lesser one."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
-
-
-def _read(path: Path) -> bytes:
-    """Return a kept program; empty: it is not there."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        LOG.warning("cannot read a compiled program path=%s error=%s", path, error)
-        return b""
 
 
 def _structures(arguments: tuple[Any, ...], result: Any) -> tuple[Any, Any]:
@@ -230,18 +179,7 @@ def _load(content: bytes, arguments: Any, result: Any) -> Any | None:  # None: t
     if not content:
         return None
     try:
-        serialized = pickle.loads(zlib.decompress(content))  # noqa: S301  # the job's own folders
-        return serialize_executable.deserialize_and_load(serialized, arguments, result)
+        return serialize_executable.deserialize_and_load(zlib.decompress(content), arguments, result)
     except Exception as error:  # noqa: BLE001  # whatever is wrong with a kept program, compiling is the way out
         LOG.warning("cannot load a compiled program, compiling it error=%s", error)
         return None
-
-
-def _write(path: Path, content: bytes) -> None:
-    if not content:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, content)
-    except OSError as error:  # training goes on without
-        LOG.warning("cannot keep a compiled program path=%s error=%s", path, error)

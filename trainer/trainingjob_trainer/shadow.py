@@ -56,7 +56,8 @@ def _await_means(start: Start) -> None:
     layout = config.layout(len(start.world.slices))
     # Its flags are part of a program's name.
     configure(config.accelerator_platform, layout, start.world, start.process)
-    programs = Programs(start.compile_cache, Path(config.spec.checkpoint.uri), config, layout, Peers(0, 1))
+    root = Path(config.spec.checkpoint.uri)
+    programs = Programs(start.compile_cache, root, config, layout, Peers(0, 1), start.program_secret)
     while not all(map(programs.is_there, list_programs(config.spec, layout))):
         time.sleep(POLL_SECONDS)
     is_told = False

@@ -6,6 +6,8 @@ and a second `Start`. Later lines are `Command`s. The child writes `Event`s on t
 `EVENTS_FD_VARIABLE` names; its standard output and error are its log and stay apart from them.
 """
 
+from pydantic import ConfigDict, Field
+
 from trainingjob_api.base import Strict
 from trainingjob_api.protocol import Damage, FailedSave, Failure, Phase, Progress
 from trainingjob_api.world import Expected, RunConfig, Span, Tier, World
@@ -20,11 +22,15 @@ CONFIG_VARIABLE = "TRAININGJOB_CONFIG"
 class Start(Strict):
     """Join this world as this process. A child gets exactly one in its life, after that of a shadow world if any."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)  # it holds a secret
+
     config: RunConfig
     world: World
     process: int
     compile_cache: str = ""
     """A folder for compiled programs that outlives the child. Empty: keep none."""
+    program_secret: str = Field(default="", repr=False)
+    """By which compiled programs are known to be the job's, see `Answer`. Empty: keep none."""
     snapshots: str = ""
     """A folder in memory that outlives the child. Empty: there is none."""
     expected: Expected = Expected()

@@ -110,7 +110,7 @@ class Operator:
         async with contextlib.AsyncExitStack() as servers:
             health = health_app(self.metrics.registry, self._find_sickness, self._find_unreadiness)
             await servers.enter_async_context(serving(health, ports.metrics))
-            rendezvous = make_app(self.hub, self.authenticator, lambda: self.lease.may_speak)
+            rendezvous = make_app(self.hub, self.authenticator, lambda: self.lease.may_speak, lambda: self.tls.secret)
             await servers.enter_async_context(serving(rendezvous, ports.rendezvous, self.tls.context))
             if self._settings.webhook_enabled:
                 webhook = webhook_app(self.admission, self.metrics.measure_review)

@@ -6,6 +6,7 @@ moment has passed. Every caller proves by its token which pod it is, and may spe
 Wherever this operator cannot answer for sure, it says 503 and why: agents then go on with what they were told last.
 """
 
+import hmac
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -23,9 +24,14 @@ type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = Log("rendezvous")
 
 
-def make_app(hub: Hub, authenticator: Authenticator, is_leading: Callable[[], bool] = lambda: True) -> web.Application:
+def make_app(
+    hub: Hub,
+    authenticator: Authenticator,
+    is_leading: Callable[[], bool] = lambda: True,
+    secret: Callable[[], str] = lambda: "",
+) -> web.Application:
     """Return the application that serves `POST /v1/report`."""
-    return route_reports(Rendezvous(hub, authenticator, is_leading).report)
+    return route_reports(Rendezvous(hub, authenticator, is_leading, secret).report)
 
 
 def route_reports(report: Handler) -> web.Application:
@@ -38,11 +44,18 @@ def route_reports(report: Handler) -> web.Application:
 class Rendezvous:
     """Takes reports and gives answers."""
 
-    def __init__(self, hub: Hub, authenticator: Authenticator, is_leading: Callable[[], bool]) -> None:
-        """Pass reports to a hub; refuse all while another operator leads."""
+    def __init__(
+        self,
+        hub: Hub,
+        authenticator: Authenticator,
+        is_leading: Callable[[], bool],
+        secret: Callable[[], str] = lambda: "",
+    ) -> None:
+        """Pass reports to a hub; refuse all while another operator leads. `secret` is the operator's own."""
         self._hub = hub
         self._authenticator = authenticator
         self._is_leading = is_leading
+        self._secret = secret
 
     async def report(self, request: web.Request) -> web.Response:
         """Answer one report."""
@@ -75,6 +88,8 @@ class Rendezvous:
         answer = await self._hub.answer(caller, report.instance, HOLD_SECONDS)
         if answer is None or not self._is_leading():
             return _refuse(503, "the job has not been looked at yet; ask again")
+        if answer.world or answer.shadow:  # a member of the job's world, not whoever is in its pods' namespace
+            answer = answer.model_copy(update={"program_secret": derive_program_secret(self._secret(), caller)})
         return web.Response(text=answer.model_dump_json(by_alias=True), content_type="application/json")
 
     async def _identify(self, request: web.Request) -> Caller:
@@ -82,6 +97,23 @@ class Rendezvous:
         if scheme.lower() != "bearer" or not token.strip():
             raise UnknownCallerError("a report needs the header `Authorization: Bearer TOKEN`")
         return await self._authenticator.identify(token.strip())
+
+
+def derive_program_secret(secret: str, caller: Caller) -> str:
+    """Return the secret by which the hosts of a job know the compiled programs that they wrote; empty: there is none.
+
+    A compiled program is code, and lies on storage that pods of other jobs may write. What proves it must not lie
+    there, nor where people who may only view a namespace can read it: not in a ConfigMap, the status, or a variable of
+    the pod. So it comes with the answer to a pod that has proved who it is, and that the status names as a member of a
+    world.
+
+    It is derived from a secret that the operator has in any case, the key of its certificates. So nothing is stored for
+    a job, the operator needs no right on Secrets of other namespaces, and all operators before and after a restart give
+    the same. When that key is renewed, programs are compiled again. Each job has its own, by UID: a job that takes over
+    a folder loads no program of the former owner.
+    """
+    said = f"trainingjob.dev/compiled-programs\0{caller.namespace}\0{caller.job_uid}"
+    return hmac.digest(secret.encode(), said.encode(), "sha256").hex() if secret else ""
 
 
 def _refuse(status: int, words: str) -> web.Response:

@@ -10,7 +10,7 @@ import re
 import ssl
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -43,6 +43,8 @@ class Proof:
 
     serving: Pair
     bundle: str
+    secret: str = field(default="", repr=False)
+    """A private key that all operators of the installation have, and nobody else."""
 
 
 class Source(Protocol):
@@ -75,7 +77,7 @@ class SecretSource:
         if current is not known:
             await self._store(secret, current)
             log.info("certificates renewed", secret=self._name, serial=str(current.serving.x509.serial_number))
-        return Proof(current.serving, current.bundle)
+        return Proof(current.serving, current.bundle, current.ca.key)
 
     async def _store(self, secret: Manifest | None, certificates: Certificates) -> None:
         data = {key: base64.b64encode(value.encode()).decode() for key, value in dump(certificates).items()}
@@ -99,7 +101,7 @@ class FolderSource:
         certificate, key, bundle = ((self._folder / name).read_text() for name in ("tls.crt", "tls.key", "ca.crt"))
         if not _CERTIFICATE.search(bundle):
             raise ValueError(f"{self._folder / 'ca.crt'} holds no certificate")
-        return Proof(Pair(certificate, key), bundle)
+        return Proof(Pair(certificate, key), bundle, key)
 
 
 class Tls:
@@ -118,6 +120,11 @@ class Tls:
     def bundle(self) -> str:
         """Return the CAs to trust, in PEM; empty before there are any."""
         return self._proof.bundle if self._proof else ""
+
+    @property
+    def secret(self) -> str:
+        """Return what only operators of this installation know; empty before there is anything."""
+        return self._proof.secret if self._proof else ""
 
     async def run(self) -> None:
         """Look again for ever."""

@@ -21,6 +21,7 @@ from trainingjob_trainer.agent.supervisor import Supervisor
 type Launch = Callable[..., asyncio.Task[int]]
 
 JOB_UID = "job-1"
+SECRET = "8f1e0c2a-canary"  # it keeps nothing from anybody
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +92,7 @@ def fake_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
 
 FAKE_TRAINER = """
-import faulthandler, json, os, signal, sys, time
+import faulthandler, hashlib, json, os, signal, sys, time
 
 faulthandler.register(signal.SIGUSR1)
 
@@ -122,6 +123,8 @@ tell(phase="connecting")
 match part:
     case "count":
         sys.exit(f"asked for {start['config']['spec']['training']['steps']} steps")
+    case "secret":
+        sys.exit("the secret has the hash " + hashlib.sha256(start["programSecret"].encode()).hexdigest())
     case "crash":
         raise RuntimeError("the matrix is singular")
     case "fail" | "fail and hang":
@@ -189,7 +192,14 @@ class FakeOperator:
         shadow: World | None = None,
     ) -> None:
         async with self._changed:
-            self.answer = Answer(directive=directive, world=world, outcome=outcome, examine=examine, shadow=shadow)
+            self.answer = Answer(
+                directive=directive,
+                world=world,
+                outcome=outcome,
+                examine=examine,
+                shadow=shadow,
+                program_secret=SECRET if world or shadow else "",
+            )
             self._changed.notify_all()
 
     async def hear(self, holds: Callable[[HostReport], object], pod_uid: str = "uid-0") -> HostReport:

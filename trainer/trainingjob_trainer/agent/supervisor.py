@@ -83,6 +83,7 @@ class Supervisor:
             instance=secrets.token_hex(8),
         )
         self._ledger = Ledger(environment.pod_uid)
+        self._program_secret = ""
         self._port = HeldPort(environment.address)
         self._shadow_port = HeldPort(environment.address)
         self._children: dict[int, Child] = {}
@@ -194,6 +195,7 @@ class Supervisor:
             world=world,
             process=process,
             compile_cache=self._environment.compile_cache,
+            program_secret=self._program_secret,
             snapshots=self._environment.snapshots,
             expected=self._environment.expected,
             proven=self._state.proven,
@@ -258,6 +260,7 @@ class Supervisor:
         )
 
     def _hear(self, answer: Answer) -> None:
+        self._program_secret = answer.program_secret or self._program_secret  # an answer without a world has none
         self._news.put_nowait(Answered(answer))
 
     def _reap(self) -> None:

@@ -50,7 +50,7 @@ def compile_ahead(request: Request) -> None:
     layout, root = config.layout(request.num_slices), Path(spec.checkpoint.uri)
     configure(config.accelerator_platform, layout)
     pretend(layout)
-    programs = Programs(str(root / FOLDER), root, config, layout, Peers(0, 1))
+    programs = Programs(str(root / FOLDER), root, config, layout, Peers(0, 1), request.program_secret)
     steps = Steps(spec, build_mesh(jax.devices(), layout))
     batches = Batches(layout, steps.rows, spec.training.global_batch_size)
     ways: dict[str, Callable[[], object]] = {

@@ -68,7 +68,8 @@ class Neighbours:
 
     def __enter__(self) -> Self:
         start = self._start
-        if start.process == 0 and start.compile_cache and start.config.accelerator_platform == "cpu":
+        keeps = start.compile_cache and start.program_secret
+        if start.process == 0 and keeps and start.config.accelerator_platform == "cpu":
             self._thread = threading.Thread(target=self._run, name="ahead", daemon=True)
             self._thread.start()
         return self
@@ -104,7 +105,8 @@ class Neighbours:
                 self._compile(size, missing)
 
     def _programs(self, root: Path, layout: Layout) -> Programs:
-        return Programs(self._start.compile_cache, root, self._start.config, layout, Peers(0, 1))
+        start = self._start
+        return Programs(start.compile_cache, root, start.config, layout, Peers(0, 1), start.program_secret)
 
     def _compile(self, num_slices: int, names: tuple[str, ...]) -> None:
         memory_bytes = free_memory() - self._snapshots.bytes_to_come - RESERVED_BYTES
@@ -116,7 +118,13 @@ class Neighbours:
                 NEEDED_BYTES,
             )
             return
-        request = Request(config=self._start.config, num_slices=num_slices, names=names, memory_bytes=memory_bytes)
+        request = Request(
+            config=self._start.config,
+            num_slices=num_slices,
+            names=names,
+            memory_bytes=memory_bytes,
+            program_secret=self._start.program_secret,
+        )
         began = time.monotonic()
         code, words = self._ask(request)
         seconds = time.monotonic() - began

@@ -1,5 +1,7 @@
 """What is to be compiled ahead: one line of JSON on the compiling process' standard input."""
 
+from pydantic import ConfigDict, Field
+
 from trainingjob_api.base import Strict
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout, RunConfig
@@ -8,11 +10,15 @@ from trainingjob_api.world import Layout, RunConfig
 class Request(Strict):
     """Compile programs of a size. `memory_bytes` is the most that the process may take for it."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)  # it holds a secret
+
     config: RunConfig
     """As a world of that size would be told."""
     num_slices: int
     names: tuple[str, ...]
     memory_bytes: int
+    program_secret: str = Field(default="", repr=False)
+    """As in `Start`."""
 
 
 def list_programs(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:

@@ -28,11 +28,15 @@ class LocalOperator:
         settings: Callable[[], RenderSettings],
         now: Callable[[], datetime] = utc_now,
         set_by: Callable[[], float] = lambda: 0.0,
+        secret: str = "",
     ) -> None:
-        """Look after the job of a namespace and a name; nothing happens before `start`. Clocks: see Reconciler."""
+        """Look after the job of a namespace and a name; nothing happens before `start`. Clocks: see Reconciler.
+
+        `secret` is known to the operators of this run alone; without it the hosts keep no compiled programs.
+        """
         self._key = key
         self.hub = Hub(time.monotonic, lambda namespace, name: self.wake())
-        self.rendezvous = Rendezvous(self.hub, authenticator, lambda: True)
+        self.rendezvous = Rendezvous(self.hub, authenticator, lambda: True, lambda: secret)
         self._scheduler = Scheduler(Reconciler(cluster, self.hub, settings, now, set_by=set_by).reconcile)
 
     def start(self) -> None:

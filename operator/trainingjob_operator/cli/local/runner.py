@@ -69,7 +69,9 @@ class Runner:
         self._status = read_status(job)
         self._machine = Machine(job, volumes, workspace, notify=self._wake, save_job=self._save, emit=self._tell)
         key = metadata["namespace"], metadata["name"]
-        self._operator = LocalOperator(key, self._machine.cluster, self._machine, self._render_settings)
+        self._operator = LocalOperator(
+            key, self._machine.cluster, self._machine, self._render_settings, secret=workspace.read_secret()
+        )
         self._url = ""
         self._stop = asyncio.Event()
 

@@ -4,6 +4,7 @@
 DIR/job.json              the TrainingJob with its status: what a later run goes on from
 DIR/volumes/NAME/         what stands for the volume NAME
 DIR/cache/                compiled programs
+DIR/secret                by which they are known to be this folder's; only its owner can read it
 DIR/logs/slice-0-host-0.log
 DIR/pods/                 what each pod sees of its own, tokens too; only while the run lasts
 ```
@@ -18,6 +19,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -133,6 +135,18 @@ class Workspace:
     def _forget_pods(self) -> None:
         for folder in (self.memory, self.pods):
             shutil.rmtree(folder, ignore_errors=True)
+
+    def read_secret(self) -> str:
+        """Return the secret of this folder, which later runs have too; it is made if need be."""
+        path = self.root / "secret"
+        with contextlib.suppress(FileNotFoundError):
+            if secret := path.read_text(encoding="ascii"):
+                return secret
+        path.unlink(missing_ok=True)  # of a run that was killed before it wrote
+        secret = secrets.token_hex(32)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secret)
+        return secret
 
     def load_job(self) -> Manifest | None:  # None: nothing has run here yet
         """Return the job as the last run left it.

@@ -1,0 +1,61 @@
+"""Files of compiled programs on storage that others may write: believed only with a code that none of them can make.
+
+To load a compiled program is to run what is in it, and to unpickle what describes it. The folders lie on storage that
+may be shared with other jobs, whose pods have the same user. So each file begins with an HMAC of its name and content.
+Nothing of a file is parsed before that was compared. The HMAC's secret never lies on storage; see `Answer`.
+"""
+
+import hashlib
+import hmac
+import logging
+from pathlib import Path
+
+from trainingjob_trainer.files import read_foreign, write_whole
+
+LOG = logging.getLogger(__name__)
+SUFFIX = ".program"
+LARGEST = 1 << 30
+"""Bytes of a file at most: many times what a compiled program takes."""
+NAME, CONTENT = b"trainingjob compiled program: name\0", b"trainingjob compiled program: content\0"
+
+
+def name_file(secret: str, name: str, surroundings: str) -> str:
+    """Return the name of a program's file: another one for each job, and for all that shapes the program.
+
+    Jobs may share a folder; each keeps files of its own there, and replaces nobody's.
+    """
+    said = f"{name}\0{surroundings}".encode()
+    return f"{name}-{hmac.digest(secret.encode(), NAME + said, 'sha256').hex()[:32]}{SUFFIX}"
+
+
+def write_program(path: Path, content: bytes, secret: str) -> None:
+    """Write a program down, if there is one; where storage refuses it, training goes on without."""
+    if not content:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, _sign(path.name, content, secret) + content)
+    except OSError as error:
+        LOG.warning("cannot keep a compiled program path=%s error=%s", path, error)
+
+
+def read_program(path: Path, secret: str) -> bytes:
+    """Return a program that this job has written down under this name; empty: there is none."""
+    try:
+        signed = memoryview(read_foreign(path, LARGEST))
+    except FileNotFoundError:
+        return b""
+    except (OSError, ValueError) as error:
+        LOG.warning("cannot read a compiled program path=%s error=%s", path, error)
+        return b""
+    code, content = signed[: hashlib.sha256().digest_size], signed[hashlib.sha256().digest_size :]
+    if not hmac.compare_digest(code, _sign(path.name, content, secret)):
+        LOG.warning("a compiled program was not written by this job, or has changed, and is not loaded path=%s", path)
+        return b""
+    return bytes(content)
+
+
+def _sign(name: str, content: bytes | memoryview, secret: str) -> bytes:
+    code = hmac.new(secret.encode(), CONTENT + name.encode() + b"\0", hashlib.sha256)
+    code.update(content)
+    return code.digest()

@@ -1,0 +1,244 @@
+"""What a compiled program depends on: all of it is part of the key under which the program is kept.
+
+A key that misses something loads a program that trains a wrong model, and no message says so. So the key holds
+everything that is not listed here, with a reason, as without effect. A key that holds too much costs a compilation.
+
+The key is the same on all hosts of a world, and in each process of a host: the standby, the trainer, the shadow, and
+the process that compiles ahead. What differs between these, such as a process number, must not enter.
+"""
+
+import hashlib
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import trainingjob_api
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.variables import OF_A_SLICE, OF_A_WORLD
+from trainingjob_api.world import Layout, RunConfig
+
+PACKAGES = (Path(__file__).parent, Path(trainingjob_api.__file__).parent)
+"""The packages whose modules make programs."""
+SPEC_WITHOUT_EFFECT = {
+    "slices.count": "the layout has the size of the world",
+    "slices.min": "the layout has the size of the world",
+    "slices.max": "the layout has the size of the world",
+    "slices.allowed": "the layout has the size of the world",
+    "data": "texts reach a program as its arguments",
+    "tokenizer": "texts reach a program as its arguments; model.vocabSize is part of the key",
+    "training.steps": "the number of steps reaches a program as an argument",
+    "checkpoint": "decides when programs run and what becomes of their results",
+    "elastic": "decides when worlds form; drills reach a program as an argument",
+    "protection.nonFinite": "decides what follows from the metrics of a step",
+    "protection.compareReplicas": "decides when a program runs",
+    "protection.maxRollbacks": "decides what follows from the metrics of a step",
+    "evaluation": "texts reach a program as its arguments",
+    "metrics": "decides what becomes of the results of programs",
+    "runtime": "image and variables act through sources, libraries, flags and configuration, which are in the key",
+    "scheduling": "decides where pods run",
+    "suspend": "decides when worlds form",
+    "ttlSecondsAfterFinished": "only the operator reads it",
+    "activeDeadlineSeconds": "only the operator reads it",
+}
+"""Fields and sections of the spec that shape no program, with the reason. `tests` prove it for each."""
+SET_BY_WORLD = "follows from platform and layout, which are in the key"
+JAX_CACHE = "JAX's own cache, which is off"
+TALK = "decides what is logged, dumped or shown"
+PLACE = "differs between processes or hosts, and shapes no program"
+JAX_WITHOUT_EFFECT = {
+    "jax_platforms": SET_BY_WORLD,
+    "jax_platform_name": SET_BY_WORLD,
+    "jax_num_cpu_devices": SET_BY_WORLD,
+    "jax_cpu_collectives_implementation": SET_BY_WORLD,
+    "jax_enable_preemption_service": SET_BY_WORLD,
+    "jax_check_proxy_envs": SET_BY_WORLD,
+    "jax_cpu_get_local_topology_timeout_minutes": PLACE,
+    "jax_cpu_get_global_topology_timeout_minutes": PLACE,
+    "jax_cuda_visible_devices": PLACE,
+    "jax_rocm_visible_devices": PLACE,
+    "jax_oneapi_visible_devices": PLACE,
+    "jax_cross_host_transfer_socket_address": PLACE,
+    "jax_cross_host_transport_addresses": PLACE,
+    "jax_mtls_ca_file": PLACE,
+    "jax_mtls_cert_file": PLACE,
+    "jax_mtls_key_file": PLACE,
+    "jax_mtls_peer_uri_prefix": PLACE,
+    "jax_enable_compilation_cache": JAX_CACHE,
+    "jax_compilation_cache_check_contents": JAX_CACHE,
+    "jax_compilation_cache_dir": JAX_CACHE,
+    "jax_compilation_cache_expect_pgle": JAX_CACHE,
+    "jax_compilation_cache_include_metadata_in_key": JAX_CACHE,
+    "jax_compilation_cache_max_size": JAX_CACHE,
+    "jax_persistent_cache_enable_xla_caches": JAX_CACHE,
+    "jax_persistent_cache_min_compile_time_secs": JAX_CACHE,
+    "jax_persistent_cache_min_entry_size_bytes": JAX_CACHE,
+    "jax_raise_persistent_cache_errors": JAX_CACHE,
+    "jax_share_binary_between_hosts": JAX_CACHE,
+    "jax_share_binary_between_hosts_timeout_ms": JAX_CACHE,
+    "jax_explain_cache_misses": TALK,
+    "jax_log_compiles": TALK,
+    "jax_log_checkpoint_residuals": TALK,
+    "jax_logging_level": TALK,
+    "jax_debug_log_modules": TALK,
+    "jax_compiler_detailed_logging_min_ops": TALK,
+    "jax_distributed_debug": TALK,
+    "jax_dump_ir_to": TALK,
+    "jax_dump_ir_modes": TALK,
+    "jax_include_debug_info_in_dumps": TALK,
+    "jax_pprint_use_color": TALK,
+    "jax_traceback_filtering": TALK,
+    "jax_tracer_error_num_traceback_frames": TALK,
+}
+"""Values of JAX's configuration that shape no program, with the reason."""
+VARIABLES = (
+    "CUBLAS",
+    "CUDA_",
+    "CUDNN",
+    "DNNL_",
+    "JAX_",
+    "LIBTPU_",
+    "MLIR_",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_",
+    "PJRT_",
+    "TF_",
+    "TPU_",
+    "TRITON_",
+    "XLA_",
+)
+"""The beginnings of the names of variables that compilers and their libraries read."""
+VARIABLES_WITHOUT_EFFECT = {
+    **dict.fromkeys((*OF_A_WORLD, *OF_A_SLICE), PLACE),
+    "CUDA_CACHE_": "the driver's own cache",
+    "CUDA_DEVICE_ORDER": PLACE,
+    "CUDA_VISIBLE_DEVICES": PLACE,
+    "TF_CPP_": TALK,
+    "TPU_LOG_DIR": TALK,
+    "TPU_MIN_LOG_LEVEL": TALK,
+    "TPU_STDERR_LOG_LEVEL": TALK,
+    "TPU_VMODULE": TALK,
+}
+"""The beginnings of those names that shape no program, with the reason. NCCL's act when a program runs."""
+DUMPS = "--xla_dump_"
+"""The beginning of XLA's flags that only say what is written down, and where."""
+FLAGS = "XLA_FLAGS"
+
+
+def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
+    """Return all that decides what a program compiles to, as JSON. Call it after `configure`."""
+    return {
+        **hash_modules(),
+        "python": platform.python_version(),
+        "spec": describe_spec(config.spec),
+        "layout": layout.model_dump(mode="json"),
+        "platform": config.accelerator_platform,
+        "machine": _describe_machine(config.accelerator_platform),
+        "jax": describe_jax(jax.config.values),
+        "variables": describe_variables(os.environ),
+    }
+
+
+def hash_modules() -> dict[str, str]:
+    """Return hashes of all code that makes programs. The first call reads it; a standby makes it while it waits."""
+    return {"source": hash_sources(PACKAGES), "libraries": hash_libraries(tuple(sys.path))}
+
+
+def describe_spec(spec: TrainingJobSpec) -> dict[str, Any]:
+    """Return the spec without what shapes no program."""
+    described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
+    for path in SPEC_WITHOUT_EFFECT:
+        *parents, last = path.split(".")
+        section = described
+        for parent in parents:
+            section = section[parent]
+        del section[last]
+    return described
+
+
+def describe_jax(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return JAX's configuration without what shapes no program."""
+    return {name: str(value) for name, value in values.items() if name not in JAX_WITHOUT_EFFECT}
+
+
+def describe_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that compilers read, but for those that JAX has taken into its configuration."""
+    ignored = tuple(VARIABLES_WITHOUT_EFFECT)
+    found = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(VARIABLES) and not name.startswith(ignored) and name.lower() not in jax.config.values
+    }
+    return {**found, FLAGS: _describe_flags(found.get(FLAGS, ""))}
+
+
+def _describe_flags(flags: str) -> str:
+    """Return XLA's flags without those that dump. What does not begin with a dash is the name of a file of flags."""
+    words = flags.strip()
+    if words and not words.startswith("-"):
+        try:
+            words = Path(words).read_text(errors="replace")
+        except OSError:  # XLA reports it
+            return words
+    try:
+        parts = shlex.split(words)
+    except ValueError:  # XLA reports it
+        parts = words.split()
+    return " ".join(part for part in parts if not part.startswith(DUMPS))
+
+
+@cache
+def hash_sources(packages: tuple[Path, ...]) -> str:
+    """Return a hash of all files of packages, in any folder of them, but for what Python compiles from them."""
+    digest = hashlib.sha256()
+    for package in packages:
+        for path in sorted(_list_files(package)):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{package.name}\0{path.relative_to(package).as_posix()}\0{content}\0".encode())
+    return digest.hexdigest()
+
+
+def _list_files(package: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(package):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        yield from (Path(folder, name) for name in names)
+
+
+@cache
+def hash_libraries(places: tuple[str, ...]) -> str:
+    """Return a hash of all installed distributions: their names, versions, and lists of files with hashes.
+
+    All of them, because which of them shape programs changes: plugins for devices, kernels, compilers.
+    """
+    digest = hashlib.sha256()
+    for place in dict.fromkeys(places):
+        folder = Path(place)
+        found = [*folder.glob("*.dist-info"), *folder.glob("*.egg-info")] if place and folder.is_dir() else []
+        for path in sorted(found):
+            record = path / "RECORD"
+            content = record.read_bytes() if record.is_file() else b""
+            digest.update(f"{path.name}\0{hashlib.sha256(content).hexdigest()}\0".encode())
+    return digest.hexdigest()
+
+
+def _describe_machine(accelerator_platform: str) -> list[str]:
+    """Return what a program is compiled for: a CPU's instruction sets, or a device with its runtime."""
+    if accelerator_platform == "cpu":
+        return [platform.machine(), _describe_cpu()]
+    device = jax.devices()[0]
+    return [platform.machine(), device.device_kind, device.client.platform_version]
+
+
+def _describe_cpu() -> str:
+    """Return the processor's instruction sets: programs for a CPU run on no lesser one."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
