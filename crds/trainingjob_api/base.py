@@ -31,6 +31,11 @@ class Open(Strict):
     model_config = ConfigDict(extra="ignore")
 
 
+def _is_whole(value: object) -> bool:
+    """Return whether a value is a whole number, as JSON has it: `2e9` is sent as 2000000000."""
+    return type(value) is int or (type(value) is float and value.is_integer())
+
+
 type Axis = str
 AXES: tuple[Axis, ...] = ("data", "stage", "fsdp", "expert", "context", "tensor")
 """Mesh axes, outermost first: the order of every mesh that this project builds."""
@@ -54,7 +59,7 @@ Quantity = Annotated[
         max_length=24,
         json_schema_extra={"x-kubernetes-int-or-string": True},
     ),
-    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    BeforeValidator(lambda value: str(int(value)) if _is_whole(value) else value),
 ]
 """A Kubernetes resource quantity: `500m`, `4`, `16Gi`. A whole number needs no quotes, as everywhere in Kubernetes."""
 Label = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$", max_length=63)]

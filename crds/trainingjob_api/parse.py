@@ -65,6 +65,8 @@ def parse_spec(raw: object) -> Parsed:
     except _TooDeepError:
         return _refuse(None, f"is nested more than {MAX_DEPTH} levels deep.")
     spec, errors = _parse(plain)
+    if spec is None and _write_whole(plain, errors):
+        spec, errors = _parse(plain)
     if spec:
         return Parsed(spec)
     first = sorted(errors, key=lambda error: format_path(error["loc"]))[:MAX_ERRORS]
@@ -114,6 +116,24 @@ def _parse(plain: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
     except ValidationError as error:
         return None, error.errors(include_url=False)
     return spec, []
+
+
+def _write_whole(plain: dict[str, Any], errors: list[Any]) -> bool:
+    """Write whole numbers in the place of floats without a fraction; return whether there were any.
+
+    The API server's type `integer` takes `1.0`, and `kubectl` sends `1e6` as 1000000.
+    """
+    is_any = False
+    for error in errors[:MAX_ERRORS]:
+        value = error["input"]
+        if error["type"].startswith("int_") and isinstance(value, float) and value.is_integer():
+            *parents, last = error["loc"]
+            place: Any = plain
+            for part in parents:
+                place = place[part]
+            place[last] = int(value)
+            is_any = True
+    return is_any
 
 
 def _is_telling(error: Any, errors: list[Any]) -> bool:

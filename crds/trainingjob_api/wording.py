@@ -1,17 +1,32 @@
 """Errors of parsing in words: what stands there, what is allowed, and what was probably meant."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from trainingjob_api.base import MAX_PATH
 from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path
+from trainingjob_api.habits import (
+    answer_path,
+    answer_truth,
+    find_axis,
+    hint_unknown,
+    is_of_axes,
+    mend_amount,
+    mend_span,
+    mend_topology,
+    reshape,
+    schema_at,
+)
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.sample import sample_at
 
 MAX_SHOWN = 60
 """Characters of a value that a message shows."""
+_LARGE, _FIRST_WITH_EXPONENT = 1e5, 1e21
 MAX_MATCHED = 64
 """Longer names are compared by their beginning."""
 
@@ -99,7 +114,10 @@ def show(value: Any) -> str:
     """Return a value as a message shows it: plain words as they are, the rest as JSON, long ones cut."""
     if isinstance(value, str) and re.fullmatch(r"[\w./:@+-]{1,60}", value):
         return value
-    text = json.dumps(value if not isinstance(value, str) else value[: MAX_SHOWN + 1], default=str)
+    if isinstance(value, float) and value.is_integer() and _LARGE <= abs(value) < _FIRST_WITH_EXPONENT:
+        return str(int(value))  # as `kubectl` sends `2e9`
+    text = json.dumps(value if not isinstance(value, str) else value[: MAX_SHOWN + 1], default=str, ensure_ascii=False)
+    text = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
@@ -115,7 +133,11 @@ def _unknown(location: Location, value: Any) -> Problem:
     model = find_model(parent)
     names = field_names(model) if model else ()
     close = tuple(one for one in _closest(name, names) if _is_alike(value, sample_at((*parent, one))))
+    if is_of_axes(location) and (axis := find_axis(name)):
+        close = (axis,)
     message = f"{show(name)} is not a field of {format_path(parent)}."
+    if hint := hint_unknown(location, value):
+        return Problem(format_path(location), value, f"{message} {hint}")
     elsewhere = [format_path(place) for place in all_fields() if _plain(place[-1]) == _plain(name)]
     if not close and elsewhere:
         message += f" Was {' or '.join(elsewhere[:2])} meant?"
@@ -148,44 +170,82 @@ def _plain(name: str | int) -> str:
 
 
 def _say_type(error: _Error) -> tuple[str, tuple[str, ...]]:
-    noun = _NOUNS.get(error["type"].split("_")[0])
-    value = error["input"]
+    kind, value, location = error["type"].split("_")[0], error["input"], place_of(error)
+    noun = _NOUNS.get(kind)
     if noun is None:
         return f"{show(value)} is not allowed: {error['msg']}.", ()
+    if kind == "string" and isinstance(value, bool):
+        message, nearest = answer_truth(value, kind, ())
+        return f"{show(value)} {message}", tuple(one for one in nearest if _is_legal(location, json.loads(one)))
+    nearest = _as_meant(kind, value) or reshape(location, kind, value)
+    if kind == "string" and isinstance(value, int | float):
+        nearest = _as_text(location, value)
     if isinstance(value, str) and noun in _PLAIN_NOUNS:  # without its quotes, "100" would look like the number
-        return f"{json.dumps(value) if len(value) < MAX_SHOWN else show(value)} is text, not {noun}.", _as_meant(error)
-    return f"{show(value)} is not {noun}.", _as_meant(error)
+        return f"{json.dumps(value) if len(value) < MAX_SHOWN else show(value)} is text, not {noun}.", nearest
+    return f"{show(value)} is not {noun}.", nearest
 
 
-def _as_meant(error: _Error) -> tuple[str, ...]:
-    """Return what a value was probably meant to be: the number that a text spells, the list of one item."""
-    value, kind = error["input"], error["type"].split("_")[0]
-    if kind == "tuple":
-        return _as_list(value, sample_at(place_of(error)))
-    if kind == "string" and isinstance(value, bool | int | float):
-        return (json.dumps(json.dumps(value)),)
+def _as_meant(kind: str, value: Any) -> tuple[str, ...]:
+    """Return the number or the truth that a text spells, and the whole numbers beside a fraction."""
+    if kind == "int" and isinstance(value, float) and abs(value) < _FIRST_WITH_EXPONENT:
+        return (str(math.floor(value)), str(math.ceil(value)))
     if not isinstance(value, str) or len(value) > MAX_SHOWN:
         return ()
+    plain = re.sub(r"(?<=[0-9])[_,](?=[0-9]{3})", "", value.strip())
     if kind == "bool":
         known = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
-        return (known[value.lower()],) if value.lower() in known else ()
-    pattern = r"-?[0-9]{1,18}" if kind == "int" else r"-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?"
-    return (value,) if kind in ("int", "float") and re.fullmatch(pattern, value) else ()
+        return (known[plain.lower()],) if plain.lower() in known else ()
+    if kind not in ("int", "float") or not re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?", plain):
+        return ()
+    is_whole = kind == "int" and float(plain).is_integer()
+    if kind == "int" and not is_whole:
+        return ()
+    return (str(int(float(plain))) if is_whole and not plain.lstrip("-").isdigit() else plain,)
 
 
-def _as_list(value: Any, sample: list[Any]) -> tuple[str, ...]:
-    """Return the list whose one item a value could be."""
-    item = sample[0]
-    fits = isinstance(value, dict) and value.keys() <= item.keys() if isinstance(item, dict) else isinstance(value, str)
-    text = json.dumps([value], default=str)
-    return (text,) if fits and len(text) <= MAX_SHOWN else ()
+def _as_text(location: Location, number: float) -> tuple[str, ...]:
+    """Return the text that a number was meant to be, as the field spells it."""
+    written = show(number)
+    mended = _mend(schema_at(location).get("pattern", ""), written)
+    return tuple(as_text(one) for one in (written, mended) if _is_legal(location, one))[:1]
+
+
+def _is_legal(location: Location, text: str) -> bool:
+    node = schema_at(location)
+    return re.search(node.get("pattern", ""), text) is not None and text in node.get("enum", (text,))
+
+
+def _mend(pattern: str, text: str) -> str:
+    """Return what a text was probably meant to be by a pattern."""
+    words = PATTERNS.get(pattern, "")
+    return next((mend for kind, mend in _MENDS.items() if words.startswith(kind)), str)(text[:MAX_SHOWN])
 
 
 def _say_choice(error: _Error) -> tuple[str, tuple[str, ...]]:
     choices = tuple(re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    value, location = error["input"], place_of(error)
+    if isinstance(value, bool):
+        message, nearest = answer_truth(value, "choice", choices)
+        return f"{show(value)} {message}", nearest
+    if len(choices) == 1 and isinstance(value, str):
+        hint = _HINTS.get(location[0], "") if location[-1] == "type" else ""
+        only = tuple(get_close_matches(_plain(value)[:MAX_MATCHED], choices, n=1, cutoff=0.7))
+        return f"{show(value)} must be {choices[0]}: there is no other choice.{hint}", only
     by_plain = {_plain(choice): choice for choice in choices}
-    close = get_close_matches(_plain(str(error["input"])[:MAX_MATCHED]), by_plain, n=1, cutoff=0.5)
-    return f"{show(error['input'])} is not one of {', '.join(choices)}.", tuple(by_plain[name] for name in close)
+    close = get_close_matches(_plain(str(value)[:MAX_MATCHED]), by_plain, n=1, cutoff=0.5)
+    nearest = tuple(by_plain[name] for name in close)
+    if is_of_axes(location) and isinstance(value, str) and (axis := find_axis(value)):
+        nearest = (axis,) if axis in choices else ()
+    hint = " Convert its model to a tokenizer.json file." if value in _OTHER_TOKENIZERS else ""
+    if location == ("tokenizer", "type") and value in ("hf", "huggingface", "auto", "fast"):
+        nearest = ("tokenizers",)
+    return f"{show(value)} is not one of {', '.join(choices)}.{hint}", nearest
+
+
+_OTHER_TOKENIZERS = ("sentencepiece", "spm", "tiktoken")
+_OTHER_DATA = " Data of another kind must be written to text files first, on a volume of spec.runtime.volumes."
+_HINTS: dict[str | int, str] = {"data": _OTHER_DATA, "evaluation": _OTHER_DATA}
+"""What to do where a section has one type alone."""
 
 
 def _say_limit(error: _Error) -> tuple[str, tuple[str, ...]]:
@@ -210,8 +270,12 @@ def _say_pattern(error: _Error) -> tuple[str, tuple[str, ...]]:
     message = f"{show(value)} is not {PATTERNS[pattern]}."
     if _is_of_key(error):  # the value of a key is another thing than the key
         return message, ()
-    mend = next((mend for words, mend in _MENDS.items() if PATTERNS[pattern].startswith(words)), str)
-    mended = mend(value[:MAX_SHOWN])
+    if PATTERNS[pattern].startswith("an absolute path"):
+        answer = answer_path(place_of(error), value[:MAX_PATH], pattern)
+        if answer:
+            words, nearest = answer
+            return f"{show(value)} {words}", nearest
+    mended = _mend(pattern, value)
     return message, (as_text(mended),) if mended != value and re.fullmatch(pattern, mended) else ()
 
 
@@ -223,10 +287,10 @@ _MENDS: dict[str, Callable[[str], str]] = {
     "a short name": _slug,
     "an object's name": _slug,
     "an accelerator": str.lower,
-    "a topology": str.lower,
-    "a span of time": lambda text: f"{text}s",
-    "an amount": lambda text: text.removesuffix("B"),
-    "an absolute path": lambda text: "" if "://" in text else f"/{text}",
+    "a topology": mend_topology,
+    "a span of time": mend_span,
+    "an amount": mend_amount,
+    "an absolute path": lambda text: f"/{text}",
     "a variable's name": lambda text: re.sub(r"\W", "_", text, flags=re.ASCII),
     "an image": lambda text: "".join(text.split()),
     "a label's value": lambda text: re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII),

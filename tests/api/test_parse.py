@@ -33,11 +33,18 @@ def told(change: Callable[[dict[str, Any]], None]) -> list[str]:
     return [str(problem) for problem in parse_spec(spec).problems]
 
 
-MISTAKES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "mistakes.yaml").read_text())
+HERE = Path(__file__).parent
+HABITS: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "habits.yaml").read_text())
+MISTAKES: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "mistakes.yaml").read_text())
 
 
 @pytest.mark.parametrize("case", MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_told_in_words(case: dict[str, Any]) -> None:
+    assert told(set_at(case["path"], case["value"])) == case["told"]
+
+
+@pytest.mark.parametrize("case", HABITS.values(), ids=HABITS.keys())
+def test_a_habit_of_another_tool_is_answered(case: dict[str, Any]) -> None:
     assert told(set_at(case["path"], case["value"])) == case["told"]
 
 

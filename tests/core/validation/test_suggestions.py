@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.builders import spec_manifest
 from tests.patience import at_once
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.validation.suggestions import MAX_CHECKED_PROBLEMS, MAX_CHECKS, Search, follow
+from trainingjob_operator.core.validation.validate import check_job
 
 type Document = dict[str, Any]
 type Judge = Callable[[Document], list[Problem]]
@@ -182,3 +184,22 @@ def test_nothing_is_validated_of_a_document_that_is_too_large(document: Document
 
     with at_once():
         assert Search(document, told, lambda _: []).keep_legal(told)[0].nearest == ()
+
+
+def test_so_many_problems_that_they_are_no_slip_have_no_suggestions() -> None:
+    spec = spec_manifest(
+        evaluation=[{"name": f"A{number}", "path": "python:", "everySteps": 0} for number in range(40)]
+    )
+
+    problems = check_job("demo", spec).problems
+
+    assert len(problems) == 64
+    assert {problem.nearest for problem in problems} == {()}
+
+
+def test_problems_without_suggestions_need_no_budget() -> None:
+    told = [at(f"spec.f{number}", *([str(number)] if number % 2 else [])) for number in range(60)]
+
+    assert [one.nearest for one in Search(DOCUMENT, told, lambda _: []).keep_legal(told)] == [
+        one.nearest for one in told
+    ]

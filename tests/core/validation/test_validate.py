@@ -17,6 +17,8 @@ from trainingjob_operator.core.validation.validate import RULES, WARNINGS, Check
 
 type Check = Callable[..., Checked]
 
+NO_NAME = "must be lower-case letters, digits and `-`, with a letter first and no `-` last."
+
 NAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "none": ("", {}, ["metadata.name: is missing: a TrainingJob needs a name."]),
     "not a label": (
@@ -32,7 +34,12 @@ NAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "nothing to save": (
         "7_",
         {},
-        ["metadata.name: 7_ must be lower-case letters, digits and `-`, with a letter first and no `-` last."],
+        [f"metadata.name: 7_ {NO_NAME} Nearest legal value: job-7."],
+    ),
+    "nothing at all": (
+        "_",
+        {},
+        [f"metadata.name: _ {NO_NAME}"],
     ),
     "the longest": ("n" * 38, {}, []),
     "one too long": (

@@ -99,8 +99,8 @@ class Search:
         """Return whether the first suggestions of several problems are legal together."""
         changed: Document | None = self._document
         for problem in told:
-            if problem.nearest and changed is not None:
-                changed = follow(changed, problem, problem.nearest[0])
+            if problem.nearest:
+                changed = follow(changed, problem, problem.nearest[0]) if changed else None
         if changed is None or self._left <= 0:
             return False
         self._left -= 1
@@ -141,7 +141,8 @@ class Search:
         if _letters(problem.value) not in _letters(suggestion) and UNKNOWN not in problem.message:
             return False
         left = self._judge_change(problem, follow(self._document, problem, suggestion))
-        path = f"{problem.path.rpartition('.')[0]}.{suggestion}" if UNKNOWN in problem.message else problem.path
+        parent = problem.path.rpartition(".")[0]
+        path = f"{parent}.{suggestion}".lstrip(".") if UNKNOWN in problem.message else problem.path
         return left is not None and all(one.path not in (problem.path, path) for one in left)
 
     def _judge_change(self, problem: Problem, changed: Document | None) -> list[Problem] | None:  # None: not judged

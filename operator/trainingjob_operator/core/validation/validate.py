@@ -11,6 +11,7 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.parse import MAX_PROBLEMS, Parsed, parse_spec
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.wording import show
+from trainingjob_operator.core.manifests import text
 from trainingjob_operator.core.names import MAX_LABEL, longest_pod_name
 from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.hardware import Hardware
@@ -28,6 +29,8 @@ from trainingjob_operator.core.validation import (
     validate_grace,
     validate_learning,
     validate_machine,
+    validate_metadata,
+    validate_pods,
     validate_protection,
     validate_rules,
     validate_running,
@@ -48,6 +51,7 @@ RULES = (
     *validate_backup.RULES,
     *validate_running.RULES,
     *validate_env.RULES,
+    *validate_pods.RULES,
     *validate_grace.RULES,
     *validate_protection.RULES,
 )
@@ -82,24 +86,38 @@ class Checked:
 
 def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Checked:
     """Return the verdict on a job: its plan, or all problems at once, and what is legal but wasteful."""
-    parsed, choice = _settle(parse_spec(raw_spec), hardware)
+    return check_manifest({"metadata": {"name": name}, "spec": raw_spec}, hardware)
+
+
+def check_manifest(manifest: Document, hardware: Hardware = BUILTIN) -> Checked:
+    """Return the verdict on a whole object, as `check_job` does, with what stands beside its spec."""
+    parsed, choice = _settle(parse_spec(manifest.get("spec")), hardware)
     sizes = _plan_sizes(parsed, hardware)
-    problems = _find_problems(name, parsed, sizes, hardware)
+    problems = _find_problems(manifest, parsed, sizes, hardware)
     plan = None
     if parsed.spec and not problems:
         shape = find_slice(parsed.spec, hardware)
         assert shape, "a rule refuses every slice that the hardware table does not have"  # noqa: S101
         plan = assemble(parsed.spec, shape, sizes, choice)
-    warnings = in_order([*apply_rules(WARNINGS, parsed, hardware), *(_warn_of_plan(plan, sizes) if plan else ())])
-    problems, warnings = _keep_legal({"metadata": {"name": name}, "spec": raw_spec}, problems, warnings, hardware)
+    warnings = in_order(
+        [
+            *validate_metadata.warn_of_marks(manifest),
+            *apply_rules(WARNINGS, parsed, hardware),
+            *(_warn_of_plan(plan, sizes) if plan else ()),
+        ]
+    )
+    problems, warnings = _keep_legal(manifest, problems, warnings, hardware)
     return Checked(parsed.spec, plan, tuple(problems), tuple(warnings))
 
 
-def _find_problems(name: str, parsed: Parsed, sizes: Sizes, hardware: Hardware) -> list[Problem]:
+def _find_problems(manifest: Document, parsed: Parsed, sizes: Sizes, hardware: Hardware) -> list[Problem]:
+    name = text(manifest, "metadata", "name")
     return in_order(
         [
             *parsed.problems,
-            *check_name(name, parsed, hardware),
+            *validate_metadata.check_fields(manifest),
+            *validate_metadata.check_metadata(manifest),
+            *(check_name(name, parsed, hardware) if name else validate_metadata.explain_no_name(manifest)),
             *apply_rules(RULES, parsed, hardware),
             *_check_sizes(parsed, sizes, hardware),
         ]
@@ -107,30 +125,28 @@ def _find_problems(name: str, parsed: Parsed, sizes: Sizes, hardware: Hardware) 
 
 
 def _keep_legal(
-    document: Document, problems: list[Problem], warnings: list[Problem], hardware: Hardware
+    manifest: Document, problems: list[Problem], warnings: list[Problem], hardware: Hardware
 ) -> tuple[list[Problem], list[Problem]]:
     """Return problems and warnings with those suggestions that pass the whole validation."""
 
     def judge(changed: Document) -> list[Problem]:
-        parsed, _ = _settle(parse_spec(changed["spec"]), hardware)
+        parsed, _ = _settle(parse_spec(changed.get("spec")), hardware)
         sizes = _plan_sizes(parsed, hardware, with_ways_out=False)
-        return _find_problems(changed["metadata"]["name"], parsed, sizes, hardware)
+        return _find_problems(changed, parsed, sizes, hardware)
 
     if len(problems) >= MAX_PROBLEMS:  # so many are no slip of a hand, and each validation would take long
         return [replace(problem, nearest=()) for problem in problems], warnings
-    search = Search(document, problems, judge)
+    search = Search(manifest, problems, judge)
     return search.keep_legal(problems), search.keep_legal(warnings)
 
 
 def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Problem]:
     """The name is the beginning of its pods' names, which are labels and host names at once."""
     path = "metadata.name"
-    if not name:
-        yield Problem(path, name, "is missing: a TrainingJob needs a name.")
-        return
     if not _NAME.fullmatch(name):
         message = f"{show(name)} must be lower-case letters, digits and `-`, with a letter first and no `-` last."
-        slug = re.sub(r"[^a-z0-9]+", "-", name[:MAX_LABEL].lower()).strip("-").lstrip("0123456789-")
+        slug = re.sub(r"[^a-z0-9]+", "-", name[:MAX_LABEL].lower()).strip("-")
+        slug = f"job-{slug}" if slug[:1].isdigit() else slug
         yield Problem(path, name, message, (slug,) if slug else ())
     shape = find_slice(parsed.spec, hardware) if parsed.spec and parsed.is_intact(("slices",)) else None
     num_slices, num_hosts = (parsed.spec.slices.most, shape.num_hosts) if parsed.spec and shape else (1, 1)

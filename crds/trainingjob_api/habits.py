@@ -1,0 +1,255 @@
+"""Habits of Kubernetes and of other frameworks: what people write by them, and what a spec has in its place."""
+
+import json
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from trainingjob_api.fields import Location
+from trainingjob_api.problem import as_text
+from trainingjob_api.schema import spec_schema
+
+MAX_SUGGESTED = 240
+"""Characters of a list or an object that a suggestion writes out."""
+
+type Answer = tuple[str, tuple[str, ...]]
+"""What must hold, without the value, and the nearest legal values."""
+
+ALIASES: dict[str, str] = {
+    **dict.fromkeys(("dp", "data", "replica", "replicas", "ddp", "batch"), "data"),
+    **dict.fromkeys(("fsdp", "zero", "sharded", "shard"), "fsdp"),
+    **dict.fromkeys(("tp", "mp", "model", "tensor", "tensors", "autoregressive"), "tensor"),
+    **dict.fromkeys(("sp", "cp", "seq", "sequence", "context", "ring"), "context"),
+    **dict.fromkeys(("pp", "pipe", "pipeline", "stage", "stages"), "stage"),
+    **dict.fromkeys(("ep", "expert", "experts", "moe"), "expert"),
+}
+"""Names of mesh axes in other frameworks, without what they put around them: `ici_`, `_parallelism`, `_size`."""
+_AROUND = re.compile(r"^(ici|dcn|num)_|_?(parallelism|parallel|size|degree|axis|dim)$")
+
+_VOLUME = "mount a claim of it in spec.runtime.volumes, and write the path below its mountPath."
+_STORES: dict[str, str] = {
+    **dict.fromkeys(("gs", "gcs", "s3", "s3a", "s3n", "r2", "az", "abfs", "abfss", "wasb", "wasbs", "oci", "oss"), (
+        "must be a path in the pod. An object store is reached through a volume of its CSI driver: " + _VOLUME
+    )),
+    **dict.fromkeys(("hf", "huggingface"), (
+        "must be a path in the pod. What is on the Hugging Face Hub must be copied to a volume first: " + _VOLUME
+    )),
+}  # fmt: skip
+_OTHER_STORE = "must be a path in the pod. What is elsewhere must be copied to a volume first: " + _VOLUME
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,3}(?!/)(.*)", re.DOTALL)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_FOLDERS = ("data", "shared", "mnt", "corpus", "runs", "checkpoints", "home", "tmp", "archive", "datasets", "text")
+_FILE = re.compile(r"\.(json|txt|model|bin)$")
+_STRANGE = re.compile(r"[^A-Za-z0-9_@%+=:,./-]+")
+PLAIN_PATH = r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$"
+
+
+def answer_path(location: Location, path: str, pattern: str) -> Answer | None:  # None: only its first `/` is missing
+    """Return what must be otherwise about a path."""
+    is_plain = pattern == PLAIN_PATH
+    if match := _URL.fullmatch(path):
+        scheme, rest = match[1].lower(), f"/{match[2].lstrip('/')}"
+        local = (_clean(rest) if is_plain else rest,) if scheme == "file" else ()
+        words = "must be a path in the pod, without `file:`." if local else _STORES.get(scheme, _OTHER_STORE)
+        return words, tuple(map(as_text, local))
+    if path.startswith("~") or "$" in path:
+        return "must be written out: `~` and variables are not replaced in this field.", ()
+    is_hub_id = _HUB_ID.fullmatch(path) and path.partition("/")[0] not in _FOLDERS and not _FILE.search(path)
+    if is_hub_id and location[-1] == "path":
+        return _STORES["hf"], ()
+    if "\\" in path:
+        return "must be a path of Linux: folders are separated by `/`.", ()
+    if not is_plain:
+        return None
+    strange = dict.fromkeys(character for found in _STRANGE.findall(path) for character in found)
+    if strange:
+        names = ", ".join(_name(character) for character in strange)
+        return f"must hold letters, digits and `_@%+=:,.-` only, but has {names}.", _differing(path)
+    return ("must not have an empty folder name, `//`.", _differing(path)) if path.startswith("/") else None
+
+
+def _name(character: str) -> str:
+    if character == " ":
+        return "a space"
+    return f"`{character}`" if character.isprintable() else f"U+{ord(character):04X}"
+
+
+def _differing(path: str) -> tuple[str, ...]:
+    cleaned = _clean(path)
+    return (as_text(cleaned),) if cleaned not in ("/", path) else ()
+
+
+def _clean(path: str) -> str:
+    """Return a path with `-` for what it must not hold, and without empty folder names."""
+    parts = (_STRANGE.sub("-", part).strip("-") for part in path.split("/"))
+    return "/" + "/".join(part for part in parts if part)
+
+
+def answer_truth(value: bool, kind: str, choices: tuple[str, ...]) -> Answer:  # noqa: FBT001  # the value itself
+    """Return what must stand in the place of a truth value that YAML made of a word."""
+    words = ("yes", "on", "true") if value else ("no", "off", "false")
+    reads = f"YAML reads `{words[0]}`, `{words[1]}` and `{words[2]}` without quotes as {words[2]}"
+    if kind == "choice":
+        nearest = tuple(one for one in (() if value else ("none", "never", *words)) if one in choices)
+        return f"must be one of {', '.join(choices)}. {reads}.", nearest
+    return f"must be text. {reads}: write quotes.", tuple(f'"{word}"' for word in words)
+
+
+def find_axis(name: str) -> str:
+    """Return the mesh axis that another framework calls by a name; empty where none is known."""
+    plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("-", "_")
+    while (shorter := _AROUND.sub("", plain)) != plain:
+        plain = shorter
+    return ALIASES.get(plain, "")
+
+
+def is_of_axes(location: Location) -> bool:
+    """Return whether a place holds the names of mesh axes: degrees, or a rule about parameters."""
+    return location[:2] in (("parallelism", "ici"), ("parallelism", "dcn"), ("parallelism", "rules"))
+
+
+def hint_unknown(location: Location, value: Any) -> str:
+    """Return what stands in the place of a field of a pod; empty where there is nothing like it."""
+    *parents, last = ("[]" if isinstance(part, int) else part for part in location)
+    name, given = str(last), value if isinstance(value, dict) else {}
+    match parents:
+        case ["runtime", "env", "[]"] if name == "valueFrom":
+            found = {key: given[key] for key in ("secretKeyRef", "configMapKeyRef") if isinstance(given.get(key), dict)}
+            return f"Write {_fields(found) or '`secretKeyRef` or `configMapKeyRef`'} in its place."
+        case ["runtime", "volumes", "[]"] if name == "persistentVolumeClaim":
+            found = {key: given[key] for key in ("claimName", "readOnly") if key in given}
+            return f"Write {_fields(found) or '`claimName`'} in its place."
+        case ["runtime", "volumes", "[]"] if name in _OTHER_VOLUMES:
+            return "Only a PersistentVolumeClaim can be mounted: write its `claimName`."
+        case ["runtime", "resources"] if name in ("limits", "requests"):
+            found = {key: given[key] for key in ("cpu", "memory") if key in given}
+            return f"Write {_fields(found) or '`cpu` and `memory`'} in its place: requests and limits follow from them."
+        case ["runtime", "resources"] if "/" in name or name.lower() in ("gpu", "gpus", "tpu", "tpus"):
+            return "Accelerators of a host follow from spec.slices."
+        case ["data", "train", "[]"] | ["evaluation", "[]"] if name in ("repo", "repoId", "dataset", "split", "subset"):
+            return "Data sets of the Hugging Face Hub must be written to text files on a volume first."
+    return ""
+
+
+_OTHER_VOLUMES = (
+    "hostPath", "emptyDir", "nfs", "csi", "configMap", "secret", "ephemeral", "projected", "downwardAPI",
+    "gcePersistentDisk", "awsElasticBlockStore", "azureFile", "cephfs", "glusterfs", "iscsi", "local", "image",
+)  # fmt: skip
+
+
+def _fields(found: Mapping[str, Any]) -> str:
+    return " and ".join(f"`{key}: {_json(value)}`" for key, value in found.items())
+
+
+def reshape(location: Location, kind: str, value: Any) -> tuple[str, ...]:
+    """Return a value of another shape as the field has it: the list of a map, the name in an object."""
+    node = schema_at(location)
+    shaped = _reshape(node, kind, value)
+    text = "" if shaped is None else as_text(shaped) if isinstance(shaped, str) else _json(shaped)
+    return (text,) if 0 < len(text) <= MAX_SUGGESTED else ()
+
+
+_SCALARS = (str, int, float)
+
+
+def _reshape(node: Mapping[str, Any], kind: str, value: Any) -> Any:
+    match kind, value:
+        case "string", {"name": str(name)} | {"claimName": str(name)} if len(value) == 1:
+            return name
+        case "string", [str(only)]:
+            return only
+        case "tuple", _:
+            return _reshape_list(node["items"].get("properties", {}), value)
+        case "dict", list() if value and all(isinstance(one, dict) for one in value):
+            return {key: one for item in value for key, one in item.items()}
+        case "dict", str() | list():
+            pairs = [str(one).partition("=") for one in ([value] if isinstance(value, str) else value)]
+            return {key: one for key, _, one in pairs} if pairs and all(sign for _, sign, _ in pairs) else None
+        case "model", [dict(only)]:
+            return only
+    return None
+
+
+def _reshape_list(fields: Mapping[str, Any], value: Any) -> Any:
+    """Return the list that a value stands for; its items have these fields, or are texts."""
+    match value:
+        case str() if not fields:
+            return [part.strip() for part in value.split(",") if part.strip()] or None
+        case {"name": str(name)} if len(value) == 1 and not fields:
+            return [name]
+        case dict() if value and value.keys() <= fields.keys():
+            return [value]
+        case dict() if value and "value" in fields and all(isinstance(one, _SCALARS) for one in value.values()):
+            return [{"name": name, "value": one if isinstance(one, str) else _json(one)} for name, one in value.items()]
+        case dict() if value and "name" in fields and all(isinstance(one, dict) for one in value.values()):
+            return [{"name": name, **one} for name, one in value.items()]
+    return None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def schema_at(location: Location) -> Mapping[str, Any]:
+    """Return the schema of a place in the spec; an empty one where there is none."""
+    node: Mapping[str, Any] = _spec_schema()
+    for part in location:
+        below = node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part)
+        node = below or node.get("additionalProperties") or {}
+    return node
+
+
+@cache
+def _spec_schema() -> Mapping[str, Any]:
+    return spec_schema()
+
+
+_UNITS = {
+    **dict.fromkeys(("", "b", "byte", "bytes", "core", "cores", "cpu", "cpus", "vcpu", "vcpus"), ""),
+    **{spelling: unit for unit in ("Ki", "Mi", "Gi", "Ti") for spelling in (unit.lower(), f"{unit.lower()}b")},
+    **{spelling: unit for unit in ("k", "M", "G", "T") for spelling in (unit.lower(), f"{unit.lower()}b")},
+}
+_AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?)(?:[eE]\+?([0-9]{1,2}))?\s*([A-Za-z]*)")
+_SPANS: dict[str, Fraction | int] = {
+    **dict.fromkeys(("d", "day", "days"), 86400),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
+    **dict.fromkeys(("", "s", "sec", "secs", "second", "seconds"), 1),
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), Fraction(1, 1000)),
+}
+_SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([A-Za-z]*)[\s,]*")
+
+
+def mend_amount(text: str) -> str:
+    """Return a resource quantity as Kubernetes spells it: `16GB`, `4 cores` and `2e9` are `16G`, `4` and `2G`."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None or match[3].lower() not in _UNITS:
+        return text
+    number, unit = Fraction(re.sub("[_,]", "", match[1])) * 10 ** int(match[2] or 0), _UNITS[match[3].lower()]
+    if not unit and 0 < number < 1:
+        return f"{-int(-number * 1000 // 1)}m"
+    larger = iter("kMGT" if match[2] and not unit else "")
+    while number and number % 1000 == 0 and (next_unit := next(larger, "")):
+        number, unit = number / 1000, next_unit
+    return f"{float(number):.15g}{unit}"
+
+
+def mend_span(text: str) -> str:
+    """Return a span of time as Kubernetes spells it: `1 day` and `10min` are `24h` and `10m`."""
+    parts = _SPAN.findall(text)
+    is_whole = "".join(match[0] for match in _SPAN.finditer(text)) == text
+    if not parts or not is_whole or any(unit.lower() not in _SPANS for _, unit in parts):
+        return text
+    total = sum((Fraction(number) * _SPANS[unit.lower()] for number, unit in parts), Fraction(0))
+    left = -int(-total // 1)
+    if len(parts) == 1 and not parts[0][1]:
+        return f"{left}s"
+    spelt = ((left // 3600, "h"), (left // 60 % 60, "m"), (left % 60, "s"))
+    return "".join(f"{count}{unit}" for count, unit in spelt if count) or "0s"
+
+
+def mend_topology(text: str) -> str:
+    """Return a topology with a plain `x` between its numbers."""
+    return re.sub(r"\s*[x\u00d7*,]\s*", "x", text.strip().lower())

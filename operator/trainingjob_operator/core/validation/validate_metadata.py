@@ -1,0 +1,184 @@
+"""Verdicts on what stands beside the spec: the fields of the object, its metadata, and marks without effect.
+
+`kubectl apply` refuses unknown fields (strict decoding), and the API server metadata that `ValidateObjectMeta` of
+apimachinery's `api/validation` refuses: labels, annotations of more than 256 KiB, names of namespaces.
+"""
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from trainingjob_api.habits import answer_truth
+from trainingjob_api.problem import Problem, as_text
+from trainingjob_api.wording import show
+from trainingjob_operator.core.manifests import dig, text
+from trainingjob_operator.core.names import MAX_LABEL
+from trainingjob_operator.core.validation.validate_pods import find_key_flaw
+
+FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
+METADATA = (
+    "name", "generateName", "namespace", "labels", "annotations", "finalizers", "ownerReferences", "uid", "generation",
+    "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields",
+    "selfLink",
+)  # fmt: skip
+MAX_ANNOTATIONS = 256 * 1024
+"""Bytes of all keys and values together (`TotalAnnotationSizeLimitB`)."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+_NODES = "Write it into spec.scheduling.nodeSelector."
+_PODS = "Pods of a job get no annotations from it."
+_TOPOLOGY = "Set spec.scheduling.exclusiveTopology."
+_ACCOUNT = "It belongs to the ServiceAccount that spec.runtime.serviceAccountName names."
+_QUEUE = "Set spec.scheduling.queueName, which names a LocalQueue of Kueue."
+IGNORED: dict[str, str] = {
+    QUEUE_LABEL: "Set spec.scheduling.queueName.",
+    "kueue.x-k8s.io/priority-class": "Set spec.scheduling.priorityClassName, by which Kueue orders workloads too.",
+    "kueue.x-k8s.io/max-exec-time-seconds": "Set spec.activeDeadlineSeconds.",
+    "kueue.x-k8s.io/podset-required-topology": _TOPOLOGY,
+    "kueue.x-k8s.io/podset-preferred-topology": _TOPOLOGY,
+    "kueue.x-k8s.io/podset-slice-required-topology": _TOPOLOGY,
+    "kueue.x-k8s.io/elastic-job": "Set spec.slices.min and spec.slices.max.",
+    "kueue.x-k8s.io/": "Kueue sees the JobSets of a job. Their queue is spec.scheduling.queueName.",
+    "alpha.jobset.sigs.k8s.io/exclusive-topology": _TOPOLOGY,
+    "alpha.jobset.sigs.k8s.io/node-selector": _NODES,
+    "alpha.jobset.sigs.k8s.io/": "JobSets of a job get no annotations from it.",
+    "jobset.sigs.k8s.io/": "JobSets of a job get no labels from it.",
+    "batch.kubernetes.io/": "Jobs of a JobSet get no marks from it.",
+    "scheduling.volcano.sh/": _QUEUE,
+    "volcano.sh/": _QUEUE,
+    "yunikorn.apache.org/": _QUEUE,
+    "runai/": _QUEUE,
+    "kai.scheduler/": _QUEUE,
+    "scheduling.k8s.io/group-name": "All pods of a slice are placed together by its JobSet.",
+    "scheduling.x-k8s.io/pod-group": "All pods of a slice are placed together by its JobSet.",
+    "cloud.google.com/gke-tpu-topology": "Set spec.slices.topology.",
+    "cloud.google.com/gke-tpu-accelerator": "Set spec.slices.accelerator.",
+    "cloud.google.com/gke-accelerator": "Set spec.slices.accelerator.",
+    "cloud.google.com/": _NODES,
+    "gke-gcsfuse/": f"{_PODS} Mount the bucket by a claim in spec.runtime.volumes.",
+    "gke-parallelstore/": f"{_PODS} Mount the store by a claim in spec.runtime.volumes.",
+    "networking.gke.io/": _PODS,
+    "devices.gke.io/": _PODS,
+    "autopilot.gke.io/": _PODS,
+    "iam.gke.io/": _ACCOUNT,
+    "eks.amazonaws.com/role-arn": _ACCOUNT,
+    "eks.amazonaws.com/": _NODES,
+    "azure.workload.identity/": _ACCOUNT,
+    "k8s.v1.cni.cncf.io/": _PODS,
+    "k8s.amazonaws.com/": _NODES,
+    "karpenter.sh/do-not-disrupt": _PODS,
+    "karpenter.sh/": _NODES,
+    "karpenter.k8s.aws/": _NODES,
+    "node.kubernetes.io/": _NODES,
+    "topology.kubernetes.io/": _NODES,
+    "kubernetes.io/hostname": _NODES,
+    "nvidia.com/": _NODES,
+    "cluster-autoscaler.kubernetes.io/": _PODS,
+    "kubectl.kubernetes.io/default-container": _PODS,
+    "sidecar.istio.io/": _PODS,
+    "linkerd.io/": _PODS,
+    "vault.hashicorp.com/": _PODS,
+    "prometheus.io/": f"{_PODS} The operator exports the metrics of jobs.",
+    "container.apparmor.security.beta.kubernetes.io/": _PODS,
+    "seccomp.security.alpha.kubernetes.io/": _PODS,
+    "descheduler.alpha.kubernetes.io/": _PODS,
+}
+"""Labels and annotations that other tools read, or their prefixes, and what to do in their place."""
+
+
+def check_fields(job: dict[str, Any]) -> Iterator[Problem]:
+    """The object and its metadata have no fields but those of Kubernetes."""
+    yield from _check_fields(job, "", "a TrainingJob", FIELDS)
+    metadata = job.get("metadata")
+    if isinstance(metadata, dict):
+        yield from _check_fields(metadata, "metadata.", "metadata", METADATA)
+
+
+def _check_fields(value: dict[str, Any], path: str, owner: str, fields: tuple[str, ...]) -> Iterator[Problem]:
+    for name, content in value.items():
+        if name not in fields:
+            close = get_close_matches(str(name).lower(), {one.lower(): one for one in fields}, n=1, cutoff=0.6)
+            nearest = tuple(one for one in fields if one.lower() in close and value.get(one) is None)
+            message = f"{show(str(name))} is not a field of {owner}. It has {', '.join(fields)}."
+            yield Problem(f"{path}{str(name)[:MAX_LABEL]}", content, message, nearest)
+
+
+def check_metadata(job: Any) -> Iterator[Problem]:
+    """Labels, annotations and the namespace must be ones that the API server takes."""
+    metadata = dig(job, "metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        yield Problem("metadata", metadata, f"{show(metadata)} must be an object of fields.")
+        return
+    for field in ("labels", "annotations"):
+        marks = dig(metadata, field)
+        if marks is not None and not isinstance(marks, dict):
+            yield Problem(f"metadata.{field}", marks, f"{show(marks)} must be an object of keys and texts.")
+        elif marks:
+            yield from _check_marks(field, marks)
+    namespace = dig(metadata, "namespace")
+    if namespace is not None and not isinstance(namespace, str):
+        yield Problem("metadata.namespace", namespace, *_must_be_text(namespace))
+    elif namespace and not _NAMESPACE.fullmatch(namespace):
+        message = f"{show(namespace)} must be lower-case letters, digits and `-`, at most {MAX_LABEL} characters."
+        slug = re.sub(r"[^a-z0-9]+", "-", namespace.lower()).strip("-")[:MAX_LABEL].strip("-")
+        yield Problem("metadata.namespace", namespace, message, (as_text(slug),) if slug else ())
+
+
+def _check_marks(field: str, marks: dict[str, Any]) -> Iterator[Problem]:
+    """Check labels or annotations."""
+    for key, value in marks.items():
+        path = f"metadata.{field}.{key}"
+        is_label = field == "labels"
+        if flaw := find_key_flaw(str(key) if is_label else str(key).lower()):
+            yield Problem(path, value, f"{show(str(key))} {flaw}")
+        elif not isinstance(value, str):
+            yield Problem(path, value, *_must_be_text(value))
+        elif is_label and (not _LABEL.fullmatch(value) or len(value) > MAX_LABEL):
+            message = (
+                f"{show(value)} must be at most {MAX_LABEL} letters, digits, `-`, `_` and `.`, with no sign at an end."
+            )
+            slug = re.sub(r"[^\w.-]+", "-", value, flags=re.ASCII)[:MAX_LABEL].strip("-_.")
+            yield Problem(path, value, message, (as_text(slug),) if slug else ())
+    size = sum(len(str(key).encode()) + len(str(value).encode()) for key, value in marks.items())
+    if field == "annotations" and size > MAX_ANNOTATIONS:
+        message = f"have {size:,} bytes, but must have at most {MAX_ANNOTATIONS:,} together."
+        yield Problem("metadata.annotations", None, message)
+
+
+def explain_no_name(job: Any) -> Iterator[Problem]:
+    """Return the problem of a job whose name is missing, or is no text."""
+    name = dig(job, "metadata", "name")
+    if name is None or name == "":
+        hint = "a TrainingJob needs a name."
+        if text(job, "metadata", "generateName"):
+            hint = "`kubectl apply` takes no generateName. Write a name, or use `kubectl create`."
+        yield Problem("metadata.name", name, f"is missing: {hint}")
+    else:
+        message, nearest = _must_be_text(name)
+        is_number = isinstance(name, int | float) and not isinstance(name, bool)
+        slug = re.sub(r"[^a-z0-9]+", "-", show(name).lower()).strip("-")
+        yield Problem("metadata.name", name, message, (f"job-{slug}",) if is_number else nearest)
+
+
+def _must_be_text(value: Any) -> tuple[str, tuple[str, ...]]:
+    if isinstance(value, bool):
+        message, nearest = answer_truth(value, "string", ())
+        return f"{show(value)} {message}", nearest
+    if isinstance(value, int | float):
+        return f"{show(value)} is a number, and must be text: write quotes.", (as_text(show(value)),)
+    return f"{show(value)} must be text.", ()
+
+
+def warn_of_marks(job: Any) -> Iterator[Problem]:
+    """Labels and annotations that others read elsewhere have no effect on a TrainingJob."""
+    for field in ("labels", "annotations"):
+        marks = dig(job, "metadata", field)
+        for key, value in marks.items() if isinstance(marks, dict) else ():
+            known = [one for one in IGNORED if key == one or (one.endswith("/") and str(key).startswith(one))]
+            if not known or (key == QUEUE_LABEL and value == dig(job, "spec", "scheduling", "queueName")):
+                continue
+            message = f"has no effect on a TrainingJob. {IGNORED[max(known, key=len)]}"
+            yield Problem(f"metadata.{field}.{key}", value, message)

@@ -1,0 +1,190 @@
+"""Rules about what goes into pods: what the API server or a kubelet would refuse is refused before it.
+
+They are those of Kubernetes 1.36: `IsDNS1123Subdomain`, `IsQualifiedName` and `IsConfigMapKey` of apimachinery's
+`util/validation`, `ValidatePodSpec`, the description of `volumeMounts[].mountPath`, and for images the grammar of
+`distribution/reference`, by which a kubelet tells `InvalidImageName`.
+"""
+
+import re
+from collections.abc import Iterator
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem, as_text
+from trainingjob_api.wording import show
+from trainingjob_operator.core.names import MAX_LABEL
+from trainingjob_operator.core.validation.quantity import parse_bytes
+from trainingjob_operator.core.validation.rule import Rule
+
+MAX_MEMORY = "64Ti"
+"""No machine has more."""
+MAX_SUBDOMAIN = 253
+MAX_REPOSITORY = 255
+_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_PART}(\.{_PART})*")
+_DOMAIN = re.compile(
+    r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9a-fA-F:]+\])(:[0-9]+)?"
+)
+_COMPONENT = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*")
+_TAG = re.compile(r"[\w][\w.-]{0,127}", re.ASCII)
+_DIGEST = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}")
+_DIGEST_LENGTHS = {"sha256": 64, "sha384": 96, "sha512": 128}
+
+
+def check_image(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """An image must be a reference that a kubelet can read."""
+    image = spec.runtime.image
+    if image and (flaw := find_image_flaw(image)):
+        mended = _mend_image(image)
+        nearest = (as_text(mended),) if mended != image and not find_image_flaw(mended) else ()
+        yield Problem("spec.runtime.image", image, f"{show(image)} {flaw}", nearest)
+
+
+def find_image_flaw(image: str) -> str:
+    """Return what must be otherwise about an image; empty where a kubelet can read it."""
+    if "://" in image:
+        return "must not have a scheme: a registry is written without `https://`."
+    name, at, digest = image.partition("@")
+    if at and not _DIGEST.fullmatch(digest):
+        return "must have a digest such as `sha256:` and 64 hexadecimal digits behind `@`."
+    algorithm, _, digits = digest.partition(":")
+    if at and len(digits) != _DIGEST_LENGTHS.get(algorithm, len(digits)):
+        return f"must have {_DIGEST_LENGTHS[algorithm]} hexadecimal digits behind `{algorithm}:`, not {len(digits)}."
+    repository, tag = _split_tag(name)
+    if tag is not None and not _TAG.fullmatch(tag):
+        return "must have a tag of letters, digits, `_`, `.` and `-` behind `:`, at most 128, with no `.` or `-` first."
+    domain, path = _split_domain(repository)
+    if domain and not _DOMAIN.fullmatch(domain):
+        return f"must begin with the name of a registry, perhaps with a port, but {show(domain)} is none."
+    for part in path.split("/"):
+        if _COMPONENT.fullmatch(part):
+            continue
+        if _COMPONENT.fullmatch(part.lower()):
+            return f"must have a repository in lower-case letters, but has {show(part)}."
+        return f"must have parts of lower-case letters and digits, with `.`, `_` or `-` between, but has {show(part)}."
+    if len(path) > MAX_REPOSITORY:
+        return f"must have a repository of at most {MAX_REPOSITORY} characters, but has {len(path)}."
+    is_id = re.fullmatch(r"[a-f0-9]{64}", repository)
+    return "must not be the id of an image: write its repository and `@sha256:` before it." if is_id else ""
+
+
+def _split_tag(name: str) -> tuple[str, str | None]:
+    """Return a name and its tag; a colon before the last slash is that of a port."""
+    head, slash, last = name.rpartition("/")
+    last, colon, tag = last.partition(":")
+    return f"{head}{slash}{last}", tag if colon else None
+
+
+def _split_domain(repository: str) -> tuple[str, str]:
+    """Return the registry of a repository and the rest: it has a dot or a port, capitals, or is `localhost`."""
+    first, slash, rest = repository.partition("/")
+    is_domain = slash and ("." in first or ":" in first or first == "localhost" or first.lower() != first)
+    return (first, rest) if is_domain else ("", repository)
+
+
+def _mend_image(image: str) -> str:
+    plain = image.partition("://")[2] if "://" in image else image
+    name, at, digest = plain.partition("@")
+    repository, tag = _split_tag(name)
+    domain, path = _split_domain(repository)
+    path = re.sub(r"/{2,}", "/", path.lower().strip("/"))
+    domain = f"{domain}/" if domain else ""
+    return f"{domain}{path}" + (f":{tag}" if tag else "") + f"{at}{digest}"
+
+
+def check_object_names(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Names of other objects must be ones that such an object can have."""
+    runtime, scheduling = spec.runtime, spec.scheduling
+    names = {
+        "runtime.serviceAccountName": runtime.service_account_name,
+        "scheduling.queueName": scheduling.queue_name,
+        "scheduling.priorityClassName": scheduling.priority_class_name,
+        **{f"runtime.imagePullSecrets[{number}]": name for number, name in enumerate(runtime.image_pull_secrets)},
+        **{f"runtime.volumes[{number}].claimName": volume.claim_name for number, volume in enumerate(runtime.volumes)},
+    }
+    for number, variable in enumerate(runtime.env):
+        for field, reference in (
+            ("secretKeyRef", variable.secret_key_ref),
+            ("configMapKeyRef", variable.config_map_key_ref),
+        ):
+            if reference is not None:
+                names[f"runtime.env[{number}].{field}.name"] = reference.name
+    for path, name in names.items():
+        if name is not None and not _SUBDOMAIN.fullmatch(name):
+            message = f"{show(name)} must have a letter or a digit on both sides of each dot, as names of objects do."
+            mended = ".".join(part for one in name.split(".") if (part := one.strip("-")))
+            yield Problem(f"spec.{path}", name, message, (as_text(mended),))
+
+
+def check_queue(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Kueue finds the queue of a workload by a label, which is shorter than names may be."""
+    queue = spec.scheduling.queue_name
+    if queue is not None and len(queue) > MAX_LABEL:
+        message = f"{show(queue)} must have at most {MAX_LABEL} characters, as labels have, but has {len(queue)}."
+        yield Problem("spec.scheduling.queueName", queue, message)
+
+
+def check_label_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """What stands before the slash of a label's key is the name of a domain."""
+    scheduling = spec.scheduling
+    keys = {
+        **{f"nodeSelector.{key}": key for key in scheduling.node_selector},
+        **{f"tolerations[{number}].key": one.key for number, one in enumerate(scheduling.tolerations)},
+        "exclusiveTopology": scheduling.exclusive_topology,
+    }
+    for path, key in keys.items():
+        if key is not None and (flaw := find_key_flaw(key)):
+            yield Problem(f"spec.scheduling.{path}", key, f"{show(key)} {flaw}")
+
+
+def find_key_flaw(key: str) -> str:
+    """Return what must be otherwise about the key of a label or an annotation (`IsQualifiedName`)."""
+    prefix, slash, name = key.rpartition("/")
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", name):
+        return "must be letters, digits, `-`, `_` and `.`, perhaps behind a domain and `/`, such as `example.com/disk`."
+    if len(name) > MAX_LABEL:
+        return f"must have at most {MAX_LABEL} characters behind `/`, but has {len(name)}."
+    if slash and (not _SUBDOMAIN.fullmatch(prefix) or len(prefix) > MAX_SUBDOMAIN):
+        return "must have a domain in lower-case letters before `/`, such as `example.com`."
+    return ""
+
+
+def check_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Keys of Secrets and ConfigMaps must be ones that these can have."""
+    for number, variable in enumerate(spec.runtime.env):
+        for field, reference in (
+            ("secretKeyRef", variable.secret_key_ref),
+            ("configMapKeyRef", variable.config_map_key_ref),
+        ):
+            if reference is not None and (reference.key == "." or reference.key.startswith("..")):
+                message = (
+                    f"{show(reference.key)} must not be `.` or begin with `..`: no Secret or ConfigMap has such a key."
+                )
+                yield Problem(f"spec.runtime.env[{number}].{field}.key", reference.key, message)
+
+
+def check_mount_paths(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A container runtime splits the paths of mounts at colons."""
+    for number, volume in enumerate(spec.runtime.volumes):
+        if ":" in volume.mount_path:
+            message = f"{volume.mount_path} must not have a `:`."
+            nearest = (volume.mount_path.replace(":", "-"),)
+            yield Problem(f"spec.runtime.volumes[{number}].mountPath", volume.mount_path, message, nearest)
+
+
+def check_memory(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """No machine has endless memory."""
+    memory = spec.runtime.resources.memory
+    if parse_bytes(memory) > parse_bytes(MAX_MEMORY):
+        message = f"{memory} must be at most {MAX_MEMORY}: no machine has more. `Gi` is 1024 `Mi`."
+        yield Problem("spec.runtime.resources.memory", memory, message, (MAX_MEMORY,))
+
+
+RULES = (
+    Rule(("runtime.image",), check_image),
+    Rule(("runtime", "scheduling"), check_object_names),
+    Rule(("scheduling.queueName",), check_queue),
+    Rule(("scheduling",), check_label_keys),
+    Rule(("runtime.env",), check_keys),
+    Rule(("runtime.volumes",), check_mount_paths),
+    Rule(("runtime.resources.memory",), check_memory),
+)

@@ -1,0 +1,159 @@
+"""What goes into pods is judged as the API server and a kubelet judge it."""
+
+from typing import Any
+
+import pytest
+
+from tests.builders import spec_manifest
+from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate_pods import find_image_flaw, find_key_flaw
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+IMAGES = [
+    "trainer",
+    "trainer:1.0",
+    "org/trainer",
+    "docker.io/org/trainer:v1",
+    "localhost/trainer",
+    "localhost:5000/trainer:1",
+    "registry.example/a/b/c:1.0_rc.1-2",
+    "registry.example:443/a__b/c-d/e.f:1",
+    "Registry.Example/trainer:1",
+    "[2001:db8::1]:5000/trainer:1",
+    f"trainer@{DIGEST}",
+    f"registry.example/trainer:1.0@{DIGEST}",
+    "a--b/c",
+    "trainer:" + "t" * 128,
+]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_a_kubelet_reads_this_image(image: str) -> None:
+    assert find_image_flaw(image) == ""
+
+
+BAD_IMAGES: dict[str, tuple[str, str]] = {
+    "Org/Trainer:1": ("registry", ""),
+    "registry.example/Trainer:1.0": ("lower-case", "registry.example/trainer:1.0"),
+    "library/Trainer": ("lower-case", "library/trainer"),
+    "https://registry.example/trainer:1": ("scheme", "registry.example/trainer:1"),
+    "docker://trainer:1": ("scheme", "trainer:1"),
+    "trainer:": ("tag", "trainer"),
+    "trainer:-1": ("tag", ""),
+    "trainer:1.0+cuda": ("tag", ""),
+    "trainer:v1:v2": ("tag", ""),
+    "trainer:" + "t" * 129: ("tag", ""),
+    "trainer@sha256:abc": ("digest", ""),
+    "trainer@sha256:" + "0" * 40: ("64 hexadecimal digits", ""),
+    "trainer@latest": ("digest", ""),
+    "registry.example//trainer": ("parts", "registry.example/trainer"),
+    "/trainer:1": ("parts", "trainer:1"),
+    "trainer/": ("parts", "trainer"),
+    "a._b": ("parts", ""),
+    "-trainer": ("parts", ""),
+    "trainer_": ("parts", ""),
+    "registry_1.example/trainer": ("registry", ""),
+    "registry.example:port/trainer": ("registry", ""),
+    "a" * 256: ("at most 255", ""),
+    "0123456789abcdef" * 4: ("id of an image", ""),
+}
+
+
+def judge(**runtime: Any) -> Any:
+    return check_job("a", spec_manifest(runtime={**spec_manifest()["runtime"], **runtime}))
+
+
+@pytest.mark.parametrize(("image", "words", "nearest"), [(image, *want) for image, want in BAD_IMAGES.items()])
+def test_a_kubelet_does_not_read_this_image(image: str, words: str, nearest: str) -> None:
+    problems = [problem for problem in judge(image=image).problems if problem.path == "spec.runtime.image"]
+
+    if image == "Org/Trainer:1":  # capitals make a registry of the first part
+        assert find_image_flaw(image) != ""
+        return
+    assert len(problems) == 1
+    assert words in problems[0].message
+    assert problems[0].nearest == ((nearest,) if nearest else ())
+
+
+KEYS = ["disk", "example.com/disk", "a-b.c/d_e.F", "x" * 63, "a." * 100 + "com/x"]
+BAD_KEYS = {
+    "": "must be letters",
+    "a b": "must be letters",
+    "-disk": "must be letters",
+    "disk-": "must be letters",
+    "x" * 64: "at most 63",
+    "Example.com/disk": "lower-case",
+    "a..b/disk": "lower-case",
+    "a.-b/disk": "lower-case",
+    "/disk": "lower-case",
+    "a/b/c": "lower-case",
+    "a" * 254 + "/x": "lower-case",
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_of_a_label(key: str) -> None:
+    assert find_key_flaw(key) == ""
+
+
+@pytest.mark.parametrize(("key", "words"), BAD_KEYS.items())
+def test_no_key_of_a_label(key: str, words: str) -> None:
+    assert words in find_key_flaw(key)
+
+
+FIELDS: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
+    "a service account": ({"serviceAccountName": "a..b"}, "serviceAccountName", ("a.b",)),
+    "a pull secret": ({"imagePullSecrets": ["a.-b"]}, "imagePullSecrets[0]", ("a.b",)),
+    "a secret": (
+        {"env": [{"name": "A", "secretKeyRef": {"name": "a-.b", "key": "k"}}]},
+        "env[0].secretKeyRef.name",
+        ("a.b",),
+    ),
+    "a key of a secret": (
+        {"env": [{"name": "A", "secretKeyRef": {"name": "a", "key": "."}}]},
+        "env[0].secretKeyRef.key",
+        (),
+    ),
+    "a key of a map": (
+        {"env": [{"name": "A", "configMapKeyRef": {"name": "a", "key": "..data"}}]},
+        "env[0].configMapKeyRef.key",
+        (),
+    ),
+    "a claim": (
+        {"volumes": [{"name": "shared", "claimName": "a..b", "mountPath": "/shared"}]},
+        "volumes[0].claimName",
+        ("a.b",),
+    ),
+    "a mount": (
+        {"volumes": [*spec_manifest()["runtime"]["volumes"], {"name": "a", "claimName": "a", "mountPath": "/mnt/a:b"}]},
+        "volumes[1].mountPath",
+        ("/mnt/a-b",),
+    ),
+    "memory": ({"resources": {"memory": "9999999999Gi"}}, "resources.memory", ("64Ti",)),
+    "memory, a little too much": ({"resources": {"memory": "1200000Gi"}}, "resources.memory", ("64Ti",)),
+}
+
+
+@pytest.mark.parametrize(("runtime", "path", "nearest"), FIELDS.values(), ids=FIELDS.keys())
+def test_what_no_pod_can_have_is_refused(runtime: dict[str, Any], path: str, nearest: tuple[str, ...]) -> None:
+    (problem,) = judge(**runtime).problems
+
+    assert (problem.path, problem.nearest) == (f"spec.runtime.{path}", nearest)
+
+
+SCHEDULING: dict[str, tuple[dict[str, Any], str]] = {
+    "a queue longer than a label": ({"queueName": "q" * 64}, "queueName"),
+    "a queue": ({"queueName": "a..b"}, "queueName"),
+    "a priority": ({"priorityClassName": "a.-b"}, "priorityClassName"),
+    "a label": ({"nodeSelector": {"a..b/disk": "ssd"}}, "nodeSelector.a..b/disk"),
+    "a taint": ({"tolerations": [{"key": "a.-b/spot", "operator": "Exists"}]}, "tolerations[0].key"),
+    "a topology": ({"exclusiveTopology": "a..b/rack"}, "exclusiveTopology"),
+}
+
+
+@pytest.mark.parametrize(("scheduling", "path"), SCHEDULING.values(), ids=SCHEDULING.keys())
+def test_what_cannot_be_scheduled_by_is_refused(scheduling: dict[str, Any], path: str) -> None:
+    (problem,) = check_job("a", spec_manifest(scheduling=scheduling)).problems
+
+    assert problem.path == f"spec.scheduling.{path}"
