@@ -29,6 +29,9 @@ VALUES = {
     "clock stays text": ("1:30", "1:30"),
     "quantity stays text": ("5m", "5m"),
     "truth": ("true", True),
+    **{f"the truth {word}": (word, True) for word in ("y", "Y", "yes", "On", "TRUE")},
+    **{f"the untruth {word}": (word, False) for word in ("n", "N", "no", "Off", "FALSE")},
+    "a word that begins like truth": ("yes-man", "yes-man"),
     "nothing": ("", None),
 }
 
@@ -100,3 +103,40 @@ def test_one_job_is_wanted(text: str, want: str, tmp_path: Path) -> None:
         read_one_job(path)
 
     assert want.format(path=path) in str(caught.value)
+
+
+MISSPELT: dict[str, tuple[str, str, bool]] = {
+    "as it should be": ("trainingjob.dev/v1alpha1", "TrainingJob", False),
+    "small letters": ("trainingjob.dev/v1alpha1", "Trainingjob", True),
+    "all small letters": ("trainingjob.dev/v1alpha1", "trainingjob", True),
+    "several of them": ("trainingjob.dev/v1alpha1", "TrainingJobs", True),
+    "with a dash": ("v1", "Training-Job", True),
+    "a letter too few": ("v1", "TraningJob", True),
+    "no version": ("", "TrainingJob", True),
+    "another version": ("trainingjob.dev/v1", "TrainingJob", True),
+    "a misspelt group": ("trainingjobs.dev/v1alpha1", "TrainingJob", True),
+    "another kind of this group": ("trainingjob.dev/v1alpha1", "TrainJob", True),
+    "another project's job of this name": ("sagemaker.services.k8s.aws/v1alpha1", "TrainingJob", False),
+    "another project's job": ("trainer.kubeflow.org/v1alpha1", "TrainJob", False),
+    "a map": ("v1", "ConfigMap", False),
+    "a JobSet": ("jobset.x-k8s.io/v1alpha2", "JobSet", False),
+}
+
+
+@pytest.mark.parametrize(("version", "kind", "want"), MISSPELT.values(), ids=MISSPELT.keys())
+def test_a_misspelt_job_is_no_success(version: str, kind: str, want: bool, tmp_path: Path) -> None:
+    path = write(tmp_path, f"{JOB}---\napiVersion: {version}\nkind: {kind}\n")
+    other = read_documents([path])[1]
+
+    assert other.is_misspelt is want
+
+
+def test_a_list_is_no_misspelt_job(tmp_path: Path) -> None:
+    assert not read_documents([write(tmp_path, "- 1\n")])[0].is_misspelt
+
+
+@pytest.mark.parametrize(("name", "want"), [("1234", "1234"), ("12e5", "1200000"), ("no", "false"), ("[a]", "")])
+def test_a_name_that_is_no_text_is_shown(name: str, want: str, tmp_path: Path) -> None:
+    (document,) = read_documents([write(tmp_path, JOB.replace("name: a", f"name: {name}"))])
+
+    assert document.name == want

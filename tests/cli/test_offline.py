@@ -82,6 +82,23 @@ def test_a_file_that_cannot_be_read_keeps_no_other_from_its_verdict() -> None:
     assert f'{bad}: TrainingJob "mesh" has 5 problems' in result.out
 
 
+def test_a_misspelt_kind_is_no_success() -> None:
+    good = Path("crds/examples/demo.yaml").read_text()
+    result = call("validate", "-", given=f"{good}---\n{good.replace('kind: TrainingJob', 'kind: Trainingjob')}")
+
+    assert result.code == 2
+    assert "is a Trainingjob, not a TrainingJob: not checked. Was `kind: TrainingJob`" in result.out
+
+
+def test_what_stands_beside_the_spec_is_judged() -> None:
+    text = Path("crds/examples/demo.yaml").read_text()
+    result = call("validate", "-", given=f"{text.replace('  name: demo', '  name: demo\n  lables: {}')}\nsepc: {{}}\n")
+
+    assert result.code == 1
+    assert "  metadata.lables: lables is not a field of metadata." in result.out
+    assert "  sepc: sepc is not a field of a TrainingJob." in result.out
+
+
 CODES: dict[str, tuple[tuple[str, ...], int]] = {
     "a valid job": (("validate", "crds/examples/demo.yaml"), 0),
     "an invalid job": (("validate", "crds/examples/invalid/mesh.yaml"), 1),

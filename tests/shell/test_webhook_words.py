@@ -84,3 +84,31 @@ def rejoin(lines: list[str]) -> list[str]:
         else:
             whole.append(line)
     return whole
+
+
+async def test_a_mark_without_effect_is_warned_of_in_the_words_of_the_command_line(tmp_path: Path) -> None:
+    job = load(EXAMPLES / "fixed.yaml")
+    job["metadata"] |= {"labels": {"kueue.x-k8s.io/queue-name": "research"}}
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+
+    response = await answer_to(job)
+    _, warnings = validate(path)
+
+    assert response["allowed"] is True
+    assert rejoin(response["warnings"]) == warnings
+    assert any("metadata.labels.kueue.x-k8s.io/queue-name: has no effect" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("metadata", [{"lables": {}}, {"labels": {"v": 1}}, {"annotations": {"a b": "c"}}])
+async def test_metadata_is_refused_in_the_words_of_the_command_line(metadata: dict[str, Any], tmp_path: Path) -> None:
+    job = load(EXAMPLES / "fixed.yaml")
+    job["metadata"] |= metadata
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+
+    response = await answer_to(job)
+    verdict, _ = validate(path)
+
+    assert response["allowed"] is False
+    assert response["status"]["message"] == verdict

@@ -8,16 +8,20 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
-from trainingjob_api.job import API_VERSION, KIND
+from trainingjob_api.job import API_VERSION, GROUP, KIND
+from trainingjob_api.wording import show
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.core.yaml_limits import MAX_BYTES, UNREADABLE, BoundedLoader
 
 STDIN = "-"
+ALIKE = 0.9
+"""From which ratio of equal letters on two words are one, misspelt."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 """How text in UTF-16 begins, as some shells of Windows write it."""
 
@@ -39,11 +43,23 @@ class Document:
         )
 
     @property
+    def is_misspelt(self) -> bool:
+        """Return whether the document was meant to be a TrainingJob: its kind or its group is nearly that of one.
+
+        Another project's kind of the same name, in a group of its own, is none.
+        """
+        if self.is_job or not isinstance(self.content, dict):
+            return False
+        group = str(self.content.get("apiVersion", "")).partition("/")[0]
+        is_alike = _is_alike(group, GROUP)
+        return is_alike or ("." not in group and _is_alike(str(self.content.get("kind", "")), KIND))
+
+    @property
     def name(self) -> str:
-        """Return the object's name, empty where it has none."""
+        """Return the object's name as a message shows it, empty where it has none."""
         metadata = self.content.get("metadata") if isinstance(self.content, dict) else None
         name = metadata.get("name") if isinstance(metadata, dict) else None
-        return name if isinstance(name, str) else ""
+        return name if isinstance(name, str) else show(name) if isinstance(name, int | float) else ""
 
     @property
     def spec(self) -> Any:
@@ -57,6 +73,12 @@ class Document:
         if self.content["kind"] == KIND:
             return f"a TrainingJob of apiVersion '{self.content.get('apiVersion', '')}', not '{API_VERSION}'"
         return f"a {self.content['kind']}, not a TrainingJob"
+
+
+def _is_alike(text: str, wanted: str) -> bool:
+    """Return whether a text is another one but for its case, its signs and a slip of a letter."""
+    one, other = (re.sub(r"[^a-z0-9]", "", each.lower()) for each in (text, wanted))
+    return SequenceMatcher(None, one, other).ratio() >= ALIKE
 
 
 def read_documents(files: Iterable[str]) -> list[Document]:
@@ -134,7 +156,12 @@ def _explain(error: Exception) -> str:
 
 
 class KubectlLoader(BoundedLoader):
-    """YAML as `kubectl` reads it: a key stands once in a mapping, dates are text, `3e-4` is a number."""
+    """YAML as `kubectl` reads it: a key stands once in a mapping, dates are text, `3e-4` is a number, `y` is true.
+
+    `kubectl` reads YAML by sigs.k8s.io/yaml, whose words for true and false are those of YAML 1.1.
+    """
+
+    bool_values: ClassVar = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         """Refuse the second of two equal keys; plain YAML loaders would let it win in silence."""
@@ -158,3 +185,4 @@ _INT = re.compile(r"^[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
 _FLOAT = re.compile(r"^([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$")
 KubectlLoader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
 KubectlLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+KubectlLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^[yYnN]$"), list("yYnN"))

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
+from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.problem import Problem, summarise
 from trainingjob_operator.cli.documents import Document, read_documents
-from trainingjob_operator.cli.errors import NO_SUCCESS, CommandError, UsageError
+from trainingjob_operator.cli.errors import NO_ANSWER, NO_SUCCESS, CommandError, UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.units import plural
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import check_manifest
 
 
 def validate_files(files: Sequence[str], hardware: Hardware) -> int:
@@ -32,8 +33,7 @@ def validate_files(files: Sequence[str], hardware: Hardware) -> int:
     if not code and not any(document.is_job for document in documents):
         found = "".join(f"\n  {document.place} is {document.describe()}" for document in documents)
         raise UsageError(f"there is no TrainingJob in {', '.join(files)}.{found}")
-    verdicts = [_judge(document, hardware) for document in documents]
-    return max(code, 0 if all(verdicts) else NO_SUCCESS)
+    return max([code, *(_judge(document, hardware) for document in documents)])
 
 
 def require_valid(document: Document, hardware: Hardware = BUILTIN) -> tuple[Plan, tuple[Problem, ...]]:
@@ -42,7 +42,7 @@ def require_valid(document: Document, hardware: Hardware = BUILTIN) -> tuple[Pla
     Raises:
         CommandError: it has problems; the text holds all of them.
     """
-    checked = check_job(document.name, document.spec, hardware)
+    checked = check_manifest(document.content, hardware)
     if checked.plan is None:
         raise CommandError(summarise(document.name, checked.problems))
     return checked.plan, tuple(checked.warnings)
@@ -53,18 +53,20 @@ def warning_lines(warnings: Iterable[Problem]) -> list[str]:
     return [f"Warning  {warning}" for warning in warnings]
 
 
-def _judge(document: Document, hardware: Hardware) -> bool:
+def _judge(document: Document, hardware: Hardware) -> int:
+    """Print the verdict on a document; return the exit code that it asks for."""
     if not document.is_job:
-        echo(f"{document.place} is {document.describe()}: not checked.")
-        return True
-    checked = check_job(document.name, document.spec, hardware)
+        hint = f" Was `kind: {KIND}` of `apiVersion: {API_VERSION}` meant?" if document.is_misspelt else ""
+        echo(f"{document.place} is {document.describe()}: not checked.{hint}")
+        return NO_ANSWER if document.is_misspelt else 0
+    checked = check_manifest(document.content, hardware)
     if checked.plan is None:
         echo(f"{document.place}: {summarise(document.name, checked.problems)}")
     else:
         echo(f'{document.place}: TrainingJob "{document.name}" is valid: {_sizes(checked.plan)}.')
     for line in warning_lines(checked.warnings):
         echo(line)
-    return checked.plan is not None
+    return NO_SUCCESS if checked.plan is None else 0
 
 
 def _sizes(plan: Plan) -> str:

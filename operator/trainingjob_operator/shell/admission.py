@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from trainingjob_api.job import API_VERSION, GROUP, KIND, VERSION
 from trainingjob_api.problem import Problem, in_order, summarise
 from trainingjob_operator.core.manifests import Manifest, dig, text
+from trainingjob_operator.core.validation.validate_metadata import check_fields, check_metadata, warn_of_marks
 from trainingjob_operator.core.validation.validate_update import check_update, warn_of_update
 from trainingjob_operator.shell.admission_review import (
     MAX_BYTES,
@@ -94,7 +95,8 @@ class Admission:
         name = name_of(job, request)
         checked = self._check(name, dig(job, "spec"))
         problems = [*checked.problems, *await self._check_service_account(request, job, old, checked.problems)]
-        warnings = [*checked.warnings]
+        warnings = [*checked.warnings, *warn_of_marks(job)]
+        problems += [*check_fields(job), *check_metadata(job)]
         if operation == "UPDATE":
             problems += check_update(old, job)
             warnings += warn_of_update(old, job)

@@ -89,16 +89,14 @@ IGNORED: dict[str, str] = {
 """Labels and annotations that other tools read, or their prefixes, and what to do in their place."""
 
 
-def check_fields(job: dict[str, Any]) -> Iterator[Problem]:
+def check_fields(job: Any) -> Iterator[Problem]:
     """The object and its metadata have no fields but those of Kubernetes."""
     yield from _check_fields(job, "", "a TrainingJob", FIELDS)
-    metadata = job.get("metadata")
-    if isinstance(metadata, dict):
-        yield from _check_fields(metadata, "metadata.", "metadata", METADATA)
+    yield from _check_fields(dig(job, "metadata"), "metadata.", "metadata", METADATA)
 
 
-def _check_fields(value: dict[str, Any], path: str, owner: str, fields: tuple[str, ...]) -> Iterator[Problem]:
-    for name, content in value.items():
+def _check_fields(value: Any, path: str, owner: str, fields: tuple[str, ...]) -> Iterator[Problem]:
+    for name, content in value.items() if isinstance(value, dict) else ():
         if name not in fields:
             close = get_close_matches(str(name).lower(), {one.lower(): one for one in fields}, n=1, cutoff=0.6)
             nearest = tuple(one for one in fields if one.lower() in close and value.get(one) is None)
