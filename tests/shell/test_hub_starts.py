@@ -5,6 +5,7 @@ import pytest
 from tests.builders import make_report
 from tests.shell.test_hub import Desk
 from trainingjob_api.protocol import Phase, Progress
+from trainingjob_operator.shell.hub import AWAY_SECONDS
 
 
 @pytest.fixture
@@ -51,3 +52,26 @@ def test_who_shows_progress_is_not_idle(desk: Desk) -> None:
     desk.receive(make_report(0, 0, phase=Phase.TRAINING, cpu_seconds=4))
 
     assert desk.hear().news["pod-0-0"].idle == 0.0
+
+
+@pytest.mark.parametrize(
+    ("pauses", "still"),
+    [
+        ([1.0] * 300, 300.0),
+        ([100.0, 3600.0, 100.0], 3 * AWAY_SECONDS),
+        ([AWAY_SECONDS + 1.0] * 100, 100 * AWAY_SECONDS),
+        ([1.0, AWAY_SECONDS + 1.0] * 60, 60 * (1.0 + AWAY_SECONDS)),
+    ],
+    ids=["without a pause", "the operator was away for an hour", "reports come seldom", "reports come seldom at times"],
+)
+def test_a_standstill_adds_up_over_the_time_in_which_hosts_are_heard_of(
+    desk: Desk, pauses: list[float], still: float
+) -> None:
+    desk.receive(make_report(0, 0, phase=Phase.COMPILING))
+    for pause in pauses:
+        desk.now += pause
+        desk.receive(make_report(0, 0, phase=Phase.COMPILING))
+
+    news = desk.hear().news["pod-0-0"]
+    assert (news.still, news.idle) == (pytest.approx(still), pytest.approx(still))
+    assert news.age == 0.0

@@ -79,7 +79,7 @@ class Hub:
         now = self._clock()
         line = self._lines.setdefault(caller.job_key, _Line())
         if now - line.heard > AWAY_SECONDS:
-            line.since = now
+            _leave_out(line, now)
         line.heard = now
         voice = line.voices.get(report.pod_uid)
         if voice is None:
@@ -178,6 +178,17 @@ class Hub:
             is_member = world is not None and world.find_member(pod_uid) is not None
             if now - voice.heard > FORGET_SECONDS and not is_member:
                 del line.voices[pod_uid]
+
+
+def _leave_out(line: _Line, now: float) -> None:
+    """Count silence anew after a time in which no host was heard of, and no standstill for that time.
+
+    What was counted of a standstill before stays: reports that come seldom delay the end of a budget, and no more.
+    """
+    line.since = now
+    for voice in line.voices.values():
+        voice.changed += now - line.heard - AWAY_SECONDS
+        voice.worked += now - line.heard - AWAY_SECONDS
 
 
 def _answer(bulletin: Bulletin, pod_uid: str) -> Answer:

@@ -186,7 +186,7 @@ CASES: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         TRAINING,
     ),
     "what this operator has not heard does not count": (
-        lambda: standing(31.0, scene=trained(listening=20.0)),
+        lambda: standing(31.0, scene=trained(listening=12.0), age=29.0),
         TRAINING,
     ),
     "a slice is silent: that is another matter": (

@@ -79,9 +79,11 @@ ALONE = [name for name, state in STATES.items() if state.is_heard and name != "h
 PAIRS = list(combinations_with_replacement(STATES, 2))
 
 
-def wait_in(seconds: float, *states: State) -> Decision:
+def wait_in(seconds: float, *states: State, listening: float = inf) -> Decision:
     """Return what is decided of a second world whose members have been in these states for a while, in turn."""
-    scene = Scene(plan=make_plan(2, 2, elastic={"silenceAfter": f"{WINDOW:.0f}s"}), listening=inf, announced=seconds)
+    scene = Scene(
+        plan=make_plan(2, 2, elastic={"silenceAfter": f"{WINDOW:.0f}s"}), listening=listening, announced=seconds
+    )
     scene.place(0, 1).hear_slice(0, 1, phase=Phase.IDLE, still=1000.0)
     scene.step()
     assert scene.status.world
@@ -185,6 +187,13 @@ def test_a_member_in_each_state_holds_up_its_world_no_longer_than_its_budget(nam
 
     assert not isinstance(wait_in(state.budget - 1.0, state), ENDED)
     assert isinstance(wait_in(state.budget + EXAMINATION + 1.0, state), ENDED)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_reports_that_came_seldom_until_now_do_not_keep_a_budget_from_its_end(name: str) -> None:
+    state = STATES[name]
+
+    assert isinstance(wait_in(state.budget + EXAMINATION + 1.0, state, listening=10.0), ENDED)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=" - ".join)

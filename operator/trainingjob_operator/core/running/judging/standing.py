@@ -89,8 +89,9 @@ def _place(seat: Seat, hearing: Hearing, window: float) -> Placed:
     was_heard = age <= hearing.listening
     if not was_heard:  # nobody listened at first: it is silent since it could have found the operator again
         age = max(hearing.listening - RETURN_SECONDS, 0.0)
-    idle = min(seat.news.idle, still, hearing.listening) if seat.news else 0.0
-    return Placed(seat, _stand(seat, age, window), age, min(still, hearing.listening), idle, was_heard)
+        still = min(still, hearing.listening)
+    idle = min(seat.news.idle, still) if seat.news else 0.0
+    return Placed(seat, _stand(seat, age, window), age, still, idle, was_heard)
 
 
 def _stand(seat: Seat, age: float, window: float) -> Standing:

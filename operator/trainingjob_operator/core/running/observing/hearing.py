@@ -17,7 +17,9 @@ class News:
     age: float
     """Since it came."""
     still: float
-    """Since its generation, phase, step, what it reads and writes, or its readiness last changed."""
+    """Since its generation, phase, step, what it reads and writes, or its readiness last changed.
+
+    Times in which no host of the job was heard of do not count."""
     idle: float = 0.0
     """Since that last changed, or its process used CPU time that is worth telling. 0: nobody knows."""
 
