@@ -8,7 +8,7 @@ import pytest
 
 from e2e.soak.job import make_spec
 from e2e.soak.stage import Stage, send, trainers_of
-from trainingjob_api.protocol import HostReport, Phase
+from trainingjob_api.protocol import STARTING_UP, HostReport, Phase
 
 pytestmark = pytest.mark.slow
 
@@ -18,34 +18,51 @@ MEETING = (Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING)
 
 
 class StandStill:
-    """Stops the trainer of a slice's host as soon as that has told of a later world, and that it is about to meet."""
+    """Stops the trainer of a slice's host: as a standby, or once it reports a phase that ends with a meeting.
 
-    def __init__(self, stage: Stage, number: int) -> None:
+    In the second case it may be anywhere in that phase: before it listens, before the others are registered, or later.
+    """
+
+    def __init__(self, stage: Stage, number: int, *, early: bool) -> None:
         self._stage = stage
         self._number = number
+        self._early = early
         self._after = stage.witness.generation
         self.world = 0
         self.phase = Phase.IDLE
+        if early:
+            send(SIGSTOP, *self._trainers()[1:])
 
     def hear(self, report: HostReport) -> None:
-        is_wanted = report.slice == self._number and report.generation > self._after and report.phase in MEETING
+        phases = STARTING_UP if self._early else MEETING
+        is_wanted = report.slice == self._number and report.generation > self._after and report.phase in phases
         if is_wanted and not self.world:
-            (container,) = self._stage.machine.controllers.containers_of(self._number)
-            send(SIGSTOP, *trainers_of(container)[:1])
+            if not self._early:
+                send(SIGSTOP, *self._trainers()[:1])
             self.world, self.phase = report.generation, report.phase
 
+    def _trainers(self) -> list[int]:
+        (container,) = self._stage.machine.controllers.containers_of(self._number)
+        return trainers_of(container)
 
+
+@pytest.mark.parametrize("early", [False, True], ids=["on its way", "before it begins"])
 @pytest.mark.parametrize("number", [0, 1], ids=["the host of process 0", "the host of process 1"])
-async def test_a_host_that_stands_still_before_the_first_step_is_named(number: int, tmp_path: Path) -> None:
+async def test_a_host_that_stands_still_before_the_first_step_is_named(
+    number: int, early: bool, tmp_path: Path
+) -> None:
     spec = make_spec()
     job = spec | {"training": {**spec["training"], "steps": 10_000_000}}
     lines: list[str] = []
     stage = Stage(job, tmp_path / "job", tmp_path / "cache", Random(1), 0.5, lines.append)  # noqa: S311
     (tmp_path / "cache").mkdir()
+    standbys: set[int] = set()
     async with stage.running():
         await stage.wait_for("both slices", lambda: stage.status.display.slices == "2/2", PATIENCE_SECONDS)
         await stage.wait_for("a saved step", lambda: stage.witness.committed > 0, PATIENCE_SECONDS)
-        still = StandStill(stage, number)
+        stage.gate.listeners.append(lambda report: standbys.update([report.slice] if report.standby else []))
+        await stage.wait_for("standbys on both hosts", lambda: standbys == {0, 1}, PATIENCE_SECONDS)
+        still = StandStill(stage, number, early=early)
         stage.gate.listeners.append(still.hear)
         (container,) = stage.machine.controllers.containers_of(1 - number)
         send(SIGKILL, *trainers_of(container)[:1])
