@@ -68,7 +68,9 @@ def test_a_killed_slice_costs_a_few_steps_and_memory_holds_the_rest(job: Job) ->
 def test_a_preempted_slice_costs_no_step(job: Job) -> None:
     done, _, after = drill(job, "preempt")
 
-    assert (done["state"], after["slices"]) == ("recovered", 1)
+    assert done["state"] == "recovered"
+    # Kubernetes makes the new pods at once. They are in the next world if they are ready before the old ones have left.
+    assert after["slices"] in (1, 2)
     assert after.get("lostSteps", 0) == 0
 
 

@@ -21,7 +21,13 @@ from trainingjob_operator.core.running.deciding.decisions import (
     Succeed,
     Wait,
 )
-from trainingjob_operator.core.running.deciding.forming import choose_slices, find_sound, form_world, list_ready
+from trainingjob_operator.core.running.deciding.forming import (
+    choose_slices,
+    find_sound,
+    form_world,
+    leave_out_unprepared,
+    list_ready,
+)
 from trainingjob_operator.core.running.deciding.leaving import find_cause, keep_on
 from trainingjob_operator.core.running.deciding.restarts import count_restarts, hold_back
 from trainingjob_operator.core.running.deciding.rollbacks import follow_rollbacks, pardon
@@ -145,7 +151,7 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
 
     `end` is None where the world left as it was asked to.
     """
-    ready = list_ready(plan, seen, end)
+    ready = leave_out_unprepared(plan, seen, list_ready(plan, seen, end))
     sound = find_sound(plan, seen, ready, count_faults(seen, end, now))
     if end is None and _is_unsaved(plan, seen):  # its hosts' memory outweighs that a node is bad
         kept = {*(one.number for one in sound), *seen.current}

@@ -26,6 +26,20 @@ def list_ready(plan: Plan, seen: Observed, end: End | None = None) -> list[Slice
     return [one for one in seen.slices if one.is_ready(window) and one.number not in worn]
 
 
+def leave_out_unprepared(plan: Plan, seen: Observed, ready: Sequence[Slice]) -> Sequence[Slice]:
+    """Return ready slices without those that have a new pod with no standby yet, where the others can form a world.
+
+    A standby imports for seconds, on a busy machine for many. The next world would wait for it; this slice joins later.
+    """
+    members = {seat.member.pod_uid for seat in seen.seats}
+    prepared = [
+        one
+        for one in ready
+        if all(host.has_standby or (host.pod is not None and host.pod.uid in members) for host in one.hosts)
+    ]
+    return prepared if plan.find_largest(len(prepared)) else ready
+
+
 def find_sound(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
     """Return the slices to form a world of: without those on bad nodes, then without those that are about to go."""
     return stay_clear(plan, leave_out(plan, seen, ready, faults))
