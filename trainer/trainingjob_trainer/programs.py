@@ -19,6 +19,7 @@ import re
 import zlib
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,8 @@ class Programs:
             self._write(kept, content)
         self._peers.wait(f"program/{name}/taken", SHARE_SECONDS)
         if is_handed:
-            shared.unlink(missing_ok=True)
+            with suppress(OSError):  # somebody else has put a folder there
+                shared.unlink(missing_ok=True)
         # Another kind of processor than the giver's, or a platform whose programs cannot be written down.
         return compile_here() if program is None else program
 

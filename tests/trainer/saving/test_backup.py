@@ -65,8 +65,8 @@ def test_a_full_backup_stops_nothing_is_told_and_used_again(
     world = stores.open(every="1h")
     with monkeypatch.context() as full:
 
-        def write_some(source: Path, goal: Path, pace: Pace) -> None:
-            goal.write_bytes(b"some")
+        def write_some(source: Path, goal: Path, name: str, pace: Pace) -> None:
+            (goal / name).write_bytes(b"some")
             raise OSError(errno.ENOSPC, "")
 
         full.setattr(backup, "_copy_file", write_some)
@@ -146,9 +146,9 @@ def test_a_step_that_is_being_copied_is_not_deleted_and_no_other_is_begun(
 ) -> None:
     goes_on, real = threading.Event(), backup._copy_file
 
-    def copy_late(source: Path, goal: Path, pace: Pace) -> Any:
+    def copy_late(source: Path, goal: Path, name: str, pace: Pace) -> Any:
         assert goes_on.wait(ENDLESS_SECONDS)
-        return real(source, goal, pace)
+        return real(source, goal, name, pace)
 
     monkeypatch.setattr(backup, "_copy_file", copy_late)
     world = stores.open()
@@ -168,7 +168,7 @@ def test_a_step_that_is_being_copied_is_not_deleted_and_no_other_is_begun(
 def test_the_end_of_a_job_does_not_wait_for_ever(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
     monkeypatch.setattr(backup, "LAST_COPY_SECONDS", 0)
-    monkeypatch.setattr(backup, "_copy_file", lambda source, goal, pace: goes_on.wait(ENDLESS_SECONDS))
+    monkeypatch.setattr(backup, "_copy_file", lambda source, goal, name, pace: goes_on.wait(ENDLESS_SECONDS))
     world = stores.open()
     world.checkpoints.save(2, make_state((1, 1), 2))
     world.checkpoints.wait()

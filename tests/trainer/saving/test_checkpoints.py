@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.patience import ENDLESS_SECONDS
+from tests.trainer.saving.shelf import record
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
@@ -237,8 +238,9 @@ def test_an_old_step_that_cannot_be_deleted_stops_nothing(
 def test_a_step_that_was_set_aside_is_deleted_once_all_that_are_kept_are_newer(opened: Opened, tmp_path: Path) -> None:
     folder = tmp_path / "lineage-0"
     checkpoints = opened(checkpoint__keep__last=2)
-    for name in ("3.damaged-1", "5.damaged-1"):
-        (folder / name).mkdir(parents=True)
+    for step in (3, 5):
+        (folder / f"{step}.damaged-1").mkdir(parents=True)
+        write_integrity(folder / f"{step}.damaged-1", record(1, step))
     for step in (2, 4):
         checkpoints.save(step, make_state((1, 1), step))
         checkpoints.wait()

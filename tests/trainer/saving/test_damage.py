@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.trainer.saving.shelf import HISTORY, OPEN, Shelf, Snapshots, flip, re
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.saving import integrity
 from trainingjob_trainer.saving.integrity import Patience, read_integrity
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -85,7 +87,7 @@ def test_a_step_that_was_announced_and_is_gone_is_reported_too(
 
 def test_what_is_saved_where_it_was_announced_is_not_reported(shelf: Shelf) -> None:
     shelf.save(10)
-    shelf.save(20, commit=False)
+    (shelf.folder / "20.saving-1").mkdir()
 
     assert shelf.find(OPEN, committed=10) == 10
     assert shelf.damaged() == {}
@@ -133,19 +135,27 @@ class Refusing:
         self.left: dict[Path, int] = {}
         self.slept = 0
         self._number = number
-        real = Path.open
+        below, record = integrity.open_below, integrity.read_json
 
-        def open_path(path: Path, *arguments: Any, **named: Any) -> Any:
-            if self.left.get(path, 0):
-                self.left[path] -= 1
-                raise OSError(self._number, os.strerror(self._number))
-            return real(path, *arguments, **named)
+        def open_below(folder: Path, name: str) -> FileIO:
+            self._refuse(folder / name)
+            return below(folder, name)
+
+        def read_json(path: Path) -> Any:
+            self._refuse(path)
+            return record(path)
 
         def sleep(seconds: float) -> None:
             self.slept += 1
 
-        monkeypatch.setattr(Path, "open", open_path)
+        monkeypatch.setattr(integrity, "open_below", open_below)
+        monkeypatch.setattr(integrity, "read_json", read_json)
         monkeypatch.setattr("trainingjob_trainer.saving.integrity.time.sleep", sleep)
+
+    def _refuse(self, path: Path) -> None:
+        if self.left.get(path, 0):
+            self.left[path] -= 1
+            raise OSError(self._number, os.strerror(self._number))
 
     def refuse(self, path: Path, times: int = ENDLESS) -> None:
         self.left[path] = times

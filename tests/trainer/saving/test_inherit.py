@@ -160,7 +160,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], int | None, dict[str, Any], Fail
         {},
         FailureReason.STORAGE,
         "spec.checkpoint.initializeFrom.uri",
-        "failed: Not a directory.",
+        "failed: lineage-1 must be a folder itself, not a link or a file.",
     ),
     "another model": (
         lambda root: None,

@@ -18,8 +18,8 @@ class Clock:
         self.waited: list[float] = []
         real = integrity.read_parts
 
-        def read_parts(path: Path) -> Iterator[bytes]:
-            for part in real(path):
+        def read_parts(folder: Path, name: str) -> Iterator[bytes]:
+            for part in real(folder, name):
                 self.now += reading
                 yield part
 

@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from trainingjob_api.base import Open
+from trainingjob_trainer.files import LARGEST_JSON, read_foreign
 from trainingjob_trainer.history import Record
 from trainingjob_trainer.shards import Shard
 
@@ -73,7 +74,7 @@ class Slot:
             OSError: it cannot be read.
         """
         try:
-            digest, _, body = self._header.read_bytes().partition(b"\n")
+            digest, _, body = read_foreign(self._header, LARGEST_JSON).partition(b"\n")
         except FileNotFoundError:
             return None
         if hashlib.sha256(body).hexdigest().encode() != digest:

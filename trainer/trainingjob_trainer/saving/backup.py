@@ -35,7 +35,7 @@ from trainingjob_trainer.saving.integrity import (
     write_integrity,
 )
 from trainingjob_trainer.saving.retention import delete_old
-from trainingjob_trainer.saving.saved_steps import UNFINISHED_COPY, lineage_folder
+from trainingjob_trainer.saving.saved_steps import LEFT_OVER, UNFINISHED_COPY, lineage_folder
 from trainingjob_trainer.saving.votes import SaveFailedError, Votes, describe
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
@@ -190,7 +190,8 @@ class Backup:
         self._fence.check()
         fresh.parent.mkdir(parents=True, exist_ok=True)
         for left in fresh.parent.glob(f"*{UNFINISHED_COPY}*"):  # of a world that was killed: it may fill the disk
-            shutil.rmtree(left)
+            if LEFT_OVER.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
         fresh.mkdir()
 
     def _put_in_place(self, fresh: Path, goal: Path, record: Integrity) -> None:
@@ -212,13 +213,13 @@ def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint], pace
     """
     for name, fingerprint in wanted.items():
         (goal / name).parent.mkdir(parents=True, exist_ok=True)
-        if _copy_file(source / name, goal / name, pace) != fingerprint:
+        if _copy_file(source, goal, name, pace) != fingerprint:
             raise ValueError(f"{name} has changed since it was saved")
 
 
-def _copy_file(source: Path, goal: Path, pace: Pace) -> Fingerprint:
-    with goal.open("wb") as writing:
-        found = take_fingerprint(_write(writing, pace.keep(read_parts(source))))
+def _copy_file(source: Path, goal: Path, name: str, pace: Pace) -> Fingerprint:
+    with (goal / name).open("xb") as writing:
+        found = take_fingerprint(_write(writing, pace.keep(read_parts(source, name))))
         writing.flush()
         os.fsync(writing.fileno())
     return found

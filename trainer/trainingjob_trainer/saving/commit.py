@@ -9,16 +9,18 @@ saved what another one could not write, and all know of it before the next save 
 """
 
 import json
+import logging
+import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.saving.fence import Fence
 from trainingjob_trainer.saving.integrity import (
-    FILE,
     Integrity,
     Pace,
     dump_fingerprints,
@@ -33,11 +35,14 @@ from trainingjob_trainer.saving.orbax_writing import OrbaxWriter, Writing
 from trainingjob_trainer.saving.votes import SaveFailedError, Votes, describe
 from trainingjob_trainer.world import Peers
 
+LOG = logging.getLogger(__name__)
 COMMIT_SECONDS = 1800
 UNPROVEN = ".saving"
 """In the name of a folder that is being written and hashed, before the number of the generation that does."""
 VOID = ".void"
-"""At the end of the name of a step that is about to be deleted because another takes its place."""
+"""At the end of the name of a step that is about to be deleted."""
+ASIDE = ".damaged-"
+"""In the name of a step that was set aside, before the number of the generation that found the damage."""
 
 
 class Committer:
@@ -132,7 +137,8 @@ class Committer:
 def put_in_place(fresh: Path, folder: Path, record: Integrity) -> None:
     """Give a step that is written and proven its name, by which it is found.
 
-    What has that name is deleted: a world has left it that was cut off while it did the same, or nobody has proven it.
+    What has that name is deleted where an earlier world of the job has saved it, which was cut off while it did the
+    same. Anything else is set aside: this job has not written it.
 
     Raises:
         FileExistsError: a later world has put it there.
@@ -141,25 +147,52 @@ def put_in_place(fresh: Path, folder: Path, record: Integrity) -> None:
     try:
         fresh.rename(folder)
     except OSError:
-        if not folder.exists():
+        if not os.path.lexists(folder):
             raise
-        void = fresh.with_name(fresh.name + VOID)
-        folder.rename(void)  # first, so that what is looked at is what is deleted
-        there = None
-        with suppress(ValueError):
+        if _is_of_job(folder, record):
+            void = fresh.with_name(fresh.name + VOID)
+            folder.rename(void)  # first, so that what is looked at is what is deleted
             there = read_integrity(void)
-        if there and there.job_uid == record.job_uid and there.generation > record.generation:
-            void.rename(folder)
-            raise FileExistsError(f"generation {there.generation} has saved step {record.step}") from None
-        delete_step(void)
+            if there is None or there.generation > record.generation:
+                void.rename(folder)
+                raise FileExistsError(f"another world has saved step {record.step}") from None
+            shutil.rmtree(void)
+        else:
+            LOG.warning("set aside what this job has not saved folder=%s", set_aside(folder, record.generation))
         fresh.rename(folder)
 
 
+def _is_of_job(folder: Path, record: Integrity) -> bool:
+    there = _read(folder)
+    return there is not None and there.job_uid == record.job_uid
+
+
+def _read(folder: Path) -> Integrity | None:  # None: nothing shows who has saved what lies there
+    with suppress(ValueError, NotADirectoryError):
+        return None if folder.is_symlink() else read_integrity(folder)
+    return None
+
+
 def delete_step(folder: Path) -> None:
-    """Delete a step so that no half of it can pass for a whole one.
+    """Delete a step so that no half of it can pass for a whole one, or for what somebody else has put there.
 
     Raises:
         OSError: storage refuses it.
     """
-    (folder / FILE).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    void = folder.with_name(folder.name + VOID)
+    shutil.rmtree(void, ignore_errors=True)
+    folder.rename(void)
+    shutil.rmtree(void)
+
+
+def set_aside(folder: Path, generation: int) -> Path:
+    """Rename a step, so that it is no step any more and can still be looked at; return its new name.
+
+    Raises:
+        OSError: storage refuses it.
+    """
+    name = f"{folder.name}{ASIDE}{generation}"
+    names = chain([name], (f"{name}-{again}" for again in count(2)))
+    aside = next(path for one in names if not os.path.lexists(path := folder.with_name(one)))
+    folder.rename(aside)
+    return aside

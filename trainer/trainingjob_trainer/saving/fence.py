@@ -18,10 +18,11 @@ from pathlib import Path
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import World
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.files import parse_number
 from trainingjob_trainer.saving import owner
 
 PREFIX = "WORLD-"
-NAME = re.compile(rf"{PREFIX}(?P<generation>\d+)-(?P<uid>.+)")
+NAME = re.compile(rf"{PREFIX}(?P<generation>[0-9]+)-(?P<uid>.+)")
 
 
 class Fence:
@@ -29,7 +30,7 @@ class Fence:
 
     def __init__(self, root: Path, world: World) -> None:
         self._root = root
-        self._uid = world.job_uid
+        self.job_uid = world.job_uid
         self.generation = world.generation
 
     def claim(self) -> None:
@@ -40,7 +41,7 @@ class Fence:
             OSError: storage does not answer.
         """
         self.check()
-        (self._root / f"{PREFIX}{self.generation}-{self._uid}").touch()
+        (self._root / f"{PREFIX}{self.generation}-{self.job_uid}").touch()
         self.check()
         for generation, path in self._list():
             if generation < self.generation:
@@ -61,20 +62,25 @@ class Fence:
                 f"generation {newest} of the job is there, and this is generation {self.generation}. If no other pod "
                 "of the job runs, its status was lost: give the folder to a new job with `checkpoint.takeover: true`."
             )
-        if owner.is_anothers(self._root, self._uid):
+        if owner.is_anothers(self._root, self.job_uid):
             raise self._cut_off("another job has taken it over.")
 
     def _refresh(self) -> None:
         """Have the folder's listing read anew: on NFS it may be a minute old, unless something was made there."""
         self._root.mkdir(parents=True, exist_ok=True)
         probe = self._root / f".look.{os.uname().nodename}.{os.getpid()}.{threading.get_native_id()}"
+        probe.unlink(missing_ok=True)  # it may be a link
         probe.touch()
         probe.unlink()
 
     def _list(self) -> list[tuple[int, Path]]:
         """Return the generations of this job that have said that they are there."""
         found = ((NAME.fullmatch(path.name), path) for path in self._root.glob(f"{PREFIX}*"))
-        return [(int(match["generation"]), path) for match, path in found if match and match["uid"] == self._uid]
+        return [
+            (generation, path)
+            for match, path in found
+            if match and match["uid"] == self.job_uid and (generation := parse_number(match["generation"])) is not None
+        ]
 
     def _cut_off(self, why: str) -> TrainingError:
         return TrainingError(

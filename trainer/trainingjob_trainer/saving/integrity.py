@@ -8,6 +8,8 @@ the hashing.
 import hashlib
 import json
 import logging
+import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from trainingjob_api.base import Open
-from trainingjob_trainer.files import write_whole
+from trainingjob_trainer.files import open_below, read_json, write_whole
 from trainingjob_trainer.history import Record
 
 LOG = logging.getLogger(__name__)
@@ -58,15 +60,18 @@ def read_integrity(folder: Path) -> Integrity | None:  # None: the step was neve
         OSError: it cannot be read.
     """
     try:
-        said = json.loads((folder / FILE).read_bytes())
+        said = read_json(folder / FILE)
         integrity = Integrity.model_validate(said)
+        is_as_written = said.pop(DIGEST, None) in (None, _digest(said))
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise ValueError(f"{FILE} cannot be read: {error.errors()[0]['msg']}") from error
+        raise ValueError(f"{FILE} cannot be read: {error.errors(include_input=False)[0]['msg']}") from error
+    except RecursionError as error:
+        raise ValueError(f"{FILE} cannot be read: it is nested too deeply") from error
     except ValueError as error:
         raise ValueError(f"{FILE} cannot be read: {error}") from error
-    if said.pop(DIGEST, None) not in (None, _digest(said)):
+    if not is_as_written:
         raise ValueError(f"{FILE} has changed since it was saved")
     return integrity
 
@@ -126,24 +131,46 @@ class Pace:
             begun = time.monotonic()
 
 
-def read_parts(path: Path) -> Iterator[bytes]:
-    """Return what is in a file, in parts.
+def read_parts(folder: Path, name: str, most: int | None = None) -> Iterator[bytes]:
+    """Return what is in a file of a step, in parts; no more than a byte above `most`. None: all of it.
 
     Raises:
+        ValueError: it is no file of a step.
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
-        while part := file.read(CHUNK):
+    left = None if most is None else most + 1
+    with open_below(folder, name) as file:
+        while part := file.read(CHUNK if left is None else min(CHUNK, left)):
             yield part
+            left = None if left is None else left - len(part)
+
+
+def find_foreign(folder: Path) -> str:
+    """Return what lies in a step's folder that is neither a file nor a folder; empty: nothing. No link is followed.
+
+    What restores a step opens what it finds there, listed in the record or not.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if found := find_foreign(Path(entry.path)):
+                    return f"{entry.name}/{found}"
+            elif not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+                return f"{entry.name} is neither a file nor a folder"
+    return ""
 
 
 def hash_files(folder: Path, names: Iterable[str], pace: Pace | None = None) -> dict[str, Fingerprint]:
     """Return the fingerprints of files. `pace` None: as fast as storage gives them.
 
     Raises:
+        ValueError: one is no file.
         OSError: one cannot be read.
     """
-    parts = {name: read_parts(folder / name) for name in names}
+    parts = {name: read_parts(folder, name) for name in names}
     return {name: take_fingerprint(pace.keep(each) if pace else each) for name, each in parts.items()}
 
 
@@ -155,9 +182,15 @@ def find_damage(folder: Path, wanted: Mapping[str, Fingerprint]) -> str:
     """
     for name, fingerprint in wanted.items():
         try:
-            seen = take_fingerprint(read_parts(folder / name))
+            with open_below(folder, name) as file:
+                size = os.fstat(file.fileno()).st_size
+            if size != fingerprint.size:
+                return f"{name} has {size} bytes instead of {fingerprint.size}"
+            seen = take_fingerprint(read_parts(folder, name, fingerprint.size))
         except FileNotFoundError:
             return f"{name} is missing"
+        except ValueError as error:
+            return str(error)
         if seen.size != fingerprint.size:
             return f"{name} has {seen.size} bytes instead of {fingerprint.size}"
         if seen.sha256 != fingerprint.sha256:

@@ -8,13 +8,16 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.failures import TrainingError, storage_error
-from trainingjob_trainer.files import write_whole
+from trainingjob_trainer.files import read_foreign, read_json, write_whole
 
 FILE = "OWNER"
+LARGEST = 4096
+"""Bytes of OWNER at most: names of Kubernetes are shorter."""
 UNFINISHED_SECONDS = 2.0
 """How long an empty OWNER may belong to a job that is just writing it."""
 
@@ -28,7 +31,8 @@ def check_writable(root: Path, field: str = "spec.checkpoint.uri") -> None:
     probe = root / f".probe.{os.uname().nodename}.{os.getpid()}"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"")
+        probe.unlink(missing_ok=True)  # it may be a link to what must not be written
+        probe.touch(exist_ok=False)
         probe.unlink()
     except OSError as error:
         raise storage_error(error, f"writing to {root}", str(root), field) from error
@@ -73,39 +77,37 @@ def is_anothers(root: Path, uid: str) -> bool:
         OSError: storage does not answer.
     """
     try:
-        return bool(_parse((root / FILE).read_text())["uid"] != uid)
+        return bool(_parse(read_json(root / FILE, LARGEST))["uid"] != uid)
     except (FileNotFoundError, ValueError):  # it never was anybody's, or is just being written
         return False
 
 
-def _parse(text: str) -> dict[str, str]:
+def _parse(said: Any) -> dict[str, str]:
     """Return what OWNER says.
 
     Raises:
         ValueError: it is not what a job writes.
     """
-    try:
-        owner = json.loads(text)
-        return {"uid": str(owner["uid"]), "job": str(owner["job"])}
-    except (KeyError, TypeError) as error:
-        raise ValueError(str(error)) from error
+    match said:
+        case {"uid": str(uid), "job": str(job)} if uid.isprintable() and job.isprintable():
+            return {"uid": uid, "job": job}
+    raise ValueError("it names no job")
 
 
 def _read(path: Path, field: str) -> dict[str, str] | None:  # None: whoever made it died before writing a word
     """Return what OWNER says."""
     deadline = time.monotonic() + UNFINISHED_SECONDS
     while True:
-        text = path.read_text()
-        if text.endswith("\n"):
-            try:
-                return _parse(text)
-            except ValueError as error:
-                raise TrainingError(
-                    FailureReason.STORAGE,
-                    f"{path} is not what a TrainingJob writes. If no job uses the folder, delete the file.",
-                    path=field,
-                    value=path.parent,
-                ) from error
+        try:
+            if read_foreign(path, LARGEST).endswith(b"\n"):
+                return _parse(read_json(path, LARGEST))
+        except ValueError as error:
+            raise TrainingError(
+                FailureReason.STORAGE,
+                f"{path} is not what a TrainingJob writes. If no job uses the folder, delete the file.",
+                path=field,
+                value=path.parent,
+            ) from error
         if time.monotonic() > deadline:
             return None
         time.sleep(0.05)

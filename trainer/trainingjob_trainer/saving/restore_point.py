@@ -23,9 +23,18 @@ from trainingjob_trainer.failures import TrainingError, storage_error
 from trainingjob_trainer.history import Past, is_of_known_lineage
 from trainingjob_trainer.modelling.signature import State
 from trainingjob_trainer.remembering.snapshot_files import Key
+from trainingjob_trainer.saving.commit import set_aside
 from trainingjob_trainer.saving.fence import Fence
-from trainingjob_trainer.saving.integrity import FILE, Integrity, Patience, find_damage, read_integrity, share
-from trainingjob_trainer.saving.saved_steps import Saved, clear_after, list_saved, rank, set_aside
+from trainingjob_trainer.saving.integrity import (
+    FILE,
+    Integrity,
+    Patience,
+    find_damage,
+    find_foreign,
+    read_integrity,
+    share,
+)
+from trainingjob_trainer.saving.saved_steps import Saved, clear_after, list_saved, rank
 from trainingjob_trainer.saving.votes import describe
 from trainingjob_trainer.wire import Event
 from trainingjob_trainer.world import Peers
@@ -34,7 +43,6 @@ LOG = logging.getLogger(__name__)
 VERIFY_SECONDS = 1800
 FROM_MEMORY = "memory"
 """What is said in place of a step's name where the snapshot is newer."""
-NO_RECORD = f"{FILE} is missing"
 GONE = "it is not there any more"
 
 
@@ -231,11 +239,7 @@ class RestorePoint:
             )
 
     def _tell_of_lost(self, there: list[Saved], *, is_all: bool) -> None:
-        """Tell that the step that was known to be saved is not whole, though no file of it shows that."""
-        unproven = [one for one in there if not (one.integrity or one.damage or one.unreadable)]
-        for one in unproven:
-            self._tell(one.step, NO_RECORD)
-            self._set_aside(one.folder)
+        """Tell that the step that was known to be saved is not there, though no file shows that."""
         is_told = any(one.step == self._world.committed for one in self._damaged)
         if not (there or is_told or is_all):  # where nothing is left at all, the failure tells it
             self._tell(self._world.committed, GONE)
@@ -279,14 +283,24 @@ class RestorePoint:
             self._stuck.add(folder)
 
     def _clear_after(self, step: int) -> None:
-        """Delete later steps, which no history holds, and unfinished saves: training is about to write them anew."""
+        """Delete later steps of this job, which no history holds, and unfinished saves: they will be written anew.
+
+        What others have put there is told and set aside: this job may not delete it.
+        """
         self._fence.check()
-        clear_after(self._root, step)
+        self._make_way(self._root, step)
         if self._backup:
             try:
-                clear_after(self._backup, step)
+                self._make_way(self._backup, step)
             except OSError as error:  # no reader takes them
                 LOG.warning("later copies cannot be deleted error=%s", error)
+
+    def _make_way(self, root: Path, step: int) -> None:
+        for one in clear_after(root, step, self._world.job_uid):
+            if one.folder not in self._stuck:
+                why = one.damage or "another job has saved it"
+                self._tell(one.step, f"{self._where(one.folder)}{why}, and training goes on from step {step}")
+                self._set_aside(one.folder)
 
     def _list_copies(self) -> list[Saved]:
         """Return the steps on the backup store; none where it does not answer: it is not what training goes on with."""
@@ -320,6 +334,8 @@ def verify(
         integrity = patience.read(lambda: read_integrity(folder))
         if integrity is None:
             return Finding(f"{FILE} is not there on every host: is the folder on storage that all hosts share?")
+        if peers.process == readers[0] and (foreign := patience.read(lambda: find_foreign(folder))):
+            return Finding(foreign)
         for name in share(sorted(integrity.files), readers.index(peers.process), len(readers)):
             wanted = {name: integrity.files[name]}
             if damage := patience.read(lambda wanted=wanted: find_damage(folder, wanted)):  # type: ignore[misc]

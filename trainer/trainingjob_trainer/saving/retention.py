@@ -48,7 +48,7 @@ def find_losses(keep: KeepBest | None, saved: Mapping[int, Mapping[str, float]])
 
 
 def delete_old(root: Path, fence: Fence, keep: Keep, step: int, needed: Collection[int]) -> None:
-    """Delete what need not be kept of the steps below `root`, up to one that this world has just put there.
+    """Delete what need not be kept of the job's own steps below `root`, up to one that this world has just put there.
 
     Steps that were set aside are deleted once all that are kept are newer.
 
@@ -56,14 +56,15 @@ def delete_old(root: Path, fence: Fence, keep: Keep, step: int, needed: Collecti
         TrainingError: a later world builds on what is here, and this one is cut off.
     """
     try:
-        records = [(one.folder, one.integrity) for one in list_saved(root) if one.integrity]
+        saved = [(one.folder, one.integrity) for one in list_saved(root) if one.integrity]
+        records = [(folder, record) for folder, record in saved if record.job_uid == fence.job_uid]
         committed = {record.step: (folder, record.evaluations) for folder, record in records if record.step <= step}
         measured = {number: losses for number, (_, losses) in committed.items()}
         deleted = choose_deletions(measured, keep, needed)
         for old in deleted:
             fence.check()
             delete_step(committed[old][0])
-        delete_aside(root, min(committed.keys() - set(deleted), default=0))
+        delete_aside(root, min(committed.keys() - set(deleted), default=0), fence.job_uid)
     except OSError as error:  # it is tried again after the next one
         LOG.warning("an old step cannot be deleted error=%s", error)
 
