@@ -21,11 +21,12 @@ from rich.console import Console
 
 from e2e.benchmarks.table import Figure, publish
 from trainingjob_api.job import API_VERSION, GROUP, KIND, VERSION, TrainingJobSpec
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import MAX_BYTES
 from trainingjob_operator.shell.assembly import serving
 from trainingjob_operator.shell.certificates import renew
+from trainingjob_operator.shell.checking import Checks
 from trainingjob_operator.shell.tls import use
 from trainingjob_operator.shell.webhook import PATH, webhook_app
 
@@ -44,7 +45,10 @@ async def serve() -> None:
     certificates = renew(None, ("localhost",), datetime.now(UTC))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     use(context, certificates.serving)
-    async with serving(webhook_app(Admission(check_job, _may_use)), 0, context) as runner:
+    async with (
+        Checks(BUILTIN) as checks,
+        serving(webhook_app(Admission(checks.examine, _may_use)), 0, context) as runner,
+    ):
         port = next(address[1] for address in runner.addresses if len(address) == 2)  # IPv4's: each family has its own
         print(json.dumps({"port": port, "ca": certificates.bundle}), flush=True)
         await asyncio.to_thread(sys.stdin.read)

@@ -19,7 +19,7 @@ from tests.builders import ready_node
 from trainingjob_api.job import GROUP, KIND, VERSION
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
-from trainingjob_operator.shell import assembly, lease
+from trainingjob_operator.shell import assembly, checking, lease
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.assembly import Operator, Ports
 from trainingjob_operator.shell.certificates import renew
@@ -65,6 +65,8 @@ class Running:
 @pytest.fixture
 async def start(server: Any, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_factory: Any):
     """Return a function that starts an operator; all are stopped in the end, and must end well."""
+    for name in ("REVIEW_SECONDS", "REVIEW_WAIT_SECONDS"):  # no test is about how fast this machine is
+        monkeypatch.setattr(checking, name, PATIENCE_SECONDS)
     async with contextlib.AsyncExitStack() as stack:
 
         async def begin(settings: Settings = SETTINGS) -> Running:

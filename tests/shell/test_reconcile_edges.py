@@ -6,8 +6,10 @@ from tests.builders import KEY, NAME, NAMESPACE, UID
 from tests.simulation import Simulation
 from trainingjob_api.protocol import Directive
 from trainingjob_operator.core.names import base_jobset, config_map, slice_jobset
+from trainingjob_operator.core.validation.validate import Checked
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell import making
+from trainingjob_operator.shell.checking import CheckTooCostlyError
 from trainingjob_operator.shell.making import REFUSED_SECONDS
 from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, ConflictError, ForbiddenError, Manifest
 from trainingjob_operator.shell.reconcile import CONFLICT_TRIES, FORMING_SECONDS, IDLE_SECONDS, Reconciler
@@ -338,3 +340,23 @@ async def test_a_bad_spec_and_no_jobset_at_once() -> None:
 
     assert sim.condition("Valid") == ("False", "InvalidSpec")
     assert not sim.hub.has_spoken(KEY)
+
+
+async def test_a_spec_that_costs_too_much_to_check_is_invalid_and_ends_nothing() -> None:
+    checks = []
+
+    async def refuse(namespace: str, name: str, spec: object) -> Checked:
+        del spec
+        checks.append((namespace, name))
+        raise CheckTooCostlyError("its check needs more than 10 s of CPU time")
+
+    sim = Simulation(total=60)
+    await sim.run_until_step(5)
+    sim.reconciler = Reconciler(
+        sim.cluster, sim.hub, lambda: RenderSettings("image", "https://here", "pem"), sim.time.now, check=refuse
+    )
+    await sim.run(10)
+
+    assert sim.condition("Valid") == ("False", "InvalidSpec")
+    assert checks == [(NAMESPACE, NAME)], "the verdict is remembered: it would be the same"
+    assert sim.newest_step > 10, "what runs goes on"

@@ -8,7 +8,7 @@ import pytest
 
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.manifests import text
-from trainingjob_operator.shell.admission import Admission
+from trainingjob_operator.shell.admission import Admission, examine_here
 from trainingjob_operator.shell.admission_review import MAX_MESSAGE, MAX_WARNING, MAX_WARNINGS, MORE
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 
@@ -44,7 +44,7 @@ class Rules:
 
     @property
     def admission(self) -> Admission:
-        return Admission(self.check, self.use)
+        return Admission(examine_here(self.check), self.use)
 
 
 def review(
@@ -293,7 +293,7 @@ async def test_a_broken_rule_refuses_and_says_where_to_look(caplog: pytest.LogCa
     def broken(name: str, spec: Any) -> Found:
         raise ZeroDivisionError
 
-    answer = (await Admission(broken, Rules().use).answer(json.dumps(review()).encode()))["response"]
+    answer = (await Admission(examine_here(broken), Rules().use).answer(json.dumps(review()).encode()))["response"]
 
     assert answer["allowed"] is False
     assert "its log says why" in answer["status"]["message"]

@@ -28,6 +28,7 @@ OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
 _UID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _FIRST_UID = re.compile(rb'"uid"\s*:\s*"(%s)"' % _UID.pattern.encode())
+_FIRST_USERNAME = re.compile(rb'"username"\s*:\s*"([^"]{0,256})"')
 _HEAD_BYTES = 64 * 1024
 _GOES_ON = "… "
 """Begins a warning that continues the one before it."""
@@ -84,6 +85,12 @@ def find_uid(body: bytes) -> str:
     if match is None:
         raise NotAReviewError("the body is too large or too deep to read, and names no uid near its beginning")
     return match[1].decode()
+
+
+def find_user(body: bytes) -> str:
+    """Return the user of a review that is not parsed yet: API servers write it before the object. Empty: none."""
+    match = _FIRST_USERNAME.search(body[:_HEAD_BYTES])
+    return match[1].decode(errors="replace") if match else ""
 
 
 def allowance(uid: str, warnings: Sequence[str] = ()) -> Manifest:

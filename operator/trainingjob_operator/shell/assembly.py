@@ -12,11 +12,11 @@ from importlib.metadata import version
 
 from aiohttp import web
 
-from trainingjob_operator.core.validation.validate import check_job
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.accelerators import load_accelerators
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.checking import Checks
 from trainingjob_operator.shell.cluster import KubernetesCluster
 from trainingjob_operator.shell.feed import KINDS, RELIST_SECONDS, Feed
 from trainingjob_operator.shell.fenced import FencedCluster
@@ -91,13 +91,19 @@ class Operator:
             log.error("an accelerator is left out", name=refused.name, why=refused.why)
         self.metrics.count_refused_accelerators(refused.name for refused in table.refused)
         now = api.clock.now
+        self.checks = Checks(table.hardware)
         self.cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node)
         fenced = FencedCluster(self.cluster, lambda: self.lease.is_leading)
         self._reconciler = Reconciler(
-            fenced, self.hub, self._render_settings, now, table.hardware, lambda: api.clock.set_by
+            fenced,
+            self.hub,
+            self._render_settings,
+            now,
+            set_by=lambda: api.clock.set_by,
+            check=self.checks.check,
         )
         self.lease = Lease(api, settings.namespace, settings.service, holder_name(), self._lead, now)
-        self.admission = Admission(partial(check_job, hardware=table.hardware), partial(may_use_service_account, api))
+        self.admission = Admission(self.checks.examine, partial(may_use_service_account, api))
         self.authenticator = PodAuthenticator(api, self.store)
 
     async def run(self, stop: asyncio.Event, ports: Ports) -> None:
@@ -107,12 +113,13 @@ class Operator:
             OSError: a port is taken.
             Exception: a part broke that cannot go on; a new process may.
         """
-        async with contextlib.AsyncExitStack() as servers:
+        async with self.checks, contextlib.AsyncExitStack() as servers:
             health = health_app(self.metrics.registry, self._find_sickness, self._find_unreadiness)
             await servers.enter_async_context(serving(health, ports.metrics))
             rendezvous = make_app(self.hub, self.authenticator, lambda: self.lease.may_speak, lambda: self.tls.secret)
             await servers.enter_async_context(serving(rendezvous, ports.rendezvous, self.tls.context))
             if self._settings.webhook_enabled:
+                await self.checks.warm_up()
                 webhook = webhook_app(self.admission, self.metrics.measure_review)
                 await servers.enter_async_context(serving(webhook, ports.webhook, self.tls.context))
             await self._run_parts(stop)

@@ -7,7 +7,7 @@ kept in memory that a new operator could not do without.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -53,6 +53,7 @@ from trainingjob_operator.core.running.telling.writing import is_worth_writing
 from trainingjob_operator.core.times import seconds_between
 from trainingjob_operator.core.validation.validate import Checked, check_job
 from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.shell.checking import CheckTooCostlyError
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.making import REFUSED_SECONDS, Maker
@@ -70,6 +71,9 @@ IDLE_SECONDS = 300.0
 WAITING_SECONDS = 5.0
 FORMING_SECONDS = 0.5
 CONFLICT_TRIES = 5
+
+type Check = Callable[[str, str, object], Awaitable[Checked]]
+"""Check a job by its namespace, its name and its raw spec. Raises `CheckTooCostlyError` where that takes too long."""
 
 log = Log("reconcile")
 
@@ -95,6 +99,7 @@ class Reconciler:
         now: Callable[[], datetime],
         hardware: Hardware = BUILTIN,
         set_by: Callable[[], float] = lambda: 0.0,
+        check: Check | None = None,  # None: in this process
     ) -> None:
         """Act on a cluster and speak through a hub; `settings` may change while the operator runs.
 
@@ -104,7 +109,7 @@ class Reconciler:
         self._hub = hub
         self._maker = Maker(cluster, settings, now)
         self._now = now
-        self._hardware = hardware
+        self._check_job = check or _check_here(hardware)
         self._set_by = set_by
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._checked: dict[str, tuple[int, Checked]] = {}
@@ -136,7 +141,7 @@ class Reconciler:
             return IDLE_SECONDS  # its children go with it
         if away := self._hub.seconds_away((namespace, uid)):
             return away
-        checked = self._check(uid, job)
+        checked = await self._check(uid, job)
         if checked.plan is None:
             return await self._hold(job, checked)
         try:
@@ -241,12 +246,17 @@ class Reconciler:
         self._memories[uid] = _Memory(written, newest, set_by)
         return newest, now
 
-    def _check(self, uid: str, job: Manifest) -> Checked:
+    async def _check(self, uid: str, job: Manifest) -> Checked:
         generation = _generation(job)
         known = self._checked.get(uid)
         if known and known[0] == generation:
             return known[1]
-        checked = check_job(text(job, "metadata", "name"), dig(job, "spec"), self._hardware)
+        namespace, name, spec = text(job, "metadata", "namespace"), text(job, "metadata", "name"), dig(job, "spec")
+        try:
+            checked = await self._check_job(namespace, name, spec)
+        except CheckTooCostlyError as error:  # the same again for the same spec
+            message = f"{error}. Write `spec.parallelism.ici` instead of `strategy: auto`, or allow fewer slice counts."
+            checked = Checked(None, None, (Problem("spec", "", message),), ())
         self._checked[uid] = (generation, checked)
         return checked
 
@@ -260,6 +270,16 @@ class Reconciler:
             self._hub.forget((namespace, former))
         if uid:
             self._uids[namespace, name] = uid
+
+
+def _check_here(hardware: Hardware) -> Check:
+    """Return a function that checks jobs in this process."""
+
+    async def check(namespace: str, name: str, spec: object) -> Checked:
+        del namespace
+        return check_job(name, spec, hardware)
+
+    return check
 
 
 def _next_look(plan: Plan, seen: Observed, decision: Decision, status: TrainingJobStatus, now: datetime) -> float:

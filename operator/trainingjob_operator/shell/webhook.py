@@ -17,7 +17,7 @@ from trainingjob_operator.shell.logs import Log
 PATH = "/validate"
 MAX_DRAINED_BYTES = 64 * 1024 * 1024
 """A body that is too large is read to this length and thrown away: who still sends does not read the answer."""
-MAX_HELD_BYTES = 64 * 1024 * 1024
+MAX_HELD_BYTES = 32 * 1024 * 1024
 """Of all bodies together. Thousands of jobs that are applied at once need less."""
 STALL_SECONDS = 1.0
 """How long a body may stand still."""
@@ -94,7 +94,7 @@ def webhook_app(
         begun = clock()
         try:
             async with intake.body(request) as body:
-                review = await admission.answer(body)
+                review = await admission.answer(body, request.remote or "")
         except NotAReviewError as error:
             return _refuse(request, web.HTTPBadRequest.status_code, error)
         except SlowError as error:

@@ -28,6 +28,8 @@ MANY = 128
 """Ways to cut a slice above which sequences and layers are cut only where nothing else fits."""
 OUTER: tuple[Axis, ...] = ("data", "fsdp", "stage")
 """Axes that may take the slices; `tensor`, `context` and `expert` would wait for the network in every layer."""
+MAX_CUTS = 512
+"""Ways to cut a slice that one search measures at the most, so that no spec makes a search long."""
 FINALISTS = 16
 """Candidates, the best at the largest size, that are measured at the smallest size too."""
 RUNNERS_UP = 3
@@ -100,7 +102,8 @@ def _choose(question: _Question, shape: SliceShape, slices: Sequence[int], remat
     cuts = list(_cut_slice(spec, shape.num_devices))
     small = [cut for cut in cuts if all(cut.get(axis, 1) == 1 for axis in LEFT_OUT)]
     few = is_timed and len(cuts) <= MANY
-    for tried, outer in ((cuts, OUTER),) if few else ((small, OUTER[:-1]), (cuts, OUTER)):
+    searches = ((cuts, OUTER),) if few else ((_bound(small), OUTER[:-1]), (_bound(cuts), OUTER))
+    for tried, outer in searches:
         rough = _measure(spec, rated, slices[-1], tried, outer if slices[-1] > 1 else OUTER[:1], remats)
         finalists = sorted(rough, key=_rank)
         fitting = (one for one in finalists if _fits_all(one.apply(spec), shape, slices))
@@ -134,6 +137,12 @@ def _cut_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mapping[Axis
                 yield {axis: degree, **others} if degree > 1 else others
 
     return extend(tuple(axis for axis in AXES if axis != "data"), num_devices, model.embed_dim)
+
+
+def _bound(cuts: Sequence[Mapping[Axis, int]]) -> list[Mapping[Axis, int]]:
+    """Return at most `MAX_CUTS` of some cuts, in their order: the ones that repeat least of the state on devices."""
+    ranked = sorted(range(len(cuts)), key=lambda index: (cuts[index].get("data", 1), len(cuts[index])))
+    return [cuts[index] for index in sorted(ranked[:MAX_CUTS])]
 
 
 def _measure(
