@@ -381,3 +381,16 @@ async def test_another_current_context_leads_to_no_other_cluster(server: Any, ap
         (tmp_path / "config").write_text(json.dumps(config | {"current-context": "other"}))
 
         assert await api.get(POD, "research", "p") is None
+
+
+async def test_pages_follow_the_size_of_what_they_hold(api: Api, api_server: Any, make_child: Any) -> None:
+    for number in range(60):
+        api_server.put(CONFIG_MAP, make_child(f"large-{number:03}", data={"x": "y" * 1_000_000}))
+    for number in range(400):
+        api_server.put(POD, make_child(f"small-{number:03}"))
+
+    large = [len(page.items) async for page in api.pages(CONFIG_MAP, "research")]
+    small = [len(page.items) async for page in api.pages(POD, "research")]
+
+    assert large == [16, 8, 8, 8, 8, 8, 4]
+    assert small == [16, 128, 256]

@@ -18,7 +18,7 @@ from trainingjob_operator.shell.ports import (
     ForbiddenError,
     MissingKindError,
 )
-from trainingjob_operator.shell.store import Store
+from trainingjob_operator.shell.store import Store, hash_data
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -50,7 +50,8 @@ async def feed(api: Any, store: Store) -> Feed:
 
 
 @pytest.fixture
-async def cluster(api: Any, store: Store, feed: Feed, clock: Clock) -> KubernetesCluster:
+async def cluster(api: Any, api_server: Any, store: Store, feed: Feed, clock: Clock) -> KubernetesCluster:
+    api_server.put(TRAINING_JOB, {"metadata": {"name": "llama", "namespace": "research", "uid": "job-uid"}})
     for kind in KINDS:
         await feed.list_all(kind)
     feed.primed.set()
@@ -87,7 +88,7 @@ async def test_it_reads_what_it_wrote_without_a_watch(
 
     children = await cluster.read_children("research", "job-uid")
     assert [item["metadata"]["name"] for item in children.jobsets] == ["base"]
-    assert children.config_maps[0]["data"] == {"a": "2"}
+    assert hash_data(children.config_maps[0]) == hash_data({"data": {"a": "2"}})
 
     await cluster.delete(children.config_maps[0])
     await cluster.delete(children.jobsets[0])

@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 
 from trainingjob_operator.core.names import JOB_LABEL
+from trainingjob_operator.shell import feed as feed_module
 from trainingjob_operator.shell.feed import KINDS, MISSING_SECONDS, RELIST_SECONDS, Feed
 from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB_SET, NODE, POD, TRAINING_JOB
 from trainingjob_operator.shell.ports import ClusterUnavailableError, MissingKindError
 from trainingjob_operator.shell.store import Store
 
 JOB = {"metadata": {"name": "llama", "namespace": "research"}, "spec": {}}
+OWNER = {"metadata": {"name": "llama", "namespace": "research", "uid": "job-uid", "resourceVersion": "1"}}
+"""The job of `make_child`."""
 
 
 class Listener(list[tuple[str, str]]):
@@ -31,7 +34,9 @@ def woken() -> Listener:
 
 @pytest.fixture
 def store() -> Store:
-    return Store(KINDS)
+    store = Store(KINDS)
+    store.put(TRAINING_JOB, OWNER)
+    return store
 
 
 @pytest.fixture
@@ -241,3 +246,54 @@ async def test_a_kind_that_never_comes_does_not_keep_the_others_from_being_liste
 
     assert sum(kind == "Pod" for _, kind in lists.times) == 3
     assert sum(kind == "JobSet" for _, kind in lists.times) == 3 * RELIST_SECONDS / MISSING_SECONDS
+
+
+async def test_objects_of_no_job_are_not_kept(feed: Feed, api_server: Any, store: Store, make_child: Any) -> None:
+    strangers = [make_child(f"c-{number}", namespace="evil", data={"x": "y" * 100_000}) for number in range(40)]
+    strangers += [make_child("other", job_uid="another-uid")]
+    for stranger in strangers:
+        api_server.put(CONFIG_MAP, stranger)
+    api_server.put(CONFIG_MAP, make_child("mine", data={"x": "y" * 100_000}))
+
+    await feed.list_all(CONFIG_MAP)
+    feed.event(CONFIG_MAP, "ADDED", api_server.put(CONFIG_MAP, make_child("later", namespace="evil")))
+
+    assert [item["metadata"]["name"] for item in store[CONFIG_MAP]] == ["mine"]
+    assert len(str(list(store[CONFIG_MAP]))) < 1000
+    assert len(str(feed._unknown)) < 50_000
+
+
+def unknown(api_server: Any, make_child: Any) -> Any:
+    return api_server.put(POD, make_child("p", job="late", job_uid="late-uid"))
+
+
+@pytest.mark.parametrize("by_list", [True, False], ids=["list", "event"])
+async def test_an_object_that_comes_before_its_job_waits_for_it(
+    by_list: bool, feed: Feed, api_server: Any, store: Store, woken: Listener, make_child: Any
+) -> None:
+    feed.event(POD, "ADDED", unknown(api_server, make_child))
+    assert not list(store[POD])
+    job = api_server.put(TRAINING_JOB, {"metadata": {"name": "late", "namespace": "research", "uid": "late-uid"}})
+
+    if by_list:
+        await feed.list_all(TRAINING_JOB)
+    else:
+        feed.event(TRAINING_JOB, "ADDED", job)
+
+    assert [item["metadata"]["name"] for item in store[POD]] == ["p"]
+    assert ("research", "late") in woken.take()
+    assert not feed._unknown
+
+
+async def test_an_object_that_waits_in_vain_is_forgotten(
+    feed: Feed, api_server: Any, make_child: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "MAX_UNKNOWN", 3)
+    pod = unknown(api_server, make_child)
+    feed.event(POD, "ADDED", pod)
+    feed.event(POD, "DELETED", pod)
+    assert not feed._unknown
+
+    for number in range(5):
+        feed.event(POD, "ADDED", api_server.put(POD, make_child(f"p-{number}", namespace="evil")))
+    assert [name for _, (_, name) in feed._unknown] == ["p-2", "p-3", "p-4"]

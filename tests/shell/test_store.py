@@ -4,9 +4,18 @@ from typing import Any
 
 import pytest
 
-from trainingjob_operator.core.names import UID_LABEL
-from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB, JOB_SET, LEASE, NODE, POD
-from trainingjob_operator.shell.store import Shelf, Store, slim_down
+from trainingjob_operator.core.names import AVOIDS_ANNOTATION, UID_LABEL
+from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, LEASE, NODE, POD, TRAINING_JOB
+from trainingjob_operator.shell.store import (
+    DATA_HASH,
+    MAX_ANNOTATION,
+    MAX_EVENT_MESSAGE,
+    MAX_OWNERS,
+    Shelf,
+    Store,
+    hash_data,
+    slim_down,
+)
 
 
 def pod(name: str = "p", version: int = 1, uid: str = "u", job_uid: str = "job", namespace: str = "ns", **status: Any):
@@ -94,7 +103,21 @@ def test_objects_of_a_job(shelf: Shelf) -> None:
     assert shelf.of_job("ns", "job") == ()
 
 
-METADATA = {"name": "x", "managedFields": [{}], "labels": {"a": "b"}}
+METADATA = {
+    "name": "x",
+    "managedFields": [{}],
+    "labels": {"a": "b", UID_LABEL: "job"},
+    "annotations": {"a": "b", AVOIDS_ANNOTATION: "node-1"},
+    "ownerReferences": [{"uid": str(number)} for number in range(100)],
+}
+SLIM_METADATA = {
+    "name": "x",
+    "labels": {UID_LABEL: "job"},
+    "annotations": {AVOIDS_ANNOTATION: "node-1"},
+    "ownerReferences": [{"uid": str(number)} for number in range(MAX_OWNERS)],
+}
+IMAGE = {"template": {"spec": {"template": {"spec": {"containers": [{"image": "trainer:1"}]}}}}}
+FAT = {"template": {"spec": {"template": {"spec": {"containers": [{"image": "trainer:1", "env": []}, {}]}}, "x": 1}}}
 SLIM = {
     "pod": (POD, {"spec": {"nodeName": "n", "containers": [{}]}}, {"spec": {"nodeName": "n"}}),
     "job": (JOB, {"spec": {"parallelism": 2, "template": {}}}, {"spec": {"parallelism": 2}}),
@@ -103,16 +126,79 @@ SLIM = {
         {"spec": {"suspend": True, "replicatedJobs": [{"name": "slice", "replicas": 2, "template": {}}]}},
         {"spec": {"suspend": True, "replicatedJobs": [{"name": "slice", "replicas": 2}]}},
     ),
-    "config map": (CONFIG_MAP, {"data": {"a": "b"}}, {"data": {"a": "b"}}),
+    "jobset with pods": (
+        JOB_SET,
+        {"spec": {"replicatedJobs": [{"name": "slice", **FAT}]}},
+        {"spec": {"replicatedJobs": [{"name": "slice", **IMAGE}]}},
+    ),
+    "config map": (
+        CONFIG_MAP,
+        {"data": {"a": "b"}, "binaryData": {"c": "d"}},
+        {DATA_HASH: hash_data({"data": {"a": "b"}})},
+    ),
+    "training job": (
+        TRAINING_JOB,
+        {"spec": {"a": "b"}, "status": {"phase": "Running"}},
+        {"status": {"phase": "Running"}},
+    ),
 }
 
 
 @pytest.mark.parametrize(("kind", "fields", "want"), SLIM.values(), ids=SLIM.keys())
 def test_only_what_somebody_reads_is_kept(kind: Any, fields: Any, want: Any) -> None:
-    assert slim_down(kind, {"metadata": METADATA, **fields}) == {
-        "metadata": {"name": "x", "labels": {"a": "b"}},
-        **want,
+    slim = slim_down(kind, {"metadata": METADATA, **fields})
+
+    assert slim == {"metadata": SLIM_METADATA, **want}
+    assert slim_down(kind, slim) == slim
+
+
+def test_of_a_long_annotation_a_hash_is_kept() -> None:
+    def kept(value: str) -> str:
+        metadata = {"name": "x", "annotations": {AVOIDS_ANNOTATION: value}}
+        return slim_down(POD, {"metadata": metadata})["metadata"]["annotations"][AVOIDS_ANNOTATION]
+
+    assert kept("a" * MAX_ANNOTATION) == "a" * MAX_ANNOTATION
+    assert len(kept("a" * MAX_ANNOTATION * 2)) < 80
+    assert kept("a" * MAX_ANNOTATION * 2) != kept("b" * MAX_ANNOTATION * 2)
+
+
+def test_of_an_event_little_is_kept() -> None:
+    event = {
+        "metadata": {"name": "e", "annotations": {"a": "b"}},
+        "type": "Warning",
+        "reason": "FailedCreate",
+        "message": "m" * 100_000,
+        "involvedObject": {"kind": "Job", "name": "j", "uid": "u", "fieldPath": "f" * 100_000},
+        "source": {"component": "c" * 100_000},
+        "lastTimestamp": "2026-01-01T00:00:00Z",
     }
+
+    slim = slim_down(EVENT, event)
+
+    assert len(str(slim)) < 2 * MAX_EVENT_MESSAGE
+    assert slim["involvedObject"] == {"kind": "Job", "name": "j", "uid": "u"}
+    assert (slim["reason"], slim["lastTimestamp"]) == ("FailedCreate", "2026-01-01T00:00:00Z")
+
+
+def test_data_is_compared_by_its_hash() -> None:
+    def config_map(**data: str):
+        return {"metadata": {"name": "c"}, "data": data}
+
+    assert hash_data(slim_down(CONFIG_MAP, config_map(a="b"))) == hash_data(config_map(a="b"))
+    assert hash_data(slim_down(CONFIG_MAP, config_map(a="c"))) != hash_data(config_map(a="b"))
+    assert hash_data(slim_down(CONFIG_MAP, {"metadata": {"name": "c"}})) != hash_data(config_map())
+
+
+def test_a_shelf_knows_the_uids_of_a_namespace(shelf: Shelf) -> None:
+    shelf.put(pod("a", uid="u-1"))
+    shelf.put(pod("b", uid="u-2", namespace="other"))
+
+    assert "u-1" in shelf.uids("ns")
+    assert "u-2" not in shelf.uids("ns")
+    shelf.put(pod("a", version=2, uid="u-3"))
+    assert "u-1" not in shelf.uids("ns")
+    shelf.remove(pod("a", uid="u-3"))
+    assert "u-3" not in shelf.uids("ns")
 
 
 def test_a_node_that_only_beats_its_heart_does_not_change() -> None:

@@ -39,6 +39,9 @@ type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 FIELD_MANAGER = "trainingjob-operator"
 PAGE_SIZE = 500
+FIRST_PAGE_SIZE = 16
+PAGE_BYTES = 8 * 1024 * 1024
+"""The size of a page that lists aim at: what a page holds may be small, or a megabyte an object."""
 SECONDS_A_REQUEST = 10.0
 SECONDS_A_PAGE = 30.0
 NUM_CONNECTIONS = 20
@@ -105,19 +108,28 @@ class Api:
     ) -> AsyncIterator[Page]:
         """Yield the objects of a namespace (empty: of the cluster), at most `PAGE_SIZE` at a time.
 
+        The first page is small; the size of the next ones follows from the size of the objects.
+
         Raises `ClusterUnavailableError`, `MissingKindError`.
         """
-        query = {"limit": str(PAGE_SIZE)}
+        limit = FIRST_PAGE_SIZE
+        query: dict[str, str] = {}
         query |= {"labelSelector": labels} if labels else {}
         query |= {"fieldSelector": fields} if fields else {}
         while True:
+            query["limit"] = str(limit)
             try:
-                body = await self._read(kind.path(namespace), query, seconds=SECONDS_A_PAGE)
+                text = await self._read_text(kind.path(namespace), query, seconds=SECONDS_A_PAGE)
             except NotFoundError as error:  # a list is there as soon as its kind is
                 raise MissingKindError(f"the API server does not know {kind.plural}") from error
+            body, num_bytes = _parse(f"GET {kind.path(namespace)}", text), len(text)
+            del text  # a page may be large
             metadata = body.get("metadata") or {}
+            limit = max(min(limit * PAGE_BYTES // max(num_bytes, 1), 8 * limit, PAGE_SIZE), 1)
             items = tuple({"apiVersion": kind.api_version, "kind": kind.name, **item} for item in body["items"] or ())
+            del body
             yield Page(items, int(metadata.get("resourceVersion") or 0))
+            del items
             if not metadata.get("continue"):
                 return
             query["continue"] = metadata["continue"]
@@ -180,9 +192,12 @@ class Api:
             return None  # a conflict is another UID: a namesake lives there, the object is gone
         return left if left.get("kind") == kind.name else None
 
-    async def _read(self, path: str, query: dict[str, str] | None = None, *, seconds: float = 0.0) -> Any:
+    async def _read(self, path: str) -> Any:
+        return _parse(f"GET {path}", await self._read_text(path, {}))
+
+    async def _read_text(self, path: str, query: dict[str, str], *, seconds: float = 0.0) -> bytes:
         try:
-            return await self._request("GET", path, query or {}, seconds=seconds)
+            return await self._request("GET", path, query, seconds=seconds)
         except (ForbiddenError, ConflictError) as error:
             # Rights can be given while the operator runs; a list whose `continue` is too old starts again.
             raise ClusterUnavailableError(str(error)) from error
@@ -196,7 +211,9 @@ class Api:
         *,
         content_type: str = "application/json",
     ) -> Manifest:
-        written: Manifest = await self._request(method, path, query, body, content_type=content_type)
+        written: Manifest = _parse(
+            f"{method} {path}", await self._request(method, path, query, body, content_type=content_type)
+        )
         return written
 
     async def _request(
@@ -208,17 +225,14 @@ class Api:
         *,
         content_type: str = "application/json",
         seconds: float = 0.0,
-    ) -> Any:
+    ) -> bytes:
         what = f"{method} {path}"
         with _failures_explained(what):
             response = await self._open(method, path, query, body, content_type, seconds or self._seconds_a_request)
             text = await response.read()
         if response.status >= 400:
             raise error_of(what, response.status, text, response.headers.get("Retry-After", ""))
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise ClusterUnavailableError(f"{what}: the answer is not JSON") from error
+        return text
 
     async def _open(
         self,
@@ -265,6 +279,14 @@ class Api:
 
     async def _token(self) -> str | None:
         return await self.configuration.get_api_key_with_prefix("BearerToken")
+
+
+def _parse(what: str, text: bytes) -> Any:
+    """Return what an answer holds. Raises `ClusterUnavailableError`."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ClusterUnavailableError(f"{what}: the answer is not JSON") from error
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ is written goes into the store too, so that the next look sees it.
 """
 
 import asyncio
+import heapq
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
@@ -22,10 +23,12 @@ from trainingjob_operator.shell.ports import (
     MissingKindError,
     asked_seconds,
 )
-from trainingjob_operator.shell.store import Store
+from trainingjob_operator.shell.store import Store, slim_down
 
 WARNINGS_SECONDS = 5.0
 MAX_WARNINGS = 32
+MAX_KEPT_WARNINGS = 4096
+"""Of one namespace, the newest: anybody there may write events."""
 
 log = Log("cluster")
 
@@ -118,7 +121,8 @@ class KubernetesCluster:
         found: list[Manifest] = []
         try:
             async for page in self._api.pages(EVENT, namespace, fields="type=Warning"):
-                found += page.items
+                found += [slim_down(EVENT, event) for event in page.items]
+                found = heapq.nlargest(MAX_KEPT_WARNINGS, found, key=event_time)
             read_at, warnings = now, tuple(found)
         except (ClusterUnavailableError, MissingKindError) as error:  # they are only words: those of before will do
             log.warning("cannot read events", namespace=namespace, error=str(error))

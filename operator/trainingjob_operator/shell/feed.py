@@ -5,8 +5,10 @@ wrong for longer than `RELIST_SECONDS`. Whatever changed is told to one listener
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
+from trainingjob_operator.core.manifests import text
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.kinds import CHILDREN, NODE, POD, TRAINING_JOB, Kind
@@ -18,6 +20,9 @@ KINDS = (TRAINING_JOB, *CHILDREN, NODE)
 RELIST_SECONDS = 180.0
 MISSING_SECONDS = 10.0
 """How often to look again for a kind that the API server does not know, and for a server that does not answer."""
+
+MAX_UNKNOWN = 2048
+"""Objects of jobs that are not known (yet) that are kept, by their last change."""
 
 log = Log("feed")
 
@@ -47,6 +52,7 @@ class Feed:
         self._namespaces = namespaces
         self._wake = wake
         self._on_kinds = on_kinds
+        self._unknown: OrderedDict[tuple[Kind, Key], Manifest] = OrderedDict()
         self._heard_at = asyncio.get_running_loop().time()
         self._asked = 0.0  # seconds that the API server asked to wait, when all was last listed
 
@@ -77,17 +83,56 @@ class Feed:
         for namespace in self._namespaces if kind.is_namespaced and self._namespaces else ("",):
             found, version = [], 0
             async for page in self._api.pages(kind, namespace, labels=selector):
-                found += [slim_down(kind, item) for item in page.items]  # a page is large, what is kept of it is not
+                # A page is large, what is kept of it is not.
+                found += [slim for item in page.items if self._is_of_a_job(kind, slim := slim_down(kind, item))]
                 version = version or page.resource_version
             for changed in shelf.replace(found, version, namespace):
                 self._tell(kind, changed)
+                if kind is TRAINING_JOB:
+                    self._take_in_children(changed)
 
     def event(self, kind: Kind, event: EventType, manifest: Manifest) -> None:
         """Take in a watch event."""
         shelf = self._store[kind]
-        is_news = shelf.remove(manifest) if event == "DELETED" else shelf.put(manifest)
+        if event == "DELETED":
+            self._unknown.pop((kind, key_of(manifest)), None)
+            is_news = shelf.remove(manifest)
+        else:
+            slim = slim_down(kind, manifest)
+            is_news = self._is_of_a_job(kind, slim) and shelf.put(slim)
         if is_news:
             self._tell(kind, manifest)
+        if kind is TRAINING_JOB:
+            self._take_in_children(manifest)
+
+    def _is_of_a_job(self, kind: Kind, manifest: Manifest) -> bool:
+        """Return whether an object must be kept: anybody can label anything with the UID of any job.
+
+        An event about a child can come before the event about its job: a few such objects wait for their job.
+        """
+        if kind not in CHILDREN:
+            return True
+        key, uid = key_of(manifest), label(manifest, UID_LABEL)
+        place = (kind, key)
+        if uid in self._store[TRAINING_JOB].uids(key[0]) or self._store[kind].find(*key):
+            self._unknown.pop(place, None)
+            return True
+        self._unknown[place] = manifest
+        self._unknown.move_to_end(place)
+        if len(self._unknown) > MAX_UNKNOWN:
+            self._unknown.popitem(last=False)
+        return False
+
+    def _take_in_children(self, job: Manifest) -> None:
+        """Keep what waited for a job that is known now."""
+        namespace, uid = key_of(job)[0], text(job, "metadata", "uid")
+        if uid not in self._store[TRAINING_JOB].uids(namespace):
+            return
+        for (kind, key), manifest in tuple(self._unknown.items()):
+            if key[0] == namespace and label(manifest, UID_LABEL) == uid:
+                del self._unknown[kind, key]
+                if self._store[kind].put(manifest):
+                    self._tell(kind, manifest)
 
     async def _try_to_list(self, kind: Kind) -> bool:
         self._heard_at = asyncio.get_running_loop().time()

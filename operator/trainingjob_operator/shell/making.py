@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from trainingjob_api.world import JobIdentity
-from trainingjob_operator.core.manifests import dig
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import run_config
 from trainingjob_operator.core.running.deciding.chores import Chore, CreateBase, CreateSlice
@@ -22,6 +21,7 @@ from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.ports import Children, Cluster, ConflictError, ForbiddenError
+from trainingjob_operator.shell.store import hash_data
 
 REFUSED_SECONDS = 10.0
 """After which what was refused is asked for again."""
@@ -84,7 +84,7 @@ class Maker:
         try:
             if wanted or seen.base is not None:
                 config = render_config_map(run_config(job, plan), settings)
-                if all(config["data"] != dig(known, "data") for known in children.config_maps):
+                if all(hash_data(config) != hash_data(known) for known in children.config_maps):
                     await self._cluster.apply(config)
             for chore in wanted:
                 jobset = (

@@ -4,13 +4,26 @@ Three sources feed it: full lists at the start and every few minutes, watch even
 operator's own writes, so that it always reads what it wrote. Versions put them in order: API servers promise that
 `resourceVersion` grows with every change. A watch event that was lost is made good by the next list.
 
-Manifests are cut down to what somebody reads; the rest is most of their size.
+Manifests are cut down to what somebody reads; the rest is most of their size. Most of them are written by others, who
+choose their size: of data that is only compared a hash is kept.
 """
 
-from collections.abc import Iterable, Iterator
+import hashlib
+import json
+from collections.abc import Container, Iterable, Iterator
 
-from trainingjob_operator.core.names import UID_LABEL
-from trainingjob_operator.shell.kinds import JOB, JOB_SET, NODE, POD, Kind
+from trainingjob_api.drill import DRILL_ANNOTATION
+from trainingjob_operator.core.manifests import dig, items, text
+from trainingjob_operator.core.names import (
+    AVOIDS_ANNOTATION,
+    HOST_LABEL,
+    JOB_INDEX_LABEL,
+    JOB_LABEL,
+    SLICE_OFFSET_LABEL,
+    TEMPLATE_HASH_ANNOTATION,
+    UID_LABEL,
+)
+from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB, Kind
 from trainingjob_operator.shell.ports import Manifest
 
 type Key = tuple[str, str]
@@ -18,6 +31,26 @@ type Key = tuple[str, str]
 type EventType = str | None
 """ADDED, MODIFIED or DELETED; None where the object comes from a list."""
 
+DATA_HASH = "dataHash"
+"""The key of a ConfigMap as it is kept; the API server allows no such field."""
+MAX_OWNERS = 16
+MAX_ANNOTATION = 16 * 1024
+"""Characters of an annotation that are kept. Of a longer one its hash is: a change of it is still seen."""
+MAX_EVENT_MESSAGE = 1024
+
+_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+_LABELS = (JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL)
+_ANNOTATIONS = (DRILL_ANNOTATION, AVOIDS_ANNOTATION, TEMPLATE_HASH_ANNOTATION)
+_EVENT = ("type", "reason", "lastTimestamp", "eventTime", "series")
 _NODE_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
 
 
@@ -30,6 +63,7 @@ class Shelf:
         self._listed: dict[str, int] = {}  # the cluster's version when a namespace (empty: every one) was last listed
         self._objects: dict[Key, Manifest] = {}
         self._by_job: dict[str, set[Key]] = {}
+        self._uids: dict[str, set[str]] = {}  # by namespace
 
     def __iter__(self) -> Iterator[Manifest]:
         """Iterate over all objects; the shelf may change meanwhile."""
@@ -48,6 +82,10 @@ class Shelf:
         keys = sorted(self._by_job.get(job_uid, ()))
         return tuple(self._objects[key] for key in keys if key[0] == namespace)
 
+    def uids(self, namespace: str) -> Container[str]:
+        """Return the UIDs of the objects of a namespace."""
+        return self._uids.get(namespace, ())
+
     def put(self, manifest: Manifest) -> bool:
         """Keep an object unless a newer state of it is known. Return whether anything that somebody reads changed."""
         key, version = key_of(manifest), version_of(manifest)
@@ -58,6 +96,7 @@ class Shelf:
         slim = slim_down(self.kind, manifest)
         self._drop(key)
         self._objects[key] = slim
+        self._uids.setdefault(key[0], set()).add(text(slim, "metadata", "uid"))
         if job_uid := label(slim, UID_LABEL):
             self._by_job.setdefault(job_uid, set()).add(key)
         return known is None or _content(known) != _content(slim)
@@ -95,6 +134,11 @@ class Shelf:
 
     def _drop(self, key: Key) -> None:
         known = self._objects.pop(key, None)
+        if known:
+            uids = self._uids[key[0]]
+            uids.discard(text(known, "metadata", "uid"))
+            if not uids:
+                del self._uids[key[0]]
         job_uid = label(known, UID_LABEL) if known else ""
         if job_uid:
             keys = self._by_job[job_uid]
@@ -131,7 +175,11 @@ class Store:
 
 def slim_down(kind: Kind, manifest: Manifest) -> Manifest:
     """Return a manifest with only what somebody reads."""
-    slim = {**manifest, "metadata": {k: v for k, v in manifest["metadata"].items() if k != "managedFields"}}
+    if kind is NODE:
+        return _slim_node(manifest)
+    if kind is EVENT:
+        return _slim_event(manifest)
+    slim = {**manifest, "metadata": _slim_metadata(manifest["metadata"])}
     spec = manifest.get("spec") or {}
     if kind is POD:
         slim["spec"] = {key: spec[key] for key in ("nodeName",) if key in spec}
@@ -141,11 +189,61 @@ def slim_down(kind: Kind, manifest: Manifest) -> Manifest:
         jobs = spec.get("replicatedJobs") or ()
         slim["spec"] = {
             **spec,
-            "replicatedJobs": [{key: value for key, value in job.items() if key != "template"} for job in jobs],
+            "replicatedJobs": [_slim_replicated_job(job) for job in jobs],
         }
-    elif kind is NODE:
-        return _slim_node(manifest)
+    elif kind is TRAINING_JOB:
+        slim.pop("spec", None)  # it is read fresh; a change of it changes the generation
+    elif kind is CONFIG_MAP:
+        return {
+            **{key: manifest[key] for key in ("apiVersion", "kind") if key in manifest},
+            "metadata": slim["metadata"],
+            DATA_HASH: hash_data(manifest),
+        }
     return slim
+
+
+def _slim_replicated_job(job: Manifest) -> Manifest:
+    """Return a part of a JobSet with the image of its pods, which all slices of a job share."""
+    slim = {key: value for key, value in job.items() if key != "template"}
+    pod = dig(job, "template", "spec", "template")
+    image = text(next(iter(items(pod, "spec", "containers")), {}), "image")
+    if image:
+        slim["template"] = {"spec": {"template": {"spec": {"containers": [{"image": image}]}}}}
+    return slim
+
+
+def hash_data(manifest: Manifest) -> str:
+    """Return the hash of a ConfigMap's data, whole or as it is kept."""
+    kept = manifest.get(DATA_HASH)
+    return str(kept) if kept else _hash(json.dumps(manifest.get("data"), sort_keys=True))
+
+
+def _hash(content: str) -> str:
+    return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
+
+
+def _slim_metadata(metadata: Manifest) -> Manifest:
+    slim = {key: metadata[key] for key in _METADATA if key in metadata}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    if kept := {key: labels[key] for key in _LABELS if key in labels}:
+        slim["labels"] = kept
+    if kept := {key: annotations[key] for key in _ANNOTATIONS if key in annotations}:
+        slim["annotations"] = {
+            key: value if len(value) <= MAX_ANNOTATION else f"sha256:{_hash(value)}" for key, value in kept.items()
+        }
+    if "ownerReferences" in metadata:
+        slim["ownerReferences"] = (metadata["ownerReferences"] or [])[:MAX_OWNERS]
+    return slim
+
+
+def _slim_event(event: Manifest) -> Manifest:
+    slim = {key: event[key] for key in _EVENT if key in event}
+    about = event.get("involvedObject") or {}
+    return slim | {
+        "metadata": {key: event["metadata"][key] for key in ("name", "creationTimestamp") if key in event["metadata"]},
+        "message": text(event, "message")[:MAX_EVENT_MESSAGE],
+        "involvedObject": {key: about[key] for key in ("kind", "name", "uid") if key in about},
+    }
 
 
 def _slim_node(manifest: Manifest) -> Manifest:

@@ -20,10 +20,10 @@ from kopf._cogs.structs.credentials import Vault  # has no public name
 
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import UID_LABEL
-from trainingjob_operator.shell.api import FIELD_MANAGER, PAGE_SIZE, SECONDS_A_PAGE, SECONDS_A_REQUEST
+from trainingjob_operator.shell.api import FIELD_MANAGER, SECONDS_A_PAGE, SECONDS_A_REQUEST
 from trainingjob_operator.shell.kinds import CHILDREN, Kind
 from trainingjob_operator.shell.logs import Log
-from trainingjob_operator.shell.store import EventType
+from trainingjob_operator.shell.store import EventType, slim_down
 
 type OnEvent = Callable[[Kind, EventType, Manifest], None]
 
@@ -33,6 +33,8 @@ SECONDS_A_WATCH = 300
 SECONDS_OF_SILENCE = 70
 """After this a watch is dead: the API server sends bookmarks each minute where nothing else happens."""
 SECONDS_BETWEEN_CANCELS = 0.1
+WATCH_PAGE_SIZE = 32
+"""kopf begins a watch with a list, whose objects may have a megabyte each."""
 KOPF_OWNERS = ("spawner of ", "cleaner of ")
 """Names of tasks of kopf that own others, begun or not. They end last, so that none is left behind."""
 RETRY_SECONDS = (1, 1, 2, 3, 5)
@@ -178,7 +180,7 @@ def make_registry(info: kopf.AiohttpSession, kinds: Iterable[Kind], on_event: On
     for kind in kinds:
 
         async def pass_on(event: kopf.RawEvent, kind: Kind = kind, **_: Any) -> None:
-            on_event(kind, event["type"], dict(event["object"]))
+            on_event(kind, event["type"], slim_down(kind, dict(event["object"])))  # what waits for its turn is small
 
         kopf.on.event(*_selector(kind), registry=registry, id=kind.plural)(pass_on)
     return registry
@@ -196,7 +198,7 @@ def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
     settings.watching.connect_timeout = SECONDS_A_REQUEST
     settings.watching.server_timeout = SECONDS_A_WATCH
     settings.watching.inactivity_timeout = SECONDS_OF_SILENCE
-    settings.watching.chunk_size = PAGE_SIZE
+    settings.watching.chunk_size = WATCH_PAGE_SIZE
     settings.queueing.idle_timeout = 1.0
     for kind in kinds:
         if kind in CHILDREN:
