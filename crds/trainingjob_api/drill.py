@@ -10,6 +10,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Open
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
+from trainingjob_api.world import Count, Uid
 
 DRILL_ANNOTATION = "trainingjob.dev/drill"
 
@@ -21,11 +22,11 @@ class DrillRequest(Open):
     """What the annotation says."""
 
     id: DrillId
-    job_uid: str
+    job_uid: Uid
     kind: DrillKind
-    slice: Annotated[int, Field(ge=0)] | None = None
+    slice: Count | None = None
     """None: the last of the world."""
-    host: Annotated[int, Field(ge=0)] | None = None
+    host: Count | None = None
     """None: the last of the slice."""
     seconds: DrillSeconds = DRILL_SECONDS
     """How long what passes lasts."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import ShortName, Strict
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.running import Keep, KeepBest, Save
 
@@ -21,7 +21,7 @@ class Live(Strict):
     steps: Every = Field(description="The optimizer step at which the job succeeds.")
     save: Save = Field(description="When a checkpoint is written.")
     keep: Keep = Field(description="Which checkpoints stay.")
-    evaluate: dict[str, Every] = Field(
+    evaluate: dict[ShortName, Every] = Field(
         default={}, max_length=8, description="Steps between two evaluations on each held-out text."
     )
 

@@ -8,17 +8,25 @@ receiver's own clock: nothing here carries a time of day.
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from trainingjob_api.base import Open
 from trainingjob_api.drill import Drill
-from trainingjob_api.world import Count, Span, Tier, World
+from trainingjob_api.world import MAX_MEMBERS, Count, Name, Span, Tier, Uid, World
 
 REPORT_PATH = "/v1/report"
 TOKEN_AUDIENCE = "rendezvous.trainingjob.dev"  # noqa: S105  # the audience's name, not a token
 LOG_EXCERPT_BYTES = 2048
 MAX_MESSAGE = 1024
 MAX_UNHEARD = 64
+MAX_DAMAGED = 64
+MAX_EVALUATIONS = 16
+MAX_OUTCOME = 16_384
+MAX_REPORTED = 10**12
+"""The largest count that a host may report: far more than a job can come to, and far from where sums end."""
+MAX_MEASURE = 1e39
+"""More than the largest float32."""
+MAX_SECONDS = 1e9
 LATELY_STEPS = 100
 """Over how many steps it is looked how many updates were not made."""
 
@@ -62,6 +70,24 @@ class FailureReason(StrEnum):
     PEER = "Peer"  # an error that follows from another host's end; never the cause
 
 
+def _cut(value: object) -> object:
+    """Return words that are too long with an ellipsis at their end: a report is never refused for them."""
+    too_long = isinstance(value, str) and len(value) > MAX_MESSAGE
+    return f"{str(value)[: MAX_MESSAGE - 1]}…" if too_long else value
+
+
+def _check_span(span: Span) -> Span:
+    if max(span.generation, span.first, span.last or 0) > MAX_REPORTED:
+        raise ValueError(f"numbers of a span must be at most {MAX_REPORTED}")
+    return span
+
+
+Reported = Annotated[int, Field(ge=0, le=MAX_REPORTED)]
+Measure = Annotated[float, Field(ge=-MAX_MEASURE, le=MAX_MEASURE, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
+Words = Annotated[str, BeforeValidator(_cut), Field(max_length=MAX_MESSAGE)]
+
+
 class Failure(Open):
     """How a child ended, in the host's own words.
 
@@ -71,18 +97,19 @@ class Failure(Open):
 
     reason: FailureReason
     fatal: bool = False
-    message: Annotated[str, Field(max_length=MAX_MESSAGE)]
-    path: str = ""
-    value: str = ""
-    step: Count | None = None
+    message: Words
+    path: Words = ""
+    value: Words = ""
+    step: Reported | None = None
     is_host_known: bool = Field(
         default=True, description="Whether it is this host that failed: else it is one of several that say so."
     )
-    exit_code: int | None = None
-    signal: str = ""
+    exit_code: Annotated[int, Field(ge=-(2**31), lt=2**32)] | None = None
+    signal: Annotated[str, Field(max_length=64)] = ""
     log: Annotated[str, Field(max_length=LOG_EXCERPT_BYTES)] = ""
-    missed: tuple[Count, ...] = Field(
+    missed: tuple[Reported, ...] = Field(
         default=(),
+        max_length=MAX_MEMBERS,
         description="Processes of the world of which JAX heard nothing for so long that it ended the others.",
     )
 
@@ -104,8 +131,10 @@ class Evidence(Open):
     """
 
     state: ProcessState
-    cores: Annotated[float, Field(ge=0)] = Field(description="CPU cores that it used while it was looked at.")
-    entered: Count = Field(description="How many steps, evaluations and meetings with the other processes it entered.")
+    cores: Measure = Field(description="CPU cores that it used while it was looked at.")
+    entered: Reported = Field(
+        description="How many steps, evaluations and meetings with the other processes it entered."
+    )
     newest: Annotated[str, Field(max_length=256)] = Field(default="", description="The newest of them, in words.")
     stack: Annotated[str, Field(max_length=LOG_EXCERPT_BYTES)] = Field(
         default="", description="Where its threads stand, the main one first. Empty: it could not tell."
@@ -115,42 +144,44 @@ class Evidence(Open):
 class Progress(Open):
     """The newest finished optimizer step and its measures."""
 
-    step: Count
-    loss: float | None = None
-    grad_norm: float | None = None
-    learning_rate: float | None = None
-    tokens_per_second: float | None = None
-    step_seconds: float | None = None
-    typical_seconds: float | None = Field(
+    step: Reported
+    loss: Measure | None = None
+    grad_norm: Measure | None = None
+    learning_rate: Measure | None = None
+    tokens_per_second: Measure | None = None
+    step_seconds: Seconds | None = None
+    typical_seconds: Seconds | None = Field(
         default=None, description="Median of the seconds of the last steps. Unset: there are too few to tell."
     )
-    wait_seconds: float | None = Field(
+    wait_seconds: Seconds | None = Field(
         default=None, description="Of these the median that this host waited for the result. Unset: too few steps."
     )
-    stalled_share: float | None = Field(
+    stalled_share: Measure | None = Field(
         default=None,
         description="Share of its time in which this host's trainer did not get to run, in the median of the last "
         "seconds. Unset: too few.",
     )
-    evaluations: dict[str, float] = Field(default={}, description="Newest held-out loss by the evaluation's name.")
-    load_balance: float | None = Field(
+    evaluations: dict[Annotated[str, Field(max_length=64)], Measure] = Field(
+        default={}, max_length=MAX_EVALUATIONS, description="Newest held-out loss by the evaluation's name."
+    )
+    load_balance: Measure | None = Field(
         default=None,
         description="Load-balancing loss a layer: 1 where experts get equally many tokens. Unset: there are none.",
     )
-    dropped: float | None = Field(
+    dropped: Measure | None = Field(
         default=None, description="Share of the routers' choices that found no place. Unset: there are no routers."
     )
-    skipped: Count = Field(default=0, description="Steps of the whole training whose update was not made.")
-    skipped_lately: Count = Field(
+    skipped: Reported = Field(default=0, description="Steps of the whole training whose update was not made.")
+    skipped_lately: Reported = Field(
         default=0, description="How many of them are among the newest `LATELY_STEPS` steps that this world made."
     )
-    snapshot: Count | None = Field(
+    snapshot: Reported | None = Field(
         default=None, description="Newest step that is whole in this host's memory. Unset: this world has none there."
     )
-    snapshot_seconds: float | None = Field(
+    snapshot_seconds: Seconds | None = Field(
         default=None, description="For how long the newest snapshot kept training waiting. Unset: there was none."
     )
-    save_seconds: float | None = Field(
+    save_seconds: Seconds | None = Field(
         default=None, description="For how long this world's newest save kept training waiting. Unset: there was none."
     )
 
@@ -158,15 +189,15 @@ class Progress(Open):
 class Damage(Open):
     """A saved step that was found damaged, reported once and skipped."""
 
-    step: Count
-    message: str
+    step: Reported
+    message: Words
 
 
 class FailedSave(Open):
     """A step that could not be saved, or not copied; training goes on, and the next save tries again."""
 
-    step: Count
-    message: Annotated[str, Field(max_length=MAX_MESSAGE)]
+    step: Reported
+    message: Words
 
 
 class HostReport(Open):
@@ -176,13 +207,13 @@ class HostReport(Open):
     the newest step that is saved, hashed and announced. `tier` is what held the first of the two.
     """
 
-    job_uid: str
-    pod: str
-    pod_uid: str
-    slice: Count
-    host: Count
-    address: str
-    instance: str = Field(description="Random name of this agent process: another one means that it restarted.")
+    job_uid: Uid
+    pod: Name
+    pod_uid: Uid
+    slice: Reported
+    host: Reported
+    address: Name
+    instance: Uid = Field(description="Random name of this agent process: another one means that it restarted.")
     port: Annotated[int, Field(ge=1, le=65535)] = Field(description="A port that is free now, for a coordinator.")
     standby: bool = Field(description="A child with everything imported waits for a world.")
     shadow_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
@@ -190,43 +221,47 @@ class HostReport(Open):
         description="A port for the coordinator of a shadow world; another one after each that ended or took over. "
         "Unset: this host has no part in shadow worlds.",
     )
-    shadow: str = Field(default="", description="The shadow world that a child of this host waits in. Empty: in none.")
+    shadow: Annotated[str, Field(max_length=64)] = Field(
+        default="", description="The shadow world that a child of this host waits in. Empty: in none."
+    )
     broken: Failure | None = Field(default=None, description="Why no such child can be started, however often tried.")
     unreaped: bool = Field(
         default=False,
         description="Whether that is because a child that was killed does not end: nothing that this agent does will "
         "change it.",
     )
-    generation: Count = Field(default=0, description="Of the child's world. 0: no child has been in one.")
+    generation: Reported = Field(default=0, description="Of the child's world. 0: no child has been in one.")
     phase: Phase = Phase.IDLE
     progress: Progress | None = None
-    restored: Count | None = None
+    restored: Reported | None = None
     tier: Tier = "durable"
-    unheard: tuple[Span, ...] = Field(
+    unheard: tuple[Annotated[Span, AfterValidator(_check_span)], ...] = Field(
         default=(),
         max_length=MAX_UNHEARD,
         description="Worlds that led to `restored` and are missing in the lineage that its world was given: the "
         "operator was lost with their hosts before it heard of what they went on from. Oldest first.",
     )
-    inherited: Annotated[str, Field(max_length=MAX_MESSAGE)] = Field(
+    inherited: Words = Field(
         default="", description="Whose parameters it began with, in words, where it began from scratch with another's."
     )
-    committed: Count | None = None
+    committed: Reported | None = None
     failed_save: FailedSave | None = Field(
         default=None, description="The newest save, where it failed. Unset: it did not, or there was none."
     )
-    copied: Count | None = Field(
+    copied: Reported | None = Field(
         default=None, description="Newest step that is whole on the backup store. Unset: this world has none there."
     )
     failed_copy: FailedSave | None = Field(
         default=None, description="The newest copy, where it failed. Unset: it did not, or there was none."
     )
-    damaged: tuple[Damage, ...] = ()
+    damaged: tuple[Damage, ...] = Field(default=(), max_length=MAX_DAMAGED)
     failure: Failure | None = None
-    phase_seconds: dict[Phase, float] = Field(
-        default={}, description="The longest that children of this host took for each phase that they came through."
+    phase_seconds: dict[Phase, Seconds] = Field(
+        default={},
+        max_length=len(Phase),
+        description="The longest that children of this host took for each phase that they came through.",
     )
-    moved_mebibytes: Count | None = Field(
+    moved_mebibytes: Reported | None = Field(
         default=None,
         description="How much the child has read and written so far, in MiB. Unset: there is none, or its kernel does "
         "not tell.",
@@ -236,20 +271,20 @@ class HostReport(Open):
         description="Whether a signal or a debugger has stopped the process: the child in a world, or the standby that "
         "is to be the next one.",
     )
-    cpu_seconds: Count | None = Field(
+    cpu_seconds: Reported | None = Field(
         default=None,
         description="CPU time that this process has used so far, in whole seconds. Unset: there is no such process, or "
         "the agent does not report it.",
     )
-    entered: Count = Field(
+    entered: Reported = Field(
         default=0,
         description="How many steps, batches of an evaluation and meetings the child has entered in its world.",
     )
     evidence: Evidence | None = Field(default=None, description="What was found out about the child, as asked.")
-    drilled: str = Field(default="", description="The newest drill that this host was asked for and obeyed.")
-    unmade: Annotated[str, Field(max_length=1024)] = Field(
-        default="", description="Why it could not make that drill. Empty: it has made it."
+    drilled: Annotated[str, Field(max_length=64)] = Field(
+        default="", description="The newest drill that this host was asked for and obeyed."
     )
+    unmade: Words = Field(default="", description="Why it could not make that drill. Empty: it has made it.")
 
     @property
     def has_stepped(self) -> bool:
@@ -273,7 +308,9 @@ class Answer(Open):
 
     directive: Directive
     world: World | None = None
-    outcome: str = Field(default="", description="How the job ended, for `finish`.")
+    outcome: Annotated[str, Field(max_length=MAX_OUTCOME)] = Field(
+        default="", description="How the job ended, for `finish`."
+    )
     examine: bool = Field(
         default=False, description="The world makes no progress: find out where this host's child stands, and report."
     )
@@ -286,13 +323,13 @@ class Answer(Open):
     shadow: World | None = Field(
         default=None, description="The shadow world that a further child is to wait in. Unset: nothing is new."
     )
-    program_secret: str = Field(
+    program_secret: Annotated[str, Field(max_length=128)] = Field(
         default="",
         repr=False,
         description="By which the hosts of a world prove to each other that they compiled a program. It must not be "
         "stored, logged or reported. Empty: they keep none.",
     )
-    report_again_seconds: float = Field(default=1.0, description="Report again this soon when nothing happens.")
+    report_again_seconds: Seconds = Field(default=1.0, description="Report again this soon when nothing happens.")
 
 
 class Termination(Open):
@@ -302,7 +339,7 @@ class Termination(Open):
     operator could not be reached.
     """
 
-    job_uid: str
+    job_uid: Uid
     generation: Count
     phase: Phase
     committed: Count | None = None

@@ -16,7 +16,14 @@ from trainingjob_api.live import Live, with_live
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.sharding import RULES
 
-Count = Annotated[int, Field(ge=0)]
+MAX_COUNT = 2**53
+"""The largest whole number that every JSON reader keeps exactly."""
+MAX_MEMBERS = 16_384
+MAX_SPANS = 1024
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Name = Annotated[str, Field(max_length=253)]
+"""The name of an object of the cluster, or an address."""
+Uid = Annotated[str, Field(max_length=128)]
 Tier = Literal["durable", "ram", "backup"]
 """What holds a step: storage that outlives pods and nodes, the memory of hosts, or a copy on a second storage."""
 ON_STORAGE: tuple[Tier, ...] = ("durable", "backup")
@@ -43,7 +50,7 @@ class Layout(Strict):
     dcn: AxisDegrees
     rows_per_shard: Count
     accumulation: Count
-    microbatches: Annotated[int, Field(ge=1)] = 1
+    microbatches: Annotated[int, Field(ge=1, le=MAX_COUNT)] = 1
     padding_rows: Count
 
     @property
@@ -133,10 +140,10 @@ class Member(Open):
     process: Count
     slice: Count
     host: Count
-    pod: str
-    pod_uid: str
-    address: str
-    node: str = ""
+    pod: Name
+    pod_uid: Uid
+    address: Name
+    node: Name = ""
 
 
 class Span(Open):
@@ -160,7 +167,7 @@ class Rollback(Open):
     The first rollback opens lineage 1, whose checkpoints lie in `lineage-1`, and so on.
     """
 
-    lineage: Annotated[int, Field(ge=1)] = Field(
+    lineage: Annotated[int, Field(ge=1, le=MAX_COUNT)] = Field(
         description="Number of the history that it opened: `lineage-1` holds its checkpoints."
     )
     generation: Count = Field(
@@ -181,23 +188,27 @@ class World(Open):
     RunConfig. (A trainer that knows of no `rollbacks` knows no spec that asks for them, and refuses its RunConfig.)
     """
 
-    generation: Annotated[int, Field(ge=1)]
-    job_uid: str
-    coordinator: str = Field(description="`host:port` of JAX's coordination service, on process 0.")
-    members: tuple[Member, ...]
+    generation: Annotated[int, Field(ge=1, le=MAX_COUNT)]
+    job_uid: Uid
+    coordinator: Annotated[str, Field(max_length=300)] = Field(
+        description="`host:port` of JAX's coordination service, on process 0."
+    )
+    members: tuple[Member, ...] = Field(max_length=MAX_MEMBERS)
     lineage: tuple[Span, ...] = Field(
-        default=(), description="Earlier generations whose checkpoints count, oldest first."
+        default=(), max_length=MAX_SPANS, description="Earlier generations whose checkpoints count, oldest first."
     )
     committed: Count = Field(
         default=0,
         description="Newest step that is known to have been saved before. 0: none, so it may begin at step 1.",
     )
     rollbacks: tuple[Rollback, ...] = Field(
-        default=(), description="All that came before it, oldest first. The last one opened the world's lineage."
+        default=(),
+        max_length=MAX_SPANS,
+        description="All that came before it, oldest first. The last one opened the world's lineage.",
     )
     layout: Layout | None = Field(default=None, description="How its program lies over its devices.")
     remat: Remat | None = Field(default=None, description="What its program computes again.")
-    snapshots: Annotated[int, Field(ge=1)] | None = Field(
+    snapshots: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = Field(
         default=None, description="After how many steps its hosts keep a snapshot."
     )
     snapshots_may_stretch: bool = Field(
@@ -205,7 +216,7 @@ class World(Open):
         description="Whether more steps may lie between them, where its hosts measure that they cost too much.",
     )
     live: Live | None = Field(default=None, description="The values of the spec that may change from world to world.")
-    shadow: str = Field(
+    shadow: Annotated[str, Field(max_length=64)] = Field(
         default="",
         description="Names the shadow world that takes over: its processes are connected and wait. Empty: none does. A "
         "shadow world itself has its own name here, and the generation of the world that it waits beside.",

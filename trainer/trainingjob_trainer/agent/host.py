@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from trainingjob_api.protocol import (
+    MAX_DAMAGED,
     STARTING_UP,
     Answer,
     Directive,
@@ -194,7 +195,7 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
         done_at=now if event.phase is Phase.DONE else active.done_at,
     )
     if event.damaged and event.damaged not in active.damaged:
-        active = replace(active, damaged=(*active.damaged, event.damaged))
+        active = replace(active, damaged=(*active.damaged, event.damaged)[-MAX_DAMAGED:])
     return replace(state, active=active)
 
 

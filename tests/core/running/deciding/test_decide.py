@@ -9,6 +9,7 @@ from tests.scenes import Scene, claim, drop_pod, fail, kind, lose_node, set_pod,
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.world import Span
 from trainingjob_operator.core.running.deciding.decisions import Claim, Examine, Fail, Leave, Succeed, Wait
+from trainingjob_operator.core.running.deciding.forming import MAX_AHEAD
 from trainingjob_operator.core.running.reasons import Reason
 
 FIRST_WORLD: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
@@ -295,6 +296,16 @@ def test_generations_are_above_all_that_was_ever_heard_of() -> None:
 
     scene.status = scene.status.model_copy(update={"lineage": (Span(generation=12, first=1),)})
     assert claim(scene).world.generation == 13
+
+
+def test_a_generation_that_a_host_makes_up_uses_up_none() -> None:
+    scene = Scene(burned=4).place(0, 1).hear_slice(0, 1)
+
+    scene.hear(0, 1, generation=4 + MAX_AHEAD)
+    assert claim(scene).world.generation == 5 + MAX_AHEAD
+
+    scene.hear(0, 1, generation=5 + MAX_AHEAD)
+    assert claim(scene).world.generation == 5
 
 
 def test_processes_are_dense_slice_by_slice_and_the_first_one_leads() -> None:

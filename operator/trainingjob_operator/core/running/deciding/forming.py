@@ -19,6 +19,9 @@ from trainingjob_operator.core.running.observing.observe import Observed, Slice
 from trainingjob_operator.core.running.observing.progress import find_committed
 from trainingjob_operator.core.running.observing.seats import fingerprint
 
+MAX_AHEAD = 1_000_000
+"""How far a host's generation may be ahead of the status before it counts as made up: a world a second for 11 days."""
+
 
 def list_ready(plan: Plan, seen: Observed, end: End | None = None) -> list[Slice]:
     """Return the slices whose hosts could all be in a world formed now. `end`: how the world has ended just now."""
@@ -100,12 +103,16 @@ def form_world(
 
 
 def next_generation(seen: Observed) -> int:
-    """Return a number above every generation that anything of this job has ever heard of."""
-    heard = [
+    """Return a number above every generation that anything of this job has ever heard of.
+
+    A host may be ahead of the status only where that was restored from a backup. What is farther ahead is made up.
+    """
+    known = [
         seen.hearing.burned,
         seen.status.world.generation if seen.status.world else 0,
         *(attempt.generation for attempt in seen.status.attempts),
         *(span.generation for span in seen.lineage),
-        *(news.report.generation for news in seen.hearing.news.values()),
     ]
-    return max(heard) + 1
+    newest = max(known)
+    reported = (news.report.generation for news in seen.hearing.news.values())
+    return max(newest, *(one for one in reported if one <= newest + MAX_AHEAD)) + 1
