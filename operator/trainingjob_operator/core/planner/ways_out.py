@@ -1,15 +1,21 @@
 """Ways out for a job that is too large for its devices: the smallest changes of the spec that would fit."""
 
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
 from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import as_text
 from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.memory import USABLE
+from trainingjob_operator.core.planner.parameters import count_parameters
 from trainingjob_operator.core.planner.plan import SizePlan, SliceShape
 from trainingjob_operator.core.planner.planning import LazySizes
 from trainingjob_operator.core.planner.sizes import TOO_LARGE, SizePlanner
+from trainingjob_operator.core.planner.strategy import choose
+from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
 
 
 def suggest_ways_out(sizes: LazySizes, spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware) -> LazySizes:
@@ -31,32 +37,30 @@ def suggest_ways_out(sizes: LazySizes, spec: TrainingJobSpec, shape: SliceShape,
 
 
 def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardware: Hardware) -> list[str]:
-    """Return the smallest changes that would fit; a shorter sequence only where nothing else does."""
-    shapes = [
-        shape,
-        *(hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape)),
-    ]
-    memory = spec.memory.model_copy(update={"remat": "full"})
-    over_data = spec.parallelism.model_copy(update={"shard_optimizer_over_data": True})
-    changes = (
-        (spec.model_copy(update={"memory": memory}), shapes),
-        (spec.model_copy(update={"parallelism": over_data}), shapes[:1]),
-        (spec, shapes),
-    )
+    """Return the smallest changes that would fit: on the same devices, else on more, else a shorter sequence.
+
+    A shorter sequence changes what is trained, so it is suggested only where nothing else fits.
+    """
+    found = (hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape))
+    larger = [one for one in found if one]
+
+    def find_on_same(length: int) -> list[str]:
+        changes = _save_memory(_shorten(spec, length))
+        return [
+            _describe_change(spec, shape, changed, shape) for changed in changes if _fits(changed, shape, num_slices)
+        ]
 
     @cache
     def find(length: int) -> list[str]:
-        ways = []
-        training = spec.training.model_copy(update={"sequence_length": length})
-        for change, on in changes:
-            changed = change.model_copy(update={"training": training})
-            fitting = next((one for one in on if one and _fits(changed, one, num_slices)), None)
-            if fitting:
-                ways.append(_describe_change(spec, shape, changed, fitting))
-        return ways
+        fitting = _find_larger(_shorten(spec, length), larger, num_slices)
+        return find_on_same(length) or [_describe_change(spec, shape, *way) for way in fitting]
 
     whole = spec.training.sequence_length
-    ways = find(whole)
+    meshes = [_describe_change(spec, shape, changed, shape) for changed in _lay_out(spec, shape, num_slices)]
+    ways = [*meshes, *find_on_same(whole)] or find(whole)
+    if not ways:
+        least = next((one for one in larger if _may_fit(spec, one, num_slices)), shape)
+        ways = [_describe_change(spec, shape, changed, least) for changed in _lay_out(spec, least, num_slices)]
     if not ways:  # the longest of the halved sequences that fits, by bisection: a shorter one takes less memory
         halved = [whole >> halvings for halvings in range(1, whole.bit_length() - 1)]
         fitting = halved[bisect_left(halved, True, key=lambda length: bool(find(length))) :]  # noqa: FBT003
@@ -66,13 +70,65 @@ def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, ha
     return [way for way in parts if not any(other < parts[way] for other in parts.values())]
 
 
+def _save_memory(spec: TrainingJobSpec) -> Iterator[TrainingJobSpec]:
+    """Yield a spec as it is, then with what takes less memory on the same mesh."""
+    spread = _spread_optimizer(spec)
+    yield from (spec, _compute_again(spec), spread, _compute_again(spread))
+
+
+def _find_larger(
+    spec: TrainingJobSpec, larger: Sequence[SliceShape], num_slices: int
+) -> Iterator[tuple[TrainingJobSpec, SliceShape]]:
+    """Yield the smallest larger slice on which a spec fits, with rematerialization and as it is."""
+    for changed in (_compute_again(spec), spec):
+        on = next((one for one in larger if _fits(changed, one, num_slices)), None)
+        if on:
+            yield changed, on
+
+
+def _lay_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> Iterator[TrainingJobSpec]:
+    """Yield a spec with the mesh that `strategy: auto` would choose, if one fits; else with the optimizer spread too.
+
+    Each search plans the job many times, so none is made where it cannot find anything.
+    """
+    if not _may_fit(spec, shape, num_slices):
+        return
+    for changed in (spec, _spread_optimizer(spec)):
+        choice = choose(changed, shape)
+        if choice:
+            yield choice.best.apply(changed)
+            return
+
+
+def _may_fit(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
+    """Return whether the state alone, spread over all devices, leaves anything free."""
+    num_bytes = count_parameters(spec.model) * (describe_workload(spec).param_bytes + 3 * FLOAT32)
+    return num_bytes < num_slices * shape.num_devices * shape.memory_bytes * USABLE
+
+
+def _shorten(spec: TrainingJobSpec, length: int) -> TrainingJobSpec:
+    return spec.model_copy(update={"training": spec.training.model_copy(update={"sequence_length": length})})
+
+
+def _compute_again(spec: TrainingJobSpec) -> TrainingJobSpec:
+    return spec.model_copy(update={"memory": spec.memory.model_copy(update={"remat": "full"})})
+
+
+def _spread_optimizer(spec: TrainingJobSpec) -> TrainingJobSpec:
+    parallelism = spec.parallelism.model_copy(update={"shard_optimizer_over_data": True})
+    return spec.model_copy(update={"parallelism": parallelism})
+
+
 def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
     return isinstance(SizePlanner(spec, shape).plan(num_slices), SizePlan)
 
 
 def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: TrainingJobSpec, fitting: SliceShape) -> str:
     """Return the fields in which a changed spec differs, with their new values."""
+    mesh, new_mesh = spec.parallelism, changed.parallelism
     values = {
+        "spec.parallelism.ici": (_write_degrees(mesh.ici), _write_degrees(new_mesh.ici)),
+        "spec.parallelism.dcn": (_write_degrees(mesh.dcn), _write_degrees(new_mesh.dcn)),
         "spec.slices.topology": (as_text(shape.topology), as_text(fitting.topology)),
         "spec.memory.remat": (spec.memory.remat, changed.memory.remat),
         "spec.parallelism.shardOptimizerOverData": (
@@ -82,6 +138,11 @@ def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: Training
         "spec.training.sequenceLength": (spec.training.sequence_length, changed.training.sequence_length),
     }
     return " and ".join(f"{field}: {_write(new)}" for field, (old, new) in values.items() if new != old)
+
+
+def _write_degrees(degrees: AxisDegrees) -> str:
+    """Return the degrees of a mesh as a spec has them. Where nothing is split, one axis is named all the same."""
+    return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in degrees.split() or (('data', 1),))}}}"
 
 
 def _write(value: object) -> str:

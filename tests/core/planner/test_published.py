@@ -1,0 +1,175 @@
+"""Published recipes that do not fit as they are: what is suggested trains the same, on the same devices."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.corpus.suggestions import follow
+from trainingjob_operator.core.validation.validate import Checked, check_job
+
+type Job = dict[str, Any]
+
+
+def make_job(accelerator: str, topology: str, mesh: Job, model: Job, training: Job, **more: Any) -> Job:
+    spec = {
+        "slices": {"accelerator": accelerator, "topology": topology, "count": 1},
+        "parallelism": {"ici": mesh},
+        "model": model,
+        "data": {"train": [{"name": "text", "path": "/data/text"}]},
+        "training": {"steps": 1000, **training},
+        "optimizer": {"learningRate": 0.0003},
+        "checkpoint": {"uri": "/data/runs/job"},
+        "runtime": {"volumes": [{"name": "data", "claimName": "data", "mountPath": "/data"}]},
+        **more,
+    }
+    return {"metadata": {"name": "job"}, "spec": spec}
+
+
+def size(vocab: int, embed: int, mlp: int, layers: int, heads: int, kv: int, head: int, **more: Any) -> Job:
+    return {
+        "vocabSize": vocab,
+        "embedDim": embed,
+        "mlpDim": mlp,
+        "numLayers": layers,
+        "numHeads": heads,
+        "numKvHeads": kv,
+        "headDim": head,
+        **more,
+    }
+
+
+FULL = {"memory": {"remat": "full"}}
+RECIPES: dict[str, Job] = {
+    "405b on 512 v5p chips": make_job(
+        "tpu-v5p",
+        "8x8x8",
+        {"fsdp": -1},
+        size(128_256, 16_384, 53_248, 126, 128, 8, 128),
+        {"globalBatchSize": 512, "sequenceLength": 8192},
+        **FULL,
+    ),
+    "gemma-2b on 16 v5e chips": make_job(
+        "tpu-v5e",
+        "4x4",
+        {"fsdp": -1},
+        size(256_128, 2048, 16_384, 18, 8, 1, 256),
+        {"globalBatchSize": 16, "sequenceLength": 8192},
+        **FULL,
+    ),
+    "mixtral on 32 v4 chips": make_job(
+        "tpu-v4",
+        "2x4x4",
+        {"fsdp": -1},
+        size(32_000, 4096, 14_336, 32, 32, 8, 128, experts={"count": 8, "perToken": 2, "capacityFactor": 4.0}),
+        {"globalBatchSize": 1024, "sequenceLength": 4096},
+        **FULL,
+    ),
+    "many experts on 512 v5p chips": make_job(
+        "tpu-v5p",
+        "8x8x8",
+        {"fsdp": -1},
+        size(129_280, 7168, 2048, 61, 128, 128, 128, experts={"count": 256, "perToken": 8, "capacityFactor": 32.0}),
+        {"globalBatchSize": 512, "sequenceLength": 4096},
+        **FULL,
+    ),
+    "llama2-7b on 64 v5p chips, without rematerialization": make_job(
+        "tpu-v5p",
+        "4x4x4",
+        {"fsdp": -1},
+        size(32_000, 4096, 11_008, 32, 32, 32, 128),
+        {"globalBatchSize": 256, "sequenceLength": 4096},
+    ),
+}
+
+
+def check(job: Job) -> Checked:
+    return check_job(job["metadata"]["name"], job["spec"])
+
+
+FIRST = {
+    "405b on 512 v5p chips": "spec.parallelism.ici: {fsdp: 256, tensor: 2}",
+    "gemma-2b on 16 v5e chips": "spec.parallelism.ici: {fsdp: 8, context: 2}",
+    "mixtral on 32 v4 chips": "spec.parallelism.ici: {fsdp: 2, expert: 8, tensor: 2}",
+    "many experts on 512 v5p chips": "spec.parallelism.ici: {expert: 128, tensor: 4}",
+    "llama2-7b on 64 v5p chips, without rematerialization": "spec.parallelism.ici: {fsdp: 32, tensor: 2}",
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_mesh_of_auto_is_suggested_before_anything_else(name: str) -> None:
+    (problem,) = check(RECIPES[name]).problems
+
+    assert problem.nearest[0] == FIRST[name]
+    assert not any("sequenceLength" in one or "topology" in one for one in problem.nearest)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_suggestion_is_valid(name: str) -> None:
+    job = RECIPES[name]
+    (problem,) = check(job).problems
+
+    for one in problem.nearest:
+        checked = check(follow(job, replace(problem, nearest=(one,))))
+        assert checked.problems == (), one
+        assert checked.spec
+        assert checked.spec.training.sequence_length == job["spec"]["training"]["sequenceLength"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_mesh_is_that_of_auto(name: str) -> None:
+    job = copy.deepcopy(RECIPES[name])
+    job["spec"]["parallelism"] = {"strategy": "auto"}
+    (problem,) = check(RECIPES[name]).problems
+    auto, followed = check(job).spec, check(follow(RECIPES[name], problem)).spec
+
+    assert auto
+    assert followed
+    assert (auto.parallelism.ici, auto.memory) == (followed.parallelism.ici, followed.memory)
+
+
+def test_what_saves_memory_is_told_in_its_order() -> None:
+    """Of ways that each do alone: the mesh, then rematerialization."""
+    job = make_job(
+        "tpu-v5e",
+        "4x4",
+        {"data": -1},
+        size(32_000, 2048, 5504, 16, 16, 16, 128),
+        {"globalBatchSize": 64, "sequenceLength": 2048},
+    )
+    (problem,) = check(job).problems
+
+    kinds = [one.partition(":")[0] for one in problem.nearest]
+    assert kinds == ["spec.parallelism.ici", "spec.memory.remat"]
+
+
+def test_a_shorter_sequence_comes_last() -> None:
+    job = make_job(
+        "nvidia-h100",
+        "1",
+        {"data": -1},
+        size(32_000, 2048, 5504, 16, 16, 16, 128),
+        {"globalBatchSize": 64, "sequenceLength": 131_072},
+        **FULL,
+    )
+    (problem,) = check(job).problems
+
+    assert problem.nearest == ("spec.training.sequenceLength: 16384",)
+
+
+def test_a_mesh_that_fills_no_larger_slice_is_laid_out_anew() -> None:
+    job = make_job(
+        "tpu-v5e",
+        "2x2",
+        {"fsdp": 4},
+        size(32_000, 4096, 11_008, 32, 32, 32, 128),
+        {"globalBatchSize": 64, "sequenceLength": 4096},
+        **FULL,
+    )
+    (problem,) = check(job).problems
+
+    (way,) = problem.nearest
+    assert "spec.parallelism.ici: {" in way
+    assert "spec.slices.topology: " in way
+    assert check(follow(job, problem)).problems == ()
