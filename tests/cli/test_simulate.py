@@ -1,9 +1,12 @@
 """`simulate`: a job under faults, and what would help it."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from trainingjob_operator.cli.errors import UsageError
@@ -32,6 +35,7 @@ def test_the_same_faults_strike_every_variant() -> None:
     assert {one["change"].split(":")[0].lstrip("12 ") for one in variants} == {
         "checkpoint.save.everySteps",
         "checkpoint.snapshots",
+        "elastic.maxRestarts",
         "slices.min",
         "spare slice",
         "spare slices",
@@ -102,9 +106,71 @@ def test_a_number_of_slices_that_the_job_cannot_have_is_refused_as_in_a_file() -
     assert "spec.slices" in text
 
 
-def test_a_job_that_would_fail_says_when_and_why() -> None:
-    code, text = call(TPU, "--time", "60d", "--step-seconds", "5", "--mtbf", "12h")
+def test_a_job_that_would_fail_says_when_and_why_and_what_helps(tmp_path: Path) -> None:
+    code, text = call(resize(tmp_path, 1000, maxRestarts=1), "--step-seconds", "5", "--mtbf", "40m", "--repair", "1m")
 
     assert code == 0
-    assert "As written the job fails after" in text
-    assert "maxRestarts" in text
+    lines = text.splitlines()
+    (failure,) = [line for line in lines if line.startswith("As written the job fails in ")]
+    assert "maxRestarts" in failure
+    assert any(line.startswith("elastic.maxRestarts: 1000 alone: ") for line in lines)
+
+
+def resize(folder: Path, steps: int = 2000, **elastic: Any) -> str:
+    """Return a file with a job of two slices and some steps."""
+    job = yaml.safe_load(Path(TPU).read_text())
+    job["spec"]["training"]["steps"] = steps
+    job["spec"]["schedule"] = {"warmupSteps": 0}
+    job["spec"]["slices"] = {**job["spec"]["slices"], "min": 1, "max": 2}
+    job["spec"]["elastic"] = {**job["spec"].get("elastic", {}), **elastic}
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return str(path)
+
+
+def simulate_json(*args: str) -> dict[str, Any]:
+    code, text = call(*args, "--json")
+    assert code == 0
+    told: dict[str, Any] = json.loads(text[text.index("{") :])
+    return told
+
+
+@pytest.mark.parametrize("steps", [10, 2000])
+def test_a_simulation_ends_with_the_job(steps: int, tmp_path: Path) -> None:
+    told = simulate_json(resize(tmp_path, steps), "--step-seconds", "5", "--mtbf", "3000d", "--save-seconds", "1")
+
+    written = told["variants"][0]
+    assert told["idealSeconds"] == 5 * steps
+    assert (written["runsSucceeded"], written["step"]) == (told["runs"], steps)
+    assert 5 * steps <= written["simulatedSeconds"] / told["runs"] < 5 * steps * 1.01 + 300
+
+
+def test_a_job_of_few_faults_is_run_several_times(tmp_path: Path) -> None:
+    path = resize(tmp_path, 500)
+    often = simulate_json(path, "--step-seconds", "5", "--mtbf", "20m", "--repair", "10s")
+    rarely = simulate_json(path, "--step-seconds", "5", "--mtbf", "300d")
+
+    assert often["runs"] < rarely["runs"] == 20
+
+
+def test_restarts_are_counted_by_time(tmp_path: Path) -> None:
+    written = simulate_json(resize(tmp_path, 500), "--step-seconds", "5", "--mtbf", "30m", "--repair", "1m")["variants"][0]
+
+    days = written["simulatedSeconds"] / 86_400
+    assert written["restartsIn30Days"] == pytest.approx(written["restarts"] / days * 30, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(1))
+@pytest.mark.parametrize("mtbf", ["30m", "300d"])
+def test_advice_is_never_of_no_gain(seed: int, mtbf: str, tmp_path: Path) -> None:
+    _, text = call(resize(tmp_path, 300), "--step-seconds", "5", "--mtbf", mtbf, "--repair", "1m", "--seed", str(seed))
+
+    advice = [line for line in text.splitlines() if " alone: " in line]
+    for line in advice:
+        better, written = re.findall(r"([0-9.]+) %", line)
+        assert float(better) > float(written), line
+
+
+def test_a_step_of_the_plan_is_told_to_be_a_lower_bound() -> None:
+    assert ", a lower bound until it is calibrated" in call(TPU, "--time", "1h")[1]
+    assert "a lower bound" not in call(TPU, *SHORT)[1]

@@ -1,11 +1,21 @@
 """Faults that are drawn for a simulation."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from trainingjob_operator.cli.weather import EVERYTHING, LOSSES, Weather, draw_faults
+from trainingjob_operator.cli.simulate import parse_span
+from trainingjob_operator.cli.weather import (
+    DAY,
+    EVERYTHING,
+    LOSSES,
+    REPAIR_MEDIAN,
+    Weather,
+    draw_faults,
+    mean_repair,
+)
 from trainingjob_operator.core.simulating.faults import Kind
 
 
@@ -40,3 +50,16 @@ def test_the_same_seed_draws_the_same_faults() -> None:
 
     assert first == again
     assert first != other
+
+
+def test_repairs_take_hours_in_the_median_and_days_in_the_mean() -> None:
+    median = parse_span(REPAIR_MEDIAN, "--repair")
+    weather = Weather(30 * DAY, median, 3000 * DAY, seed=3)
+
+    faults = draw_faults(weather, 64)
+
+    away = sorted(fault.away for fault in faults if fault.kind in (Kind.LOSS, Kind.NOTICE))
+    assert away[len(away) // 2] / 3600 == pytest.approx(20, rel=0.15)
+    assert sum(away) / len(away) / DAY == pytest.approx(5.5, rel=0.3)
+    assert mean_repair(weather) / DAY == pytest.approx(5.5, abs=0.1)
+    assert mean_repair(replace(weather, mix=LOSSES)) == median

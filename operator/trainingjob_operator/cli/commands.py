@@ -159,14 +159,20 @@ def run(
 def simulate(
     file: File,
     mtbf: Annotated[str, typer.Option(help="Mean time between two faults of one slice, such as 30d or 12h.")] = "30d",
-    repair: Annotated[str, typer.Option(help="Mean time until a lost slice has nodes again.")] = "1h",
+    repair: Annotated[
+        str,
+        typer.Option(
+            help="Median time until a lost slice has nodes again. The times are heavy-tailed: the mean is 6.6 "
+            "times as long."
+        ),
+    ] = "20h",
     time: Annotated[
         str | None,
-        typer.Option(help="How long to simulate. Default: until about 60 faults.", show_default=False),
+        typer.Option(help="The longest to simulate one run. Default: until the job is over.", show_default=False),
     ] = None,
     step_seconds: Annotated[
         float | None,
-        typer.Option(min=1e-6, help="A step at the largest size. Default: by the roofline, which is at best."),
+        typer.Option(min=1e-6, help="A step at the largest size. Default: the plan's estimate, a lower bound."),
     ] = None,
     save_seconds: Annotated[float, typer.Option(min=0, help="From a step to the commit of its checkpoint.")] = 30.0,
     restart_seconds: Annotated[
@@ -186,11 +192,12 @@ def simulate(
 ) -> None:
     """Show how a job would fare under faults, and what would help.
 
-    Faults strike slices at random, and the operator's own rules decide what happens. Of 20 faults 12 take a slice's
-    nodes without a word and 2 after two minutes' notice, 4 end a program, 1 hangs it, 1 cuts a host off from the
-    operator. Of 20 losses 1 takes slices beside it too, and 1 is repaired after 50 times as long. The operator is away
-    for 5 minutes a month. Then the same faults again with one thing changed: the time between checkpoints, the fewest
-    slices, snapshots, spare slices.
+    Each run lasts until the job is over; a short job is run several times, until about 60 faults have happened. Faults
+    strike slices at random, and the operator's own rules decide what happens. Of 20 faults 12 take a slice's nodes
+    without notice and 2 after two minutes' notice, 4 end a program, 1 hangs it, 1 cuts a host off from the operator.
+    Of 20 losses 1 takes neighbouring slices too. Repair times are lognormal, as in a public trace of 400 GPU servers:
+    the median is hours, the mean days. The operator is away for 5 minutes a month. Then the same faults again with one
+    thing changed: the steps between checkpoints, the fewest slices, snapshots, restarts, spare slices.
 
     Exit codes: 0 it was simulated, 1 the job has problems, 2 the command or the file cannot be understood.
     """

@@ -1,7 +1,9 @@
 """`trainingjob simulate`: how a job would fare under faults, and what would make it fare better."""
 
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +18,7 @@ from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid
-from trainingjob_operator.cli.weather import DAY, Weather, draw_faults
+from trainingjob_operator.cli.weather import DAY, Weather, draw_faults, mean_repair
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job
@@ -27,14 +29,21 @@ from trainingjob_operator.core.simulating.simulate import Outcome, simulate
 from trainingjob_operator.core.units import percent, plural, precise, span
 
 EXPECTED_FAULTS = 60
+"""Faults over which chance evens out: a job of fewer is run several times."""
+MOST_RUNS = 20
 LONGEST_DAYS = 3650
-ENDLESS = 100_000_000
-"""Steps of a simulated job: it is watched for a time and never done."""
+PATIENCE = 10
+"""A run is given up where it takes so many times longer than without a fault, and a mean repair for each."""
 INTERVALS = (1, 3)
 """Steps between two checkpoints that are tried: these times a power of ten."""
 MOST_INTERVAL = 5000
-ENOUGH = 0.0005
+ENOUGH = 0.001
 """Share of all time by which a change must be better to be worth the words."""
+MANY_RESTARTS = 1000
+"""As many failures of the program as a job may have where restarts are not what it fails by."""
+MONTH = 30 * DAY
+SEEDS_APART = 1_000_003
+"""Between the seeds of two runs, so that another `--seed` gives none of the same runs."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class Options:
     mtbf: str
     repair: str
     time: str | None
-    """None: until so many faults that chance evens out."""
+    """The longest to simulate one run. None: until the job is over."""
     step: float | None
     """Seconds of a step at the largest size. None: as by the roofline."""
     pace: Pace
@@ -66,7 +75,48 @@ class Variant:
     """What it is a change of."""
 
 
-type Lived = Sequence[tuple[Variant, Outcome]]
+@dataclass(frozen=True)
+class Runs:
+    """What became of all runs of one variant."""
+
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of all runs together."""
+        return sum(one.seconds for one in self.outcomes)
+
+    @property
+    def throughput(self) -> float:
+        """Return the share of the steps that the largest size makes in the time without a fault."""
+        watched = sum(one.watched for one in self.outcomes)
+        return sum(one.ideal_seconds for one in self.outcomes) / watched if watched else 0.0
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Return where the time went."""
+        buckets: Counter[str] = Counter()
+        for one in self.outcomes:
+            buckets.update(one.status.goodput.seconds)
+        return dict(buckets)
+
+    @property
+    def goodput(self) -> float:
+        """Return the share of the time that trained for good."""
+        spent = self.spent
+        return spent.get(Bucket.TRAINING, 0.0) / total if (total := sum(spent.values())) else 0.0
+
+    @property
+    def restarts(self) -> int:
+        """Return how often a world was formed because another one had ended."""
+        return sum(one.status.restarts.total for one in self.outcomes)
+
+    def list_ended(self, phase: str) -> list[Outcome]:
+        """Return the runs that ended in a phase."""
+        return [one for one in self.outcomes if one.status.phase == phase]
+
+
+type Lived = Sequence[tuple[Variant, Runs]]
 
 
 def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: bool) -> None:
@@ -78,25 +128,33 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
     """
     job = _resize(read_one_job(file), options.slices)
     plan, _ = require_valid(job, hardware)
-    plan = _without_end(plan)
+    plan = replace(plan, spec=plan.spec.model_copy(update={"suspend": False}))
     largest = plan.allowed[-1]
     steps = scale_steps(plan, options.step)
     if steps is None:
         raise UsageError(f"how long a step takes on {plan.shape.accelerator} is not known: give --step-seconds.")
     pace = replace(options.pace, steps=steps, copy=copy_seconds(plan.spec, plan.shape, plan.layout(largest)))
-    weather = _read_weather(options, plan.spec.slices.most)
-    faults = draw_faults(weather, plan.spec.slices.most)
+    ideal = plan.spec.training.steps * steps[largest]
+    weather = _read_weather(options, ideal)
+    strikes = [draw_faults(one, plan.spec.slices.most) for one in _repeat(weather, ideal, plan.spec.slices.most)]
     variants = list(_list_variants(plan, hardware, pace, options.spares))
     told = track(variants, description="simulating", console=SafeConsole(stderr=True), transient=True)
-    lived = [(one, simulate(one.plan, pace, faults, weather.length, one.spares)) for one in told]
+    lived = [
+        (one, Runs(tuple(simulate(one.plan, pace, faults, weather.length, one.spares) for faults in strikes)))
+        for one in told
+    ]
+    written = lived[0][1].outcomes
+    num_faults = sum(fault.at < one.seconds for one, faults in zip(written, strikes, strict=True) for fault in faults)
     if as_json:
-        found = [_as_object(one, outcome) for one, outcome in lived]
-        echo(json.dumps({"faults": len(faults), "seconds": weather.length, "variants": found}, indent=2))
+        head = {"faults": num_faults, "seconds": weather.length, "runs": len(strikes), "idealSeconds": round(ideal, 1)}
+        echo(json.dumps({**head, "variants": [_as_object(*one) for one in lived]}, indent=2))
         return
+    estimate = "" if options.step else ", a lower bound until it is calibrated"
     echo(
-        f"{job.name} · {plural(largest, 'slice')}, each struck every {span(weather.mtbf)}, lost for about "
-        f"{span(weather.repair)} · {span(weather.length)} simulated · {plural(len(faults), 'fault')} · "
-        f"a step takes {precise(steps[largest])}"
+        f"{job.name} · {plural(largest, 'slice')}, each struck every {span(weather.mtbf)}, half of the losses repaired "
+        f"within {span(weather.repair)}, all in {span(mean_repair(weather))} on average · a step takes "
+        f"{precise(steps[largest])}{estimate}, all steps {span(ideal)} without a fault · "
+        f"{plural(len(strikes), 'run')} with {plural(num_faults, 'fault')}"
     )
     for line in ("", *_table(lived), "", *_advise(lived)):
         echo(line)
@@ -111,11 +169,19 @@ def _resize(job: Document, num_slices: int | None) -> Document:
     return replace(job, content={**job.content, "spec": {**job.spec, "slices": resized}})
 
 
-def _read_weather(options: Options, num_slices: int) -> Weather:
+def _read_weather(options: Options, ideal: float) -> Weather:
+    """Return what the options say; a run lasts until the job is over, or it is hopeless."""
     mtbf, repair = parse_span(options.mtbf, "--mtbf"), parse_span(options.repair, "--repair")
-    by_chance = min(EXPECTED_FAULTS * (mtbf + repair) / num_slices, LONGEST_DAYS * DAY)
-    length = parse_span(options.time, "--time") if options.time else by_chance
-    return Weather(mtbf, repair, length, options.seed)
+    weather = Weather(mtbf, repair, 0.0, options.seed)
+    longest = min(PATIENCE * (ideal + mean_repair(weather)), LONGEST_DAYS * DAY)
+    return replace(weather, length=parse_span(options.time, "--time") if options.time else longest)
+
+
+def _repeat(weather: Weather, ideal: float, num_slices: int) -> list[Weather]:
+    """Return the same weather with one seed for each run."""
+    expected = num_slices * min(ideal, weather.length) / (weather.mtbf + mean_repair(weather))
+    num_runs = min(math.ceil(EXPECTED_FAULTS / expected), MOST_RUNS) if expected else MOST_RUNS
+    return [replace(weather, seed=weather.seed + number * SEEDS_APART) for number in range(num_runs)]
 
 
 def parse_span(text: str, option: str) -> float:
@@ -135,12 +201,6 @@ def parse_span(text: str, option: str) -> float:
     return float(found)
 
 
-def _without_end(plan: Plan) -> Plan:
-    training = plan.spec.training.model_copy(update={"steps": ENDLESS})
-    spec = plan.spec.model_copy(update={"training": training, "active_deadline_seconds": None, "suspend": False})
-    return replace(plan, spec=spec)
-
-
 def _list_variants(plan: Plan, hardware: Hardware, pace: Pace, spares: int) -> Iterator[Variant]:
     """Yield the job as it is written, then with one thing changed at a time.
 
@@ -153,7 +213,8 @@ def _list_variants(plan: Plan, hardware: Hardware, pace: Pace, spares: int) -> I
     intervals = (base * 10**power for power in range(4) for base in INTERVALS)
     for every in intervals:
         # A save must be done before the next one begins.
-        if pace.save <= every * pace.steps[largest] and every <= MOST_INTERVAL and every != written:
+        most = min(MOST_INTERVAL, spec.training.steps)
+        if pace.save <= every * pace.steps[largest] and every <= most and every != written:
             save = spec.checkpoint.save.model_copy(update={"every_steps": every})
             checkpoint = spec.checkpoint.model_copy(update={"save": save})
             changed = replace(plan, spec=spec.model_copy(update={"checkpoint": checkpoint}))
@@ -167,31 +228,38 @@ def _list_variants(plan: Plan, hardware: Hardware, pace: Pace, spares: int) -> I
         checkpoint = spec.checkpoint.model_copy(update={"snapshots": Snapshots()})
         changed = plan_job(spec.model_copy(update={"checkpoint": checkpoint}), hardware)
         yield Variant("checkpoint.snapshots: {}", changed, spares, "snapshots")
+    if spec.elastic.max_restarts < MANY_RESTARTS:
+        elastic = spec.elastic.model_copy(update={"max_restarts": MANY_RESTARTS})
+        changed = replace(plan, spec=spec.model_copy(update={"elastic": elastic}))
+        yield Variant(f"elastic.maxRestarts: {MANY_RESTARTS}", changed, spares, "restarts")
     for more in (1, 2):
         yield Variant(f"{plural(spares + more, 'spare slice')}", plan, spares + more, "spares")
 
 
 def _table(lived: Lived) -> list[str]:
-    headings = ("", "goodput", "throughput", "lost steps", "down", "worlds")
-    rows = [(one.change or "as written", *_cells(outcome)) for one, outcome in lived]
+    headings = ("", "done in", "failed", "goodput", "throughput", "lost steps", "down", "restarts in 30 d")
+    rows = [(one.change or "as written", *_cells(runs)) for one, runs in lived]
     return [
-        *align([headings, *rows], right=(1, 2, 3, 4, 5)),
+        *align([headings, *rows], right=range(1, len(headings))),
+        "done in: the mean of the runs that trained all steps; failed: runs of all runs",
         "goodput: share of the time that trained for good",
         "throughput: steps made, by those of the largest size without faults and saves",
     ]
 
 
-def _cells(outcome: Outcome) -> tuple[str, ...]:
-    spent = outcome.status.goodput.seconds
-    lost = spent.get(Bucket.LOST_STEPS, 0.0) / outcome.seconds
+def _cells(runs: Runs) -> tuple[str, ...]:
+    spent, done = runs.spent, runs.list_ended("Succeeded")
+    seconds = runs.seconds or 1.0
     training = (Bucket.TRAINING, Bucket.LOST_STEPS)
-    down = sum(seconds for bucket, seconds in spent.items() if bucket not in training) / outcome.seconds
+    down = sum(seconds for bucket, seconds in spent.items() if bucket not in training)
     return (
-        percent(outcome.status.goodput.ratio),
-        percent(outcome.throughput),
-        percent(lost),
-        percent(down),
-        str(outcome.worlds),
+        span(sum(one.seconds for one in done) / len(done)) if done else "-",
+        f"{len(runs.list_ended('Failed'))} of {len(runs.outcomes)}",
+        percent(runs.goodput),
+        percent(runs.throughput),
+        percent(spent.get(Bucket.LOST_STEPS, 0.0) / seconds),
+        percent(down / seconds),
+        f"{runs.restarts * MONTH / seconds:.1f}",
     )
 
 
@@ -199,32 +267,44 @@ def _advise(lived: Lived) -> list[str]:
     """Return of each kind of change the one that helps most by itself, the best first; before all, a job that fails."""
     written = lived[0][1].throughput
     best: dict[str, tuple[float, str]] = {}
-    for one, outcome in lived[1:]:
-        if outcome.throughput > max(written + ENOUGH, best.get(one.kind, (0.0, ""))[0]):
-            best[one.kind] = (outcome.throughput, one.change)
+    for one, runs in lived[1:]:
+        known = best.get(one.kind, (written, ""))[0]  # a larger change of the same effect helps no more
+        if runs.throughput >= known + ENOUGH and percent(runs.throughput) != percent(known):
+            best[one.kind] = (runs.throughput, one.change)
     words = [
         f"{change} alone: {percent(share)} of all steps instead of {percent(written)}"
         for share, change in sorted(best.values(), reverse=True)
     ]
     words = words or ["Nothing of this is clearly better than what is written."]
-    return [*_describe_failure(lived[0][1]), *words]
+    return [*_describe_failures(lived[0][1]), *words]
 
 
-def _describe_failure(outcome: Outcome) -> list[str]:
+def _describe_failures(runs: Runs) -> list[str]:
     """Return why and when a job was given up; nothing where it lives."""
-    verdict = next((one for one in outcome.status.conditions if (one.type, one.status) == ("Failed", "True")), None)
-    return [f"As written the job fails after {span(outcome.seconds)}: {verdict.message}"] if verdict else []
+    failed = runs.list_ended("Failed")
+    if not failed:
+        return []
+    verdict = next(one for one in failed[0].status.conditions if (one.type, one.status) == ("Failed", "True"))
+    after = span(sum(one.seconds for one in failed) / len(failed))
+    often = f" in {len(failed)} of {plural(len(runs.outcomes), 'run')}" if len(runs.outcomes) > 1 else ""
+    return [
+        f"As written the job fails{often} after {after}{' on average' if len(failed) > 1 else ''}: {verdict.message}"
+    ]
 
 
-def _as_object(one: Variant, outcome: Outcome) -> dict[str, object]:
+def _as_object(one: Variant, runs: Runs) -> dict[str, object]:
     return {
         "change": one.change,
         "spares": one.spares,
-        "failed": outcome.status.phase == "Failed",
-        "goodput": outcome.status.goodput.ratio,
-        "throughput": round(outcome.throughput, 4),
-        "step": outcome.step,
-        "worlds": outcome.worlds,
-        "restarts": outcome.status.restarts.total,
-        "seconds": outcome.status.goodput.seconds,
+        "failed": bool(runs.list_ended("Failed")),
+        "runsFailed": len(runs.list_ended("Failed")),
+        "runsSucceeded": len(runs.list_ended("Succeeded")),
+        "goodput": round(runs.goodput, 4),
+        "throughput": round(runs.throughput, 4),
+        "step": min(outcome.step for outcome in runs.outcomes),
+        "worlds": sum(outcome.worlds for outcome in runs.outcomes),
+        "restarts": runs.restarts,
+        "restartsIn30Days": round(runs.restarts * MONTH / runs.seconds, 2) if runs.seconds else 0.0,
+        "simulatedSeconds": round(runs.seconds, 1),
+        "seconds": {bucket: round(seconds, 3) for bucket, seconds in runs.spent.items()},
     }

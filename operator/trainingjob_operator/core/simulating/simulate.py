@@ -28,7 +28,8 @@ class Outcome:
     seconds: float
     """That it lived, or was watched."""
     watched: float
-    """The same, and as long as it would have been watched where it failed before."""
+    """The same; of a job that failed at least as long as all its steps take, and at most as long as it would have been
+    watched."""
     step: int
     """The newest step that is saved or was reached by the world that trains."""
     worlds: int
@@ -104,10 +105,11 @@ def simulate(plan: Plan, pace: Pace, faults: Sequence[Fault], seconds: float, sp
     for life, decision in live(plan, pace, faults, seconds, spares):  # noqa: B007  # the last one
         looks += 1
     assert life, "there is a first decision"  # noqa: S101
+    whole = plan.spec.training.steps * pace.steps[plan.allowed[-1]]
     return Outcome(
         status=life.status,
         seconds=life.now,
-        watched=seconds if isinstance(decision, Fail) else life.now,
+        watched=min(seconds, max(life.now, whole)) if isinstance(decision, Fail) else life.now,
         step=life.step,
         worlds=life.worlds,
         looks=looks,
