@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from trainingjob_api.base import Open
 from trainingjob_api.drill import Drill
+from trainingjob_api.reading import DataReport
 from trainingjob_api.world import MAX_MEMBERS, Count, Name, Span, Tier, Uid, World
 
 REPORT_PATH = "/v1/report"
@@ -256,6 +257,10 @@ class HostReport(Open):
     )
     damaged: tuple[Damage, ...] = Field(default=(), max_length=MAX_DAMAGED)
     failure: Failure | None = None
+    data: DataReport | None = Field(
+        default=None,
+        description="What process 0 of the world read of the text. Unset: this host is another one, or has not yet.",
+    )
     phase_seconds: dict[Phase, Seconds] = Field(
         default={},
         max_length=len(Phase),

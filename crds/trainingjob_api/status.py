@@ -13,6 +13,7 @@ from trainingjob_api.base import BY_NAME, Open
 from trainingjob_api.drill import DrillId, DrillSeconds
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
 from trainingjob_api.live import Live
+from trainingjob_api.reading import DataReport
 from trainingjob_api.world import Rollback, Span, Tier
 
 Text = Annotated[str, Field(max_length=1024)]
@@ -330,6 +331,9 @@ class TrainingJobStatus(Open):
     )
     rollbacks: tuple[RollbackStatus, ...] = Field(
         default=(), max_length=50, description="How often training went back for a bad step, oldest first."
+    )
+    data: DataReport | None = Field(
+        default=None, description="What the hosts read of the text, and what they skipped. Unset: nothing yet."
     )
     progress: ProgressStatus | None = Field(
         default=None, description="How far training has come, and how fast it goes."

@@ -38,6 +38,28 @@ def test_a_running_job_is_told_whole() -> None:
             "evaluations": {"held-out": 2.2},
             "snapshot": 48200,
         },
+        data={
+            "tokens": 1_234_567,
+            "rows": 603,
+            "epochs": 1.504,
+            "sources": [
+                {
+                    "name": "web",
+                    "files": 3,
+                    "documents": 2,
+                    "characters": 5_000_000,
+                    "tokens": 1_234_567,
+                    "rows": 603,
+                    "epochs": 1.504,
+                    "skipped": [
+                        {"reason": "hidden", "count": 2, "example": ".git"},
+                        {"reason": "otherName", "count": 1, "example": "README"},
+                    ],
+                },
+                {"name": "books", "evaluation": True, "files": 1, "documents": 1, "characters": 999},
+            ],
+            "warnings": ["2 documents follow each other without a separator."],
+        },
         checkpoint={"step": 48000, "time": "2026-11-21T12:07:00Z"},
         failingSaves={
             "step": 48200,
@@ -68,6 +90,11 @@ def test_a_running_job_is_told_whole() -> None:
     assert describe_job("llama3-8b", status, NOW) == [
         "llama3-8b  Degraded: slice 2: node gke-7f31 of host 0 is not ready",
         "step 48,210 of 200,000 (24 %)   loss 2.113   held-out 2.2   2.02 M tokens/s   done in about 5 d 7 h",
+        "text 1.23 M tokens   603 rows   1.50 epochs",
+        "  web                 3 files  2 documents  5 M characters  1.23 M tokens  603 rows  1.50 epochs  "
+        "skipped: 2 hidden (.git), 1 other name (README)",
+        "  books (evaluation)  1 file   1 document   999 characters",
+        "  warning: 2 documents follow each other without a separator.",
         "checkpoint 48,000 durable, 3 m 0 s ago · backup 47,000, 1 h 0 m ago · snapshot 48,200",
         "saves have failed for 2 m 30 s, the last one of step 48,200: host 0 of slice 1: Stale file handle",
         "copies to the backup have failed for 3 m 0 s, the last one of step 48,000: host 1 of slice 1: Broken pipe",

@@ -154,7 +154,8 @@ def test_a_job_of_few_faults_is_run_several_times(tmp_path: Path) -> None:
 
 
 def test_restarts_are_counted_by_time(tmp_path: Path) -> None:
-    written = simulate_json(resize(tmp_path, 500), "--step-seconds", "5", "--mtbf", "30m", "--repair", "1m")["variants"][0]
+    options = ("--step-seconds", "5", "--mtbf", "30m", "--repair", "1m")
+    written = simulate_json(resize(tmp_path, 500), *options)["variants"][0]
 
     days = written["simulatedSeconds"] / 86_400
     assert written["restartsIn30Days"] == pytest.approx(written["restarts"] / days * 30, rel=0.01)

@@ -62,6 +62,8 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
     if tools is None:
         party = join(start, events)
     peers, programs, steps, indexes = party.peers, party.programs, party.steps, party.indexes
+    if start.process == 0:
+        events.send(Event(data=indexes.report))
 
     events.enter(Phase.RESTORING)
     checkpoints = Checkpoints(root, config, world, peers, indexes.train.identity, events)

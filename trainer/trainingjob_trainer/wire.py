@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.protocol import Damage, FailedSave, Failure, Phase, Progress
+from trainingjob_api.reading import DataReport
 from trainingjob_api.world import Expected, RunConfig, Span, Tier, World
 
 EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"
@@ -67,7 +68,8 @@ class Event(Strict):
     that training goes on from (0: from scratch), `tier` what held it, `unheard` which worlds led to it that its own
     world's lineage lacks, `inherited` whose parameters a start from scratch has, in words, `committed` a step whose
     files are saved and hashed, `failed_save` one that could not be saved, `copied` and `failed_copy` the same of copies
-    on the backup store. After `phase` LEFT or DONE, or after `failure`, the child ends by itself.
+    on the backup store, `data` what was read of the text. After `phase` LEFT or DONE, or after `failure`, the child
+    ends by itself.
     """
 
     ready: bool = False
@@ -85,3 +87,4 @@ class Event(Strict):
     failed_copy: FailedSave | None = None
     damaged: Damage | None = None
     failure: Failure | None = None
+    data: DataReport | None = None

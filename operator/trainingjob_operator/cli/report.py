@@ -6,6 +6,7 @@ Pure. `status` prints it of a job in a cluster, `run` at the end of a local one.
 from collections.abc import Sequence
 from datetime import datetime
 
+from trainingjob_api.reading import DataReport, SourceReport
 from trainingjob_api.status import Attempt, Condition, DrillStatus, Goodput, ProgressStatus, TrainingJobStatus
 from trainingjob_api.world import Tier
 from trainingjob_operator.cli.tables import align
@@ -32,6 +33,8 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
     lines = [_headline(name, status)]
     if status.progress:
         lines.append(describe_progress(status.progress))
+    if status.data:
+        lines += describe_data(status.data)
     kept = []
     if status.checkpoint:
         age = span(seconds_between(status.checkpoint.time, now))
@@ -81,6 +84,28 @@ def describe_progress(progress: ProgressStatus) -> str:
     if progress.eta_seconds:
         parts.append(f"done in about {span(progress.eta_seconds)}")
     return "   ".join(parts)
+
+
+def describe_data(data: DataReport) -> list[str]:
+    """Return a table of what was read of each source, what was skipped, and what is unusual about it."""
+    total = f"text {short(data.tokens)} tokens   {plural(data.rows, 'row')}   {data.epochs:,.2f} epochs"
+    rows = [_source_row(source) for source in data.sources]
+    lines = [f"  {line}" for line in align(rows)]
+    return [total, *lines, *(f"  warning: {words}" for words in data.warnings)]
+
+
+def _source_row(source: SourceReport) -> tuple[str, ...]:
+    skipped = ", ".join(f"{skip.count:,} {_words(skip.reason)} ({skip.example})" for skip in source.skipped)
+    return (
+        f"{source.name} (evaluation)" if source.evaluation else source.name,
+        plural(source.files, "file"),
+        plural(source.documents, "document"),
+        f"{short(source.characters)} characters",
+        "" if source.tokens is None else f"{short(source.tokens)} tokens",
+        "" if source.rows is None else plural(source.rows, "row"),
+        "" if source.epochs is None else f"{source.epochs:,.2f} epochs",
+        f"skipped: {skipped}" if skipped else "",
+    )
 
 
 def describe_attempts(attempts: Sequence[Attempt]) -> list[str]:

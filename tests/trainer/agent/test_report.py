@@ -22,6 +22,7 @@ from tests.trainer.agent.scripts import (
     train,
 )
 from trainingjob_api.protocol import Damage, Evidence, FailedSave, Failure, FailureReason, Phase, ProcessState, Progress
+from trainingjob_api.reading import DataReport
 from trainingjob_trainer.agent.host import UNREAPED, begin
 from trainingjob_trainer.agent.processes import Vitals
 from trainingjob_trainer.agent.report import Place, describe, is_news
@@ -59,6 +60,7 @@ def exited(code: int) -> Failure:
 
 FULL = FailedSave(step=4, message="No space left on device")
 PROGRESS = Progress(step=7, loss=2.5)
+DATA = DataReport(tokens=100, rows=6, epochs=1.5)
 
 LOOK = Examined(1, ProcessState.SLEEPING, 0.123, "Thread 0x1")
 LOOKED_AT: Script = [(9, examine(ONE), [ExamineChild(1)]), (10, LOOK, [])]
@@ -73,6 +75,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             *TRAINING,
             (9, Spoke(1, Event(restored=4, tier="ram")), []),
             (9, Spoke(1, Event(inherited="step 5 of /shared/base")), []),
+            (9, Spoke(1, Event(data=DATA)), []),
             (9, Spoke(1, Event(damaged=Damage(step=5, message="bad hash"))), []),
             (9, Spoke(1, Event(damaged=Damage(step=5, message="bad hash"))), []),
             (9, Spoke(1, Event(progress=PROGRESS)), []),
@@ -85,6 +88,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             "progress": PROGRESS,
             "committed": 6,
             "inherited": "step 5 of /shared/base",
+            "data": DATA,
             "damaged": (Damage(step=5, message="bad hash"),),
         },
     ),

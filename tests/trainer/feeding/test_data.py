@@ -20,7 +20,10 @@ FIELD = "spec.data.train[0]"
 
 
 def find(path: Path | str, **options: Any) -> list[str]:
-    return [document.name for document in find_documents(TextSource(name="text", path=str(path), **options), FIELD)]
+    return [
+        document.name
+        for document in find_documents(TextSource(name="text", path=str(path), **options), FIELD).documents
+    ]
 
 
 @pytest.fixture
@@ -199,7 +202,7 @@ BAD: dict[str, tuple[dict[str, Any], FailureReason, str, str]] = {
         {"training__sequenceLength": 1000},
         FailureReason.DATA,
         "spec.data.train[0].path",
-        "at most 23",
+        "1 file gives 24 tokens, and one row takes 1,001. Add text.",
     ),
     "bytes that the vocabulary does not cover": (
         {"model__vocabSize": 256},

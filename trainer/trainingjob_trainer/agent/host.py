@@ -188,6 +188,7 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
         tier=active.tier if event.restored is None else event.tier,
         unheard=active.unheard if event.restored is None else event.unheard,
         inherited=event.inherited or active.inherited,
+        data=event.data or active.data,
         committed=active.committed if event.committed is None else event.committed,
         failed_save=event.failed_save or (active.failed_save if event.committed is None else None),
         copied=active.copied if event.copied is None else event.copied,

@@ -62,6 +62,7 @@ def describe(
         failed_copy=active.failed_copy if active else None,
         damaged=active.damaged if active else (),
         failure=active.failure if active else None,
+        data=active.data if active else None,
         phase_seconds={phase: round(longest, 1) for phase, longest in state.phase_seconds.items()},
         moved_mebibytes=moved,
         stopped=vitals is not None and vitals.stopped,

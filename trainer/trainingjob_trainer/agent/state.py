@@ -19,6 +19,7 @@ from trainingjob_api.protocol import (
     Progress,
     Termination,
 )
+from trainingjob_api.reading import DataReport
 from trainingjob_api.running import EnvVar
 from trainingjob_api.world import Span, Tier, World
 from trainingjob_trainer.wire import Event
@@ -96,6 +97,7 @@ class Active:
     """The newest copy to the backup store, where it failed."""
     inherited: str = ""
     damaged: tuple[Damage, ...] = ()
+    data: DataReport | None = None
     failure: Failure | None = None
     done_at: float | None = None  # None: not all steps are trained
 

@@ -5,12 +5,12 @@ valid. Row r of sequence length L is tokens[r x L : r x L + L + 1]: rows overlap
 last and the next one starts from.
 
 `<uri>/data/<job's uid>-<hash of the data sections>.json` names the indexes of a job. With it a restart reads none of
-the text again, and a text that changes under a running job changes nothing.
+the text again, and a text that changes under a running job changes nothing. `.account.json` beside it holds what was
+read and skipped, so that a restart reports it too.
 """
 
 import hashlib
 import json
-import logging
 import os
 import time
 from collections.abc import Sequence
@@ -22,13 +22,23 @@ import numpy as np
 from trainingjob_api.data import TextSource
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.reading import DataReport
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.failures import TrainingError, storage_error
-from trainingjob_trainer.feeding.sources import Document, find_documents
+from trainingjob_trainer.feeding.account import (
+    Hashed,
+    Text,
+    describe_text,
+    dump_texts,
+    hash_document,
+    load_texts,
+    log_report,
+    make_report,
+)
+from trainingjob_trainer.feeding.sources import Document, find_documents, plural, printable
 from trainingjob_trainer.feeding.tokens import Encoder
 from trainingjob_trainer.files import write_whole
 
-LOG = logging.getLogger(__name__)
 FORMAT = 1
 POLL_SECONDS = 0.05
 
@@ -59,6 +69,7 @@ class Indexes:
 
     train: Index
     evaluations: dict[str, Index]
+    report: DataReport
 
 
 def prepare(root: Path, config: RunConfig, *, leads: bool) -> Indexes:
@@ -68,11 +79,13 @@ def prepare(root: Path, config: RunConfig, *, leads: bool) -> Indexes:
         TrainingError: the text or the tokenizer cannot be used, or the folder cannot be written.
     """
     pointer = root / "data" / f"{config.job.uid}-{_hash_sections(config.spec)}.json"
+    account = pointer.with_suffix(".account.json")
     try:
         if leads and not pointer.exists():
             pointer.parent.mkdir(exist_ok=True)
-            identities = {name: _make(root / "data", sources, config.spec) for name, sources in _fields(config.spec)}
-            write_whole(pointer, json.dumps(identities).encode())
+            made = {name: _make(root / "data", sources, config.spec) for name, sources in _fields(config.spec)}
+            write_whole(account, dump_texts([one.text for one in made.values()]).encode())
+            write_whole(pointer, json.dumps({name: one.identity for name, one in made.items()}).encode())
         while not pointer.exists():
             time.sleep(POLL_SECONDS)
         identities = json.loads(pointer.read_text())
@@ -80,9 +93,15 @@ def prepare(root: Path, config: RunConfig, *, leads: bool) -> Indexes:
             name: _open(root / "data", identities[name], config.spec.training.sequence_length)
             for name, _ in _fields(config.spec)
         }
+        texts = load_texts(account.read_text()) if account.exists() else []
     except OSError as error:
         raise storage_error(error, f"preparing the data in {root / 'data'}", str(root)) from error
-    return Indexes(opened[""], {name: index for name, index in opened.items() if name})
+    report = make_report(
+        texts, len(opened[""].tokens), {name: one.num_rows for name, one in opened.items()}, config.spec
+    )
+    if leads:
+        log_report(report)
+    return Indexes(opened[""], {name: index for name, index in opened.items() if name}, report)
 
 
 type Sources = Sequence[tuple[str, TextSource]]
@@ -106,50 +125,73 @@ def _hash_sections(spec: TrainingJobSpec) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _make(folder: Path, sources: Sources, spec: TrainingJobSpec) -> str:
-    """Make the index of some sources unless it is there; return its identity."""
+@dataclass(frozen=True)
+class _Made:
+    identity: str
+    text: Text
+
+
+def _make(folder: Path, sources: Sources, spec: TrainingJobSpec) -> _Made:
+    """Make the index of some sources unless it is there."""
     encoder = Encoder(spec.tokenizer, spec.model.vocab_size)
     length = spec.training.sequence_length
-    documents = [document for field, source in sources for document in find_documents(source, field)]
+    found = [(source, find_documents(source, field)) for field, source in sources]
+    documents = [(document, hash_document(document)) for _, one in found for document in one.documents]
     identity = _identify(documents, encoder, length)
-    if (folder / identity / "index.json").exists():
-        return identity
-    (folder / identity).mkdir(exist_ok=True)
-    fresh = folder / identity / f".tokens.{os.uname().nodename}.{os.getpid()}"
-    num_tokens = 0
+    described = folder / identity / "index.json"
+    if not described.exists():
+        _write(folder / identity, documents, encoder, sources, length)
+    said = json.loads(described.read_text())
+    text = describe_text(found, documents, said.get("tokens", {}), said.get("warnings", []), length)
+    return _Made(identity, text)
+
+
+def _write(
+    folder: Path, documents: Sequence[tuple[Document, Hashed]], encoder: Encoder, sources: Sources, length: int
+) -> None:
+    """Tokenise documents into a folder."""
+    folder.mkdir(exist_ok=True)
+    fresh = folder / f".tokens.{os.uname().nodename}.{os.getpid()}"
+    tokens = {source.name: 0 for _, source in sources}
     try:
         with fresh.open("wb") as file:
-            for document in documents:
-                if content := document.read():
-                    ids = encoder.encode(content)
+            for document, hashed in documents:
+                content = document.read()
+                hashed.check(document, content)
+                if content:
+                    ids = encoder.encode(content, printable(document.name))
                     file.write(ids.tobytes())
-                    num_tokens += len(ids)
+                    tokens[document.source] += len(ids)
             file.flush()
             os.fsync(file.fileno())
+        num_tokens = sum(tokens.values())
         if num_tokens <= length:
             field, source = sources[0]
+            given = "gives" if len(documents) == 1 else "give"
             raise TrainingError(
                 FailureReason.DATA,
-                f"{len(documents)} files give {num_tokens} tokens, and one row takes {length + 1}. Add text, or lower "
-                f"spec.training.sequenceLength to at most {max(num_tokens - 1, 0)}.",
+                f"{plural(len(documents), 'file')} {given} {plural(num_tokens, 'token')}, and one row takes "
+                f"{length + 1:,}. Add text.",
                 path=f"{field}.path",
                 value=source.path,
             )
-        fresh.replace(folder / identity / "tokens.bin")
+        fresh.replace(folder / "tokens.bin")
     finally:
         fresh.unlink(missing_ok=True)
-    described = {"format": FORMAT, "numTokens": num_tokens, "dtype": np.dtype(encoder.dtype).name}
-    write_whole(folder / identity / "index.json", json.dumps(described).encode())
-    LOG.info("tokenised the text documents=%d tokens=%d index=%s", len(documents), num_tokens, identity)
-    return identity
+    described = {
+        "format": FORMAT,
+        "numTokens": num_tokens,
+        "dtype": np.dtype(encoder.dtype).name,
+        "tokens": tokens,
+        "warnings": encoder.quality.list_warnings(),
+    }
+    write_whole(folder / "index.json", json.dumps(described).encode())
 
 
-def _identify(documents: Sequence[Document], encoder: Encoder, length: int) -> str:
+def _identify(documents: Sequence[tuple[Document, Hashed]], encoder: Encoder, length: int) -> str:
     digest = hashlib.sha256(json.dumps([FORMAT, encoder.identity, length], sort_keys=True).encode())
-    for document in documents:
-        content = document.read()
-        fingerprint = hashlib.sha256(content).hexdigest()
-        digest.update(json.dumps([document.source, document.name, len(content), fingerprint]).encode())
+    for document, hashed in documents:
+        digest.update(json.dumps([document.source, document.name, hashed.size, hashed.sha256]).encode())
     return digest.hexdigest()
 
 

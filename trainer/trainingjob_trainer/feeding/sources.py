@@ -3,93 +3,117 @@
 Whatever is wrong is told with the field, the file and the place in it: a job that cannot read its data fails at once.
 """
 
+import codecs
+import json
 import sysconfig
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainingjob_api.data import TextSource
+from trainingjob_api.formats import find_unsupported
+from trainingjob_api.globs import find_fault
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.reading import MAX_EXAMPLE, Skipped, SkipReason
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.feeding.folders import Entry, Search
+from trainingjob_trainer.feeding.formats import describe_binary, describe_pointer
 
 STANDARD_LIBRARY = "python:"
-NOT_STANDARD = frozenset({"site-packages", "dist-packages", "__pycache__"})
-"""Folders inside the standard library's own that are not part of it."""
+MOST_NAMED = 3
+"""How many files a message names."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A file of a source. `name` is its path inside the source, `field` the source's place in the spec."""
+    """A file of a source. `name` is its path inside the source, `field` the source's place in the spec.
+
+    `real` is its path without links.
+    """
 
     field: str
     source: str
     name: str
     path: Path
+    real: str = ""
 
     def read(self) -> bytes:
-        """Return the file's bytes, which are UTF-8.
+        """Return the file's text as UTF-8, without a byte order mark.
 
         Raises:
-            TrainingError: it cannot be read, or is not UTF-8.
+            TrainingError: it cannot be read, or is not UTF-8 text.
         """
         try:
             content = self.path.read_bytes()
         except OSError as error:
-            raise TrainingError(
-                FailureReason.DATA,
-                f"{self.path} cannot be read: {error.strerror}. Check its permissions.",
-                path=f"{self.field}.path",
-                value=self.path,
-            ) from error
+            raise self._error(f"cannot be read: {error.strerror}. Check its permissions.") from error
+        if what := describe_pointer(content):
+            raise self._error(f"is {what}.")
         try:
             content.decode()
         except UnicodeDecodeError as error:
-            raise TrainingError(
-                FailureReason.DATA,
-                f"{self.path} is not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x} "
-                f"({error.reason}). Repair the file, or leave it out with `exclude`.",
-                path=f"{self.field}.path",
-                value=self.path,
-            ) from error
-        return content
+            place = f"byte {error.start} is 0x{content[error.start]:02x} ({error.reason})"
+            raise self._not_text(content, place) from error
+        if (first := content.find(b"\0")) >= 0:
+            raise self._not_text(content, f"byte {first} is NUL")
+        return content.removeprefix(codecs.BOM_UTF8)
+
+    def _not_text(self, content: bytes, place: str) -> TrainingError:
+        what = describe_binary(content)
+        way_out = f"It is {what}" if what else "Repair the file"
+        return self._error(f"is not UTF-8 text: {place}. {way_out}, or leave it out with `exclude`.")
+
+    def _error(self, words: str) -> TrainingError:
+        path = printable(str(self.path))
+        return TrainingError(FailureReason.DATA, f"{path} {words}", path=f"{self.field}.path", value=path)
 
 
-def find_documents(source: TextSource, field: str) -> list[Document]:
-    """Return the files of a source, ordered by name.
+@dataclass(frozen=True)
+class Found:
+    """The documents of a source, ordered by name, and what was skipped beside them."""
+
+    documents: list[Document]
+    skipped: list[Skipped] = field(default_factory=list)
+    unused: str = ""
+    """A field of the source that has no effect. Empty: all have."""
+
+
+def find_documents(source: TextSource, field: str) -> Found:
+    """Return the files of a source. A file that is reached by two names is read once.
 
     Raises:
         TrainingError: the path is not there, cannot be searched, or no file matches.
     """
     root = resolve_path(source.path)
-    if not root.exists():
+    try:
+        if not root.exists():
+            raise TrainingError(
+                FailureReason.DATA,
+                f"{root} is not there on this host. Mount the volume that holds it with spec.runtime.volumes, or "
+                "correct the path.",
+                path=f"{field}.path",
+                value=source.path,
+            )
+        if root.is_file():
+            given = [name for name in ("pattern", "exclude") if name in source.model_fields_set]
+            return Found([Document(field, source.name, root.name, root, str(root.resolve()))], unused=", ".join(given))
+        search = Search(source.pattern, source.exclude, is_standard=source.path.startswith(STANDARD_LIBRARY))
+        entries = list(search.walk(root))
+    except OSError as error:
+        where = printable(str(error.filename or root))
         raise TrainingError(
             FailureReason.DATA,
-            f"{root} is not there on this host. Mount the volume that holds it with spec.runtime.volumes, or correct "
-            "the path.",
+            f"{where} cannot be searched: {error.strerror}. Check its permissions, or leave it out with `exclude`.",
             path=f"{field}.path",
             value=source.path,
-        )
-    if root.is_file():
-        return [Document(field, source.name, root.name, root)]
-    try:
-        documents = [
-            Document(field, source.name, path.relative_to(root).as_posix(), path)
-            for path in sorted(_list_files(root, source))
-        ]
-    except (OSError, ValueError, NotImplementedError) as error:
-        raise TrainingError(
-            FailureReason.DATA, f"{root} cannot be searched: {error}.", path=f"{field}.path", value=source.path
         ) from error
-    if not documents:
-        raise TrainingError(
-            FailureReason.DATA,
-            f"no file below {root} matches `{source.pattern}`"
-            + (f" without {list(source.exclude)}." if source.exclude else ".")
-            + " Correct the pattern or the path.",
-            path=f"{field}.pattern",
-            value=source.pattern,
-        )
-    return documents
+    _refuse_broken(source, field, entries, search)
+    read, skipped = _without_duplicates(entries)
+    if not read:
+        raise _nothing_found(source, field, root, entries)
+    documents = [Document(field, source.name, entry.name, entry.path, entry.real) for entry in read]
+    return Found(documents, count_skipped(skipped))
 
 
 def resolve_path(path: str) -> Path:
@@ -99,14 +123,96 @@ def resolve_path(path: str) -> Path:
     return Path(path)
 
 
-def _list_files(root: Path, source: TextSource) -> Iterator[Path]:
-    excluded = {path for pattern in source.exclude for path in root.glob(pattern)}
-    standard = source.path.startswith(STANDARD_LIBRARY)
-    for path in root.glob(source.pattern):
-        inside = path.relative_to(root)
-        if excluded and (path in excluded or any(root / parent in excluded for parent in inside.parents)):
-            continue
-        if standard and NOT_STANDARD.intersection(inside.parts):
-            continue
-        if path.is_file():
-            yield path
+def printable(text: str) -> str:
+    """Return a path as text that every reader can show: without control characters, and valid Unicode."""
+    whole = text.encode("utf-8", "replace").decode()
+    return "".join(one if one.isprintable() else "?" for one in whole)
+
+
+def count_skipped(skipped: Iterable[tuple[SkipReason, str]]) -> list[Skipped]:
+    """Return how many files and folders were skipped for each reason, with the first of them."""
+    counts: Counter[SkipReason] = Counter()
+    examples: dict[SkipReason, str] = {}
+    for reason, name in skipped:
+        counts[reason] += 1
+        examples.setdefault(reason, name)
+    return [
+        Skipped(reason=reason, count=counts[reason], example=printable(examples[reason])[:MAX_EXAMPLE])
+        for reason in SkipReason
+        if counts[reason]
+    ]
+
+
+def _without_duplicates(entries: Iterable[Entry]) -> tuple[list[Entry], list[tuple[SkipReason, str]]]:
+    """Return what is to be read, ordered by name, and the rest. Of two names for a file the one without links stays."""
+    skipped = [(entry.reason, entry.name) for entry in entries if entry.reason is not None]
+    taken: dict[str, Entry] = {}
+    wanted = sorted((one for one in entries if one.reason is None), key=lambda one: (one.is_linked, one.names))
+    again = [entry for entry in wanted if taken.setdefault(entry.real, entry) is not entry]
+    skipped += [(SkipReason.DUPLICATE, entry.name) for entry in again]
+    return sorted(taken.values(), key=lambda entry: entry.names), skipped
+
+
+def _refuse_broken(source: TextSource, field: str, entries: Iterable[Entry], search: Search) -> None:
+    """Raise where the pattern matches a link that leads nowhere: its text would be missing."""
+    for entry in entries:
+        if entry.reason is SkipReason.BROKEN_LINK and search.is_match(entry.name):
+            is_annex = "/annex/objects/" in entry.real
+            way_out = "Run `git annex get`" if is_annex else "Mount what it leads to"
+            path, real = printable(str(entry.path)), printable(entry.real)
+            raise TrainingError(
+                FailureReason.DATA,
+                f"{path} is a link to {real}, which is not there on this host. {way_out}, or leave it out with "
+                "`exclude`.",
+                path=f"{field}.path",
+                value=source.path,
+            )
+
+
+def _nothing_found(source: TextSource, field: str, root: Path, entries: list[Entry]) -> TrainingError:
+    """Return the error of a source without files, with what lies there instead."""
+    without = f" without {', '.join(source.exclude)}" if source.exclude else ""
+    message = f"no file below {printable(str(root))} matches `{source.pattern}`{without}. "
+    others = [entry.name for entry in entries if entry.reason is SkipReason.OTHER_NAME]
+    rest = count_skipped((one.reason, one.name) for one in entries if one.reason)
+    there = [_name_some(others)] if others else []
+    there += [f"{one.count} {WORDS[SkipReason(one.reason)]} ({one.example})" for one in rest if one.reason in WORDS]
+    message += f"It has {'; '.join(there)}." if there else "It is empty."
+    suffixes = Counter(Path(name).suffix for name in others if _is_suggested(name))
+    if suffixes:
+        nearest = f"**/*{suffixes.most_common(1)[0][0]}"
+        message += f" Nearest legal value: {json.dumps(nearest)}."
+    elif kind := next(filter(None, map(find_unsupported, others)), ""):
+        message += f" Files of the format {kind} are not supported: convert them to UTF-8 text."
+    else:
+        message += " Correct the pattern or the path."
+    return TrainingError(FailureReason.DATA, message, path=f"{field}.pattern", value=source.pattern)
+
+
+WORDS = {
+    SkipReason.HIDDEN: "hidden",
+    SkipReason.EXCLUDED: "excluded",
+    SkipReason.NOT_SEARCHED: "in folders that the pattern does not search",
+    SkipReason.BROKEN_LINK: "links to what is not there",
+    SkipReason.NOT_A_FILE: "sockets, pipes or devices",
+    SkipReason.INSTALLED: "folders of installed packages",
+}
+"""What was skipped, in words that follow a count."""
+
+
+def _name_some(names: list[str]) -> str:
+    """Return how many files there are, and the names of the first."""
+    some = ", ".join(printable(name)[:MAX_EXAMPLE] for name in names[:MOST_NAMED])
+    more = ", ..." if len(names) > MOST_NAMED else ""
+    return f"{plural(len(names), 'file')}: {some}{more}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 file`, `3,000 files`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _is_suggested(name: str) -> bool:
+    """Return whether a pattern with a file's suffix is worth suggesting."""
+    suffix = Path(name).suffix
+    return bool(suffix) and suffix.isascii() and find_fault(f"*{suffix}") is None and not find_unsupported(name)

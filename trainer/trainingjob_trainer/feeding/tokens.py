@@ -1,6 +1,7 @@
 """From text to token ids: bytes as they are, or a tokenizer of the `tokenizers` library."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import tokenizers
 from trainingjob_api.data import Tokenizer
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.failures import TrainingError
+from trainingjob_trainer.feeding.formats import describe_binary, describe_pointer
+from trainingjob_trainer.feeding.quality import Quality
 
 NUM_BYTES = 256
 END_OF_BYTES = 256
@@ -17,6 +20,8 @@ END_OF_BYTES = 256
 
 class Encoder:
     """Turns documents into ids below `vocab_size`, each document closed by the end-of-document id, if there is one.
+
+    A tokenizer file's truncation, padding and dropout are switched off: they would lose, add or vary tokens.
 
     Raises:
         TrainingError: the tokenizer cannot be read, lacks the token, or has ids that the model has no row for.
@@ -32,8 +37,12 @@ class Encoder:
             content = _read(tokenizer)
             self.identity["sha256"] = hashlib.sha256(content).hexdigest()
             self._tokenizer = _parse(content, tokenizer)
-            needed = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+            if _switch_off(self._tokenizer):
+                self.identity["whole"] = True  # by the file alone the index would be that of cut or padded documents
+            needed = 1 + max(_list_vocab(self._tokenizer, tokenizer).values())
             self._end = _find_end(self._tokenizer, tokenizer)
+        self._path = tokenizer.path
+        self.quality = Quality(self._tokenizer, self._end)
         if needed > vocab_size:
             raise TrainingError(
                 FailureReason.DATA,
@@ -43,22 +52,66 @@ class Encoder:
                 value=vocab_size,
             )
 
-    def encode(self, content: bytes) -> np.ndarray:
-        """Return the ids of one document of UTF-8 text."""
+    def encode(self, content: bytes, name: str) -> np.ndarray:
+        """Return the ids of one document of UTF-8 text. `name` is the document's, for messages.
+
+        Raises:
+            TrainingError: the tokenizer cannot encode it.
+        """
         if self._tokenizer is None:
             ids = np.frombuffer(content, np.uint8).astype(self.dtype)
         else:
-            ids = np.array(self._tokenizer.encode(content.decode(), add_special_tokens=False).ids, self.dtype)
+            text = content.decode()
+            encoding = self._encode(self._tokenizer, text, name)
+            self.quality.add(text, encoding)
+            ids = np.array(encoding.ids, self.dtype)
         return ids if self._end is None else np.append(ids, self.dtype(self._end))
+
+    def _encode(self, tokenizer: tokenizers.Tokenizer, text: str, name: str) -> tokenizers.Encoding:
+        try:
+            return tokenizer.encode(text, add_special_tokens=False)
+        except BaseException as error:  # the library raises plain Exception, and panics below BaseException
+            if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
+                raise
+            raise TrainingError(
+                FailureReason.DATA,
+                f"cannot encode {name}: {error}. Repair the tokenizer file: each token that it names must be in its "
+                "vocabulary.",
+                path="spec.tokenizer.path",
+                value=self._path,
+            ) from error
+
+
+def _switch_off(parsed: tokenizers.Tokenizer) -> bool:
+    """Switch off what would change the ids of a document; return whether any of it was on."""
+    dropout = getattr(parsed.model, "dropout", None)
+    is_on = bool(parsed.truncation or parsed.padding or dropout)
+    parsed.no_truncation()
+    parsed.no_padding()
+    if dropout:
+        parsed.model.dropout = None
+    return is_on
+
+
+def _list_vocab(parsed: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str, int]:
+    vocab: dict[str, int] = parsed.get_vocab(with_added_tokens=True)
+    if not vocab:
+        message = "has no tokens. Save the tokenizer again after it was trained."
+        raise TrainingError(FailureReason.DATA, message, path="spec.tokenizer.path", value=tokenizer.path)
+    return vocab
 
 
 def _read(tokenizer: Tokenizer) -> bytes:
+    path = Path(tokenizer.path or "")
     try:
-        return Path(tokenizer.path or "").read_bytes()
+        return path.read_bytes()
     except OSError as error:
+        inside = path / "tokenizer.json"
+        nearest = f" Nearest legal value: {inside}." if path.is_dir() and inside.is_file() else ""
         raise TrainingError(
             FailureReason.DATA,
-            f"the tokenizer cannot be read: {error.strerror}. It must be a tokenizer.json file that every host sees.",
+            f"the tokenizer cannot be read: {error.strerror}. It must be a tokenizer.json file that every host sees."
+            f"{nearest}",
             path="spec.tokenizer.path",
             value=tokenizer.path,
         ) from error
@@ -66,14 +119,32 @@ def _read(tokenizer: Tokenizer) -> bytes:
 
 def _parse(content: bytes, tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     try:
-        return tokenizers.Tokenizer.from_str(content.decode())
+        return tokenizers.Tokenizer.from_str(content.decode("utf-8-sig"))
     except Exception as error:  # the library raises plain Exception
+        what = describe_pointer(content) or _describe_other(content)
         raise TrainingError(
             FailureReason.DATA,
-            f"is not a tokenizer.json of the `tokenizers` library: {error}.",
+            f"is {what}." if what else f"is not a tokenizer.json of the `tokenizers` library: {error}.",
             path="spec.tokenizer.path",
             value=tokenizer.path,
         ) from error
+
+
+def _describe_other(content: bytes) -> str:
+    """Return what a file is that is no tokenizer.json, and what to do; empty: it is not known."""
+    save = "save the tokenizer with `save_pretrained` of its fast class, which writes tokenizer.json"
+    try:
+        said = json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        if what := describe_binary(content):
+            return what
+        return f"not UTF-8 text, perhaps a SentencePiece model: {save}"
+    except ValueError:
+        return "" if content.strip() else "empty"
+    if isinstance(said, dict) and "tokenizer_class" in said:
+        return "a tokenizer_config.json, not a tokenizer.json: name the file beside it, or " + save
+    is_vocab = isinstance(said, dict) and "model" not in said and all(type(one) is int for one in said.values())
+    return f"a vocab.json, not a tokenizer.json: {save}" if is_vocab and said else ""
 
 
 def _find_end(parsed: tokenizers.Tokenizer, tokenizer: Tokenizer) -> int | None:  # None: documents are not closed

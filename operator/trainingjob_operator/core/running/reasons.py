@@ -38,6 +38,7 @@ class Reason(StrEnum):
     EXAMINING = "Examining"
     SLOW_HOST = "SlowHost"
     UPDATES_SKIPPED = "UpdatesSkipped"
+    UNUSUAL_DATA = "UnusualData"
     GROWING = "Growing"
     EDITED = "Edited"
     LEAVING = "Leaving"

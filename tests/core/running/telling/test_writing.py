@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from tests.builders import NOW, job_manifest, make_plan
 from tests.scenes import fail, trained
+from trainingjob_api.reading import DataReport, SourceReport
 from trainingjob_api.status import Attempt, TrainingJobStatus
 from trainingjob_operator.core.remember import read_status, write_status
 from trainingjob_operator.core.running.telling.writing import MAX_BYTES, fit, is_worth_writing
@@ -60,6 +61,12 @@ def test_a_status_never_outgrows_the_object() -> None:
         assert fitted.world
         assert (len(fitted.attempts), len(fitted.world.pods)) == (attempts, kept)
         assert size(fitted) <= MAX_BYTES
+
+    sources = tuple(SourceReport(name="n", files=1, documents=1, characters=1) for _ in range(2))
+    told = DataReport(tokens=1, rows=1, epochs=1.0, sources=sources, warnings=("short",))
+    full = status.model_copy(update={"attempts": tuple(tell_more(one) for one in status.attempts), "data": told})
+    assert fit(full).data == told.model_copy(update={"sources": ()}), "what was read of each source goes early"
+    assert fit(status.model_copy(update={"data": told})).data == told
 
     endless = status.model_copy(
         update={"world": None, "attempts": tuple(tell_more(one, 30000) for one in status.attempts)}

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from trainingjob_api.protocol import Progress
+from trainingjob_api.reading import DataReport
 from trainingjob_api.status import CheckpointStatus, ProgressStatus
 from trainingjob_api.world import ON_STORAGE
 from trainingjob_operator.core.planner.plan import Plan
@@ -55,6 +56,12 @@ def _count(step: int, total: int) -> dict[str, Any]:
     """Return how far training is. A folder may hold more steps than are asked for, and an edit come a step too late."""
     end = max(step, total)
     return {"step": step, "of": end, "percent": round(100 * step / end, 1)}
+
+
+def find_data(seen: Observed) -> DataReport | None:  # None: nothing was read yet
+    """Return what the committed world read of the text; what one before it read, until it reports."""
+    told = (seat.report.data for seat in seen.seats if seat.report and seat.report.data)
+    return next(told, seen.status.data)
 
 
 def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  # None: nothing is saved yet

@@ -119,7 +119,7 @@ def list_happenings(
             happenings.append(Happening(Reason.COMPLETED, describe_completion(plan, seen)))
         case Fail(reason, message):
             happenings.append(Happening(reason, message, warning=True))
-    happenings += [*_drills(seen, written), *_stragglers(seen, written), *_skips(seen, written)]
+    happenings += [*_drills(seen, written), *_stragglers(seen, written), *_skips(seen, written), *_data(seen, written)]
     happenings += [*_failing_saves(plan, seen, written), *_failing_copies(plan, seen, written)]
     return (*happenings, *_damages(seen), *_restored_copies(plan, seen), *_inheritances(seen))
 
@@ -166,6 +166,13 @@ def _skips(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
     words = describe_skips(written.progress)
     is_new = words and not describe_skips(seen.status.progress)
     return [Happening(Reason.UPDATES_SKIPPED, words, warning=True)] if is_new else []
+
+
+def _data(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
+    """Return what is unusual about the text, in the step in which it became known."""
+    before = seen.status.data.warnings if seen.status.data else ()
+    now = written.data.warnings if written.data else ()
+    return [Happening(Reason.UNUSUAL_DATA, words, warning=True) for words in now if words not in before]
 
 
 def _failing_saves(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[Happening]:

@@ -24,7 +24,7 @@ from trainingjob_operator.core.running.judging.saves import follow_failing
 from trainingjob_operator.core.running.judging.stragglers import follow_straggler
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.observing.pods import Trouble
-from trainingjob_operator.core.running.observing.progress import find_checkpoint, find_progress
+from trainingjob_operator.core.running.observing.progress import find_checkpoint, find_data, find_progress
 from trainingjob_operator.core.running.observing.seats import fingerprint
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling import attempts as lives
@@ -82,6 +82,7 @@ def next_status(
             "world": _world(decision.world, decision.why, now) if isinstance(decision, Claim) else old.world,
             "lineage": seen.lineage,
             "rollbacks": follow_rollbacks(plan, seen, end, now),
+            "data": find_data(seen),
             "progress": find_progress(plan, seen),
             "checkpoint": find_checkpoint(seen, now),
             # The last end of a failed job is followed by no restart.
@@ -104,7 +105,9 @@ def next_status(
 
 
 def _conditions(plan: Plan, seen: Observed, at: Situation, warnings: tuple[str, ...], now: datetime) -> Conditions:
-    valid = "\n".join([f"planned for {describe_sizes(plan)}", *warnings, *describe_idle(plan, seen)])
+    data = find_data(seen)
+    unusual = [f"spec.data: {words}" for words in data.warnings] if data else []
+    valid = "\n".join([f"planned for {describe_sizes(plan)}", *warnings, *unusual, *describe_idle(plan, seen)])
     wanted: list[Wanted] = [("Valid", "True", Reason.VALID, valid), *describe_conditions(at)]
     return set_conditions(seen.status.conditions, wanted, seen.generation, now)
 

@@ -29,7 +29,7 @@ def is_worth_writing(old: TrainingJobStatus, new: TrainingJobStatus, now: dateti
 
 def fit(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status cut down to what an object may hold: least wanted first, and no more than must be."""
-    for shorten in (_without_old_logs, _with_few_attempts, _without_pods, _with_one_attempt):
+    for shorten in (_without_old_logs, _without_sources, _with_few_attempts, _without_pods, _with_one_attempt):
         if _size(status) <= MAX_BYTES:
             break
         status = shorten(status)
@@ -76,6 +76,12 @@ def _without_old_logs(status: TrainingJobStatus) -> TrainingJobStatus:
 def _without_log(attempt: Attempt) -> Attempt:
     cause = attempt.cause.model_copy(update={"log": ""}) if attempt.cause else None
     return attempt.model_copy(update={"cause": cause})
+
+
+def _without_sources(status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status without the account of each source: the sums and the warnings stay."""
+    data = status.data.model_copy(update={"sources": ()}) if status.data else None
+    return status.model_copy(update={"data": data})
 
 
 def _with_few_attempts(status: TrainingJobStatus) -> TrainingJobStatus:

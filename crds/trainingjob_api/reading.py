@@ -1,0 +1,70 @@
+"""What the hosts read of a job's text sources, and what they skipped: reported once a world, shown in the status."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from trainingjob_api.base import MAX_SHORT_NAME, Open
+
+Number = Annotated[int, Field(ge=0, le=1 << 53)]
+Epochs = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+MAX_EXAMPLE = 64
+MAX_WARNING = 400
+
+
+class SkipReason(StrEnum):
+    """Why a source leaves out a file or folder that lies below its path."""
+
+    HIDDEN = "hidden"  # the name begins with a dot, or a file system made it; the pattern does not name it
+    EXCLUDED = "excluded"  # it matches `exclude`
+    OTHER_NAME = "otherName"  # a file that does not match `pattern`
+    NOT_SEARCHED = "notSearched"  # a folder in which nothing can match `pattern`
+    DUPLICATE = "duplicate"  # the same file or folder, reached by another name
+    BROKEN_LINK = "brokenLink"  # a link to what is not there
+    NOT_A_FILE = "notAFile"  # a socket, a pipe or a device
+    INSTALLED = "installed"  # not part of Python's standard library itself
+    EMPTY = "empty"  # a file without text
+
+
+class Skipped(Open):
+    """Files and folders of a source that were skipped for one reason; a folder counts once."""
+
+    reason: Annotated[str, Field(max_length=32)] = Field(
+        description="Why: hidden, excluded, otherName, notSearched, duplicate, brokenLink, notAFile, installed or "
+        "empty."
+    )
+    count: Number = Field(description="Number of files and folders.")
+    example: Annotated[str, Field(max_length=MAX_EXAMPLE)] = Field(
+        default="", description="Path of one of them, below the source's own."
+    )
+
+
+class SourceReport(Open):
+    """What was read of one source."""
+
+    name: Annotated[str, Field(max_length=MAX_SHORT_NAME)] = Field(description="Name of the source in the spec.")
+    evaluation: bool = Field(default=False, description="Whether it is a held-out text of spec.evaluation.")
+    files: Number = Field(description="Files that match, without duplicates.")
+    documents: Number = Field(description="Files with text in them.")
+    characters: Number = Field(description="Characters of these documents.")
+    tokens: Number | None = Field(default=None, description="Tokens of these documents. Unset: not known.")
+    rows: Number | None = Field(default=None, description="Rows that begin in this source. Unset: not known.")
+    epochs: Epochs | None = Field(
+        default=None, description="How often all steps of the job read each row. Unset: it is not trained on."
+    )
+    skipped: tuple[Skipped, ...] = Field(default=(), max_length=9, description="What was skipped, by reason.")
+
+
+class DataReport(Open):
+    """What the hosts read of all sources of a job."""
+
+    tokens: Number = Field(description="Tokens of the training text.")
+    rows: Number = Field(description="Rows of sequenceLength tokens that the training text gives.")
+    epochs: Epochs = Field(description="How often all steps of the job read each row.")
+    sources: tuple[SourceReport, ...] = Field(
+        default=(), max_length=24, description="Each source by itself. Empty: an older trainer did not write it down."
+    )
+    warnings: tuple[Annotated[str, Field(max_length=MAX_WARNING)], ...] = Field(
+        default=(), max_length=16, description="What is unusual about the text."
+    )

@@ -1,0 +1,60 @@
+"""What tests of text share: folders of files, tokenizers, and the index that comes of them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from tests.trainer.tiny import make_config, make_spec
+from trainingjob_api.data import TextSource
+from trainingjob_trainer.feeding.index import Indexes, prepare
+from trainingjob_trainer.feeding.sources import Found, find_documents
+
+FIELD = "spec.data.train[0]"
+
+
+def grow(root: Path, **files: str | bytes) -> Path:
+    """Make files below a folder, by their paths; `-> x` is a link to x."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str) and content.startswith("-> "):
+            path.symlink_to(content.removeprefix("-> "))
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return root
+
+
+def find(path: Path | str, **options: Any) -> Found:
+    return find_documents(TextSource(name="text", path=os.fspath(path), **options), FIELD)
+
+
+def names(found: Found) -> list[str]:
+    return [document.name for document in found.documents]
+
+
+def skips(found: Found) -> dict[str, int]:
+    return {skip.reason: skip.count for skip in found.skipped}
+
+
+def index_of(tmp_path: Path, **changes: Any) -> Indexes:
+    """Return the indexes of the text in `text`, made by a job."""
+    root = tmp_path / "checkpoints"
+    root.mkdir(exist_ok=True)
+    return prepare(root, make_config(make_spec(root, tmp_path / "text", **changes)), leads=True)
+
+
+def make_tokenizer(path: Path, *words: str, unk: str = "<unk>", special: tuple[str, ...] = ()) -> tokenizers.Tokenizer:
+    """Save a tokenizer that knows some words, split at blanks."""
+    vocab = {word: place for place, word in enumerate(words)}
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=unk))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(list(special))
+    tokenizer.save(str(path))
+    return tokenizer
+
+
+def use(path: Path, **more: Any) -> dict[str, Any]:
+    return {"tokenizer": {"type": "tokenizers", "path": str(path), **more}, "training__sequenceLength": 2}

@@ -1,0 +1,98 @@
+"""What a tokenizer loses of a text, and what it reads into it: counted while documents are encoded."""
+
+import json
+
+import numpy as np
+import tokenizers
+
+SAMPLE_CHARACTERS = 1_000_000
+"""How much of the text is looked at for characters that no token covers."""
+MANY_UNKNOWN = 0.01
+MANY_LOST = 0.01
+ENDS = (
+    "<|endoftext|>",
+    "</s>",
+    "<|end_of_text|>",
+    "<eos>",
+    "<|eos|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|endofdocument|>",
+    "[EOS]",
+    "<end>",
+    "[SEP]",
+)
+"""How vocabularies commonly spell the token that ends a document, the most likely first."""
+
+
+class Quality:
+    """Counts over encoded documents. `tokenizer` is None: bytes are ids, and nothing is lost."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer | None, end: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._is_closed = end is not None
+        self._documents = self._tokens = self._unknown = self._special = 0
+        self._looked_at = self._lost = 0
+        self._unk = _find_unknown(tokenizer) if tokenizer else None
+        added = tokenizer.get_added_tokens_decoder() if tokenizer else {}
+        special = [number for number, token in added.items() if token.special and number != self._unk]
+        self._special_ids = np.array(special, np.int64)
+
+    def add(self, text: str, encoding: tokenizers.Encoding) -> None:
+        """Count one document."""
+        ids = np.array(encoding.ids, np.int64)
+        self._documents += 1
+        self._tokens += len(ids)
+        self._unknown += 0 if self._unk is None else int((ids == self._unk).sum())
+        self._special += int(np.isin(ids, self._special_ids).sum())
+        if self._looked_at < SAMPLE_CHARACTERS:
+            self._count_lost(text, encoding)
+
+    def list_warnings(self) -> list[str]:
+        """Return what is unusual about the encoded documents."""
+        warnings = []
+        if self._tokenizer and not self._is_closed and self._documents > 1:
+            vocab = self._tokenizer.get_vocab(with_added_tokens=True)
+            known = [token for token in ENDS if token in vocab][:3]
+            names = f": the tokenizer has {', '.join(known)}" if known else ""
+            warnings.append(
+                f"{self._documents:,} documents follow each other without a separator. Set "
+                f"spec.tokenizer.endOfDocument{names}."
+            )
+        if self._unknown > MANY_UNKNOWN * self._tokens:
+            share = self._unknown / self._tokens
+            warnings.append(
+                f"{share:.1%} of the tokens are unknown to the tokenizer ({self._unknown:,} of {self._tokens:,}). "
+                "Check that spec.tokenizer.path is made for this text."
+            )
+        if self._lost > MANY_LOST * self._looked_at:
+            share = self._lost / self._looked_at
+            warnings.append(
+                f"the tokenizer drops about {share:.0%} of the characters that are not blank, by the first "
+                f"{self._looked_at:,} of them. Check that spec.tokenizer.path is made for this text."
+            )
+        if self._special:
+            warnings.append(
+                f"the text spells special tokens of the tokenizer {self._special:,} times; each becomes the token "
+                "itself, such as an end of a document."
+            )
+        return warnings
+
+    def _count_lost(self, text: str, encoding: tokenizers.Encoding) -> None:
+        """Count the characters at the beginning of a text, but for blanks, that no token covers."""
+        text = text[: SAMPLE_CHARACTERS - self._looked_at]
+        edges = np.zeros(len(text) + 1, np.int64)
+        if encoding.offsets:
+            spans = np.minimum(np.array(encoding.offsets, np.int64), len(text))
+            np.add.at(edges, spans[:, 0], 1)
+            np.add.at(edges, spans[:, 1], -1)
+        is_blank = np.fromiter((not one.isprintable() or one.isspace() for one in text), bool, len(text))
+        is_lost = (np.cumsum(edges[:-1]) == 0) & ~is_blank
+        self._looked_at += int((~is_blank).sum())
+        self._lost += int(is_lost.sum())
+
+
+def _find_unknown(tokenizer: tokenizers.Tokenizer) -> int | None:  # None: it has no token for what it does not know
+    model = json.loads(tokenizer.to_str())["model"]
+    number, token = model.get("unk_id"), model.get("unk_token")
+    return number if isinstance(number, int) else tokenizer.token_to_id(token) if token else None
