@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from tests.builders import spec_manifest
 from trainingjob_operator.cli.main import app
+from trainingjob_operator.shell.ports import Caller
+from trainingjob_operator.shell.rendezvous import derive_program_secret
 
 STEPS = 600
 TINY: dict[str, Any] = {
@@ -93,11 +95,26 @@ def test_a_run_is_stopped_and_taken_up_loses_a_slice_and_ends(tmp_path: Path) ->
     assert f"step {STEPS} of {STEPS} (100 %)" in out
     wait_until_nothing_runs(tmp_path / "run")
     check_history(tmp_path / "run", first_stop=int(saved[1]))
+    check_programs(tmp_path / "run")
 
     code, out = end(start(tmp_path))
 
     assert code == 0
     assert "all steps were trained in an earlier run; --fresh starts anew" in out
+
+
+def check_programs(folder: Path) -> None:
+    """Check that the later run loaded what the first one compiled, and that what proves it is written nowhere else."""
+    logs = "".join(path.read_text() for path in (folder / "logs").iterdir())
+    secret = (folder / "secret").read_text()
+    job = json.loads((folder / "job.json").read_text())
+    caller = Caller("", job["metadata"]["namespace"], job["metadata"]["name"], job["metadata"]["uid"])
+    derived = derive_program_secret(secret, caller)
+    assert "loaded a compiled program name=train" in logs
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name != "secret":
+            assert secret.encode() not in path.read_bytes(), path
+            assert derived.encode() not in path.read_bytes(), path
 
 
 def check_history(folder: Path, first_stop: int) -> None:
