@@ -11,8 +11,8 @@ import pytest
 from tests.builders import failure, make_plan
 from tests.core.running.judging.test_hang import never_stepped, standing, stepping
 from tests.scenes import Scene, trained
-from trainingjob_api.protocol import STARTING_UP, FailureReason, Phase
-from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Fail, Succeed, Wait
+from trainingjob_api.protocol import STARTING_UP, Evidence, FailureReason, Phase, ProcessState
+from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Examine, Fail, Succeed, Wait
 from trainingjob_operator.core.running.judging.hang import ORDER, seconds_left
 from trainingjob_operator.core.running.reasons import Reason
 
@@ -214,3 +214,66 @@ def test_a_world_ends_however_its_members_wait_for_each_other(pair: tuple[str, s
 def test_each_phase_before_the_first_step_has_its_place_in_the_order() -> None:
     assert frozenset(ORDER) == STARTING_UP
     assert {state.changes["phase"] for state in STATES.values() if state.is_of_world} >= STARTING_UP
+
+
+def exam(state: ProcessState) -> Evidence:
+    return Evidence(state=state, cores=0.0, entered=3, newest="the barrier `ready`")
+
+
+STOPPED, WAITS = exam(ProcessState.STOPPED), exam(ProcessState.SLEEPING)
+EXAMINED: dict[str, tuple[float, dict[tuple[int, int], Evidence], bool, tuple[int, int] | None]] = {
+    "nobody has told": (31.0, {}, False, None),
+    "all but the stopped one have told": (31.0, {(0, 0): WAITS, (0, 1): WAITS, (1, 0): WAITS}, False, None),
+    "all have told": (31.0, dict.fromkeys(((0, 0), (0, 1), (1, 0)), WAITS) | {(1, 1): STOPPED}, True, (1, 1)),
+    "nobody has told in time": (33.5, {}, True, (1, 1)),
+    "two are stopped": (
+        31.0,
+        dict.fromkeys(((0, 0), (0, 1)), WAITS) | dict.fromkeys(((1, 0), (1, 1)), STOPPED),
+        True,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("still", "clues", "is_over", "named"), EXAMINED.values(), ids=EXAMINED.keys())
+def test_a_stop_is_looked_at_once_more_before_the_world_ends(
+    still: float, clues: dict[tuple[int, int], Evidence], is_over: bool, named: tuple[int, int] | None
+) -> None:
+    scene = stopping(Phase.CONNECTING, still=still)
+    for place, clue in clues.items():
+        scene.hear(*place, still=still, evidence=clue)
+
+    decision = scene.decide()
+
+    if not is_over:
+        assert isinstance(decision, Examine)
+        assert decision.message == "the world has waited 31 s for a stopped process; asking all hosts where they stand"
+        return
+    assert isinstance(decision, Claim)
+    assert decision.end
+    cause = decision.end.cause
+    assert (cause.reason, cause.phase) == (Reason.HUNG_HOST, Phase.CONNECTING)
+    assert (cause.slice, cause.host) == (named or (None, None))
+    assert f"the world has waited {still:.0f} s for a stopped process, and " in cause.message
+
+
+def test_a_host_with_a_stopped_standby_is_named_without_a_look() -> None:
+    decision = stopping(Phase.IDLE, still=31.0, generation=0).decide()
+
+    assert isinstance(decision, Claim)
+    assert decision.end
+    assert (decision.end.cause.slice, decision.end.cause.host) == (1, 1)
+    assert "its process is stopped" in decision.end.cause.message
+
+
+def test_the_one_host_in_an_earlier_phase_is_named() -> None:
+    scene = standing(301.0, phase=Phase.COMPILING, evidence=WAITS, cpu_seconds=9, moved_mebibytes=7, progress=None)
+    scene.hear(1, 0, still=301.0, phase=Phase.RESTORING)
+    scene.news = {uid: replace(news, idle=news.still) for uid, news in scene.news.items()}
+
+    decision = scene.decide()
+
+    assert isinstance(decision, Claim)
+    assert decision.end
+    assert (decision.end.cause.slice, decision.end.cause.host) == (1, 0)
+    assert "others have come further on the way to the first step" in decision.end.cause.message

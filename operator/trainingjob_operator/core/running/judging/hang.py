@@ -60,6 +60,8 @@ AFTER_A_STEP = frozenset({Phase.EVALUATING, Phase.SAVING})
 """What all members begin together, once each is through with a step."""
 NOT_JOINED = Evidence(state=ProcessState.SLEEPING, cores=0.0, entered=0, newest="nothing")
 """What a member shows whose agent has not handed the world to a child yet."""
+STOPPED_EARLY = NOT_JOINED.model_copy(update={"state": ProcessState.STOPPED})
+"""What a member shows whose agent reports that its process is stopped, and nothing else."""
 ORDER = (Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING)
 """The phases before the first step, which all members come through in this order."""
 
@@ -82,6 +84,8 @@ def find_hang(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> Hangs | B
         asks = f"no host has made progress for {span(still)}; asking all of them where they stand"
     if None in clues and overdue < EXAMINATION_SECONDS:
         return Hangs(asks)
+    told = zip(placed, clues, strict=True)
+    clues = tuple(STOPPED_EARLY if clue is None and item.is_stopped_early else clue for item, clue in told)
     suspect = find_suspect(clues, tuple(_stage(item) for item in placed))
     return Broke(_end(plan, placed, clues, suspect, stood, still, _work(last, placed)))
 
@@ -231,9 +235,9 @@ def _least_budget(plan: Plan) -> float:
 
 
 def _clue(item: Placed) -> Evidence | None:  # None: its agent has not told yet
-    if item.evidence is None and item.is_stopped_early:
-        return NOT_JOINED.model_copy(update={"state": ProcessState.STOPPED})
-    return item.evidence if item.seat.report else NOT_JOINED
+    if item.seat.report:
+        return item.evidence
+    return STOPPED_EARLY if item.is_stopped_early else NOT_JOINED
 
 
 def _end(
