@@ -4,6 +4,7 @@
 """
 
 import copy
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -138,8 +139,10 @@ def _write_case(case: Case) -> Iterator[str]:
 
 def _inline(value: Any) -> str:
     """Return a value as YAML on one line."""
-    if isinstance(value, str) and re.fullmatch(r"[^'\"\\\n]*[^\w.\[\]/-][^'\"\\\n]*", value):
+    if isinstance(value, str) and re.fullmatch(r"[^'\"\\\n]*[^\w.\[\]/\"\\\n-][^'\"\\\n]*", value):
         return f'"{value}"'
+    if isinstance(value, str) and not value.isprintable():
+        return json.dumps(value, ensure_ascii=False)
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
     return str(text).removesuffix("\n").removesuffix("\n...")
 
