@@ -111,7 +111,7 @@ def test_a_job_that_would_fail_says_when_and_why_and_what_helps(tmp_path: Path) 
 
     assert code == 0
     lines = text.splitlines()
-    (failure,) = [line for line in lines if line.startswith("As written the job fails in ")]
+    (failure,) = [line for line in lines if line.startswith("As written the job fails ")]
     assert "maxRestarts" in failure
     assert any(line.startswith("elastic.maxRestarts: 1000 alone: ") for line in lines)
 

@@ -33,6 +33,16 @@ REFUSED = {
         {"accelerators": {"My_GPU": {"platform": "cuda", "resource": "a.b/c", "topologies": {"1": {}}}}},
         "invalid propertyName 'My_GPU'",
     ),
+    **{
+        f"a label that the chart sets: {label}": ({"podLabels": {label: "x"}}, f"invalid propertyName '{label}'")
+        for label in (
+            "app.kubernetes.io/name",
+            "app.kubernetes.io/instance",
+            "app.kubernetes.io/version",
+            "app.kubernetes.io/managed-by",
+            "helm.sh/chart",
+        )
+    },
     "two monitors": (
         {"metrics": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}},
         "every metric would be counted twice",

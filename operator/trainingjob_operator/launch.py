@@ -1,0 +1,16 @@
+"""The entry point of `trainingjob-operator`: it says what to install where the operator's libraries are missing."""
+
+import sys
+
+from trainingjob_operator.cli.missing import describe_missing
+
+
+def main() -> None:
+    """Run the operator."""
+    try:
+        from trainingjob_operator.shell.main import main as run  # noqa: PLC0415  # its libraries are an extra
+    except ModuleNotFoundError as error:
+        if not describe_missing(error, "operator"):
+            raise
+        sys.exit(f"Error: {describe_missing(error, 'operator')}")
+    run()
