@@ -24,6 +24,7 @@ from trainingjob_operator.core.units import percent, plural, precise, short, siz
 SPEED = ("step", "tokens/s", "MFU")
 """Columns that are there where the accelerator's peak rates are known: the step at best, by a roofline."""
 
+BOUND = "step, tokens/s, MFU: upper bounds of the speed, from peak rates, until they are calibrated by a real run"
 SPARE = "to spare: slices that may die at once, whichever, with every shard of the state in the memory of the others"
 
 
@@ -79,6 +80,7 @@ def plan_table(plan: Plan) -> list[str]:
     return [
         *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
         *impossible,
+        *([BOUND] if rooflines else []),
         *spare,
         *snapshots,
         *saves,

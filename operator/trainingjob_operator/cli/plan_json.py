@@ -50,7 +50,7 @@ def _size(plan: Plan, one: SizePlan, roofline: Roofline | None) -> Object:
         "slicesToSpare": slices_to_spare(plan.spec, one.layout) if one.layout else None,
         **{name: value for name, value in _plain(one).items() if name != "numSlices"},
         "memory": {**_plain(one.memory), "total": one.memory.total} if one.memory else None,
-        "roofline": {**_plain(roofline), "seconds": roofline.seconds} if roofline else None,
+        "roofline": {**_plain(roofline), "seconds": roofline.seconds, "isUpperBound": True} if roofline else None,
     }
 
 
