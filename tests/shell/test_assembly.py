@@ -16,6 +16,7 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 
 from tests.builders import ready_node
+from tests.tokens import make_token
 from trainingjob_api.job import GROUP, KIND, VERSION
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
@@ -30,6 +31,7 @@ from trainingjob_operator.shell.tls import dump
 EXAMPLE = yaml.safe_load((Path(__file__).parents[2] / "crds/examples/demo.yaml").read_text())
 SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="trainingjob-operator")
 HOST = SETTINGS.host
+GOOD = make_token("good")
 PATIENCE_SECONDS = 60.0
 
 
@@ -157,7 +159,7 @@ def make_agent(api_server: Any, job: Any):
         extra = {f"authentication.kubernetes.io/pod-{key}": [pod["metadata"][key]] for key in ("name", "uid")}
         user = {"username": "system:serviceaccount:research:default", "extra": extra}
         status = {"authenticated": True, "audiences": [TOKEN_AUDIENCE], "user": user}
-        api_server.reviews["tokenreviews"] = lambda spec: status if spec["token"] == "good" else {}
+        api_server.reviews["tokenreviews"] = lambda spec: status if spec["token"] == GOOD else {}
         return {
             "jobUid": job["metadata"]["uid"],
             "pod": pod["metadata"]["name"],
@@ -178,11 +180,11 @@ async def test_an_agent_is_heard_and_answered(start: Any, api_server: Any, make_
     (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
     report = make_agent(jobset)
 
-    code, answer = await running.post("rendezvous", REPORT_PATH, report, token="good")
+    code, answer = await running.post("rendezvous", REPORT_PATH, report, token=GOOD)
     assert (code, answer["directive"]) == (200, "wait")
-    code, answer = await running.post("rendezvous", REPORT_PATH, report, token="bad")
+    code, answer = await running.post("rendezvous", REPORT_PATH, report, token=make_token("bad"))
     assert (code, answer["error"]) == (401, f"the token is not valid for {TOKEN_AUDIENCE}: refused")
-    code, answer = await running.post("rendezvous", REPORT_PATH, {**report, "podUid": "other"}, token="good")
+    code, answer = await running.post("rendezvous", REPORT_PATH, {**report, "podUid": "other"}, token=GOOD)
     assert code == 403
 
 
@@ -194,12 +196,12 @@ async def test_while_the_api_server_is_away_agents_hear_what_held(
     running = await start()
     (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
     report = make_agent(jobset)
-    before = await running.post("rendezvous", REPORT_PATH, report, token="good")
+    before = await running.post("rendezvous", REPORT_PATH, report, token=GOOD)
 
     lost = asyncio.get_running_loop().time()
     api_server.fault = lambda _: web.Response(status=503)
     await until(lambda: not running.operator.lease.is_leading, "the lease is lost")
-    assert await running.post("rendezvous", REPORT_PATH, report, token="good") == before
+    assert await running.post("rendezvous", REPORT_PATH, report, token=GOOD) == before
     assert (await running.get("/readyz"))[0] == 200
     api_server.fault = lambda _: None
     await until(lambda: running.operator.lease.is_leading, "it leads again")

@@ -115,7 +115,7 @@ async def test_a_peer_has_only_so_many_that_wait() -> None:
     async with turns.turn("a"):
         waiting = [asyncio.create_task(hold(turns, [], "a", user)) for user in "12"]
         await asyncio.sleep(0)
-        with pytest.raises(CheckBusyError, match="2 checks of a wait already"):
+        with pytest.raises(CheckBusyError, match="2 requests of a wait already"):
             await hold(turns, [], "a", "3")
         waiting.append(asyncio.create_task(hold(turns, [], "b")))
         await asyncio.sleep(0)
@@ -125,7 +125,7 @@ async def test_a_peer_has_only_so_many_that_wait() -> None:
 async def test_a_turn_that_does_not_come_is_busy() -> None:
     turns = Turns()
     async with turns.turn("a"):
-        with pytest.raises(CheckBusyError, match="other checks took all of 0 s"):
+        with pytest.raises(CheckBusyError, match="other requests took all of 0 s"):
             async with turns.turn("b", seconds=0):
                 pass
     await hold(turns, done := [], "c")
@@ -229,7 +229,7 @@ async def may_use(user: Any, namespace: str, name: str) -> bool:
 
 
 ANSWERS = {
-    "busy": (CheckBusyError("other checks took all of 2 s"), 503, "Try again"),
+    "busy": (CheckBusyError("other requests took all of 2 s"), 503, "Try again"),
     "too costly": (CheckTooCostlyError("its check needs more than 2 s of CPU time"), 422, "more than 2 s of CPU time"),
     "broken": (CheckBrokeError("Traceback"), 500, "its log says why"),
 }

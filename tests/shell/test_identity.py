@@ -1,24 +1,33 @@
 """A token proves a pod of a job, or nothing; a person may name a ServiceAccount only with the right to use it."""
 
+import asyncio
+import base64
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from tests.tokens import make_token
 from trainingjob_api.job import GROUP, KIND
 from trainingjob_api.protocol import TOKEN_AUDIENCE
+from trainingjob_operator.shell import identity
+from trainingjob_operator.shell.checking import Turns
 from trainingjob_operator.shell.feed import KINDS
 from trainingjob_operator.shell.identity import (
     ACCEPTED_SECONDS,
+    MAX_REVIEWS,
     MAX_TOKEN,
+    MAX_WAITING,
     REFUSED_SECONDS,
     PodAuthenticator,
+    is_for_us,
     may_use_service_account,
 )
 from trainingjob_operator.shell.kinds import JOB, JOB_SET, POD, TRAINING_JOB, Kind
-from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnknownCallerError
+from trainingjob_operator.shell.ports import BusyError, Caller, ClusterUnavailableError, UnknownCallerError
 from trainingjob_operator.shell.store import Store
 
+TOKEN = make_token()
 USER = "system:serviceaccount:research:default"
 
 
@@ -94,7 +103,7 @@ def authenticator(api: Any, store: Store) -> PodAuthenticator:
 async def test_a_pod_of_a_job_is_known(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
     accept(api_server, pod)
 
-    caller = await authenticator.identify("token")
+    caller = await authenticator.identify(TOKEN)
 
     assert caller == Caller(pod["metadata"]["uid"], "research", "llama", "job-uid")
 
@@ -108,7 +117,7 @@ async def test_objects_that_are_known_are_not_read(
                 store.put(kind, item)
     accept(api_server, pod)
 
-    await authenticator.identify("token")
+    await authenticator.identify(TOKEN)
 
     assert [request.split()[0] for request in api_server.requests] == ["POST"]
 
@@ -140,7 +149,7 @@ async def test_anybody_else_is_refused(
     accept(api_server, pod, **changes)
 
     with pytest.raises(UnknownCallerError, match=want):
-        await authenticator.identify("token")
+        await authenticator.identify(TOKEN)
 
 
 async def test_a_deleted_pod_is_refused(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
@@ -148,7 +157,7 @@ async def test_a_deleted_pod_is_refused(authenticator: PodAuthenticator, api_ser
     api_server.drop(POD, "research", pod["metadata"]["name"])
 
     with pytest.raises(UnknownCallerError, match="is gone"):
-        await authenticator.identify("token")
+        await authenticator.identify(TOKEN)
 
 
 NO_JOB = {
@@ -168,7 +177,7 @@ async def test_a_pod_of_no_job_is_refused(
     accept(api_server, other)
 
     with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
-        await authenticator.identify("token")
+        await authenticator.identify(TOKEN)
 
 
 FORGED = {
@@ -198,7 +207,7 @@ async def test_a_chain_of_owners_is_believed_only_to_its_end(
     accept(api_server, make_chain(api_server, "forged", links, owner=("llama", "job-uid")))
 
     with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
-        await authenticator.identify("token")
+        await authenticator.identify(TOKEN)
 
 
 async def test_a_namespace_cannot_claim_the_job_of_another(
@@ -208,7 +217,7 @@ async def test_a_namespace_cannot_claim_the_job_of_another(
     accept(api_server, forged, user__username="system:serviceaccount:evil:default")
 
     with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
-        await authenticator.identify("token")
+        await authenticator.identify(TOKEN)
 
 
 LATER = {
@@ -224,7 +233,7 @@ async def test_a_later_version_of_an_owner_is_the_same_owner(
 ) -> None:
     accept(api_server, make_chain(api_server, "later", links, owner=("llama", "job-uid")))
 
-    assert (await authenticator.identify("token")).job_uid == "job-uid"
+    assert (await authenticator.identify(TOKEN)).job_uid == "job-uid"
 
 
 async def test_a_job_that_was_made_again_has_no_pods_of_the_former(
@@ -236,10 +245,10 @@ async def test_a_job_that_was_made_again_has_no_pods_of_the_former(
     accept(api_server, pod)
 
     with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
-        await authenticator.identify("token")
+        await authenticator.identify(TOKEN)
 
     store.put(TRAINING_JOB, former)  # the watch is behind: the store still has it
-    assert (await authenticator.identify("another token")).job_uid == "job-uid"
+    assert (await authenticator.identify(make_token("another"))).job_uid == "job-uid"
 
 
 async def test_while_a_kind_is_unknown_nobody_is_refused_for_good(
@@ -249,7 +258,7 @@ async def test_while_a_kind_is_unknown_nobody_is_refused_for_good(
     api_server.kinds.remove(TRAINING_JOB)
 
     with pytest.raises(ClusterUnavailableError, match=f"look for a {KIND}"):
-        await authenticator.identify("token")
+        await authenticator.identify(TOKEN)
 
 
 @pytest.mark.parametrize("token", ["", "x" * (MAX_TOKEN + 1)], ids=["none", "too long"])
@@ -262,29 +271,29 @@ async def test_no_token_is_not_worth_a_question(token: str, authenticator: PodAu
 
 async def test_an_answer_is_good_for_a_while(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
     accept(api_server, pod)
-    await authenticator.identify("token")
+    await authenticator.identify(TOKEN)
     api_server.reviews["tokenreviews"] = lambda _: {"authenticated": False}
 
-    await authenticator.identify("token")
+    await authenticator.identify(TOKEN)
     with pytest.raises(UnknownCallerError):
-        await authenticator.identify("another token")
+        await authenticator.identify(make_token("another token"))
     for digest, (until, answer) in tuple(authenticator._remembered.items()):
         authenticator._remembered[digest] = (until - ACCEPTED_SECONDS, answer)
     with pytest.raises(UnknownCallerError):
-        await authenticator.identify("token")
+        await authenticator.identify(TOKEN)
 
 
 async def test_a_refusal_is_good_for_a_little_while(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
     api_server.reviews["tokenreviews"] = lambda _: {"authenticated": False}
     for _ in range(3):
         with pytest.raises(UnknownCallerError):
-            await authenticator.identify("token")
+            await authenticator.identify(TOKEN)
     assert len(api_server.requests) == 1
 
     accept(api_server, pod)
-    ((digest, (until, answer)),) = authenticator._remembered.items()
-    authenticator._remembered[digest] = (until - REFUSED_SECONDS, answer)
-    assert await authenticator.identify("token")
+    ((digest, (until, answer)),) = authenticator._refused.items()
+    authenticator._refused[digest] = (until - REFUSED_SECONDS, answer)
+    assert await authenticator.identify(TOKEN)
 
 
 async def test_who_was_refused_for_an_old_token_is_known_at_once_by_the_next(
@@ -292,32 +301,32 @@ async def test_who_was_refused_for_an_old_token_is_known_at_once_by_the_next(
 ) -> None:
     api_server.reviews["tokenreviews"] = lambda _: {"authenticated": False, "error": "token has expired"}
     with pytest.raises(UnknownCallerError, match="token has expired"):
-        await authenticator.identify("old")
+        await authenticator.identify(make_token("old"))
 
     accept(api_server, pod)
 
-    assert await authenticator.identify("new")
+    assert await authenticator.identify(make_token("new"))
 
 
 async def test_a_pod_that_is_deleted_is_forgotten_with_the_answer_about_it(
     authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:
     accept(api_server, pod)
-    await authenticator.identify("token")
+    await authenticator.identify(TOKEN)
     api_server.drop(POD, "research", pod["metadata"]["name"])
 
-    assert await authenticator.identify("token"), "the API server itself takes a deleted pod's token for a minute more"
+    assert await authenticator.identify(TOKEN), "the API server itself takes a deleted pod's token for a minute more"
     for digest, (until, answer) in tuple(authenticator._remembered.items()):
         authenticator._remembered[digest] = (until - ACCEPTED_SECONDS, answer)
     with pytest.raises(UnknownCallerError, match="is gone"):
-        await authenticator.identify("token")
+        await authenticator.identify(TOKEN)
 
 
 async def test_no_token_is_kept(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
     accept(api_server, pod)
-    await authenticator.identify("very-secret")
+    await authenticator.identify(make_token("very-secret"))
 
-    assert "very-secret" not in repr(vars(authenticator))
+    assert make_token("very-secret") not in repr(vars(authenticator))
 
 
 @pytest.mark.parametrize(
@@ -330,11 +339,11 @@ async def test_without_an_answer_nobody_is_refused_for_good(
 ) -> None:
     api_server.fault = lambda _: web.Response(status=status)
     with pytest.raises(ClusterUnavailableError):
-        await authenticator.identify("token")
+        await authenticator.identify(TOKEN)
 
     api_server.fault = lambda _: None
     accept(api_server, pod)
-    assert await authenticator.identify("token")
+    assert await authenticator.identify(TOKEN)
 
 
 ANSWERS = {"allowed": ({"allowed": True}, True), "denied": ({"allowed": False}, False), "nothing": ({}, False)}
@@ -361,3 +370,96 @@ async def test_the_right_to_use_a_service_account(status: Any, want: bool, api: 
             },
         }
     ]
+
+
+NOT_OURS = {
+    "no JSON web token": "garbage",
+    "two parts": "a.b",
+    "no JSON inside": "a.!!!.c",
+    "a list inside": f"a.{base64.urlsafe_b64encode(b'[1]').decode()}.c",
+    "deep inside": f"a.{base64.urlsafe_b64encode(b'[' * 9000).decode()}.c",
+    "no signature": make_token().rpartition(".")[0] + ".",
+    "another audience": make_token(audience=["https://kubernetes.default.svc"]),
+    "no audience": make_token(audience=None),
+    "an audience of a wrong type": make_token(audience={TOKEN_AUDIENCE: 1}),
+    "letters beyond ASCII": make_token() + "\u00e4",
+}
+
+
+@pytest.mark.parametrize("token", NOT_OURS.values(), ids=NOT_OURS.keys())
+async def test_what_is_no_token_for_the_operator_is_not_asked_about(
+    token: str, authenticator: PodAuthenticator, api_server: Any
+) -> None:
+    with pytest.raises(UnknownCallerError, match="no JSON web token for"):
+        await authenticator.identify(token)
+
+    assert api_server.requests == []
+
+
+@pytest.mark.parametrize("audience", [TOKEN_AUDIENCE, [TOKEN_AUDIENCE, "b"]], ids=["text", "list"])
+def test_a_token_names_its_audience_in_either_form(audience: Any) -> None:
+    assert is_for_us(make_token(audience=audience))
+
+
+class SlowReviews:
+    """Stands for the API server: its token reviews end when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.go_on = asyncio.Event()
+
+    async def create(self, kind: Any, manifest: Any) -> Any:
+        self.asked.append(manifest["spec"]["token"])
+        await self.go_on.wait()
+        return {"status": {"authenticated": False}}
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_strangers_keep_few_questions_in_flight_and_their_peers_take_turns(store: Store) -> None:
+    api = SlowReviews()
+    authenticator = PodAuthenticator(api, store)  # type: ignore[arg-type]
+    flood = [
+        asyncio.create_task(authenticator.identify(make_token(f"bad-{number}"), "10.0.0.66")) for number in range(200)
+    ]
+    await settle()
+    mine = asyncio.create_task(authenticator.identify(make_token("mine"), "10.0.0.1"))
+    await settle()
+
+    assert len(api.asked) == MAX_REVIEWS
+    busy = [task.exception() for task in flood if task.done()]
+    assert len(busy) == 200 - MAX_REVIEWS - MAX_WAITING
+    assert all(isinstance(error, BusyError) for error in busy)
+    api.go_on.set()
+    await asyncio.gather(mine, *flood, return_exceptions=True)
+    assert api.asked.index(make_token("mine")) <= MAX_REVIEWS + 1, "the flood waits for itself"
+
+
+async def test_a_flood_of_strangers_makes_no_pod_a_stranger(
+    authenticator: PodAuthenticator, api_server: Any, pod: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "MAX_REMEMBERED", 4)
+    accept(api_server, pod)
+    await authenticator.identify(TOKEN)
+    api_server.reviews["tokenreviews"] = lambda _: {"authenticated": False}
+    for number in range(10):
+        with pytest.raises(UnknownCallerError):
+            await authenticator.identify(make_token(f"bad-{number}"))
+
+    assert await authenticator.identify(TOKEN)
+    assert len(authenticator._refused) == 4
+
+
+async def test_a_pod_that_is_known_does_not_wait_with_strangers(
+    authenticator: PodAuthenticator, api_server: Any, pod: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept(api_server, pod)
+    await authenticator.identify(TOKEN)
+    for digest, (until, answer) in tuple(authenticator._remembered.items()):
+        authenticator._remembered[digest] = (until - ACCEPTED_SECONDS, answer)
+    monkeypatch.setattr(authenticator, "_turns", Turns(at_once=0))
+
+    assert await authenticator.identify(TOKEN)

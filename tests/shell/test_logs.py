@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from trainingjob_operator.shell import logs
+from trainingjob_operator.shell.logs import Log, RareLog
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +89,18 @@ def test_a_request_of_kopf_that_is_tried_again_is_no_error(
     line = json.loads(capsys.readouterr().err)
     assert line["level"] == level
     assert line["message"].endswith("refused")
+
+
+def test_what_anybody_can_cause_is_written_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    rare = RareLog(Log("part"), lambda: now[0], every_seconds=10.0)
+
+    for number in range(2000):
+        rare.warning("refused", number=number)
+    now[0] = 11.0
+    rare.warning("refused", number=2000)
+    now[0] = 22.0
+    rare.warning("refused", number=2001)
+
+    fields = [record.fields for record in caplog.records]
+    assert fields == [{"number": 0}, {"number": 2000, "left_out": 1999}, {"number": 2001}]

@@ -23,7 +23,7 @@ class Tokens:
 
     is_down = False
 
-    async def identify(self, token: str) -> Caller:
+    async def identify(self, token: str, peer: str = "") -> Caller:
         if self.is_down:
             raise ClusterUnavailableError("no route to host")
         if token != "good":

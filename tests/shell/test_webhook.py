@@ -1,5 +1,6 @@
 """What the webhook lets in, what it refuses, and in which words."""
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,8 +9,9 @@ import pytest
 
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.manifests import text
-from trainingjob_operator.shell.admission import Admission, examine_here
+from trainingjob_operator.shell.admission import MAX_QUESTIONS, Admission, examine_here
 from trainingjob_operator.shell.admission_review import MAX_MESSAGE, MAX_WARNING, MAX_WARNINGS, MORE
+from trainingjob_operator.shell.checking import MAX_WAITING
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 
 TOO_MANY = Problem("spec.model.numHeads", 7, "must be a multiple of `spec.model.numKvHeads`, 2.", ("6", "8"))
@@ -298,3 +300,24 @@ async def test_a_broken_rule_refuses_and_says_where_to_look(caplog: pytest.LogCa
     assert answer["allowed"] is False
     assert "its log says why" in answer["status"]["message"]
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_questions_about_rights_keep_few_requests_in_flight() -> None:
+    asked, go_on = [], asyncio.Event()
+
+    async def slow(user: Any, namespace: str, name: str) -> bool:
+        asked.append(name)
+        await go_on.wait()
+        return True
+
+    admission = Admission(examine_here(Rules().check), slow)
+    body = json.dumps(review(ACCOUNT)).encode()
+    answers = [asyncio.create_task(admission.answer(body, "10.0.0.66")) for _ in range(100)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert len(asked) == MAX_QUESTIONS
+    go_on.set()
+    codes = [(await answer)["response"].get("status", {}).get("code") for answer in answers]
+    assert codes.count(503) == 100 - MAX_QUESTIONS - MAX_WAITING
+    assert codes.count(None) == MAX_QUESTIONS + MAX_WAITING, "the others are refused for now"

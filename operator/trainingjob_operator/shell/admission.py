@@ -8,10 +8,10 @@ change that leaves the spec as it is.
 from collections.abc import Awaitable, Callable
 
 from trainingjob_api.job import KIND
-from trainingjob_operator.core.manifests import Manifest
+from trainingjob_operator.core.manifests import Manifest, text
 from trainingjob_operator.shell.admission_review import NotAReviewError, find_uid, refusal
-from trainingjob_operator.shell.checking import CheckBusyError, CheckTooCostlyError
-from trainingjob_operator.shell.examining import Check, Examined, examine
+from trainingjob_operator.shell.checking import REVIEW_WAIT_SECONDS, CheckBusyError, CheckTooCostlyError, Turns
+from trainingjob_operator.shell.examining import Check, Examined, Question, examine
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 
@@ -23,6 +23,9 @@ Raises `NotAReviewError`, `CheckBusyError`, `CheckTooCostlyError`.
 type MayUse = Callable[[Manifest, str, str], Awaitable[bool]]
 """Whether a user may use the ServiceAccount of a namespace and a name."""
 
+MAX_QUESTIONS = 4
+"""Questions about rights that the API server is asked at a time."""
+
 log = Log("webhook")
 
 
@@ -33,6 +36,7 @@ class Admission:
         """Examine reviews by one function and the right to a ServiceAccount by another."""
         self._examine = examine
         self._may_use = may_use
+        self._questions = Turns(at_once=MAX_QUESTIONS)
 
     async def answer(self, body: bytes, peer: str = "") -> Manifest:
         """Return the AdmissionReview that answers one.
@@ -42,8 +46,7 @@ class Admission:
         """
         try:
             examined = await self._examine(body, peer)
-            asked = examined.question
-            if asked and not await self._may_use(asked.user, asked.namespace, asked.name):
+            if (asked := examined.question) and not await self._is_right(asked, peer):
                 return asked.refusal
         except NotAReviewError:
             raise
@@ -60,6 +63,11 @@ class Admission:
             log.exception("review broke", peer=peer)
             return refusal(find_uid(body), 500, f"the operator failed to check this {KIND}; its log says why")
         return examined.answer
+
+    async def _is_right(self, asked: Question, peer: str) -> bool:
+        """Ask the API server, which a flood of reviews must not keep busy."""
+        async with self._questions.turn(peer, text(asked.user, "username"), REVIEW_WAIT_SECONDS):
+            return await self._may_use(asked.user, asked.namespace, asked.name)
 
 
 def examine_here(check: Check) -> Examine:

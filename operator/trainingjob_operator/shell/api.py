@@ -87,6 +87,10 @@ class Api:
         self._client = ApiClient(configuration)
         self._client.user_agent = FIELD_MANAGER
 
+    def with_own_connections(self) -> "Api":
+        """Return the same API server over connections that no other requests use."""
+        return Api(self.configuration, log_in=self._log_in, seconds_a_request=self._seconds_a_request)
+
     async def __aenter__(self) -> Self:
         """Return itself."""
         return self

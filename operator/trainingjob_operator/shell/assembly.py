@@ -18,6 +18,7 @@ from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.checking import Checks
 from trainingjob_operator.shell.cluster import KubernetesCluster
+from trainingjob_operator.shell.connections import Gate, GatedSite, Limits
 from trainingjob_operator.shell.feed import KINDS, RELIST_SECONDS, Feed
 from trainingjob_operator.shell.fenced import FencedCluster
 from trainingjob_operator.shell.health import health_app
@@ -36,6 +37,10 @@ from trainingjob_operator.shell.tls import FolderSource, SecretSource, Tls, Webh
 from trainingjob_operator.shell.watching import Watcher
 from trainingjob_operator.shell.webhook import webhook_app
 
+LIMITS = Limits(total=512, unproved=512, unproved_of_peer=128)
+"""Of a server that anybody may ask: API servers, scrapers, the kubelet."""
+RENDEZVOUS_LIMITS = Limits(total=16_384, unproved=1024, unproved_of_peer=256)
+"""An agent has one connection, for a moment two; those that are proved are not closed in favour of others."""
 STUCK_SECONDS = 3 * RELIST_SECONDS
 IDLE_SECONDS = 120.0
 """How long a connection may lie idle, or say half a request. API servers end theirs after 90 seconds, and so first."""
@@ -102,7 +107,8 @@ class Operator:
             set_by=lambda: api.clock.set_by,
             check=self.checks.check,
         )
-        self.lease = Lease(api, settings.namespace, settings.service, holder_name(), self._lead, now)
+        self._lease_api = api.with_own_connections()  # a flood of other requests must not delay a renewal
+        self.lease = Lease(self._lease_api, settings.namespace, settings.service, holder_name(), self._lead, now)
         self.admission = Admission(self.checks.examine, partial(may_use_service_account, api))
         self.authenticator = PodAuthenticator(api, self.store)
 
@@ -113,11 +119,13 @@ class Operator:
             OSError: a port is taken.
             Exception: a part broke that cannot go on; a new process may.
         """
-        async with self.checks, contextlib.AsyncExitStack() as servers:
+        async with self._lease_api, self.checks, contextlib.AsyncExitStack() as servers:
             health = health_app(self.metrics.registry, self._find_sickness, self._find_unreadiness)
             await servers.enter_async_context(serving(health, ports.metrics))
             rendezvous = make_app(self.hub, self.authenticator, lambda: self.lease.may_speak, lambda: self.tls.secret)
-            await servers.enter_async_context(serving(rendezvous, ports.rendezvous, self.tls.context))
+            await servers.enter_async_context(
+                serving(rendezvous, ports.rendezvous, self.tls.context, RENDEZVOUS_LIMITS)
+            )
             if self._settings.webhook_enabled:
                 await self.checks.warm_up()
                 webhook = webhook_app(self.admission, self.metrics.measure_review)
@@ -192,9 +200,11 @@ class Operator:
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: web.Application, port: int, context: ssl.SSLContext | None = None
+    app: web.Application, port: int, context: ssl.SSLContext | None = None, limits: Limits = LIMITS
 ) -> AsyncIterator[web.AppRunner]:
     """Serve an application on all addresses; requests that have begun are answered before the end."""
+    gate = Gate(limits)
+    app.middlewares.insert(0, gate.watch)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -204,9 +214,10 @@ async def serving(
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, port=port, ssl_context=context).start()
+        await GatedSite(runner, port, gate, context).start()
         yield runner
     finally:
+        gate.close()
         await runner.cleanup()
 
 

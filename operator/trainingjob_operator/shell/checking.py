@@ -20,6 +20,7 @@ from trainingjob_operator.core.validation.validate import Checked
 from trainingjob_operator.shell.admission_review import NotAReviewError, find_user
 from trainingjob_operator.shell.check_worker import LENGTH, Request, Result, pack
 from trainingjob_operator.shell.examining import Examined
+from trainingjob_operator.shell.ports import BusyError
 
 WORKER = (sys.executable, "-P", "-c", "from trainingjob_operator.shell.check_worker import main; main()")
 """Not `-m`: what a main module defines has another name in each process, and cannot cross the pipe."""
@@ -32,10 +33,10 @@ REVIEW_SECONDS = 4.0
 JOB_CPU_SECONDS = 10.0
 JOB_SECONDS = 120.0
 MAX_WAITING = 64
-"""Checks of one peer that wait for a turn."""
+"""Requests of one peer that wait for a turn."""
 
 
-class CheckBusyError(Exception):
+class CheckBusyError(BusyError):
     """The check did not get its turn, or did not end, in time. It may succeed later."""
 
 
@@ -48,12 +49,12 @@ class CheckBrokeError(Exception):
 
 
 class Turns:
-    """One at a time: peers take turns, and the users of a peer do so among themselves."""
+    """A few at a time: peers take turns, and the users of a peer do so among themselves."""
 
-    def __init__(self, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(self, max_waiting: int = MAX_WAITING, at_once: int = 1) -> None:
         """Let so many of each peer wait."""
         self._max_waiting = max_waiting
-        self._is_taken = False
+        self._num_free = at_once
         self._waiting: dict[str, dict[str, deque[asyncio.Future[None]]]] = {}
 
     @contextlib.asynccontextmanager
@@ -63,9 +64,10 @@ class Turns:
         Raises:
             CheckBusyError: too many of this peer wait, or the turn did not come in time.
         """
-        if self._is_taken:
+        if self._num_free:
+            self._num_free -= 1
+        else:
             await self._wait(peer, user, seconds)
-        self._is_taken = True
         try:
             yield
         finally:
@@ -74,7 +76,7 @@ class Turns:
     async def _wait(self, peer: str, user: str, seconds: float | None) -> None:
         users = self._waiting.setdefault(peer, {})
         if sum(map(len, users.values())) >= self._max_waiting:
-            raise CheckBusyError(f"{self._max_waiting} checks of {peer} wait already")
+            raise CheckBusyError(f"{self._max_waiting} requests of {peer} wait already")
         mine = asyncio.get_running_loop().create_future()
         users.setdefault(user, deque()).append(mine)
         try:
@@ -86,7 +88,7 @@ class Turns:
             else:
                 self._forget(peer, user, mine)
             if isinstance(error, TimeoutError):
-                raise CheckBusyError(f"other checks took all of {seconds:g} s") from error
+                raise CheckBusyError(f"other requests took all of {seconds:g} s") from error
             raise
 
     def _pass_on(self) -> None:
@@ -103,7 +105,7 @@ class Turns:
             if not next_one.done():
                 next_one.set_result(None)
                 return
-        self._is_taken = False
+        self._num_free += 1
 
     def _forget(self, peer: str, user: str, mine: asyncio.Future[None]) -> None:
         users = self._waiting.get(peer, {})

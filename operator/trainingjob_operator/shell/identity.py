@@ -5,13 +5,16 @@ the pod lead to the job. A person names a ServiceAccount only with the right to 
 """
 
 import asyncio
+import base64
 import hashlib
+import json
 from collections import OrderedDict
 
 from trainingjob_api.job import KIND
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_operator.core.manifests import Manifest, dig, items, text
 from trainingjob_operator.shell.api import Api, NotFoundError
+from trainingjob_operator.shell.checking import Turns
 from trainingjob_operator.shell.kinds import ACCESS_REVIEW, JOB, JOB_SET, POD, TOKEN_REVIEW, TRAINING_JOB, Kind
 from trainingjob_operator.shell.ports import (
     Caller,
@@ -25,6 +28,11 @@ from trainingjob_operator.shell.store import Store
 ACCEPTED_SECONDS = 60.0
 REFUSED_SECONDS = 5.0
 MAX_REMEMBERED = 8192
+MAX_REVIEWS = 4
+"""Tokens of strangers that the API server is asked about at a time, of all that its client can ask."""
+MAX_WAITING = 64
+"""Strangers of one peer that wait for that."""
+WAIT_SECONDS = 5.0
 MAX_TOKEN = 16 * 1024
 
 OWNERS = (JOB, JOB_SET, TRAINING_JOB)
@@ -41,33 +49,45 @@ class PodAuthenticator:
         """Ask an API server; look pods up in a store first."""
         self._api = api
         self._store = store
-        self._remembered: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()  # by hash: never the token
+        # By hash, never the token; apart, so that no flood of strangers makes a pod a stranger.
+        self._remembered: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
+        self._refused: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
+        self._turns = Turns(MAX_WAITING, MAX_REVIEWS)
 
-    async def identify(self, token: str) -> Caller:
+    async def identify(self, token: str, peer: str = "") -> Caller:
         """Return the pod that a token was issued to.
 
         Raises:
             UnknownCallerError: it proves no pod of a job.
+            BusyError: too many strangers ask.
             ClusterUnavailableError: nobody can tell now.
         """
         if not token or len(token) > MAX_TOKEN:
             raise UnknownCallerError("a bearer token is needed")
+        if not is_for_us(token):
+            raise UnknownCallerError(f"the token is no JSON web token for {TOKEN_AUDIENCE}")
         digest = hashlib.sha256(token.encode()).hexdigest()
         now = asyncio.get_running_loop().time()
-        good_until, answer = self._remembered.get(digest, (0.0, ""))
+        good_until, answer = self._remembered.get(digest) or self._refused.get(digest) or (0.0, "")
         if good_until <= now:
-            answer = await self._ask(token)
+            if digest in self._remembered:
+                answer = await self._ask(token)
+            else:
+                async with self._turns.turn(peer, seconds=WAIT_SECONDS):
+                    answer = await self._ask(token)
             self._remember(digest, now, answer)
         if isinstance(answer, str):
             raise UnknownCallerError(answer)
         return answer
 
     def _remember(self, digest: str, now: float, answer: Caller | str) -> None:
-        good_for = ACCEPTED_SECONDS if isinstance(answer, Caller) else REFUSED_SECONDS
-        self._remembered[digest] = (now + good_for, answer)
-        self._remembered.move_to_end(digest)
-        if len(self._remembered) > MAX_REMEMBERED:
-            self._remembered.popitem(last=False)
+        is_known = isinstance(answer, Caller)
+        good_for, kept = (ACCEPTED_SECONDS, self._remembered) if is_known else (REFUSED_SECONDS, self._refused)
+        for each in (self._remembered, self._refused):
+            each.pop(digest, None)
+        kept[digest] = (now + good_for, answer)
+        if len(kept) > MAX_REMEMBERED:
+            kept.popitem(last=False)
 
     async def _ask(self, token: str) -> Caller | str:
         """Return the caller, or why it is none."""
@@ -114,6 +134,20 @@ class PodAuthenticator:
             except MissingKindError as error:
                 raise ClusterUnavailableError(f"cannot look for a {kind.name}: {error}") from error
         return known if known is not None and text(known, "metadata", "uid") == uid else None
+
+
+def is_for_us(token: str) -> bool:
+    """Return whether a token is a JSON web token whose audience is the operator, by what it says itself."""
+    head, _, rest = token.partition(".")
+    payload, _, signature = rest.partition(".")
+    if not head or not signature or not token.isascii():
+        return False
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (ValueError, RecursionError):
+        return False
+    audience = claims.get("aud") if isinstance(claims, dict) else None
+    return TOKEN_AUDIENCE in (audience if isinstance(audience, list) else [audience])
 
 
 async def may_use_service_account(api: Api, user: Manifest, namespace: str, name: str) -> bool:

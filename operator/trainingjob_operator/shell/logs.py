@@ -6,7 +6,9 @@ field is written: objects, tokens and certificates never are.
 
 import json
 import logging
+import math
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -52,6 +54,28 @@ class Log:
 
     def _write(self, level: int, words: str, fields: dict[str, Field]) -> None:
         self._logger.log(level, words, extra={"fields": fields})
+
+
+class RareLog:
+    """Writes warnings that anybody can cause: at most one in a while, with the number of those left out."""
+
+    def __init__(self, log: Log, clock: Callable[[], float], every_seconds: float = 1.0) -> None:
+        """Write to a log by a monotonic clock."""
+        self._log = log
+        self._clock = clock
+        self._every_seconds = every_seconds
+        self._next = -math.inf
+        self._num_left_out = 0
+
+    def warning(self, words: str, **fields: Field) -> None:
+        """Write what went wrong, or count it."""
+        now = self._clock()
+        if now < self._next:
+            self._num_left_out += 1
+            return
+        left_out: dict[str, Field] = {"left_out": self._num_left_out} if self._num_left_out else {}
+        self._next, self._num_left_out = now + self._every_seconds, 0
+        self._log.warning(words, **fields, **left_out)
 
 
 class JsonFormatter(logging.Formatter):

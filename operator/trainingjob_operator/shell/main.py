@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import resource
 import signal
 import sys
 
@@ -24,6 +25,8 @@ def main() -> None:
         sys.stderr.write(f"{error}\n")
         sys.exit(EXIT_BAD_SETTINGS)
     set_up(settings.log_level, settings.log_format)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # runtimes begin with 1024, fewer than hosts connect
     gc.freeze()  # code and tables stay; a collection that passes over them all keeps a webhook's caller waiting
     try:
         asyncio.run(operate(settings))

@@ -57,6 +57,10 @@ def asked_seconds(error: Exception) -> float:
     return error.retry_after if isinstance(error, ClusterUnavailableError) else 0.0
 
 
+class BusyError(Exception):
+    """Too many ask at once. The text says what for; the same may be asked again."""
+
+
 class UnknownCallerError(Exception):
     """The caller of the rendezvous could not prove that it is a pod of a job. The text says why, for its log."""
 
@@ -79,7 +83,7 @@ class Caller:
 class Authenticator(Protocol):
     """Who calls the rendezvous."""
 
-    async def identify(self, token: str) -> Caller:
+    async def identify(self, token: str, peer: str = "") -> Caller:
         """Return the pod that a bearer token was issued to.
 
         Raises `UnknownCallerError` where it was not, `ClusterUnavailableError` where nobody can tell now.

@@ -6,6 +6,7 @@ moment has passed. Every caller proves by its token which pod it is, and may spe
 Wherever this operator cannot answer for sure, it says 503 and why: agents then go on with what they were told last.
 """
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
 
@@ -13,9 +14,16 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from trainingjob_api.protocol import REPORT_PATH, HostReport
+from trainingjob_operator.shell.connections import PROVE
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.logs import Log
-from trainingjob_operator.shell.ports import Authenticator, Caller, ClusterUnavailableError, UnknownCallerError
+from trainingjob_operator.shell.logs import Log, RareLog
+from trainingjob_operator.shell.ports import (
+    Authenticator,
+    BusyError,
+    Caller,
+    ClusterUnavailableError,
+    UnknownCallerError,
+)
 
 HOLD_SECONDS = 1.0
 MAX_BODY_BYTES = 64 * 1024
@@ -56,6 +64,7 @@ class Rendezvous:
         self._authenticator = authenticator
         self._is_leading = is_leading
         self._secret = secret
+        self._refusals = RareLog(log, asyncio.get_running_loop().time)
 
     async def report(self, request: web.Request) -> web.Response:
         """Answer one report."""
@@ -67,8 +76,12 @@ class Rendezvous:
             caller = await self._identify(request)
             report = HostReport.model_validate_json(await request.read(), extra="ignore")  # an agent may be newer
         except UnknownCallerError as error:
-            log.warning("refused a caller", peer=request.remote, error=str(error))
-            return _refuse(401, str(error))
+            self._refusals.warning("refused a caller", peer=request.remote, error=str(error))
+            refusal = _refuse(401, str(error))
+            refusal.force_close()  # a stranger keeps no connection
+            return refusal
+        except BusyError as error:
+            return _refuse(429, f"cannot tell now who calls: {error}")
         except ClusterUnavailableError as error:
             self._hub.miss()
             return _refuse(503, f"cannot tell now who calls: {error}")
@@ -80,10 +93,14 @@ class Rendezvous:
             words = (
                 f"pod {caller.pod_uid} of job {caller.job_uid} cannot speak for {report.pod_uid} of {report.job_uid}"
             )
-            log.warning("refused a report", peer=request.remote, error=words)
+            self._refusals.warning("refused a report", peer=request.remote, error=words)
             return _refuse(403, words)
         if self._hub.seconds_away(caller.job_key):
             return _refuse(503, "a drill: this operator is away for the job")
+        return await self._answer(caller, report)
+
+    async def _answer(self, caller: Caller, report: HostReport) -> web.Response:
+        """Pass on the report of a pod of the job; answer when there is news for that pod."""
         self._hub.receive(caller, report)
         answer = await self._hub.answer(caller, report.instance, HOLD_SECONDS)
         if answer is None or not self._is_leading():
@@ -96,7 +113,10 @@ class Rendezvous:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise UnknownCallerError("a report needs the header `Authorization: Bearer TOKEN`")
-        return await self._authenticator.identify(token.strip())
+        caller = await self._authenticator.identify(token.strip(), request.remote or "")
+        if prove := request.get(PROVE):
+            prove(caller.pod_uid)
+        return caller
 
 
 def derive_program_secret(secret: str, caller: Caller) -> str:

@@ -42,7 +42,7 @@ class Machine:
         self.controllers = Controllers(uid, self._objects, self._start_pod, notify=notify, away_seconds=away_seconds)
         self.cluster = LocalCluster(job, self._objects, self.controllers, save_job=save_job, emit=emit)
 
-    async def identify(self, token: str) -> Caller:
+    async def identify(self, token: str, peer: str = "") -> Caller:
         """Return the pod that a token was given to. Raises `UnknownCallerError` where there is none."""
         pod = self.controllers.find_pod(token)
         if pod is None:

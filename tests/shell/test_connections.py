@@ -1,0 +1,209 @@
+"""Whoever connects, and however often: connections are bounded, and a pod that proved itself keeps its own."""
+
+import asyncio
+import contextlib
+import io
+import ssl
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from trainingjob_operator.shell import connections
+from trainingjob_operator.shell.assembly import serving
+from trainingjob_operator.shell.certificates import renew
+from trainingjob_operator.shell.connections import MAX_PROVED, PROVE, Entry, Gate, Limits
+from trainingjob_operator.shell.tls import use
+
+CERTIFICATES = renew(None, ("localhost",), datetime.now(UTC))
+PATIENCE_SECONDS = 60.0
+
+
+class Transport:
+    """Stands for a connection of a peer."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.is_aborted = False
+
+    def get_extra_info(self, name: str) -> Any:
+        return (self.peer, 1) if name == "peername" else None
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def connect(gate: Gate, peer: str) -> Entry:
+    entry = Entry(gate, asyncio.Protocol, None)
+    entry.connection_made(Transport(peer))  # type: ignore[arg-type]
+    return entry
+
+
+def open_of(entries: list[Entry]) -> list[int]:
+    return [index for index, entry in enumerate(entries) if entry.is_open]
+
+
+async def test_of_too_many_of_a_peer_its_oldest_go() -> None:
+    gate = Gate(Limits(total=100, unproved=100, unproved_of_peer=3))
+
+    entries = [connect(gate, "a") for _ in range(5)]
+
+    assert open_of(entries) == [2, 3, 4]
+    assert [entry._transport is None for entry in entries] == [True, True, False, False, False]
+
+
+async def test_of_too_many_in_all_those_of_the_peer_with_most_go() -> None:
+    gate = Gate(Limits(total=100, unproved=5, unproved_of_peer=4))
+    mine = connect(gate, "me")
+
+    flood = [connect(gate, "a") for _ in range(1000)]
+    others = [connect(gate, "b") for _ in range(1000)]
+
+    assert mine.is_open
+    assert len(gate) == 5
+    assert len(open_of(flood)) + len(open_of(others)) == 4
+
+
+async def test_what_is_proved_stays() -> None:
+    gate = Gate(Limits(total=6, unproved=6, unproved_of_peer=6))
+    pods = [connect(gate, "node") for _ in range(3)]
+    for number, entry in enumerate(pods):
+        entry.prove(f"pod-{number}")
+        entry.prove(f"pod-{number}")
+
+    flood = [connect(gate, "node") for _ in range(100)]
+
+    assert open_of(pods) == [0, 1, 2]
+    assert open_of(flood) == [97, 98, 99]
+    assert len(gate) == 6
+
+
+async def test_a_pod_proves_few_connections_at_once() -> None:
+    gate = Gate(Limits(total=100, unproved=100, unproved_of_peer=100))
+    entries = [connect(gate, "node") for _ in range(MAX_PROVED + 2)]
+
+    for entry in entries:
+        entry.prove("pod")
+
+    assert open_of(entries) == list(range(2, MAX_PROVED + 2))
+    for entry in entries:
+        entry.connection_lost(None)
+    assert (len(gate), gate._proved, gate._unproved) == (0, {}, {})
+
+
+async def test_a_connection_that_is_gone_proves_nothing() -> None:
+    gate = Gate(Limits(total=1, unproved=1, unproved_of_peer=1))
+    entry = connect(gate, "a")
+    entry.connection_lost(None)
+    entry.prove("pod")
+
+    assert len(gate) == 0
+
+
+@contextlib.asynccontextmanager
+async def server(is_tls: bool, limits: Limits):
+    """Serve an application that echoes bodies; yield its port and a client's context."""
+
+    async def echo(request: web.Request) -> web.Response:
+        if owner := request.headers.get("X-Owner"):
+            request[PROVE](owner)
+        return web.Response(body=await request.read())
+
+    app = web.Application(client_max_size=2**22)
+    app.router.add_post("/", echo)
+    context = None
+    if is_tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        use(context, CERTIFICATES.serving)
+    async with serving(app, 0, context, limits) as runner:
+        yield next(address[1] for address in runner.addresses if len(address) == 2)
+
+
+def session(is_tls: bool) -> aiohttp.ClientSession:
+    trust = ssl.create_default_context(cadata=CERTIFICATES.bundle) if is_tls else True
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust))
+
+
+async def post(client: aiohttp.ClientSession, is_tls: bool, port: int, body: bytes, owner: str = "") -> bytes:
+    url = f"{'https' if is_tls else 'http'}://localhost:{port}/"
+    async with client.post(url, data=io.BytesIO(body), headers={"X-Owner": owner} if owner else {}) as response:
+        return await response.read()
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        try:
+            return await reader.read(1) == b""
+        except ConnectionError:
+            return True
+
+
+@pytest.mark.parametrize("is_tls", [True, False], ids=["TLS", "plain"])
+async def test_bodies_of_any_size_pass(is_tls: bool) -> None:
+    async with server(is_tls, Limits(10, 10, 10)) as port, session(is_tls) as client:
+        for size in (0, 1, 65_536, 65_537, 3_000_000):
+            assert await post(client, is_tls, port, body := bytes(index % 251 for index in range(size))) == body
+        bodies = [bytes([number]) * 300_000 for number in range(8)]
+        answers = await asyncio.gather(*(post(client, is_tls, port, body) for body in bodies))
+        assert answers == bodies, "connections share one buffer, and mix nothing up"
+
+
+@pytest.mark.parametrize("is_tls", [True, False], ids=["TLS", "plain"])
+async def test_idle_connections_keep_nobody_out(is_tls: bool) -> None:
+    async with server(is_tls, Limits(8, 8, 8)) as port, session(is_tls) as pod:
+        assert await post(pod, is_tls, port, b"mine", "pod") == b"mine"
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        assert await is_closed(idle[0][0])
+
+        assert await post(pod, is_tls, port, b"mine", "pod") == b"mine"
+        async with session(is_tls) as stranger:
+            assert await post(stranger, is_tls, port, b"new") == b"new"
+        for _, writer in idle:
+            writer.close()
+
+
+STALLED = {"nothing": b"", "half a handshake": b"\x16\x03\x01\x02\x00\x01"}
+
+
+@pytest.mark.parametrize("sent", STALLED.values(), ids=STALLED.keys())
+async def test_who_does_not_come_to_a_request_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "FIRST_REQUEST_SECONDS", 0.2)
+    async with server(is_tls=True, limits=Limits(8, 8, 8)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+
+        assert await is_closed(reader)
+        writer.close()
+
+
+async def test_who_does_not_end_the_head_of_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "FIRST_REQUEST_SECONDS", 0.2)
+    async with server(is_tls=False, limits=Limits(8, 8, 8)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\n")
+
+        assert await is_closed(reader)
+        writer.close()
+
+
+async def test_a_server_that_ends_closes_silent_connections() -> None:
+    async with server(is_tls=True, limits=Limits(8, 8, 8)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0)
+    assert await is_closed(reader)
+    writer.close()
+
+
+async def test_a_silent_connection_takes_no_buffer_and_a_slow_one_a_small_one() -> None:
+    gate = Gate(Limits(8, 8, 8))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    use(context, CERTIFICATES.serving)
+    entry = Entry(gate, asyncio.Protocol, context)
+    assert entry._inner is None
+
+    protocol = connections._SlimTls(asyncio.Protocol(), context, lambda: None)
+    assert len(protocol._ssl_buffer) == 0
+    assert protocol.get_buffer(-1) is connections._SlimTls._shared
+    protocol._get_app_transport()._closed = True
