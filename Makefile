@@ -153,6 +153,10 @@ bench-simulate: install ## Measure the simulator: a year of 1,024 slices under f
 bench-webhook: install ## Measure the webhook: twenty creates at once of the largest example, and the costliest refusal
 	$(BIN)/python -m e2e.benchmarks.webhook
 
+.PHONY: bench-attacks
+bench-attacks: install ## Attack the operator on loopback for a minute: its event loop, its Lease, its memory
+	$(BIN)/python -m e2e.benchmarks.attacks
+
 .PHONY: bench-plan
 bench-plan: install ## Measure the planner: verdicts on 10,000 random jobs, and on jobs of 16,384 chips
 	$(BIN)/python -m e2e.benchmarks.plan
