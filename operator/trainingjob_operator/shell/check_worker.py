@@ -25,7 +25,7 @@ from trainingjob_operator.core.validation.validate import check_job
 from trainingjob_operator.shell.admission_review import NotAReviewError
 from trainingjob_operator.shell.examining import examine
 
-NICENESS = 5
+NICENESS = 2
 """The event loop of the operator comes first on a busy node."""
 MAX_DATA_BYTES = 320 * 1024 * 1024
 """The memory that a request can make this process allocate; above it the request fails."""

@@ -30,6 +30,8 @@ REVIEW_WAIT_SECONDS = 2.5
 """For a turn. With `REVIEW_SECONDS` less than the API server waits, so that an answer with a reason still arrives."""
 REVIEW_SECONDS = 4.0
 """For the turn and the check."""
+MAX_REVIEW_SECONDS = 60.0
+"""After which the process of a review is ended even where it used little CPU: it is stopped, or starved."""
 JOB_CPU_SECONDS = 10.0
 JOB_SECONDS = 120.0
 MAX_WAITING = 64
@@ -193,6 +195,7 @@ class Checks:
         """Check against a hardware table; no process runs yet."""
         self._reviews, self._review_turns = Worker(hardware, command), Turns()
         self._jobs, self._job_turns = Worker(hardware, command), Turns()
+        self._examining: set[asyncio.Task[Examined]] = set()
 
     async def __aenter__(self) -> Self:
         """Return itself."""
@@ -202,6 +205,9 @@ class Checks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the processes."""
+        for examining in (left := tuple(self._examining)):
+            examining.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         await self._reviews.close()
         await self._jobs.close()
 
@@ -219,15 +225,29 @@ class Checks:
             CheckTooCostlyError: it needs more CPU time than a review may use.
             CheckBrokeError: it failed.
         """
+        examining = asyncio.create_task(self._examine(body, peer))
+        self._examining.add(examining)
+        examining.add_done_callback(self._forget)
         try:
-            async with (
-                asyncio.timeout(REVIEW_SECONDS),
-                self._review_turns.turn(peer, find_user(body), REVIEW_WAIT_SECONDS),
-            ):
-                examined: Examined = await self._reviews.ask(Request((body,), REVIEW_CPU_SECONDS))
-                return examined
+            # It goes on where nobody waits any more: a process that is slow must not be started again and again.
+            async with asyncio.timeout(REVIEW_SECONDS):
+                return await asyncio.shield(examining)
         except TimeoutError as error:
             raise CheckBusyError(f"the check did not end within {REVIEW_SECONDS:g} s") from error
+
+    async def _examine(self, body: bytes, peer: str) -> Examined:
+        async with self._review_turns.turn(peer, find_user(body), REVIEW_WAIT_SECONDS):
+            try:
+                async with asyncio.timeout(MAX_REVIEW_SECONDS):
+                    examined: Examined = await self._reviews.ask(Request((body,), REVIEW_CPU_SECONDS))
+                    return examined
+            except TimeoutError as error:
+                raise CheckBusyError(f"the check did not end within {MAX_REVIEW_SECONDS:g} s") from error
+
+    def _forget(self, examining: asyncio.Task[Examined]) -> None:
+        self._examining.discard(examining)
+        if not examining.cancelled():
+            examining.exception()  # nobody may be left to see it
 
     async def check(self, namespace: str, name: str, spec: object) -> Checked:
         """Return the verdict on a job, as `check_job` does.
