@@ -92,9 +92,14 @@ class PodAuthenticator:
     async def _ask(self, token: str) -> Caller | str:
         """Return the caller, or why it is none."""
         spec = {"token": token, "audiences": [TOKEN_AUDIENCE]}
-        status = await review(self._api, TOKEN_REVIEW, spec)
+        try:
+            status = await review(self._api, TOKEN_REVIEW, spec)
+        except ClusterUnavailableError as unavailable:  # whose words may quote what was sent
+            words = str(unavailable).replace(token, "TOKEN")
+            raise ClusterUnavailableError(words, retry_after=unavailable.retry_after) from None
+        error = text(status, "error").replace(token, "TOKEN")
         if status.get("authenticated") is not True or TOKEN_AUDIENCE not in (status.get("audiences") or ()):
-            return f"the token is not valid for {TOKEN_AUDIENCE}: {text(status, 'error') or 'refused'}"
+            return f"the token is not valid for {TOKEN_AUDIENCE}: {error or 'refused'}"
         user = text(status, "user", "username")
         if not user.startswith(_SERVICE_ACCOUNT):
             return f"'{user}' is no service account"

@@ -8,6 +8,8 @@ Wherever this operator cannot answer for sure, it says 503 and why: agents then 
 
 import asyncio
 import hmac
+import json
+import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -28,6 +30,9 @@ from trainingjob_operator.shell.ports import (
 HOLD_SECONDS = 1.0
 MAX_BODY_BYTES = 64 * 1024
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+FIELDS = frozenset(re.findall(r"[A-Za-z]+", json.dumps(HostReport.model_json_schema())))
+"""The words that a report may be made of."""
 
 log = Log("rendezvous")
 
@@ -90,9 +95,7 @@ class Rendezvous:
         except ValidationError as error:
             return _refuse(400, f"this is no report: {_describe(error)}")
         if (report.job_uid, report.pod_uid) != (caller.job_uid, caller.pod_uid):
-            words = (
-                f"pod {caller.pod_uid} of job {caller.job_uid} cannot speak for {report.pod_uid} of {report.job_uid}"
-            )
+            words = f"pod {caller.pod_uid} of job {caller.job_uid} cannot speak for another pod"
             self._refusals.warning("refused a report", peer=request.remote, error=words)
             return _refuse(403, words)
         if self._hub.seconds_away(caller.job_key):
@@ -141,8 +144,12 @@ def _refuse(status: int, words: str) -> web.Response:
 
 
 def _describe(error: ValidationError) -> str:
-    """Return the first few problems of a body; never the body itself."""
+    """Return the first few problems of a body; never the body itself, nor a key of it that no field has."""
     problems = [
-        f"{'.'.join(str(part) for part in item['loc']) or 'body'}: {item['msg']}" for item in error.errors()[:5]
+        f"{'.'.join(_name(part) for part in item['loc']) or 'body'}: {item['msg']}" for item in error.errors()[:5]
     ]
     return "; ".join(problems)
+
+
+def _name(part: str | int) -> str:
+    return str(part) if isinstance(part, int) or part in FIELDS else "KEY"

@@ -125,6 +125,8 @@ match part:
         sys.exit(f"asked for {start['config']['spec']['training']['steps']} steps")
     case "secret":
         sys.exit("the secret has the hash " + hashlib.sha256(start["programSecret"].encode()).hexdigest())
+    case "leak":
+        sys.exit(f"login failed with {os.environ['LOGIN']}")
     case "crash":
         raise RuntimeError("the matrix is singular")
     case "fail" | "fail and hang":

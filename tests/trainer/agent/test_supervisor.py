@@ -7,8 +7,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from trainingjob_api.live import live_of
 from trainingjob_api.protocol import Directive, FailureReason, HostReport, Phase, ProcessState, Termination
+from trainingjob_api.running import EnvVar
 from trainingjob_api.world import Member, RunConfig, World
 from trainingjob_trainer.agent import host as host_module
 
@@ -116,6 +119,27 @@ async def test_a_crash_is_reported_with_its_traceback_and_the_next_world_is_join
     assert failed.failure is not None
     assert failed.failure.reason is FailureReason.CRASH
     assert "RuntimeError: the matrix is singular" in failed.failure.log
+
+
+@pytest.fixture
+def login(variables, run_config, monkeypatch) -> None:
+    """Let the job take a variable from a Secret."""
+    reference = EnvVar.model_validate({"name": "LOGIN", "secretKeyRef": {"name": "wandb", "key": "login"}})
+    runtime = run_config.spec.runtime.model_copy(update={"env": (reference,)})
+    config = run_config.model_copy(update={"spec": run_config.spec.model_copy(update={"runtime": runtime})})
+    Path(variables["TRAININGJOB_CONFIG"]).write_text(config.model_dump_json(by_alias=True))
+    monkeypatch.setenv("LOGIN", "correct-horse")
+
+
+@pytest.mark.usefixtures("login")
+async def test_a_secret_that_a_trainer_logs_as_it_dies_is_not_reported(launch, operator) -> None:
+    launch(g1="leak")
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    failed = await operator.hear(lambda report: report.phase is Phase.FAILED)
+
+    assert failed.failure is not None
+    assert "login failed with [redacted]" in failed.failure.log
 
 
 async def test_a_trainer_that_somebody_kills_is_reported(launch, operator) -> None:

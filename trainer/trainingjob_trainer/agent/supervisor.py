@@ -7,6 +7,7 @@ standard input closes, Kubernetes starts the container again, and the ledger kee
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import signal
 import sys
@@ -24,6 +25,7 @@ from trainingjob_trainer.agent.host import begin, next_tick, react
 from trainingjob_trainer.agent.ledger import Ledger
 from trainingjob_trainer.agent.orphans import reap_orphans
 from trainingjob_trainer.agent.ports import HeldPort
+from trainingjob_trainer.agent.redaction import Redactor, find_secrets
 from trainingjob_trainer.agent.rendezvous import Rendezvous
 from trainingjob_trainer.agent.report import Place, describe, is_news
 from trainingjob_trainer.agent.reporter import Reporter
@@ -82,6 +84,7 @@ class Supervisor:
             address=environment.address,
             instance=secrets.token_hex(8),
         )
+        self._redactor = Redactor(find_secrets(config.spec.runtime.env, os.environ))
         self._ledger = Ledger(environment.pod_uid)
         self._program_secret = ""
         self._port = HeldPort(environment.address)
@@ -249,7 +252,7 @@ class Supervisor:
         child = self._children.get(self._state.live.child) if self._state.live else None
         standby = self._children.get(self._state.standby.child) if self._state.standby else None
         process = child or standby
-        return describe(
+        report = describe(
             self._host,
             self._place,
             self._state,
@@ -258,6 +261,7 @@ class Supervisor:
             moved=child.moved if child else None,
             vitals=process.vitals if process else None,
         )
+        return self._redactor.redact_report(report)
 
     def _hear(self, answer: Answer) -> None:
         self._program_secret = answer.program_secret or self._program_secret  # an answer without a world has none

@@ -1,0 +1,103 @@
+"""Secrets are taken out of what an agent reports: its texts go into the job's status, which more people may read.
+
+Taken out are the values of variables that come from Secrets, whole or as the end of one that was cut, and what has the
+shape of a credential. A shape can be wrong about harmless text, so none is taken by its length or randomness alone.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote
+
+from trainingjob_api.protocol import HostReport
+from trainingjob_api.running import EnvVar
+
+REDACTED = "[redacted]"
+SHORTEST = 6
+"""Shorter values are no secrets worth the name, and would take words out of every text."""
+_NAMES = (
+    r"(?:[A-Za-z0-9_.-]*(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|"
+    r"credential|account[_-]?key)s?|[A-Za-z0-9_.-]*token)"
+)
+_SHAPES = (
+    re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.DOTALL),
+    re.compile(r"\A[A-Za-z0-9+/=\s\\n]*-----END [A-Z0-9 ]*PRIVATE KEY-----"),  # the beginning was cut off
+    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"),  # a JSON Web Token
+    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),  # AWS
+    re.compile(r"\bAIza[A-Za-z0-9_-]{30,}"),  # Google
+    re.compile(r"\bya29\.[A-Za-z0-9_-]{20,}"),
+    re.compile(r"\bhf_[A-Za-z0-9]{20,}"),  # Hugging Face
+    re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
+    re.compile(r"\bglpat-[A-Za-z0-9_-]{16,}"),  # GitLab
+    re.compile(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),  # Slack
+    re.compile(r"\bsk-[A-Za-z0-9_-]{20,}"),
+    re.compile(r"\bwandb_v1_[A-Za-z0-9_]{20,}"),
+    re.compile(r"(?<=[?&]sig=)[^\s&\"']+"),  # Azure
+    re.compile(r"(?<=X-Amz-Signature=)[0-9a-fA-F]+"),
+    re.compile(r"(?<=X-Goog-Signature=)[0-9a-fA-F]+"),
+    re.compile(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"),  # a user and a password in an address
+    re.compile(r"(?<=://)[^\s/@:]{20,}(?=@)"),  # a token alone
+)
+_HEADER = re.compile(r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token)?\s*)[^\s\"',]+")
+_BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}")
+_NAMED = re.compile(rf"(?i)(?<![A-Za-z0-9_.-])({_NAMES}[\"']?\s*(?:[=:]|=>)\s*[\"']?)([^\s\"',;&)}}\]]{{6,}})")
+_NO_SECRET = re.compile(r"\d+(?:\.\d+)?|true|false|none|null|None|/\S*", re.IGNORECASE)
+"""What a name such as `token` may well have: a number, a flag, nothing, a path."""
+
+
+class Redactor:
+    """Takes the values of some variables, and all that looks like a credential, out of texts."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        """Know values that are secret."""
+        parts = {
+            part
+            for value in values
+            for part in (value, value.strip(), *value.splitlines(), quote(value.strip(), safe=""))
+        }
+        self._values = sorted((part for part in parts if len(part.strip()) >= SHORTEST), key=len, reverse=True)
+
+    def redact(self, text: str) -> str:
+        """Return a text without secrets."""
+        for value in self._values:
+            text = text.replace(value, REDACTED)
+        for value in self._values:
+            text = _cut_end(text, value)
+        for shape in _SHAPES:
+            text = shape.sub(REDACTED, text)
+        text = _HEADER.sub(rf"\1{REDACTED}", text)
+        text = _BEARER.sub(rf"\1{REDACTED}", text)
+        return _NAMED.sub(lambda found: found[0] if _NO_SECRET.fullmatch(found[2]) else found[1] + REDACTED, text)
+
+    def redact_report(self, report: HostReport) -> HostReport:
+        """Return a report whose texts for people have no secrets."""
+        changes = {name: self._redact_value(getattr(report, name)) for name in _TEXTS}
+        return report.model_copy(update=changes)
+
+    def _redact_value(self, value: object) -> object:
+        if isinstance(value, str):
+            return self.redact(value) if value else value
+        if isinstance(value, tuple):
+            return tuple(self._redact_value(item) for item in value)
+        fields = {name: getattr(value, name) for name in _FIELDS if hasattr(value, name)}
+        if value is None or not fields:
+            return value
+        redacted = {name: self.redact(text) for name, text in fields.items() if text}
+        return value.model_copy(update={name: text[: len(fields[name])] for name, text in redacted.items()})  # type: ignore[attr-defined]
+
+
+_TEXTS = ("failure", "broken", "evidence", "failed_save", "failed_copy", "damaged", "inherited", "unmade")
+"""What of a report has texts that the trainer, a library or the kernel wrote."""
+_FIELDS = ("message", "path", "value", "log", "stack", "newest", "signal")
+
+
+def find_secrets(env: Iterable[EnvVar], environ: Mapping[str, str]) -> list[str]:
+    """Return the values of the variables that a job takes from Secrets."""
+    return [environ[one.name] for one in env if one.secret_key_ref and one.name in environ]
+
+
+def _cut_end(text: str, value: str) -> str:
+    """Return a text without the end of a value that its own beginning may have cut in two."""
+    for length in range(len(value) - 1, SHORTEST - 1, -1):
+        if text.startswith(value[-length:]):
+            return REDACTED + text[length:]
+    return text
