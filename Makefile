@@ -77,6 +77,10 @@ check: lint ## The fast part: lint, types, contracts, generated files, every tes
 	$(PYTEST) $(FAST) tests $(PURE:%=--ignore=%) --ignore=$(TRAINER)
 	$(PYTEST) $(FAST) $(TRAINER)
 
+.PHONY: mutations
+mutations: install ## Put faults into copies of the code, one by one; fast tests must notice each (ONLY=name)
+	$(BIN)/python -m tests.mutations $(if $(ONLY),"$(ONLY)")
+
 .PHONY: slow
 slow: install ## Whole runs of the real trainer on this machine, without a cluster
 	$(PYTEST) $(SLOW) tests --ignore=$(TRAINER)

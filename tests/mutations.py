@@ -1,0 +1,257 @@
+"""Faults put into the code one by one, and the fast tests that must notice: `make mutations`, or ONLY=name.
+
+Add a row to the table of your part of the code: a line as it is, the line as it must never be, and the tests that
+fail then. A row runs in seconds, in a copy of the repository.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SHELL = "operator/trainingjob_operator/shell"
+RUNNING = "operator/trainingjob_operator/core/running"
+AGENT = "trainer/trainingjob_trainer/agent"
+API = "crds/trainingjob_api"
+FOLDERS = ("operator", "trainer", "crds", ".")
+TIMEOUT_SECONDS = 300
+TESTS_FAILED = 1
+"""How pytest ends where tests failed; anything else is a mistake in the table."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One fault. `old` stands in the file exactly once."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+SHELL_MUTATIONS = (
+    Mutation(
+        "announce before the status is written",
+        f"{SHELL}/reconcile.py",
+        "        try:\n            job = await self._write(job, uid, fresh)\n",
+        "        try:\n            self._hub.publish(_key(job), make_bulletin(plan, seen, decision, fresh))\n"
+        "            job = await self._write(job, uid, fresh)\n",
+        ("tests/shell/test_each_write.py::test_each_single_write_is_struck_again_and_again",),
+    ),
+    Mutation(
+        "use a generation again whose claim may have arrived",
+        f"{SHELL}/hub.py",
+        "        line.burned = max(line.burned, generation)\n",
+        "        pass\n",
+        ("tests/shell/test_hub.py",),
+    ),
+    Mutation(
+        "a JobSet that is there already is an error",
+        f"{SHELL}/making.py",
+        "                with suppress(ConflictError):  # it is there; the next look sees it\n",
+        "                if True:\n",
+        ("tests/shell/test_each_write.py::test_a_jobset_that_the_watch_has_not_shown_yet_is_asked_for_once_a_look",),
+    ),
+    Mutation(
+        "the rendezvous answers with what it was sent",
+        f"{SHELL}/rendezvous.py",
+        "{item['msg']}\" for item in error.errors()[:5]",
+        "{item['msg']} {item['input']}\" for item in error.errors()[:5]",
+        ("tests/shell/test_secrets.py",),
+    ),
+    Mutation(
+        "a pause lets queued looks go on",
+        f"{SHELL}/scheduler.py",
+        "                entry.task.cancel()\n",
+        "                pass\n",
+        ("tests/shell/test_scheduler.py",),
+    ),
+    Mutation(
+        "write without the Lease",
+        f"{SHELL}/fenced.py",
+        "        if not self._is_leading():\n",
+        "        if False:\n",
+        ("tests/shell/test_fenced.py",),
+    ),
+    Mutation(
+        "announce what was written when the Lease was lost",
+        f"{SHELL}/fenced.py",
+        "        self._check()\n        return written\n",
+        "        return written\n",
+        ("tests/shell/test_fenced.py",),
+    ),
+    Mutation(
+        "believe the reference to the TrainingJob unread",
+        f"{SHELL}/identity.py",
+        "OWNERS = (JOB, JOB_SET, TRAINING_JOB)\n",
+        "OWNERS = (JOB, JOB_SET)\n",
+        ("tests/shell/test_identity.py",),
+    ),
+    Mutation(
+        "compare owners by kind alone",
+        f"{SHELL}/identity.py",
+        '    return api_version.rpartition("/")[0]\n',
+        '    return ""\n',
+        ("tests/shell/test_identity.py",),
+    ),
+    Mutation(
+        "take an owner of that name for the owner",
+        f"{SHELL}/identity.py",
+        '        return known if known is not None and text(known, "metadata", "uid") == uid else None\n',
+        "        return known\n",
+        ("tests/shell/test_identity.py",),
+    ),
+    Mutation(
+        "one hub for a UID in all namespaces",
+        f"{SHELL}/ports.py",
+        "        return self.namespace, self.job_uid\n",
+        '        return "", self.job_uid\n',
+        ("tests/shell/test_hub.py",),
+    ),
+    Mutation(
+        "let a pod speak for another",
+        f"{SHELL}/rendezvous.py",
+        "        if (report.job_uid, report.pod_uid) != (caller.job_uid, caller.pod_uid):\n",
+        "        if report.job_uid != caller.job_uid:\n",
+        ("tests/shell/test_rendezvous.py",),
+    ),
+    Mutation(
+        "keep tokens instead of their hashes",
+        f"{SHELL}/identity.py",
+        "        digest = hashlib.sha256(token.encode()).hexdigest()\n",
+        "        digest = token\n",
+        ("tests/shell/test_identity.py",),
+    ),
+    Mutation(
+        "take children by their labels alone",
+        f"{SHELL}/reconcile.py",
+        "        return keep_owned(await self._cluster.read_children(namespace, uid), name, uid)\n",
+        "        return await self._cluster.read_children(namespace, uid)\n",
+        ("tests/shell/test_foreign_objects.py",),
+    ),
+    Mutation(
+        "an orphan stands for its host",
+        f"{RUNNING}/observing/pods.py",
+        " or uid in children.orphans,\n",
+        ",\n",
+        ("tests/core/running/observing/test_owned.py",),
+    ),
+    Mutation(
+        "believe every generation that a host reports",
+        f"{RUNNING}/deciding/forming.py",
+        " if one <= newest + MAX_AHEAD",
+        "",
+        ("tests/core/running/deciding/test_decide.py", "tests/shell/test_hostile_reports.py"),
+    ),
+    Mutation(
+        "measures that are not finite",
+        f"{API}/protocol.py",
+        "Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]\n",
+        "Seconds = float\n",
+        ("tests/api/test_protocol_bounds.py",),
+    ),
+    Mutation(
+        "no retry after a conflict",
+        f"{SHELL}/reconcile.py",
+        "                with suppress(ConflictError):  # somebody else wrote: look again at what is there now\n",
+        "                if True:\n",
+        ("tests/shell/test_reconcile_edges.py",),
+    ),
+)
+AGENT_MUTATIONS = (
+    Mutation(
+        "report secrets",
+        f"{AGENT}/supervisor.py",
+        "        return self._redactor.redact_report(describe(self._host, self._place, self._state, *ports, moved))\n",
+        "        return describe(self._host, self._place, self._state, *ports, moved)\n",
+        ("tests/trainer/agent/test_supervisor.py::test_a_secret_that_a_trainer_logs_as_it_dies_is_not_reported",),
+    ),
+    Mutation(
+        "know no value of a Secret",
+        f"{AGENT}/redaction.py",
+        " if one.secret_key_ref and",
+        " if one.config_map_key_ref and",
+        ("tests/trainer/agent/test_redaction.py",),
+    ),
+    Mutation(
+        "carry on what the API server quotes of a token",
+        f"{SHELL}/identity.py",
+        '        error = text(status, "error").replace(token, "TOKEN")\n',
+        '        error = text(status, "error")\n',
+        ("tests/shell/test_secrets.py",),
+    ),
+    Mutation(
+        "remember damaged steps without end",
+        f"{AGENT}/host.py",
+        "[-MAX_DAMAGED:]",
+        "",
+        ("tests/trainer/agent",),
+    ),
+)
+MUTATIONS = (*SHELL_MUTATIONS, *AGENT_MUTATIONS)
+
+
+def find_stale(mutations: Iterable[Mutation]) -> list[str]:
+    """Return the rows whose line is not, or not once, in its file."""
+    return [row.name for row in mutations if (ROOT / row.file).read_text().count(row.old) != 1]
+
+
+def copy_repository(target: Path) -> None:
+    """Copy what git tracks, and what it does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+
+
+def survives(row: Mutation, copy: Path) -> bool:
+    """Return whether the tests of a row pass although its fault is in the code."""
+    path = copy / row.file
+    good = path.read_text()
+    path.write_text(good.replace(row.old, row.new))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not cluster"]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(str(copy / folder) for folder in FOLDERS),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        ended = subprocess.run(
+            [*command, *row.tests], cwd=copy, env=environment, timeout=TIMEOUT_SECONDS, check=False, capture_output=True
+        )
+    except subprocess.TimeoutExpired:
+        return False  # it hangs: that is noticed too
+    finally:
+        path.write_text(good)
+    if ended.returncode not in (0, TESTS_FAILED):
+        raise SystemExit(f"{row.name}: pytest cannot run {row.tests}:\n{ended.stdout.decode()[-2000:]}")
+    return ended.returncode == 0
+
+
+def main() -> None:
+    """Run all rows, or those whose name contains the first argument."""
+    only = sys.argv[1] if len(sys.argv) > 1 else ""
+    if stale := find_stale(MUTATIONS):
+        raise SystemExit(f"these rows name a line that is not there, or not once: {', '.join(stale)}")
+    rows = [row for row in MUTATIONS if only in row.name]
+    survivors = []
+    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
+        copy_repository(Path(folder))
+        for row in rows:
+            has_survived = survives(row, Path(folder))
+            survivors += [row.name] * has_survived
+            print(f"{'SURVIVED' if has_survived else 'killed  '}  {row.name}", flush=True)
+    print(f"{len(rows) - len(survivors)} of {len(rows)} mutations killed")
+    raise SystemExit(bool(survivors))
+
+
+if __name__ == "__main__":
+    main()
