@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestServer
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport
+from trainingjob_api.running import EnvVar
 from trainingjob_api.world import JobIdentity, Layout, RunConfig, World
 from trainingjob_trainer.agent.environment import read_environment
 from trainingjob_trainer.agent.supervisor import Supervisor
@@ -245,6 +246,16 @@ class FakeOperator:
         application = web.Application()
         application.router.add_post(REPORT_PATH, self.handle)
         return application
+
+
+@pytest.fixture
+def login(variables, run_config, monkeypatch) -> None:
+    """Let the job take a variable from a Secret."""
+    reference = EnvVar.model_validate({"name": "LOGIN", "secretKeyRef": {"name": "wandb", "key": "login"}})
+    runtime = run_config.spec.runtime.model_copy(update={"env": (reference,)})
+    config = run_config.model_copy(update={"spec": run_config.spec.model_copy(update={"runtime": runtime})})
+    Path(variables["TRAININGJOB_CONFIG"]).write_text(config.model_dump_json(by_alias=True))
+    monkeypatch.setenv("LOGIN", "correct-horse")
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 
 from trainingjob_api.live import live_of
 from trainingjob_api.protocol import Directive, FailureReason, HostReport, Phase, ProcessState, Termination
-from trainingjob_api.running import EnvVar
 from trainingjob_api.world import Member, RunConfig, World
 from trainingjob_trainer.agent import host as host_module
 
@@ -119,16 +118,6 @@ async def test_a_crash_is_reported_with_its_traceback_and_the_next_world_is_join
     assert failed.failure is not None
     assert failed.failure.reason is FailureReason.CRASH
     assert "RuntimeError: the matrix is singular" in failed.failure.log
-
-
-@pytest.fixture
-def login(variables, run_config, monkeypatch) -> None:
-    """Let the job take a variable from a Secret."""
-    reference = EnvVar.model_validate({"name": "LOGIN", "secretKeyRef": {"name": "wandb", "key": "login"}})
-    runtime = run_config.spec.runtime.model_copy(update={"env": (reference,)})
-    config = run_config.model_copy(update={"spec": run_config.spec.model_copy(update={"runtime": runtime})})
-    Path(variables["TRAININGJOB_CONFIG"]).write_text(config.model_dump_json(by_alias=True))
-    monkeypatch.setenv("LOGIN", "correct-horse")
 
 
 @pytest.mark.usefixtures("login")
