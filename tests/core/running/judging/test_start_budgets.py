@@ -12,7 +12,16 @@ from tests.builders import failure, make_plan
 from tests.core.running.judging.test_hang import never_stepped, standing, stepping
 from tests.scenes import Scene, trained
 from trainingjob_api.protocol import STARTING_UP, Evidence, FailureReason, Phase, ProcessState
-from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Examine, Fail, Succeed, Wait
+from trainingjob_operator.core.running.deciding.decisions import (
+    Claim,
+    Decision,
+    EndWorld,
+    Examine,
+    Fail,
+    Leave,
+    Succeed,
+    Wait,
+)
 from trainingjob_operator.core.running.judging.hang import ORDER, seconds_left
 from trainingjob_operator.core.running.reasons import Reason
 
@@ -277,3 +286,15 @@ def test_the_one_host_in_an_earlier_phase_is_named() -> None:
     assert decision.end
     assert (decision.end.cause.slice, decision.end.cause.host) == (1, 0)
     assert "others have come further on the way to the first step" in decision.end.cause.message
+
+
+@pytest.mark.parametrize(("still", "want"), [(29.0, Leave), (31.0, EndWorld)])
+def test_a_suspended_job_waits_for_a_stopped_process_no_longer_either(still: float, want: type) -> None:
+    scene = stopping(Phase.COMPILING, still=still)
+    scene.plan = make_plan(suspend=True)
+
+    decision = scene.decide()
+
+    assert isinstance(decision, want)
+    if isinstance(decision, EndWorld):
+        assert decision.message.startswith("suspended without a save: a process is stopped that has made no step yet. ")

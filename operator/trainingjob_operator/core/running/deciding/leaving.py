@@ -15,7 +15,7 @@ from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.snapshots import serves
 from trainingjob_operator.core.running.deciding.decisions import Decision, EndWorld, Fail, Leave, Wait
 from trainingjob_operator.core.running.deciding.forming import choose_slices, find_sound, list_ready
-from trainingjob_operator.core.running.judging.hang import stands_still
+from trainingjob_operator.core.running.judging.hang import stands_still, waits_for_stopped
 from trainingjob_operator.core.running.judging.health import End
 from trainingjob_operator.core.running.judging.notices import find_going
 from trainingjob_operator.core.running.judging.saves import describe_end, describe_risk, follow_failing, is_too_long
@@ -80,6 +80,8 @@ def _suspend(plan: Plan, seen: Observed, failing: FailingSaves | None, now: date
         return Leave(Reason.SUSPENDING, "saving, then giving all pods back")
     stillest = min((seat.news.still for seat in seen.seats if seat.news), default=seen.hearing.listening)
     why = f"saves fail for {span(failed)}" if failing else f"no host has made progress for {span(stillest)}"
+    if not failing and waits_for_stopped(plan, seen):
+        why = "a process is stopped that has made no step yet"
     words = f"suspended without a save: {why}. {describe_risk(seen)} are lost"
     return EndWorld(End(Cause(reason=Reason.SUSPENDED, message=words), planned=True), Reason.SUSPENDED, words)
 

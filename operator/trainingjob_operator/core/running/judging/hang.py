@@ -99,8 +99,13 @@ def stands_still(plan: Plan, seen: Observed, unheard: float) -> bool:
     heard = [item for item in placed if item.standing in AT_WORK]
     if not heard:
         return all(_still(item, seen) > unheard for item in placed)
-    is_stopped = any(_stop_patience(plan, seen, item) <= 0 for item in heard)
-    return is_stopped or max(_list_patience(plan, seen, heard, placed)) <= 0
+    return waits_for_stopped(plan, seen) or max(_list_patience(plan, seen, heard, placed)) <= 0
+
+
+def waits_for_stopped(plan: Plan, seen: Observed) -> bool:
+    """Return whether a process was stopped for too long before its first step."""
+    placed = place_all(seen.seats, seen.hearing, plan.silence_seconds)
+    return any(_stop_patience(plan, seen, item) <= 0 for item in placed)
 
 
 def seconds_left(plan: Plan, seen: Observed) -> float:
