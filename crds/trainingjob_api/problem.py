@@ -25,8 +25,8 @@ class Problem:
     hold instead, `nearest` the legal values closest to it, best first (empty: there are none to compute).
 
     A program can follow `nearest` too: it is a value in YAML for the path, perhaps with a remark in parentheses, or
-    changes of other fields, `fsdp: 4 and data: 1`. Fields that begin with `spec.` are paths, others stand below the
-    problem's own. Of a field that nobody knows, it is the right name.
+    changes of other fields, `fsdp: 4 and data: 1`, or both, `1 and spec.model.numKvHeads: 1`. Fields that begin with
+    `spec.` are paths, others stand below the problem's own. Of a field that nobody knows, it is the right name.
     """
 
     path: str
