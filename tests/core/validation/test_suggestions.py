@@ -121,6 +121,8 @@ CHANGES: dict[str, tuple[str, str, tuple[Any, ...], Any]] = {
     "text in quotes": (PATH, '"7"', ("a",), "7"),
     "a remark": (PATH, '"7" (seven)', ("a",), "7"),
     "a list of words": (PATH, "[b, c]", ("a",), ["b", "c"]),
+    "a map of words": (PATH, "{fsdp: 2, tensor: x}", ("a",), {"fsdp": 2, "tensor": "x"}),
+    "what is no map": (PATH, "{fsdp}", ("a",), "{fsdp}"),
     "a list in JSON": (PATH, '[{"b": 1}]', ("a",), [{"b": 1}]),
     "an item": ("spec.list[0].x", "word", ("list", 0, "x"), "word"),
     "a new section": ("spec.new.field", "1", ("new", "field"), 1),

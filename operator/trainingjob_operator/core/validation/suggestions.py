@@ -188,12 +188,18 @@ def _write_changes(path: str, changes: Mapping[str, str]) -> str:
 
 
 def read_value(text: str) -> Any:
-    """Return the value that a suggestion writes: JSON, a list of plain words, or plain text."""
+    """Return the value that a suggestion writes: JSON, a list or a map of plain words, or plain text."""
     try:
         return json.loads(text)
     except ValueError:
-        is_list = text.startswith("[") and text.endswith("]")
-        return [read_value(item) for item in text[1:-1].split(", ")] if is_list else text
+        pass
+    items = text[1:-1].split(", ")
+    match text[:1], text[-1:]:
+        case "[", "]":
+            return [read_value(item) for item in items]
+        case "{", "}" if all(": " in item for item in items):
+            return {name: read_value(value) for name, _, value in (item.partition(": ") for item in items)}
+    return text
 
 
 def _find_place(document: Any, path: str) -> _Place:
