@@ -164,6 +164,29 @@ SHELL_MUTATIONS = (
         ("tests/shell/test_reconcile_edges.py",),
     ),
 )
+SERVICE_ACCOUNT_MUTATIONS = (
+    Mutation(
+        "allow any ServiceAccount without the webhook",
+        f"{SHELL}/accounts.py",
+        '        if not self._is_enabled:\n            return "the operator runs without its webhook"\n',
+        '        if not self._is_enabled:\n            return ""\n',
+        ("tests/shell/test_accounts.py",),
+    ),
+    Mutation(
+        "allow a ServiceAccount of a job that is older than the webhook",
+        f"{SHELL}/accounts.py",
+        " or created < since + NOTICED",
+        "",
+        ("tests/shell/test_accounts.py",),
+    ),
+    Mutation(
+        "look at no ServiceAccount",
+        f"{SHELL}/reconcile.py",
+        "        if problem := await self._check_account(job):\n",
+        "        if (problem := await self._check_account(job)) and False:\n",
+        ("tests/shell/test_accounts.py",),
+    ),
+)
 AGENT_MUTATIONS = (
     Mutation(
         "report secrets",
@@ -194,7 +217,7 @@ AGENT_MUTATIONS = (
         ("tests/trainer/agent",),
     ),
 )
-MUTATIONS = (*SHELL_MUTATIONS, *AGENT_MUTATIONS)
+MUTATIONS = (*SHELL_MUTATIONS, *SERVICE_ACCOUNT_MUTATIONS, *AGENT_MUTATIONS)
 
 
 def find_stale(mutations: Iterable[Mutation]) -> list[str]:

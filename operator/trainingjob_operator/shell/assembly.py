@@ -14,6 +14,7 @@ from aiohttp import web
 
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.accelerators import load_accelerators
+from trainingjob_operator.shell.accounts import Accounts
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.checking import Checks
@@ -98,6 +99,12 @@ class Operator:
         now = api.clock.now
         self.checks = Checks(table.hardware)
         self.cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node)
+        accounts = Accounts(
+            api,
+            settings.webhook_configuration,
+            is_enabled=settings.webhook_enabled,
+            allows_unchecked=settings.unchecked_service_accounts,
+        )
         fenced = FencedCluster(self.cluster, lambda: self.lease.is_leading)
         self._reconciler = Reconciler(
             fenced,
@@ -106,6 +113,7 @@ class Operator:
             now,
             set_by=lambda: api.clock.set_by,
             check=self.checks.check,
+            check_account=accounts.find_problem,
         )
         self._lease_api = api.with_own_connections()  # a flood of other requests must not delay a renewal
         self.lease = Lease(self._lease_api, settings.namespace, settings.service, holder_name(), self._lead, now)

@@ -9,7 +9,7 @@ kept in memory that a new operator could not do without.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 from weakref import WeakValueDictionary
@@ -88,6 +88,13 @@ class _Memory:
     """By how many seconds the clock had been set in all when the times in `newest` were told."""
 
 
+type CheckAccount = Callable[[Manifest], Awaitable[Problem | None]]
+
+
+async def _allow(job: Manifest) -> Problem | None:
+    return None
+
+
 class Reconciler:
     """Brings jobs to where they should be, one look at a time."""
 
@@ -100,9 +107,11 @@ class Reconciler:
         hardware: Hardware = BUILTIN,
         set_by: Callable[[], float] = lambda: 0.0,
         check: Check | None = None,  # None: in this process
+        check_account: CheckAccount = _allow,
     ) -> None:
         """Act on a cluster and speak through a hub; `settings` may change while the operator runs.
 
+        `check_account` returns why a job must not use the ServiceAccount that it names, if so.
         `set_by` returns by how many seconds the clock that `now` reads was set since the process began, all in all.
         """
         self._cluster = cluster
@@ -111,6 +120,7 @@ class Reconciler:
         self._now = now
         self._check_job = check or _check_here(hardware)
         self._set_by = set_by
+        self._check_account = check_account
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._checked: dict[str, tuple[int, Checked]] = {}
         self._memories: dict[str, _Memory] = {}
@@ -144,6 +154,8 @@ class Reconciler:
         checked = await self._check(uid, job)
         if checked.plan is None:
             return await self._hold(job, checked)
+        if problem := await self._check_account(job):
+            return await self._hold(job, replace(checked, plan=None, problems=(problem,))) / 10
         try:
             children = await self._read_children(job)
         except MissingKindError as error:

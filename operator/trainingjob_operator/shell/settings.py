@@ -44,6 +44,8 @@ class Settings:
     service: str = "trainingjob-operator"
     """The Service by which agents and the API server reach the operator; also the name of its Lease."""
     webhook_enabled: bool = True
+    unchecked_service_accounts: bool = False
+    """Whether jobs may name a ServiceAccount that no webhook has checked their creator's right to."""
     webhook_configuration: str = "trainingjob-operator"
     """The ValidatingWebhookConfiguration that is to trust the operator's own CA."""
     certificates: Path | None = None
@@ -147,6 +149,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "elastic_workload_priority": str,
     "service": _name,
     "webhook_enabled": _flag,
+    "unchecked_service_accounts": _flag,
     "webhook_configuration": str,
     "certificates": _folder,
     "ca_secret": _name,

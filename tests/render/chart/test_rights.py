@@ -30,9 +30,16 @@ def test_no_right_is_wider_than_its_use(chart, variants, variant) -> None:
 
 
 def test_secrets_are_out_of_reach_where_others_make_the_certificates(chart, variants) -> None:
-    granted = {resource for _, _, resource, _, _ in rules(chart.objects(variants["everything"]))}
+    granted = {resource: verbs for _, _, resource, verbs, _ in rules(chart.objects(variants["everything"]))}
 
-    assert not {"secrets", "validatingwebhookconfigurations"} & granted
+    assert "secrets" not in granted
+    assert granted["validatingwebhookconfigurations"] == ("get",), "only to see since when jobs are checked"
+
+
+def test_without_the_webhook_its_configuration_is_out_of_reach(chart, variants) -> None:
+    granted = {resource for _, _, resource, _, _ in rules(chart.objects(variants["little"]))}
+
+    assert "validatingwebhookconfigurations" not in granted
 
 
 def test_rights_over_jobs_end_at_the_watched_namespaces(chart, variants) -> None:
