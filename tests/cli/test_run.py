@@ -14,6 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.builders import spec_manifest
+from trainingjob_operator.cli.local import run as local_run
 from trainingjob_operator.cli.main import app
 from trainingjob_operator.shell.ports import Caller
 from trainingjob_operator.shell.rendezvous import derive_program_secret
@@ -174,6 +175,16 @@ def test_a_number_of_slices_that_cannot_be_planned(tmp_path: Path) -> None:
 
     assert result.exit_code == 1
     assert "spec.parallelism.dcn: data=2 makes 2, but must fill 1 slice" in result.stderr
+
+
+def test_it_says_that_it_needs_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_run.sys, "platform", "darwin")
+
+    result = CliRunner().invoke(app, ["run", str(write_job(tmp_path)), "--dir", str(tmp_path / "run")])
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: `trainingjob run` needs Linux")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_fault_needs_both_its_options(tmp_path: Path) -> None:

@@ -107,7 +107,15 @@ def test_a_number_of_slices_that_the_job_cannot_have_is_refused_as_in_a_file() -
 
 
 def test_a_job_that_would_fail_says_when_and_why_and_what_helps(tmp_path: Path) -> None:
-    code, text = call(resize(tmp_path, 1000, maxRestarts=1), "--step-seconds", "5", "--mtbf", "40m", "--repair", "1m")
+    code, text = call(
+        resize(tmp_path, 400, maxRestarts=0, maxRestartsWithoutCommit=100),
+        "--step-seconds",
+        "5",
+        "--mtbf",
+        "1h",
+        "--repair",
+        "1m",
+    )
 
     assert code == 0
     lines = text.splitlines()
@@ -147,15 +155,15 @@ def test_a_simulation_ends_with_the_job(steps: int, tmp_path: Path) -> None:
 
 def test_a_job_of_few_faults_is_run_several_times(tmp_path: Path) -> None:
     path = resize(tmp_path, 500)
-    often = simulate_json(path, "--step-seconds", "5", "--mtbf", "20m", "--repair", "10s")
-    rarely = simulate_json(path, "--step-seconds", "5", "--mtbf", "300d")
+    often = simulate_json(path, "--step-seconds", "5", "--mtbf", "1m", "--repair", "1s", "--time", "10m")
+    rarely = simulate_json(path, "--step-seconds", "5", "--mtbf", "300d", "--time", "10m")
 
     assert often["runs"] < rarely["runs"] == 20
 
 
 def test_restarts_are_counted_by_time(tmp_path: Path) -> None:
-    options = ("--step-seconds", "5", "--mtbf", "30m", "--repair", "1m")
-    written = simulate_json(resize(tmp_path, 500), *options)["variants"][0]
+    options = ("--step-seconds", "5", "--mtbf", "10m", "--repair", "1m")
+    written = simulate_json(resize(tmp_path, 120), *options)["variants"][0]
 
     days = written["simulatedSeconds"] / 86_400
     assert written["restartsIn30Days"] == pytest.approx(written["restarts"] / days * 30, rel=0.01)
@@ -166,7 +174,7 @@ def test_restarts_are_counted_by_time(tmp_path: Path) -> None:
 def test_advice_is_never_of_no_gain(seed: int, mtbf: str, tmp_path: Path) -> None:
     _, text = call(resize(tmp_path, 300), "--step-seconds", "5", "--mtbf", mtbf, "--repair", "1m", "--seed", str(seed))
 
-    advice = [line for line in text.splitlines() if " alone: " in line]
+    advice = [line for line in text.splitlines() if " alone: " in line and "runs fail" not in line]
     for line in advice:
         better, written = re.findall(r"([0-9.]+) %", line)
         assert float(better) > float(written), line

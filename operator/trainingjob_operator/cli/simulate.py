@@ -268,6 +268,8 @@ def _advise(lived: Lived) -> list[str]:
     written = lived[0][1].throughput
     best: dict[str, tuple[float, str]] = {}
     for one, runs in lived[1:]:
+        if one.kind == "restarts":
+            continue  # fewer failures are what they are for
         known = best.get(one.kind, (written, ""))[0]  # a larger change of the same effect helps no more
         if runs.throughput >= known + ENOUGH and percent(runs.throughput) != percent(known):
             best[one.kind] = (runs.throughput, one.change)
@@ -275,8 +277,18 @@ def _advise(lived: Lived) -> list[str]:
         f"{change} alone: {percent(share)} of all steps instead of {percent(written)}"
         for share, change in sorted(best.values(), reverse=True)
     ]
-    words = words or ["Nothing of this is clearly better than what is written."]
+    words = [*_advise_restarts(lived), *words] or ["Nothing of this is clearly better than what is written."]
     return [*_describe_failures(lived[0][1]), *words]
+
+
+def _advise_restarts(lived: Lived) -> list[str]:
+    """Return how many runs more restarts would save. A run that fails early wastes little time, but trains no job."""
+    before = len(lived[0][1].list_ended("Failed"))
+    return [
+        f"{one.change} alone: {len(runs.list_ended('Failed'))} of {len(runs.outcomes)} runs fail instead of {before}"
+        for one, runs in lived
+        if one.kind == "restarts" and len(runs.list_ended("Failed")) < before
+    ]
 
 
 def _describe_failures(runs: Runs) -> list[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -61,6 +62,7 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
     document = read_one_job(file)
     plan, _ = require_valid(document)
     missing = _missing_variables(plan.spec)
+    _require_linux()
     _require_trainer()
     workspace = Workspace(options.folder or Path(FOLDER) / document.name)
     with workspace.held():
@@ -137,6 +139,14 @@ def _conclude(job: Manifest, checkpoints: Path, workspace: Workspace, console: S
     saved = f"saved step {status.checkpoint.step:,}" if status.checkpoint else "nothing was saved yet"
     _print(console, f"stopped; {saved}; the same command goes on from there")
     return INTERRUPTED
+
+
+def _require_linux() -> None:
+    if sys.platform != "linux":
+        raise UsageError(
+            "`trainingjob run` needs Linux: its hosts read their processes and memory from /proc and /dev/shm. Use a "
+            "Linux container or virtual machine; the other commands work here."
+        )
 
 
 def _require_trainer() -> None:
