@@ -144,23 +144,6 @@ async def test_a_trainer_that_somebody_kills_is_reported(launch, operator) -> No
     assert (report.failure.reason, report.failure.signal) == (FailureReason.KILLED, "SIGKILL")
 
 
-async def test_a_stopped_trainer_is_reported_and_so_is_the_standby_before_it(launch, operator) -> None:
-    launch()
-    before = await operator.hear(has_standby)
-    (standby,) = trainers()
-    os.kill(standby, signal.SIGSTOP)
-    waiting = await operator.hear(lambda report: report.stopped)
-    os.kill(standby, signal.SIGCONT)
-    await operator.hear(lambda report: not report.stopped)
-    await operator.say(Directive.TRAIN, world(1))
-    await operator.hear(is_training(1))
-    os.kill(standby, signal.SIGSTOP)
-    training = await operator.hear(lambda report: report.stopped)
-
-    assert before.cpu_seconds is not None
-    assert (waiting.generation, training.generation) == (0, 1)
-
-
 def has_told(report: HostReport) -> bool:
     return report.evidence is not None
 

@@ -1,0 +1,24 @@
+"""A whole agent whose trainer, or the standby before it, is stopped by a signal: real processes play the trainer."""
+
+import os
+import signal
+
+from tests.trainer.agent.test_supervisor import has_standby, is_training, trainers, world
+from trainingjob_api.protocol import Directive
+
+
+async def test_a_stopped_trainer_is_reported_and_so_is_the_standby_before_it(launch, operator) -> None:
+    launch()
+    before = await operator.hear(has_standby)
+    (standby,) = trainers()
+    os.kill(standby, signal.SIGSTOP)
+    waiting = await operator.hear(lambda report: report.stopped)
+    os.kill(standby, signal.SIGCONT)
+    await operator.hear(lambda report: not report.stopped)
+    await operator.say(Directive.TRAIN, world(1))
+    await operator.hear(is_training(1))
+    os.kill(standby, signal.SIGSTOP)
+    training = await operator.hear(lambda report: report.stopped)
+
+    assert before.cpu_seconds is not None
+    assert (waiting.generation, training.generation) == (0, 1)
