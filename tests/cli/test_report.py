@@ -10,6 +10,10 @@ from trainingjob_operator.cli.report import describe_job
 
 NOW = datetime(2026, 11, 21, 12, 10, 0, tzinfo=UTC)
 START = "2026-11-21T12:00:00Z"
+WEB = (
+    "  web                 3 files  2 documents  5 M characters  1.23 M tokens  603 rows  1.50 epochs  "
+    "skipped: 2 hidden (.git), 1 other name (README)"
+)
 
 
 def make_status(**fields: Any) -> TrainingJobStatus:
@@ -91,10 +95,7 @@ def test_a_running_job_is_told_whole() -> None:
         "llama3-8b  Degraded: slice 2: node gke-7f31 of host 0 is not ready",
         "step 48,210 of 200,000 (24 %)   loss 2.113   held-out 2.2   2.02 M tokens/s   done in about 5 d 7 h",
         "text 1.23 M tokens   603 rows   1.50 epochs",
-        (
-            "  web                 3 files  2 documents  5 M characters  1.23 M tokens  603 rows  1.50 epochs  "
-            "skipped: 2 hidden (.git), 1 other name (README)"
-        ),
+        WEB,
         "  books (evaluation)  1 file   1 document   999 characters",
         "  warning: 2 documents follow each other without a separator.",
         "checkpoint 48,000 durable, 3 m 0 s ago · backup 47,000, 1 h 0 m ago · snapshot 48,200",

@@ -6,9 +6,10 @@ down. Such a generation counts too. What bounds it are those that are recorded a
 step that they found, so what it saved before their first step is theirs too, and what it saved from there on is void.
 
 A rollback makes void what its generation, and those before, did after the step that it goes on from, as soon as it is
-written down. It leaves samples out. A step carries what was left out before it, so that whoever goes on from it, under
-whichever name, trains on no sample twice. It also carries which steps its own generation trained, and those before it
-that nobody had heard of: whoever goes on from it tells the operator, and the lineage is whole again.
+written down. It leaves samples out. A step carries what was left out before it, and the batch sizes of the steps up to
+it. So whoever goes on from it, under whichever name and with whichever batch size, trains on no sample twice. It also
+carries which steps its own generation trained, and those before it that nobody had heard of: whoever goes on from it
+tells the operator, and the lineage is whole again.
 """
 
 from collections.abc import Sequence
@@ -16,33 +17,39 @@ from collections.abc import Sequence
 from trainingjob_api.base import Open
 from trainingjob_api.protocol import MAX_UNHEARD
 from trainingjob_api.world import ON_STORAGE, Span, Tier, World
-from trainingjob_trainer.feeding.rows import Skipped, skip
+from trainingjob_trainer.feeding.rows import Sizes, Skipped, change_size, skip
 
 
 class Past(Open):
-    """How a state came about: the samples that are left out, and the worlds that trained it.
+    """How a state came about: the samples that are left out, the batch sizes, and the worlds that trained it.
 
-    Of those, `spans` has the last one, open, and before it those that were in no lineage which the last one was given.
+    Without batch sizes, as older trainers saved it, all steps had that of the job. Of the worlds, `spans` has the last
+    one, open, and before it those that were in no lineage which the last one was given.
     """
 
     skipped: Skipped = ()
+    batch_sizes: Sizes = ()
     spans: tuple[Span, ...] = ()
 
 
 class Record(Past):
-    """What is known of a step that is kept: by which job, generation and lineage, of what data and shapes of state."""
+    """What is known of a step that is kept: by which job, generation and lineage, of what data and shapes of state.
+
+    `seed` is that of the order of the data; None: an older trainer kept it, or a host in its memory.
+    """
 
     job_uid: str
     generation: int
     step: int
     data: str
     state: str
+    seed: int | None = None
     lineage: int = 0
 
     @property
     def past(self) -> Past:
         """Return how it came about."""
-        return Past(skipped=self.skipped, spans=self.spans)
+        return Past(skipped=self.skipped, batch_sizes=self.batch_sizes, spans=self.spans)
 
 
 def belongs(record: Record, world: World, *, takeover: bool) -> bool:
@@ -77,8 +84,9 @@ def go_on(past: Past, world: World, global_batch_size: int, since: int, step: in
     `since` is the generation that the world goes on from; 0: from scratch, or from what is of another job.
     """
     skipped = past.skipped
+    sizes = change_size(past.batch_sizes, step, global_batch_size)
     for rollback in world.rollbacks:
         if rollback.generation >= since:
-            skipped = skip(skipped, rollback.parent, rollback.step, global_batch_size)
+            skipped = skip(skipped, rollback.parent, rollback.step, sizes)
     own = Span(generation=world.generation, first=step + 1, tier=tier)
-    return Past(skipped=skipped, spans=(*(_find_unheard(past.spans, world) if since else ()), own))
+    return Past(skipped=skipped, batch_sizes=sizes, spans=(*(_find_unheard(past.spans, world) if since else ()), own))

@@ -15,7 +15,7 @@ import jax
 from trainingjob_api.protocol import LATELY_STEPS, Phase, Progress
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import storage_error
-from trainingjob_trainer.feeding.rows import Skipped, slots_of_step
+from trainingjob_trainer.feeding.rows import Sizes, Skipped, slots_of_step
 from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.modelling.signature import Asked, Measures
 from trainingjob_trainer.protection import check_step, is_skipped
@@ -45,6 +45,7 @@ class Reporter:
         snapshots: Snapshots | None = None,
         stalls: Stalls | None = None,
         skipped: Skipped = (),
+        sizes: Sizes | None = None,
     ) -> None:
         training = start.config.spec.training
         self._events = events
@@ -52,7 +53,7 @@ class Reporter:
         self._stalls = stalls
         self._tokens = training.global_batch_size * training.sequence_length
         self._last = training.steps
-        self._batch_size = training.global_batch_size
+        self._sizes = sizes or ((1, training.global_batch_size),)
         self._skipped = skipped
         self._protection = start.config.spec.protection
         self._newest: Progress | None = None
@@ -145,7 +146,7 @@ class Reporter:
         return {"snapshot": self._snapshots.newest, "snapshot_seconds": self._snapshots.seconds}
 
     def _write(self, writer: MetricsWriter, progress: Progress) -> None:
-        slots = slots_of_step(progress.step, self._batch_size, self._skipped)
+        slots = slots_of_step(progress.step, self._sizes, self._skipped)
         used = range(int(slots[0]), int(slots[-1]) + 1)
         writer.write_step(progress, used, last=progress.step == self._last)
 

@@ -80,16 +80,23 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
     events.enter(Phase.COMPILING)
     state = state or _begin(spec.checkpoint.initialize_from, steps, programs, peers, events)
     tools = tools or equip(start, party)
-    batches = Batches(party.layout, steps.rows, spec.training.global_batch_size, checkpoints.past.skipped)
+    restored, past = checkpoints.newest, checkpoints.past
+    batches = Batches(party.layout, steps.rows, spec.training.global_batch_size, past.skipped, past.batch_sizes)
     peers.wait("ready", READY_SECONDS)  # a first collective whose peers are 30 s late is an error
 
-    restored, past = checkpoints.newest, checkpoints.past
     events.send(Event(restored=restored, tier=checkpoints.tier, unheard=past.spans[:-1]))
     snapshots.begin(checkpoints.recalled, past)
     with (
         Stalls() as stalls,
         Reporter(
-            start, events, root, restored=restored, snapshots=snapshots, stalls=stalls, skipped=past.skipped
+            start,
+            events,
+            root,
+            restored=restored,
+            snapshots=snapshots,
+            stalls=stalls,
+            skipped=past.skipped,
+            sizes=past.batch_sizes,
         ) as reporter,
         Neighbours(start, events, snapshots, restored=restored),
     ):

@@ -7,7 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainingjob_trainer.feeding.rows import Skipped, permute, rows_of_slots, skip, slots_of_step
+from trainingjob_trainer.feeding.rows import (
+    Sizes,
+    Skipped,
+    change_size,
+    count_samples,
+    permute,
+    rows_of_slots,
+    skip,
+    slots_of_step,
+)
+
+
+def every(batch: int) -> Sizes:
+    """Return the history of a job with one batch size."""
+    return ((1, batch),)
+
 
 SIZES = (1, 2, 3, 4, 5, 16, 17, 100, 257, 4096, 65537)
 
@@ -48,7 +63,7 @@ def test_rows_beyond_32_bits_are_reached() -> None:
 @pytest.mark.parametrize("batch", [1, 3, 7, 10, 25])
 def test_batches_of_any_size_walk_the_same_slots(batch: int) -> None:
     num_steps = 50
-    slots = np.concatenate([slots_of_step(step, batch) for step in range(1, num_steps + 1)])
+    slots = np.concatenate([slots_of_step(step, every(batch)) for step in range(1, num_steps + 1)])
 
     assert slots.tolist() == list(range(num_steps * batch))
 
@@ -77,7 +92,7 @@ def gaps(draw: st.DrawFn) -> Skipped:
 @given(gaps(), st.integers(1, 25))
 def test_each_slot_that_is_not_left_out_is_used_once_and_in_order(skipped: Skipped, batch: int) -> None:
     num_steps = 400 // batch
-    slots = np.concatenate([slots_of_step(step, batch, skipped) for step in range(1, num_steps + 1)]).tolist()
+    slots = np.concatenate([slots_of_step(step, every(batch), skipped) for step in range(1, num_steps + 1)]).tolist()
 
     left_out = {slot for first, end in skipped for slot in range(first, end)}
     assert slots == [slot for slot in range(slots[-1] + 1) if slot not in left_out]
@@ -93,11 +108,75 @@ def test_a_rollback_leaves_out_the_samples_since_its_parent_and_nothing_before_c
     skipped: Skipped, story: list[tuple[int, int]], batch: int
 ) -> None:
     for parent, length in story:
-        before, skipped = skipped, skip(skipped, parent, parent + length, batch)
+        before, skipped = skipped, skip(skipped, parent, parent + length, every(batch))
 
-        kept = [slots_of_step(step, batch, skipped).tolist() for step in range(1, parent + 1)]
-        assert kept == [slots_of_step(step, batch, before).tolist() for step in range(1, parent + 1)]
-        next_ones = [slots_of_step(parent + step, batch, skipped).tolist() for step in range(1, 6)]
-        assert next_ones == [slots_of_step(parent + length + step, batch, before).tolist() for step in range(1, 6)]
+        kept = [slots_of_step(step, every(batch), skipped).tolist() for step in range(1, parent + 1)]
+        assert kept == [slots_of_step(step, every(batch), before).tolist() for step in range(1, parent + 1)]
+        next_ones = [slots_of_step(parent + step, every(batch), skipped).tolist() for step in range(1, 6)]
+        assert next_ones == [
+            slots_of_step(parent + length + step, every(batch), before).tolist() for step in range(1, 6)
+        ]
         assert all(first < end for first, end in skipped)
         assert all(one[1] < other[0] for one, other in pairwise(skipped))
+
+
+CHANGES: dict[str, tuple[Sizes, int, int, Sizes]] = {
+    "from scratch": ((), 0, 4, ((1, 4),)),
+    "an older step": ((), 10, 4, ((1, 4),)),
+    "the same size": (((1, 4),), 10, 4, ((1, 4),)),
+    "a larger one": (((1, 4),), 10, 8, ((1, 4), (11, 8))),
+    "a smaller one": (((1, 4),), 10, 1, ((1, 4), (11, 1))),
+    "a third one": (((1, 4), (11, 8)), 20, 2, ((1, 4), (11, 8), (21, 2))),
+    "back to the first one": (((1, 4), (11, 8)), 20, 4, ((1, 4), (11, 8), (21, 4))),
+    "again, before any step of it": (((1, 4), (11, 8)), 10, 2, ((1, 4), (11, 2))),
+    "again with the first, before any step of it": (((1, 4), (11, 8)), 10, 4, ((1, 4),)),
+}
+
+
+@pytest.mark.parametrize(("sizes", "step", "batch", "want"), CHANGES.values(), ids=CHANGES.keys())
+def test_a_batch_size_holds_from_the_next_step_on(sizes: Sizes, step: int, batch: int, want: Sizes) -> None:
+    assert change_size(sizes, step, batch) == want
+
+
+def test_samples_are_counted_over_all_sizes() -> None:
+    sizes = ((1, 4), (11, 8), (13, 2))
+
+    assert [count_samples(steps, sizes) for steps in (0, 1, 10, 11, 12, 13, 20)] == [0, 4, 40, 48, 56, 58, 72]
+
+
+takeovers = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=6)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(takeovers, gaps())
+def test_no_sample_comes_twice_or_never_however_often_the_batch_size_changes(
+    story: list[tuple[int, int]], skipped: Skipped
+) -> None:
+    sizes: Sizes = ()
+    step, slots = 0, list[int]()
+    for length, batch in story:
+        sizes = change_size(sizes, step, batch)
+        for _ in range(length):
+            step += 1
+            taken = slots_of_step(step, sizes, skipped).tolist()
+            assert len(taken) == batch
+            slots += taken
+
+    left_out = {slot for first, end in skipped for slot in range(first, end)}
+    assert slots == [slot for slot in range(slots[-1] + 1 if slots else 0) if slot not in left_out]
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(takeovers, st.integers(0, 8), st.integers(1, 8))
+def test_a_rollback_leaves_out_what_its_own_batch_sizes_took(
+    story: list[tuple[int, int]], parent: int, length: int
+) -> None:
+    sizes: Sizes = ()
+    step = 0
+    for steps, batch in story:
+        sizes = change_size(sizes, step, batch)
+        step += steps
+
+    skipped = skip((), parent, parent + length, sizes)
+
+    assert skipped == ((count_samples(parent, sizes), count_samples(parent + length, sizes)),)

@@ -262,14 +262,15 @@ def test_a_rollback_holds_for_what_is_in_memory_too(opened: Opened) -> None:
     take(opened(WORLD), 5, 10)
     second = opened(make_world(2, 1, (FIRST,), rollbacks=rollbacks))
     assert recall(second).newest == (1, 5)
-    second.begin((1, 5), Past(skipped=skipped))
+    past = Past(skipped=skipped, batch_sizes=((1, 4), (3, 8)))
+    second.begin((1, 5), past)
     second.take(10, make_state(describe(), 3))
     second.wait()
     history = (Span(generation=1, first=1, last=5), Span(generation=2, first=6))
 
     found = recall(opened(make_world(3, 1, history, rollbacks=rollbacks)))
 
-    assert (found.newest, found.past((2, 10)), found.past((1, 5))) == ((2, 10), Past(skipped=skipped), Past())
+    assert (found.newest, found.past((2, 10)), found.past((1, 5))) == ((2, 10), past, Past())
     assert recall(opened(make_world(3, 1, history))).newest == (1, 5)
 
 

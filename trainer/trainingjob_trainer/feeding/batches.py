@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 
 from trainingjob_api.world import Layout
 from trainingjob_trainer.feeding.index import Index
-from trainingjob_trainer.feeding.rows import Skipped, rows_of_slots, slots_of_step
+from trainingjob_trainer.feeding.rows import Sizes, Skipped, rows_of_slots, slots_of_step
 from trainingjob_trainer.modelling.signature import Batch, BatchShape
 
 
@@ -19,17 +19,28 @@ def shape_of(layout: Layout) -> BatchShape:
 
 
 class Batches:
-    """Makes batches of one global size over one layout. `skipped` are the samples that are left out."""
+    """Makes batches of one global size over one layout. `skipped` are the samples that are left out.
 
-    def __init__(self, layout: Layout, sharding: NamedSharding, global_batch_size: int, skipped: Skipped = ()) -> None:
+    `sizes` are the global batch sizes of the job's history. None: it has no other than this one.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        sharding: NamedSharding,
+        global_batch_size: int,
+        skipped: Skipped = (),
+        sizes: Sizes | None = None,
+    ) -> None:
         self.shape = shape_of(layout)
         self._sharding = sharding
         self._size = global_batch_size
+        self._sizes = sizes or ((1, global_batch_size),)
         self._skipped = skipped
 
     def train(self, index: Index, step: int, seed: int) -> Batch:
         """Return the batch of a step, counted from 1."""
-        rows = rows_of_slots(slots_of_step(step, self._size, self._skipped), index.num_rows, seed)
+        rows = rows_of_slots(slots_of_step(step, self._sizes, self._skipped), index.num_rows, seed)
         return self._lay_out(index, rows)
 
     def held_out(self, index: Index, number: int) -> Batch:

@@ -1,8 +1,10 @@
 """Which row of the text each slot of the sample order holds: a pure function, in constant time at any step.
 
-Slots are numbered from 0 over the whole life of the job; each step takes the next G of those that are not left out. An
-epoch is a permutation of all rows, keyed by the seed and the epoch's number. So no position needs to be saved, and no
-number of hosts changes the order. What a rollback leaves out is part of the history that a checkpoint carries.
+Slots are numbered from 0 over the whole life of the job; each step takes the next G of those that are not left out. G
+is the global batch size. A job that takes over may have another one: it goes on with the next slot. An epoch is a
+permutation of all rows, keyed by the seed and the epoch's number. So no position needs to be saved, and no number of
+hosts changes the order. What a rollback leaves out, and the batch sizes, are part of the history that a checkpoint
+carries.
 """
 
 import hashlib
@@ -12,13 +14,32 @@ import numpy as np
 type Skipped = tuple[tuple[int, int], ...]
 """Slots that are left out: from the first of each pair to before the second, ascending and apart."""
 
+type Sizes = tuple[tuple[int, int], ...]
+"""Global batch sizes: the step from which on each holds, and the size. Ascending, the first one from step 1 on."""
+
 NUM_ROUNDS = 6
 """Of the Feistel network: four make a pseudorandom permutation of good round functions, two more are margin."""
 
 
-def slots_of_step(step: int, global_batch_size: int, skipped: Skipped = ()) -> np.ndarray:
+def count_samples(steps: int, sizes: Sizes) -> int:
+    """Return how many samples the first steps of a history take."""
+    ends = [first - 1 for first, _ in sizes[1:]] + [steps]
+    return sum(max(min(end, steps) - first + 1, 0) * size for (first, size), end in zip(sizes, ends, strict=True))
+
+
+def change_size(sizes: Sizes, step: int, global_batch_size: int) -> Sizes:
+    """Return the sizes of a history that goes on after a step, with batches of a size.
+
+    Without sizes the steps before are taken for those of batches of the same size.
+    """
+    before = tuple((first, size) for first, size in sizes if first <= step) or ((1, global_batch_size),)
+    return before if before[-1][1] == global_batch_size else (*before, (step + 1, global_batch_size))
+
+
+def slots_of_step(step: int, sizes: Sizes, skipped: Skipped = ()) -> np.ndarray:
     """Return the slots of a step [G], counted from 1, int64."""
-    start, left = (step - 1) * global_batch_size, global_batch_size
+    start = count_samples(step - 1, sizes)
+    left = count_samples(step, sizes) - start
     runs = []
     for first, end in skipped:
         count = min(max(first - start, 0), left)
@@ -28,10 +49,10 @@ def slots_of_step(step: int, global_batch_size: int, skipped: Skipped = ()) -> n
     return np.concatenate([*runs, np.arange(start, start + left, dtype=np.int64)])
 
 
-def skip(skipped: Skipped, parent: int, step: int, global_batch_size: int) -> Skipped:
+def skip(skipped: Skipped, parent: int, step: int, sizes: Sizes) -> Skipped:
     """Return what is left out when the steps after `parent`, up to `step`, are: what they left out stays so."""
-    first = int(slots_of_step(parent + 1, global_batch_size, skipped)[0])
-    end = int(slots_of_step(step, global_batch_size, skipped)[-1]) + 1
+    first = int(slots_of_step(parent + 1, sizes, skipped)[0])
+    end = int(slots_of_step(step, sizes, skipped)[-1]) + 1
     apart = [gap for gap in skipped if gap[1] < first or gap[0] > end]
     touching = [gap for gap in skipped if gap not in apart]
     whole = min([first, *(gap[0] for gap in touching)]), max([end, *(gap[1] for gap in touching)])

@@ -176,6 +176,7 @@ class Snapshots:
             state=self._state,
             lineage=len(self._world.rollbacks),
             skipped=self._past.skipped,
+            batch_sizes=self._past.batch_sizes,
             spans=self._past.spans,
             pieces=pieces,
         )

@@ -55,6 +55,7 @@ class Checkpoints:
         self._root = root
         self._folder = lineage_folder(root, len(world.rollbacks))
         self._batch_size = config.spec.training.global_batch_size
+        self._seed = config.spec.training.seed
         self._checkpoint = config.spec.checkpoint
         self._world = world
         self._peers = peers
@@ -108,7 +109,7 @@ class Checkpoints:
             readers=fewer.readers if fewer else None,
         )
         try:
-            found = search.find(self._data, tuple(hash_shapes(form) for form in _forms(state)))
+            found = search.find(self._data, tuple(hash_shapes(form) for form in _forms(state)), self._seed)
         except OSError as error:
             raise storage_error(error, f"reading {self._root}", str(self._root)) from error
         if found is None:
@@ -242,7 +243,9 @@ class Checkpoints:
             data=self._data,
             state=state,
             lineage=len(self._world.rollbacks),
+            seed=self._seed,
             skipped=self.past.skipped,
+            batch_sizes=self.past.batch_sizes,
             spans=self.past.spans,
             evaluations=dict(measured),
             files={},

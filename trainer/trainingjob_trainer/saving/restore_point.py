@@ -99,6 +99,7 @@ class RestorePoint:
         self._takeover = takeover
         self._fence = Fence(root, world)
         self._patience = Patience()
+        self._seed: int | None = None
         self._damaged: list[Damage] = []
         self._unreadable: dict[Path, OSError] = {}
         self._stuck: set[Path] = set()
@@ -106,18 +107,22 @@ class RestorePoint:
         self.saved: list[Integrity] = []
         """What process 0 last found saved below `root` itself, later steps too; empty elsewhere."""
 
-    def find(self, data: str, states: Collection[str]) -> Path | Recalled | None:  # None: start from scratch
+    def find(
+        self, data: str, states: Collection[str], seed: int | None = None
+    ) -> Path | Recalled | None:  # None: start from scratch
         """Return the newest whole step, its folder or its state, and clear away what no history needs.
 
-        `data` is the identity of the job's index, `states` the hashes of the shapes that its state may have had.
+        `data` is the identity of the job's index, `states` the hashes of the shapes that its state may have had, `seed`
+        that of the order of its data. None: any will do.
 
         Raises:
-            TrainingError: every step is damaged, or the step is of other data or of another model, or this world is
-                cut off.
+            TrainingError: every step is damaged, or the step is of other data, in another order, or of another model,
+                or this world is cut off.
             OSError: storage does not answer.
         """
         if self._peers.process == 0:
             self._fence.claim()
+        self._seed = seed
         attempt = 0
         while True:
             snapshot = self._memory.newest if self._memory else None
@@ -188,6 +193,7 @@ class RestorePoint:
             )
         if best and best.integrity:
             self._check_usable(best.integrity, data, states)
+            _check_seed(best.integrity, self._seed)
             if snapshot is None or snapshot < self._rate(best.integrity):
                 return str(best.folder)
         if snapshot is not None:
@@ -224,8 +230,9 @@ class RestorePoint:
             raise TrainingError(
                 FailureReason.DATA,
                 f"step {best.step} was trained on other rows (index {best.data[:12]}) than this spec "
-                f"gives ({data[:12]}): text, tokenizer or sequence length differ. Give the job the same data, or "
-                "another checkpoint folder.",
+                f"gives ({data[:12]}): text, tokenizer or sequence length differ. Where an older trainer saved it, so "
+                "may the rules for hidden files, links and truncation. Give the job the same data, or another "
+                "checkpoint folder and these parameters with `checkpoint.initializeFrom`.",
                 path="spec.data.train",
                 value=data[:12],
             )
@@ -316,6 +323,20 @@ class RestorePoint:
     def _where(self, folder: Path) -> str:
         """Return what is said before what is wrong with a copy. Empty: it is a saved step itself."""
         return f"its copy in {self._backup}: " if self._is_copy(folder) else ""
+
+
+def _check_seed(best: Integrity, seed: int | None) -> None:
+    """Raise where a step was trained in another order than the spec gives."""
+    if seed is None or best.seed in (None, seed):
+        return
+    raise TrainingError(
+        FailureReason.CONFIG,
+        f"must be {best.seed}, that of the job which saved step {best.step:,}: in another order some rows of the epoch "
+        f"would come twice and others never. Nearest legal value: {best.seed}. To train in another order, begin "
+        "another job with `checkpoint.initializeFrom`.",
+        path="spec.training.seed",
+        value=seed,
+    )
 
 
 def verify(
