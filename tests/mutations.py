@@ -191,8 +191,8 @@ AGENT_MUTATIONS = (
     Mutation(
         "report secrets",
         f"{AGENT}/supervisor.py",
-        "        return self._redactor.redact_report(describe(self._host, self._place, self._state, *ports, moved))\n",
-        "        return describe(self._host, self._place, self._state, *ports, moved)\n",
+        "        return self._redactor.redact_report(report)\n",
+        "        return report\n",
         ("tests/trainer/agent/test_supervisor.py::test_a_secret_that_a_trainer_logs_as_it_dies_is_not_reported",),
     ),
     Mutation(

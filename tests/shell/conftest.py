@@ -18,6 +18,8 @@ from kubernetes.aio.client import Configuration
 
 from trainingjob_operator.core.names import JOB_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
 from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.feed import KINDS
+from trainingjob_operator.shell.identity import PodAuthenticator
 from trainingjob_operator.shell.kinds import (
     ACCESS_REVIEW,
     CHILDREN,
@@ -30,6 +32,7 @@ from trainingjob_operator.shell.kinds import (
     WEBHOOK_CONFIGURATION,
     Kind,
 )
+from trainingjob_operator.shell.store import Store
 
 NAMESPACE = Kind("v1", "Namespace", "namespaces", is_namespaced=False)
 CRD = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", is_namespaced=False)
@@ -307,3 +310,13 @@ async def api(server: tuple[ApiServer, str]) -> AsyncIterator[Api]:
 @pytest.fixture
 def make_child() -> Callable[..., Object]:
     return child
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(KINDS)
+
+
+@pytest.fixture
+def authenticator(api: Any, store: Store) -> PodAuthenticator:
+    return PodAuthenticator(api, store)

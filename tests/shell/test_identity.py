@@ -1,7 +1,5 @@
 """A token proves a pod of a job, or nothing; a person may name a ServiceAccount only with the right to use it."""
 
-import asyncio
-import base64
 from typing import Any
 
 import pytest
@@ -12,19 +10,15 @@ from trainingjob_api.job import GROUP, KIND
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_operator.shell import identity
 from trainingjob_operator.shell.checking import Turns
-from trainingjob_operator.shell.feed import KINDS
 from trainingjob_operator.shell.identity import (
     ACCEPTED_SECONDS,
-    MAX_REVIEWS,
     MAX_TOKEN,
-    MAX_WAITING,
     REFUSED_SECONDS,
     PodAuthenticator,
-    is_for_us,
     may_use_service_account,
 )
 from trainingjob_operator.shell.kinds import JOB, JOB_SET, POD, TRAINING_JOB, Kind
-from trainingjob_operator.shell.ports import BusyError, Caller, ClusterUnavailableError, UnknownCallerError
+from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnknownCallerError
 from trainingjob_operator.shell.store import Store
 
 TOKEN = make_token()
@@ -88,16 +82,6 @@ def accept(api_server: Any, pod: dict[str, Any], **changes: Any) -> None:
             target = target[parent]
         target[last] = value
     api_server.reviews["tokenreviews"] = lambda spec: status if spec["audiences"] == [TOKEN_AUDIENCE] else {}
-
-
-@pytest.fixture
-def store() -> Store:
-    return Store(KINDS)
-
-
-@pytest.fixture
-def authenticator(api: Any, store: Store) -> PodAuthenticator:
-    return PodAuthenticator(api, store)
 
 
 async def test_a_pod_of_a_job_is_known(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
@@ -370,72 +354,6 @@ async def test_the_right_to_use_a_service_account(status: Any, want: bool, api: 
             },
         }
     ]
-
-
-NOT_OURS = {
-    "no JSON web token": "garbage",
-    "two parts": "a.b",
-    "no JSON inside": "a.!!!.c",
-    "a list inside": f"a.{base64.urlsafe_b64encode(b'[1]').decode()}.c",
-    "deep inside": f"a.{base64.urlsafe_b64encode(b'[' * 9000).decode()}.c",
-    "no signature": make_token().rpartition(".")[0] + ".",
-    "another audience": make_token(audience=["https://kubernetes.default.svc"]),
-    "no audience": make_token(audience=None),
-    "an audience of a wrong type": make_token(audience={TOKEN_AUDIENCE: 1}),
-    "letters beyond ASCII": make_token() + "\u00e4",
-}
-
-
-@pytest.mark.parametrize("token", NOT_OURS.values(), ids=NOT_OURS.keys())
-async def test_what_is_no_token_for_the_operator_is_not_asked_about(
-    token: str, authenticator: PodAuthenticator, api_server: Any
-) -> None:
-    with pytest.raises(UnknownCallerError, match="no JSON web token for"):
-        await authenticator.identify(token)
-
-    assert api_server.requests == []
-
-
-@pytest.mark.parametrize("audience", [TOKEN_AUDIENCE, [TOKEN_AUDIENCE, "b"]], ids=["text", "list"])
-def test_a_token_names_its_audience_in_either_form(audience: Any) -> None:
-    assert is_for_us(make_token(audience=audience))
-
-
-class SlowReviews:
-    """Stands for the API server: its token reviews end when a test says so."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.go_on = asyncio.Event()
-
-    async def create(self, kind: Any, manifest: Any) -> Any:
-        self.asked.append(manifest["spec"]["token"])
-        await self.go_on.wait()
-        return {"status": {"authenticated": False}}
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-async def test_strangers_keep_few_questions_in_flight_and_their_peers_take_turns(store: Store) -> None:
-    api = SlowReviews()
-    authenticator = PodAuthenticator(api, store)  # type: ignore[arg-type]
-    flood = [
-        asyncio.create_task(authenticator.identify(make_token(f"bad-{number}"), "10.0.0.66")) for number in range(200)
-    ]
-    await settle()
-    mine = asyncio.create_task(authenticator.identify(make_token("mine"), "10.0.0.1"))
-    await settle()
-
-    assert len(api.asked) == MAX_REVIEWS
-    busy = [task.exception() for task in flood if task.done()]
-    assert len(busy) == 200 - MAX_REVIEWS - MAX_WAITING
-    assert all(isinstance(error, BusyError) for error in busy)
-    api.go_on.set()
-    await asyncio.gather(mine, *flood, return_exceptions=True)
-    assert api.asked.index(make_token("mine")) <= MAX_REVIEWS + 1, "the flood waits for itself"
 
 
 async def test_a_flood_of_strangers_makes_no_pod_a_stranger(

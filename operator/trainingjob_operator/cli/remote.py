@@ -13,7 +13,8 @@ from trainingjob_operator.core.manifests import Children, Manifest, text
 from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.core.running.observing.pods import Pod, read_pods
 from trainingjob_operator.core.times import format_time
-from trainingjob_operator.shell.api import Api, NotFoundError, connect_as_user
+from trainingjob_operator.shell.api import Api, connect_as_user
+from trainingjob_operator.shell.api_errors import NotFoundError
 from trainingjob_operator.shell.kinds import POD, TRAINING_JOB
 from trainingjob_operator.shell.ports import (
     ClusterUnavailableError,

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from trainingjob_operator.core.manifests import items, number, text
-from trainingjob_operator.shell.api import Api, NotFoundError
+from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.api_errors import NotFoundError
 from trainingjob_operator.shell.events import Events
 from trainingjob_operator.shell.feed import Feed
 from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB, kind_of

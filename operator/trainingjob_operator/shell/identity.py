@@ -13,7 +13,8 @@ from collections import OrderedDict
 from trainingjob_api.job import KIND
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_operator.core.manifests import Manifest, dig, items, text
-from trainingjob_operator.shell.api import Api, NotFoundError
+from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.api_errors import NotFoundError
 from trainingjob_operator.shell.checking import Turns
 from trainingjob_operator.shell.kinds import ACCESS_REVIEW, JOB, JOB_SET, POD, TOKEN_REVIEW, TRAINING_JOB, Kind
 from trainingjob_operator.shell.ports import (

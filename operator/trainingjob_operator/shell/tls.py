@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from trainingjob_operator.core.manifests import Manifest, items, text
-from trainingjob_operator.shell.api import Api, NotFoundError
+from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.api_errors import NotFoundError
 from trainingjob_operator.shell.certificates import Certificates, Pair, renew
 from trainingjob_operator.shell.kinds import SECRET, WEBHOOK_CONFIGURATION
 from trainingjob_operator.shell.logs import Log

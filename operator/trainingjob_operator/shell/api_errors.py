@@ -1,0 +1,58 @@
+"""Errors of the API server: the one of `ports` that each of its answers stands for, in its own words."""
+
+import json
+
+from trainingjob_operator.core.manifests import Manifest
+from trainingjob_operator.shell.ports import (
+    ClusterUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    MissingKindError,
+)
+
+_RETRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
+_WEBHOOK_FAILED = "failed calling webhook"
+"""In what the API server says, with the status of an inner error, where it works and an admission webhook does not."""
+
+
+class NotFoundError(Exception):
+    """The kind exists, this object does not."""
+
+
+def error_of(what: str, status: int, text: bytes, retry_after: str) -> Exception:
+    """Return the error that an answer of the API server stands for, with the server's own words."""
+    body = _status_of(text)
+    message = f"{what}: {status} {body.get('message') or text[:200].decode(errors='replace').strip()}".rstrip()
+    match status:
+        case 404 if _names_an_object(body):
+            return NotFoundError(message)
+        case 404:
+            return MissingKindError(message)
+        case 409 | 410:
+            return ConflictError(message)
+        case 401:  # also after the credentials were read anew: there may be others soon
+            return ClusterUnavailableError(f"{message} (the credentials may have expired)")
+        case 500 if _WEBHOOK_FAILED in str(body.get("message")):
+            return ForbiddenError(str(body["message"]))
+        case _ if status in _RETRY_LATER:
+            return ClusterUnavailableError(message, retry_after=_seconds(retry_after))
+        case _:
+            return ForbiddenError(str(body.get("message") or message))
+
+
+def _status_of(text: bytes) -> Manifest:
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) and body.get("kind") == "Status" else {}
+
+
+def _names_an_object(status: Manifest) -> bool:
+    """Return whether a "not found" speaks of an object: for an unknown kind the server names none."""
+    details = status.get("details")
+    return isinstance(details, dict) and bool(details.get("name"))
+
+
+def _seconds(retry_after: str) -> float:
+    return float(retry_after) if retry_after.isdecimal() else 0.0
