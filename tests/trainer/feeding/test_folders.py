@@ -2,15 +2,13 @@
 
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.feeding.texts import find, grow, names, skips
+from tests.trainer.feeding.texts import fail, find, grow, names, skips
 from trainingjob_api.protocol import FailureReason
-from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.feeding.folders import Search
 
 TREES: dict[str, tuple[dict[str, str], dict[str, Any], list[str], dict[str, int]]] = {
@@ -191,12 +189,6 @@ def plant(draw: random.Random, root: Path) -> Path:
         else:
             place.write_text("x")
     return root
-
-
-def fail(do: Callable[[], object]) -> TrainingError:
-    with pytest.raises(TrainingError) as caught:
-        do()
-    return caught.value
 
 
 NOTHING: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {

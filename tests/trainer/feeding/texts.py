@@ -1,14 +1,17 @@
 """What tests of text share: folders of files, tokenizers, and the index that comes of them."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from tests.trainer.tiny import make_config, make_spec
 from trainingjob_api.data import TextSource
+from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.feeding.index import Indexes, prepare
 from trainingjob_trainer.feeding.sources import Found, find_documents
 
@@ -58,3 +61,9 @@ def make_tokenizer(path: Path, *words: str, unk: str = "<unk>", special: tuple[s
 
 def use(path: Path, **more: Any) -> dict[str, Any]:
     return {"tokenizer": {"type": "tokenizers", "path": str(path), **more}, "training__sequenceLength": 2}
+
+
+def fail(do: Callable[[], object]) -> TrainingError:
+    with pytest.raises(TrainingError) as caught:
+        do()
+    return caught.value
