@@ -214,7 +214,7 @@ AGENT_MUTATIONS = (
         f"{AGENT}/host.py",
         "[-MAX_DAMAGED:]",
         "",
-        ("tests/trainer/agent",),
+        ("tests/trainer/agent/test_report.py",),
     ),
 )
 MUTATIONS = (*SHELL_MUTATIONS, *SERVICE_ACCOUNT_MUTATIONS, *AGENT_MUTATIONS)

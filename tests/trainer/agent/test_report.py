@@ -21,7 +21,17 @@ from tests.trainer.agent.scripts import (
     stepped,
     train,
 )
-from trainingjob_api.protocol import Damage, Evidence, FailedSave, Failure, FailureReason, Phase, ProcessState, Progress
+from trainingjob_api.protocol import (
+    MAX_DAMAGED,
+    Damage,
+    Evidence,
+    FailedSave,
+    Failure,
+    FailureReason,
+    Phase,
+    ProcessState,
+    Progress,
+)
 from trainingjob_api.reading import DataReport
 from trainingjob_trainer.agent.host import UNREAPED, begin
 from trainingjob_trainer.agent.processes import Vitals
@@ -361,3 +371,13 @@ def test_steps_alone_can_wait_for_the_next_report() -> None:
     assert not is_news(evaluating, old)
     assert evaluating.entered == old.entered + 1
     assert is_news(commit, old)
+
+
+def test_of_very_many_damaged_steps_the_newest_are_told() -> None:
+    news: Script = [
+        (9, Spoke(1, Event(damaged=Damage(step=step, message="bad hash"))), []) for step in range(MAX_DAMAGED + 5)
+    ]
+
+    report = describe(HOST, PLACE, play([*TRAINING, *news]), 5000)
+
+    assert [one.step for one in report.damaged] == list(range(5, MAX_DAMAGED + 5))
