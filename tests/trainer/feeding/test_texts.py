@@ -14,6 +14,7 @@ import pytest
 from tests.trainer.feeding.texts import fail, find, grow, index_of
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.feeding.account import hash_document
+from trainingjob_trainer.feeding.sources import Document
 
 WORDS = "the cat sat on the mat, and the dog on the log. "
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -113,3 +114,20 @@ def test_a_file_that_changes_while_it_is_read_is_refused_and_tried_again(tmp_pat
 
     assert (error.fatal, error.path) == (False, "spec.data.train[0].path")
     assert "a.txt changed while it was read" in str(error)
+
+
+def test_an_index_is_not_made_of_a_file_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grow(tmp_path / "text", **{"a.txt": "before"})
+    read = Document.read
+
+    def write_after(document: Document) -> bytes:
+        content = read(document)
+        document.path.write_text("behind")
+        return content
+
+    monkeypatch.setattr(Document, "read", write_after)
+
+    error = fail(lambda: index_of(tmp_path, training__sequenceLength=2))
+
+    assert "changed while it was read" in str(error)
+    assert not list(tmp_path.glob("checkpoints/data/*/index.json"))
