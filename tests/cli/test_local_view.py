@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tests.builders import make_report
 from trainingjob_api.protocol import Phase, Progress
+from trainingjob_api.reading import DataReport, SourceReport
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.local.narrate import Snapshot, take_snapshot, tell_change, tell_happening
 from trainingjob_operator.cli.local.oplog import operator_log
@@ -69,6 +70,19 @@ def make_attempt(generation: int, slices: int, **fields: Any) -> dict[str, Any]:
 LOST = make_attempt(1, 2, ended=START, cause={"reason": "PodFailed", "message": "slice 1 was lost\nlong story"})
 JOINING = make_attempt(2, 1)
 BACK = make_attempt(2, 1, recoverySeconds=1.1, lostSteps=0)
+
+
+def test_what_was_read_is_told_once_and_its_warnings_by_events() -> None:
+    source = SourceReport(name="text", files=1, documents=1, characters=64, tokens=65, rows=4, epochs=6.0)
+    read = TrainingJobStatus(
+        data=DataReport(tokens=65, rows=4, epochs=6.0, sources=(source,), warnings=("4 rows of text",))
+    )
+
+    assert tell_change(TrainingJobStatus(), read) == [
+        "text 65 tokens   4 rows   6.00 epochs",
+        "  text  1 file  1 document  64 characters  65 tokens  4 rows  6.00 epochs",
+    ]
+    assert tell_change(read, read) == []
 
 
 def test_a_recovery_is_told_once_and_with_its_cost() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status import Attempt, TrainingJobStatus
-from trainingjob_operator.cli.report import describe_recovery
+from trainingjob_operator.cli.report import describe_data, describe_recovery
 from trainingjob_operator.core.running.observing.hearing import Hearing
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.announce import Happening
@@ -52,9 +52,12 @@ def take_snapshot(status: TrainingJobStatus, hearing: Hearing) -> Snapshot:
 
 
 def tell_change(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
-    """Return lines about worlds that came since: the first one, and each that has made its first step."""
+    """Return lines about what came since: what was read of the text, and each world that has made its first step."""
     known = {attempt.generation: attempt for attempt in before.attempts}
-    lines = []
+    text = (
+        after.data.model_copy(update={"warnings": ()}) if after.data and not before.data else None
+    )  # events tell those
+    lines = describe_data(text) if text else []
     for number, attempt in enumerate(after.attempts):
         old = known.get(attempt.generation)
         if number > 0 and attempt.recovery_seconds is not None and (old is None or old.recovery_seconds is None):
