@@ -16,7 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SHELL = "operator/trainingjob_operator/shell"
 RUNNING = "operator/trainingjob_operator/core/running"
-AGENT = "trainer/trainingjob_trainer/agent"
+TRAINER = "trainer/trainingjob_trainer"
+AGENT = f"{TRAINER}/agent"
 API = "crds/trainingjob_api"
 FOLDERS = ("operator", "trainer", "crds", ".")
 TIMEOUT_SECONDS = 300
@@ -217,7 +218,94 @@ AGENT_MUTATIONS = (
         ("tests/trainer/agent/test_report.py",),
     ),
 )
-MUTATIONS = (*SHELL_MUTATIONS, *SERVICE_ACCOUNT_MUTATIONS, *AGENT_MUTATIONS)
+TRAINER_MUTATIONS = (
+    Mutation(
+        "load a program that another job wrote",
+        f"{TRAINER}/program_files.py",
+        "    if not hmac.compare_digest(code, _sign(path.name, content, secret)):\n",
+        "    if False:\n",
+        ("tests/trainer/test_program_files.py",),
+    ),
+    Mutation(
+        "load a program under another's name",
+        f"{TRAINER}/program_files.py",
+        'CONTENT + name.encode() + b"\\0"',
+        "CONTENT",
+        ("tests/trainer/test_program_files.py",),
+    ),
+    Mutation(
+        "leave the modules in folders out of the key",
+        f"{TRAINER}/program_key.py",
+        '        folders[:] = [name for name in folders if name != "__pycache__"]\n',
+        "        folders[:] = []\n",
+        ("tests/trainer/test_program_key.py",),
+    ),
+    Mutation(
+        "leave the optimizer out of the key",
+        f"{TRAINER}/program_key.py",
+        '    described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)\n',
+        '    described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude={"optimizer"})\n',
+        ("tests/trainer/test_program_key.py",),
+    ),
+    Mutation(
+        "cut documents as a tokenizer file says",
+        f"{TRAINER}/feeding/tokens.py",
+        "    parsed.no_truncation()\n",
+        "",
+        ("tests/trainer/feeding/test_tokenizers.py",),
+    ),
+    Mutation(
+        "fill documents up as a tokenizer file says",
+        f"{TRAINER}/feeding/tokens.py",
+        "    parsed.no_padding()\n",
+        "",
+        ("tests/trainer/feeding/test_tokenizers.py",),
+    ),
+    Mutation(
+        "make an index of a file that changes meanwhile",
+        f"{TRAINER}/feeding/index.py",
+        "                hashed.check(document, content)\n",
+        "",
+        ("tests/trainer/feeding/test_texts.py",),
+    ),
+    Mutation(
+        "move the data position with the batch size",
+        f"{TRAINER}/feeding/rows.py",
+        "(*before, (step + 1, global_batch_size))",
+        "((1, global_batch_size),)",
+        ("tests/trainer/feeding/test_rows.py",),
+    ),
+)
+START_MUTATIONS = (
+    Mutation(
+        "wait for a stopped process without end",
+        f"{RUNNING}/judging/hang.py",
+        "    stopped = [item for item in placed if _stop_patience(plan, seen, item) <= 0]\n",
+        "    stopped = [item for item in placed if _stop_patience(plan, seen, item) < -1e9]\n",
+        ("tests/core/running/judging/test_start_budgets.py",),
+    ),
+    Mutation(
+        "name one of several that are behind",
+        f"{RUNNING}/judging/suspects.py",
+        " and stages.count(min(stages)) == 1:\n",
+        ":\n",
+        ("tests/core/running/judging/test_suspects.py",),
+    ),
+    Mutation(
+        "form worlds that wait for new pods to import",
+        f"{RUNNING}/deciding/forming.py",
+        "    return prepared if plan.find_largest(len(prepared)) else ready\n",
+        "    return ready\n",
+        ("tests/core/running/deciding/test_forming.py",),
+    ),
+)
+MUTATIONS = (
+    *SHELL_MUTATIONS,
+    *SERVICE_ACCOUNT_MUTATIONS,
+    *AGENT_MUTATIONS,
+    *TRAINER_MUTATIONS,
+    *START_MUTATIONS,
+)
 
 
 def find_stale(mutations: Iterable[Mutation]) -> list[str]:
