@@ -165,6 +165,10 @@ bench-attacks: install ## Attack the operator on loopback for a minute: its even
 bench-plan: install ## Measure the planner: verdicts on 10,000 random jobs, and on jobs of 16,384 chips
 	$(BIN)/python -m e2e.benchmarks.plan
 
+.PHONY: bench-gradients
+bench-gradients: install ## Measure the gradients of bfloat16 against those of float32: each tensor, microsteps and layouts
+	$(BIN)/python -m e2e.benchmarks.gradients
+
 .PHONY: bench-compiler
 bench-compiler: install ## Hold the estimates against real compilers, TPUs too, without a device (RECORD=1, MESHES=1)
 	$(BIN)/python -m pip install --quiet $(LOCKED) trainer/tpu-compile.lock

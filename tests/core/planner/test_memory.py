@@ -31,6 +31,16 @@ def test_stored_bfloat16_halves_the_parameters_alone(make_spec: MakeSpec) -> Non
     assert (half.gradients, half.optimizer) == (full.gradients, full.optimizer)
 
 
+def test_a_pipeline_holds_stored_bfloat16_in_float32_too(make_spec: MakeSpec) -> None:
+    degrees = ONE | {"stage": 2}
+    full, half = (measure_device(make_spec({"precision.params": kind}), degrees) for kind in ("float32", "bfloat16"))
+
+    assert [one.fixed - other.fixed for one, other in zip(half.moments, full.moments, strict=True)] == [
+        full.params,
+        full.params,
+    ]
+
+
 def test_fsdp_splits_the_state_and_data_does_not(make_spec: MakeSpec) -> None:
     spec = make_spec({})
     alone, data, fsdp = (measure_device(spec, ONE | degrees) for degrees in ({}, {"data": 4}, {"fsdp": 4}))

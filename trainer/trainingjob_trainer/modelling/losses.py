@@ -77,6 +77,8 @@ class Losses:
         the part before.
         """
         parts = self._parts
+        if self._mesh.shape["stage"] > 1:
+            params = as_float32(params)  # the turns of a pipeline add up a parameter's gradient in its own format
         embedding, layers, last = parts.divide(params)
         stream, pull_through_layers = jax.vjp(
             lambda layers, stream: parts.run_layers(params | layers, stream), layers, parts.embed(params, rows)

@@ -76,7 +76,8 @@ class RoutedMLP(nnx.Module):
         x_BNECD = jnp.einsum("BNTEC,BNTD->BNECD", to_places_BNTEC, x_BNTD)
         y_BNECD = self._run_experts(x_BNECD)
         weights_BNEC = jnp.einsum("BNTEC,BNTE->BNEC", to_places_BNTEC, weights_BNTE)
-        y_BNECD = y_BNECD * weights_BNEC.astype(self.dtype)[..., None]
+        # As a product of matrices: it adds up the weights' gradients in float32.
+        y_BNECD = jnp.einsum("BNECD,BNEC->BNECD", y_BNECD, weights_BNEC.astype(self.dtype))
         y_BLD = jnp.einsum("BNTEC,BNECD->BNTD", to_places_BNTEC, y_BNECD).reshape(B, L, D)
         return y_BLD + self.shared(x_BLD) if self.experts.shared else y_BLD, routing
 

@@ -185,9 +185,7 @@ class Decoder(nnx.Module):
 
     def embed(self, tokens_BL: jax.Array) -> jax.Array:
         """Return the stream that enters the first layer."""
-        # XLA cannot partition a gather from a split table inside a partly manual shard_map: gather it whole.
-        table_VD = constrain(self.embedding[...].astype(self.dtype), None, None)
-        return constrain(jnp.take(table_VD, tokens_BL, axis=0), "batch", "length", None)
+        return constrain(take_rows(self.embedding[...], tokens_BL, self.dtype), "batch", "length", None)
 
     def read_out(self, x_BLD: jax.Array) -> jax.Array:
         """Return the logits [B, L, V] in float32 of the stream after the last layer."""
@@ -197,6 +195,34 @@ class Decoder(nnx.Module):
                 "BLD,VD->BLV", x_BLD, self.embedding[...].astype(self.dtype), preferred_element_type=jnp.float32
             )
         return jnp.einsum("BLD,DV->BLV", x_BLD, self.head[...].astype(self.dtype), preferred_element_type=jnp.float32)
+
+
+def take_rows(table_VD: jax.Array, tokens_BL: jax.Array, dtype: Any) -> jax.Array:
+    """Return the rows of tokens in a format; their gradients are summed in float32.
+
+    A token may occur thousands of times in a batch. In bfloat16 such a sum stalls at 256 times its addends.
+    """
+
+    def take(table_VD: jax.Array, tokens_BL: jax.Array) -> jax.Array:
+        # XLA cannot partition a gather from a split table inside a partly manual shard_map: gather it whole.
+        return jnp.take(constrain(table_VD.astype(dtype), None, None), tokens_BL, axis=0)
+
+    def take_and_keep(table_VD: jax.Array, tokens_BL: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return take(table_VD, tokens_BL), tokens_BL
+
+    def add_up(tokens_BL: jax.Array, grads_BLD: jax.Array) -> tuple[jax.Array, None]:
+        # Each device sums a part of the width over all tokens: no sum of the whole table crosses devices. One axis of
+        # the stream after the other gives way: XLA cannot exchange both at once.
+        grads_BLD = constrain(constrain(grads_BLD, None, "length", "batch"), None, None, "embed")
+        tokens_BL = constrain(tokens_BL, None, None)
+        nothing_VD = jnp.zeros_like(grads_BLD, shape=table_VD.shape, dtype=jnp.float32)
+        sums_VD = constrain(nothing_VD, None, "embed").at[tokens_BL].add(grads_BLD.astype(jnp.float32))
+        return constrain(sums_VD, None, "embed").astype(table_VD.dtype), None
+
+    taken = jax.custom_vjp(take)
+    taken.defvjp(take_and_keep, add_up)
+    rows_BLD: jax.Array = taken(table_VD, tokens_BL)
+    return rows_BLD
 
 
 def run_layers(layers: nnx.Module, stream: Stream, memory: Memory) -> Stream:

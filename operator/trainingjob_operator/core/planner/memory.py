@@ -100,6 +100,9 @@ def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
         pieces = FLOAT32 * (2 * head + table) // program.compute_bytes
     # New parameters are gathered beside the old ones where `data` splits the optimizer (seen in compiled steps).
     gathered = held * FLOAT32 if degrees["data"] > 1 else 0
+    # A pipeline adds up gradients in float32, in turns: beside them it holds the parameters in this format too.
+    if degrees["stage"] > 1 and program.param_bytes < FLOAT32:
+        gathered += held * FLOAT32
     context = degrees["context"]
     length = program.length // context
     kept = model.num_layers // degrees["stage"] * length * _kept(program, context, ways)

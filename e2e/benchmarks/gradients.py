@@ -1,0 +1,182 @@
+"""The gradients of bfloat16 against those of float32: each tensor's error, on every layout.
+
+Tokens are as uneven as a language's (Zipf), so that a few rows of the embedding table add up most of a batch.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from e2e.benchmarks.table import Figure, publish
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.world import Layout
+from trainingjob_trainer.feeding.batches import Batches
+from trainingjob_trainer.feeding.index import Index
+from trainingjob_trainer.modelling.mesh import build_mesh
+from trainingjob_trainer.modelling.signature import Asked, State
+from trainingjob_trainer.modelling.step import Steps
+
+type Section = dict[str, Any]
+type Gradients = dict[str, np.ndarray]
+
+BATCH = 16
+LARGEST_ERROR = 0.035
+"""Of a tensor's gradient, relative to its norm in float32: what bfloat16 products alone cost."""
+
+
+def layout(ici: Section, dcn: Section | None = None, *, accumulation: int = 1, microbatches: int = 1) -> Layout:
+    """Return a layout over which the rows of a batch are spread; padding fills what is left."""
+    inner, outer = AxisDegrees.model_validate(ici), AxisDegrees.model_validate(dcn or {})
+    slices = int(np.prod([degree for _, degree in outer.items()]))
+    shards = int(np.prod([getattr(axes, axis) for axes in (inner, outer) for axis in ("data", "fsdp", "expert")]))
+    places = shards * accumulation * microbatches
+    rows = -(-BATCH // places)
+    return Layout(
+        num_slices=slices,
+        hosts_per_slice=1,
+        devices_per_host=int(np.prod([degree for _, degree in inner.items()])),
+        ici=inner,
+        dcn=outer,
+        rows_per_shard=rows,
+        accumulation=accumulation,
+        microbatches=microbatches,
+        padding_rows=rows * places - BATCH,
+    )
+
+
+ONE = layout({})
+LAYOUTS: dict[str, Layout] = {
+    "1 microstep": ONE,
+    "2 microsteps": layout({}, accumulation=2),
+    "4 microsteps": layout({}, accumulation=4),
+    "16 microsteps": layout({}, accumulation=16),
+    "fsdp 8": layout({"fsdp": 8}),
+    "data 8": layout({"data": 8}),
+    "data 2 over slices, fsdp 4": layout({"fsdp": 4}, {"data": 2}),
+    "fsdp 2 over slices, context 2": layout({"context": 2}, {"fsdp": 2}),
+    "data 2, fsdp 2, tensor 2, 2 microsteps": layout({"data": 2, "fsdp": 2, "tensor": 2}, accumulation=2),
+    "fsdp 2, context 4, 2 microsteps": layout({"fsdp": 2, "context": 4}, accumulation=2),
+    "data 2 over slices, fsdp 2, context 2": layout({"fsdp": 2, "context": 2}, {"data": 2}),
+    "2 stages, fsdp 2, tensor 2, 4 microbatches": layout({"stage": 2, "fsdp": 2, "tensor": 2}, microbatches=4),
+    "2 stages, 16 microbatches": layout({"stage": 2}, microbatches=16),
+    "data 2 over slices, 2 stages, context 2": layout({"stage": 2, "context": 2}, {"data": 2}, microbatches=2),
+    "6 shards, 2 microsteps, padding": layout({"data": 3}, {"fsdp": 2}, accumulation=2),
+}
+EVEN: Section = {"count": 4, "perToken": 4}
+"""Every expert works on every token: where a router chooses, rounding alone sends tokens other ways."""
+VARIANTS: dict[str, tuple[Section, Layout]] = {
+    "tied embeddings": ({"model": {"tieEmbeddings": True}}, ONE),
+    "tied embeddings, fsdp 2, tensor 2": ({"model": {"tieEmbeddings": True}}, layout({"fsdp": 2, "tensor": 2})),
+    "tied embeddings, 2 stages": ({"model": {"tieEmbeddings": True}}, layout({"stage": 2}, microbatches=4)),
+    "layers computed again": ({"memory": {"remat": "full"}}, layout({"fsdp": 2}, accumulation=2)),
+    "layers unrolled": ({"memory": {"scan": False}}, ONE),
+    "optimizer over data": ({"parallelism": {"shardOptimizerOverData": True}}, layout({"data": 4})),
+    "parameters in bfloat16": ({"precision": {"params": "bfloat16"}}, layout({"fsdp": 2}, accumulation=4)),
+    "parameters in bfloat16, 16 microbatches": (
+        {"precision": {"params": "bfloat16"}},
+        layout({"stage": 2}, microbatches=16),
+    ),
+    "expert 4": ({"model": {"experts": EVEN}}, layout({"expert": 4})),
+    "fsdp 2, expert 2, tensor 2": ({"model": {"experts": EVEN}}, layout({"fsdp": 2, "expert": 2, "tensor": 2})),
+    "data 2 over slices, 2 stages, expert 2": (
+        {"model": {"experts": EVEN}},
+        layout({"stage": 2, "expert": 2}, {"data": 2}, microbatches=2),
+    ),
+}
+CASES: dict[str, tuple[Section, Layout]] = {name: ({}, where) for name, where in LAYOUTS.items()} | VARIANTS
+
+
+def describe_job(changes: Section, compute: str, *, length: int, width: int) -> TrainingJobSpec:
+    """Return the spec of a small model. What its optimizer keeps after one step is the gradient of the step."""
+    spec: Section = {
+        "slices": {"accelerator": "cpu", "topology": "1x1", "count": 1},
+        "model": {
+            "vocabSize": 256,
+            "embedDim": width,
+            "mlpDim": 2 * width,
+            "numLayers": 2,
+            "numHeads": 4,
+            "numKvHeads": 2,
+            "headDim": width // 4,
+        },
+        "data": {"train": [{"name": "text", "path": "/unused"}]},
+        "training": {"steps": 1, "globalBatchSize": BATCH, "sequenceLength": length},
+        "optimizer": {"learningRate": 0.001, "beta1": 0, "clipNorm": 0},
+        "precision": {},
+        "checkpoint": {"uri": "/unused/here"},
+    }
+    for section, values in changes.items():
+        spec[section] = spec.get(section, {}) | values
+    spec["precision"]["compute"] = compute
+    return TrainingJobSpec.model_validate(spec)
+
+
+def draw_tokens(length: int, power: float = 1.0) -> np.ndarray:
+    """Return the tokens of a batch, the n-th of them as frequent as 1 / n to a power."""
+    shares = 1 / np.arange(1, 257) ** power
+    return np.random.default_rng(0).choice(256, BATCH * length + 1, p=shares / shares.sum()).astype(np.uint16)
+
+
+def measure(spec: TrainingJobSpec, over: Layout, tokens: np.ndarray) -> Gradients:
+    """Return the gradient of each tensor, as one compiled train step makes it."""
+    steps = Steps(spec, build_mesh(jax.devices()[: over.num_devices], over))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state)
+    state: State = jax.device_put(_initial_state(spec.model_dump_json()), shardings)
+    batch = Batches(over, steps.rows, BATCH).train(Index("made up", tokens, spec.training.sequence_length), 1, 0)
+    step = jax.jit(steps.train, donate_argnums=0, out_shardings=(shardings, None))
+    after, _ = step(state, batch, steps.controls(Asked.NOTHING))
+    leaves = jax.tree_util.tree_leaves_with_path(after.opt[1].mu)
+    return {".".join(str(key.key) for key in path): np.asarray(leaf, np.float64) for path, leaf in leaves}
+
+
+@cache
+def _initial_state(written: str) -> State:
+    spec = TrainingJobSpec.model_validate_json(written)
+    state: State = jax.device_get(jax.jit(Steps(spec, build_mesh(jax.devices()[:1], ONE)).init)())
+    return state
+
+
+def errors(found: Gradients, exact: Gradients) -> dict[str, float]:
+    """Return how far each tensor is from another, relative to that one's norm."""
+    return {name: float(np.linalg.norm(found[name] - exact[name]) / np.linalg.norm(exact[name])) for name in exact}
+
+
+def run(cases: Mapping[str, tuple[Section, Layout]], *, length: int, width: int) -> Iterator[Figure]:
+    """Yield each case's error against float32, and its distance from bfloat16 on one device in one microstep."""
+    tokens = draw_tokens(length)
+
+    @cache
+    def alone(written: str) -> Gradients:
+        return measure(TrainingJobSpec.model_validate_json(written), ONE, tokens)
+
+    for name, (changes, over) in cases.items():
+        exact, near = (
+            alone(describe_job(changes, compute, length=length, width=width).model_dump_json())
+            for compute in ("float32", "bfloat16")
+        )
+        found = measure(describe_job(changes, "bfloat16", length=length, width=width), over, tokens)
+        off = errors(found, exact)
+        yield Figure(f"{name}: embedding", off.pop("embedding"), "", LARGEST_ERROR)
+        for tensor, error in off.items() if name == "1 microstep" else ():
+            yield Figure(f"{name}: {tensor}", error, "", LARGEST_ERROR)
+        yield Figure(f"{name}: worst other", max(off.values()), "", LARGEST_ERROR)
+        apart = errors(found, near)
+        yield Figure(f"{name}: embedding, from 1 microstep", apart.pop("embedding"), "", LARGEST_ERROR)
+        yield Figure(f"{name}: worst other, from 1 microstep", max(apart.values()), "", LARGEST_ERROR)
+
+
+def main(*wanted: str) -> None:
+    """Measure the cases whose names contain one of the arguments, or all."""
+    jax.config.update("jax_num_cpu_devices", 8)
+    cases = {name: case for name, case in CASES.items() if not wanted or any(word in name for word in wanted)}
+    publish("gradients", list(run(cases, length=512, width=64)), Console())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
