@@ -38,7 +38,7 @@ class Case:
     @property
     def job(self) -> Job:
         """Return the job: its `metadata.name` and its `spec`."""
-        job = copy.deepcopy(load_example(self.base))
+        job = load_example(self.base)
         for path, value in self.patch.items():
             set_at(job, path, value)
         return job
@@ -66,11 +66,15 @@ def load_file(path: Path) -> list[Case]:
     return [Case(path.stem, name, one.get("base", DEFAULT_BASE), one["patch"]) for name, one in cases.items()]
 
 
-@cache
 def load_example(name: str) -> Job:
-    """Return an example as `kubectl` would send it."""
-    manifest = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    """Return an example as `kubectl` would send it: each time one that the caller may change."""
+    manifest = copy.deepcopy(_read_example(name))
     return {"metadata": {"name": manifest["metadata"]["name"]}, "spec": manifest["spec"]}
+
+
+@cache
+def _read_example(name: str) -> Any:
+    return yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
 
 
 def judge(job: Job) -> Checked:

@@ -1,6 +1,5 @@
 """Whether one replica that reads for the others serves anything."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ JOBS: dict[str, tuple[str, dict[str, Any], bool]] = {
 def test_one_replica_that_reads_is_warned_of_where_no_other_host_waits_for_it(
     base: str, patch: dict[str, Any], serves: bool
 ) -> None:
-    job = copy.deepcopy(load_example(base))
+    job = load_example(base)
     for path, value in {**patch, "spec.checkpoint.readers": "oneReplica"}.items():
         set_at(job, path, value)
 
