@@ -128,3 +128,34 @@ class AdamW:
             decay = 0.0 if name.endswith("scale']") else o.weight_decay
             updated[name] = param - rate * (m_hat / (np.sqrt(v_hat) + o.epsilon) + decay * param)
         return updated
+
+
+def learning_rate(spec: TrainingJobSpec, step: int) -> float:
+    """Return the learning rate of a step, counted from 1: up a line to the peak, then down to its final fraction."""
+    warmup, last = spec.schedule.warmup_steps, spec.training.steps
+    if step < warmup:
+        return spec.optimizer.learning_rate * step / warmup
+    done = (step - warmup) / (last - warmup)
+    height = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[spec.schedule.type]
+    floor = 0.0 if spec.schedule.type == "constant" else spec.schedule.final_fraction
+    return spec.optimizer.learning_rate * (floor + (1 - floor) * height)
+
+
+class Spikes:
+    """What counts as a spike: far above the newest steps whose update was made, once half of a window is known."""
+
+    def __init__(self, spec: TrainingJobSpec) -> None:
+        self.spikes = spec.protection.spikes
+        self.accepted: list[tuple[float, float]] = []
+
+    def take(self, measured: tuple[float, float]) -> bool:
+        """Return whether a step with this loss and gradient norm is a spike; remember it where it is none."""
+        if not self.spikes:
+            return False
+        known = np.array(self.accepted[-self.spikes.window :])
+        if 2 * len(known) >= self.spikes.window and len(known) >= min(self.spikes.window, 4):
+            deviation = np.maximum(known.std(axis=0), 0.001 * np.abs(known.mean(axis=0)))
+            if (np.array(measured) > known.mean(axis=0) + self.spikes.sigma * deviation).any():
+                return True
+        self.accepted.append(measured)
+        return False
