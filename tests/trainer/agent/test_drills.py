@@ -170,8 +170,9 @@ async def test_a_slow_trainer_that_ends_is_left_alone() -> None:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """Return a folder of saved steps; the newest is step 20 of lineage 1."""
-    for name in ("lineage-0/30", "lineage-1/9", "lineage-1/20", "lineage-1/20.damaged-3"):
+    """Return a folder of saved steps; the newest is step 20 of lineage 1. Digits of other alphabets name none."""
+    others = ("lineage-1/20.damaged-3", "lineage-1/\u00b2", "lineage-\u0663/7")
+    for name in ("lineage-0/30", "lineage-1/9", "lineage-1/20", *others):
         folder = tmp_path / name / "state"
         folder.mkdir(parents=True)
         (folder / "large").write_bytes(bytes(1000))

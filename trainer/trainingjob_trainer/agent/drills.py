@@ -15,6 +15,7 @@ from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_trainer.agent.child import Child
 from trainingjob_trainer.agent.reporter import Reporter
 from trainingjob_trainer.agent.state import Struck
+from trainingjob_trainer.files import parse_number
 from trainingjob_trainer.saving.integrity import FILE
 
 LOG = logging.getLogger(__name__)
@@ -72,10 +73,10 @@ async def slow_down(child: Child, seconds: float) -> None:
 def damage_newest(checkpoints: Path) -> str:
     """Flip a bit in the largest file of the newest saved step; return why that cannot be done, empty where it was."""
     try:
-        saved = [path.parent for path in checkpoints.glob(f"lineage-*/*/{FILE}") if path.parent.name.isdigit()]
+        saved = _list_saved(checkpoints)
         if len(saved) < STEPS_TO_SPARE:
             return f"of {len(saved)} saved steps none would be left to go on from"
-        newest = max(saved, key=lambda folder: (_number(folder.parent), int(folder.name)))
+        *_, newest = max(saved)
         files = [path for path in newest.rglob("*") if path.is_file() and path.name != FILE and path.stat().st_size]
         path = max(files, key=lambda path: path.stat().st_size, default=None)
         if path is None:
@@ -91,5 +92,12 @@ def damage_newest(checkpoints: Path) -> str:
     return ""
 
 
-def _number(lineage: Path) -> int:
-    return int(lineage.name.rpartition("-")[2])
+def _list_saved(checkpoints: Path) -> list[tuple[int, int, Path]]:
+    """Return the lineage, the number and the folder of each saved step; other names are nobody's steps."""
+    found = []
+    for path in checkpoints.glob(f"lineage-*/*/{FILE}"):
+        lineage = parse_number(path.parent.parent.name.removeprefix("lineage-"))
+        step = parse_number(path.parent.name)
+        if lineage is not None and step is not None:
+            found.append((lineage, step, path.parent))
+    return found
