@@ -103,7 +103,7 @@ _WORLD = _fixed("the worlds of the job were planned with it.", _GO_ON)
 _MODEL = _fixed("the checkpoints hold the state of this model.", _BEGIN)
 _TRAINING = _fixed(
     "the loss curve would no longer be that of one job.",
-    f"{_GO_ON} Another sequenceLength or seed needs a checkpoint.uri of its own.",
+    f"{_GO_ON} A different sequenceLength or seed requires a new checkpoint.uri.",
 )
 _COURSE = _fixed("the loss curve would no longer be that of one job.", _GO_ON)
 _DATA = _fixed("the order of the data that was trained on depends on it.", _BEGIN)

@@ -122,5 +122,5 @@ async def test_a_refused_account_is_a_condition_and_makes_nothing(api: Any) -> N
     await sim.reconciler.reconcile(NAMESPACE, NAME)
 
     assert sim.condition("Valid")[0] == "False"
-    assert sim.status.problems[0].startswith("spec.runtime.serviceAccountName: nobody has checked")
+    assert sim.status.problems[0].startswith("spec.runtime.serviceAccountName: no webhook has verified")
     assert sim.cluster.writes == ["status TrainingJob"]

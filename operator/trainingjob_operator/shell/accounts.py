@@ -13,10 +13,10 @@ from trainingjob_api.problem import Problem
 from trainingjob_operator.core.manifests import Manifest, dig, items, text
 from trainingjob_operator.core.times import parse_time
 from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.examining import SERVICE_ACCOUNT_PATH
 from trainingjob_operator.shell.kinds import WEBHOOK_CONFIGURATION
 from trainingjob_operator.shell.ports import MissingKindError
 
-PATH = "spec.runtime.serviceAccountName"
 KNOWN_SECONDS = 10.0
 """How long what was read of the configuration is good."""
 NOTICED = timedelta(seconds=10)
@@ -51,8 +51,8 @@ class Accounts:
             "Leave the field out (the pods then run as `default`), create the job again once the webhook is in place, "
             "or ask the administrator to set the chart's `webhook.allowUncheckedServiceAccounts`."
         )
-        message = f"nobody has checked that the creator may use ServiceAccount '{name}': {why}. {advice}"
-        return Problem(PATH, name, message)
+        message = f"no webhook has verified that the creator may use ServiceAccount '{name}': {why}. {advice}"
+        return Problem(SERVICE_ACCOUNT_PATH, name, message)
 
     async def _find_gap(self, job: Manifest) -> str:
         """Return how the job may have come in unchecked; empty: it did not."""
