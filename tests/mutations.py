@@ -280,8 +280,8 @@ START_MUTATIONS = (
     Mutation(
         "wait for a stopped process without end",
         f"{RUNNING}/judging/hang.py",
-        "    stopped = [item for item in placed if _stop_patience(plan, seen, item) <= 0]\n",
-        "    stopped = [item for item in placed if _stop_patience(plan, seen, item) < -1e9]\n",
+        "    return [item for item in placed if _stop_patience(plan, seen, item) <= 0]\n",
+        "    return [item for item in placed if _stop_patience(plan, seen, item) < -1e9]\n",
         ("tests/core/running/judging/test_start_budgets.py",),
     ),
     Mutation(

@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import MAX_SHORT_NAME, Open
+from trainingjob_api.world import Count
 
-Number = Annotated[int, Field(ge=0, le=1 << 53)]
 Epochs = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 MAX_EXAMPLE = 64
 MAX_WARNING = 400
@@ -34,7 +34,7 @@ class Skipped(Open):
         description="Why: hidden, excluded, otherName, notSearched, duplicate, brokenLink, notAFile, installed or "
         "empty."
     )
-    count: Number = Field(description="Number of files and folders.")
+    count: Count = Field(description="Number of files and folders.")
     example: Annotated[str, Field(max_length=MAX_EXAMPLE)] = Field(
         default="", description="Path of one of them, below the source's own."
     )
@@ -45,11 +45,11 @@ class SourceReport(Open):
 
     name: Annotated[str, Field(max_length=MAX_SHORT_NAME)] = Field(description="Name of the source in the spec.")
     evaluation: bool = Field(default=False, description="Whether it is a held-out text of spec.evaluation.")
-    files: Number = Field(description="Files that match, without duplicates.")
-    documents: Number = Field(description="Files with text in them.")
-    characters: Number = Field(description="Characters of these documents.")
-    tokens: Number | None = Field(default=None, description="Tokens of these documents. Unset: not known.")
-    rows: Number | None = Field(default=None, description="Rows that begin in this source. Unset: not known.")
+    files: Count = Field(description="Files that match, without duplicates.")
+    documents: Count = Field(description="Files with text in them.")
+    characters: Count = Field(description="Characters of these documents.")
+    tokens: Count | None = Field(default=None, description="Tokens of these documents. Unset: not known.")
+    rows: Count | None = Field(default=None, description="Rows that begin in this source. Unset: not known.")
     epochs: Epochs | None = Field(
         default=None, description="How often all steps of the job read each row. Unset: it is not trained on."
     )
@@ -59,8 +59,8 @@ class SourceReport(Open):
 class DataReport(Open):
     """What the hosts read of all sources of a job."""
 
-    tokens: Number = Field(description="Tokens of the training text.")
-    rows: Number = Field(description="Rows of sequenceLength tokens that the training text gives.")
+    tokens: Count = Field(description="Tokens of the training text.")
+    rows: Count = Field(description="Rows of sequenceLength tokens that the training text gives.")
     epochs: Epochs = Field(description="How often all steps of the job read each row.")
     sources: tuple[SourceReport, ...] = Field(
         default=(), max_length=24, description="Each source by itself. Empty: an older trainer did not write it down."

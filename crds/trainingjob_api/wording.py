@@ -279,13 +279,14 @@ def _say_pattern(error: _Error) -> tuple[str, tuple[str, ...]]:
     return message, (as_text(mended),) if mended != value and re.fullmatch(pattern, mended) else ()
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
+    """Return a text as lower-case letters and digits with `-` between, as names of objects have them."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 _MENDS: dict[str, Callable[[str], str]] = {
-    "a short name": _slug,
-    "an object's name": _slug,
+    "a short name": slug,
+    "an object's name": slug,
     "an accelerator": str.lower,
     "a topology": mend_topology,
     "a span of time": mend_span,

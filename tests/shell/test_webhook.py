@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.reviewing import examine_here
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.manifests import text
-from trainingjob_operator.shell.admission import MAX_QUESTIONS, Admission, examine_here
+from trainingjob_operator.shell.admission import MAX_QUESTIONS, Admission
 from trainingjob_operator.shell.admission_review import MAX_MESSAGE, MAX_WARNING, MAX_WARNINGS, MORE
 from trainingjob_operator.shell.checking import MAX_WAITING
 from trainingjob_operator.shell.ports import ClusterUnavailableError

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.patience import at_once
+from tests.reviewing import examine_here
 from trainingjob_api.sample import SAMPLE
 from trainingjob_operator.core.validation.validate import check_job
-from trainingjob_operator.shell.admission import Admission, examine_here
+from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import API_VERSION, MAX_BYTES, NotAReviewError
 from trainingjob_operator.shell.assembly import serving
 from trainingjob_operator.shell.webhook import PATH, Intake, webhook_app

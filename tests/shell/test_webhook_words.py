@@ -8,10 +8,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from tests.reviewing import examine_here
 from trainingjob_api.job import GROUP, KIND, VERSION
 from trainingjob_operator.cli.main import app
 from trainingjob_operator.core.validation.validate import check_job
-from trainingjob_operator.shell.admission import Admission, examine_here
+from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import API_VERSION, MAX_WARNING
 
 EXAMPLES = Path(__file__).parents[2] / "crds/examples"

@@ -154,8 +154,9 @@ class Programs:
         shared = self.find_shared(name)
         if not self._folder:
             return False
-        if not self._read(shared):
-            self._write(shared, self._read(self._folder / shared.name))
+        if self._read(shared):
+            return True
+        self._write(shared, self._read(self._folder / shared.name))
         return bool(self._read(shared))
 
     def _read(self, path: Path) -> bytes:

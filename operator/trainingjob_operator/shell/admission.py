@@ -11,7 +11,7 @@ from trainingjob_api.job import KIND
 from trainingjob_operator.core.manifests import Manifest, text
 from trainingjob_operator.shell.admission_review import NotAReviewError, find_uid, refusal
 from trainingjob_operator.shell.checking import REVIEW_WAIT_SECONDS, CheckBusyError, CheckTooCostlyError, Turns
-from trainingjob_operator.shell.examining import Check, Examined, Question, examine
+from trainingjob_operator.shell.examining import Examined, Question
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 
@@ -68,13 +68,3 @@ class Admission:
         """Ask the API server, which a flood of reviews must not keep busy."""
         async with self._questions.turn(peer, text(asked.user, "username"), REVIEW_WAIT_SECONDS):
             return await self._may_use(asked.user, asked.namespace, asked.name)
-
-
-def examine_here(check: Check) -> Examine:
-    """Return a function that examines reviews in this process, for command-line tools and tests."""
-
-    async def run(body: bytes, peer: str) -> Examined:
-        del peer
-        return examine(body, check)
-
-    return run

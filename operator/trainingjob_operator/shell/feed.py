@@ -98,8 +98,7 @@ class Feed:
             self._unknown.pop((kind, key_of(manifest)), None)
             is_news = shelf.remove(manifest)
         else:
-            slim = slim_down(kind, manifest)
-            is_news = self._is_of_a_job(kind, slim) and shelf.put(slim)
+            is_news = self._is_of_a_job(kind, manifest) and shelf.put(manifest)
         if is_news:
             self._tell(kind, manifest)
         if kind is TRAINING_JOB:
@@ -117,7 +116,7 @@ class Feed:
         if uid in self._store[TRAINING_JOB].uids(key[0]) or self._store[kind].find(*key):
             self._unknown.pop(place, None)
             return True
-        self._unknown[place] = manifest
+        self._unknown[place] = slim_down(kind, manifest)
         self._unknown.move_to_end(place)
         if len(self._unknown) > MAX_UNKNOWN:
             self._unknown.popitem(last=False)

@@ -13,6 +13,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,11 +139,15 @@ def read_parts(folder: Path, name: str, most: int | None = None) -> Iterator[byt
         ValueError: it is no file of a step.
         OSError: it cannot be read.
     """
-    left = None if most is None else most + 1
     with open_below(folder, name) as file:
-        while part := file.read(CHUNK if left is None else min(CHUNK, left)):
-            yield part
-            left = None if left is None else left - len(part)
+        yield from _read_parts(file, most)
+
+
+def _read_parts(file: FileIO, most: int | None) -> Iterator[bytes]:
+    left = None if most is None else most + 1
+    while part := file.read(CHUNK if left is None else min(CHUNK, left)):
+        yield part
+        left = None if left is None else left - len(part)
 
 
 def find_foreign(folder: Path) -> str:
@@ -184,9 +189,9 @@ def find_damage(folder: Path, wanted: Mapping[str, Fingerprint]) -> str:
         try:
             with open_below(folder, name) as file:
                 size = os.fstat(file.fileno()).st_size
-            if size != fingerprint.size:
-                return f"{name} has {size} bytes instead of {fingerprint.size}"
-            seen = take_fingerprint(read_parts(folder, name, fingerprint.size))
+                if size != fingerprint.size:
+                    return f"{name} has {size} bytes instead of {fingerprint.size}"
+                seen = take_fingerprint(_read_parts(file, fingerprint.size))
         except FileNotFoundError:
             return f"{name} is missing"
         except ValueError as error:

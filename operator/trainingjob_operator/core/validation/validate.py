@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.parse import MAX_PROBLEMS, Parsed, parse_spec
 from trainingjob_api.problem import Problem, in_order
-from trainingjob_api.wording import show
+from trainingjob_api.wording import show, slug
 from trainingjob_operator.core.manifests import text
 from trainingjob_operator.core.names import MAX_LABEL, longest_pod_name
 from trainingjob_operator.core.planner.choice import Choice
@@ -145,9 +145,9 @@ def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Proble
     path = "metadata.name"
     if not _NAME.fullmatch(name):
         message = f"{show(name)} must be lower-case letters, digits and `-`, with a letter first and no `-` last."
-        slug = re.sub(r"[^a-z0-9]+", "-", name[:MAX_LABEL].lower()).strip("-")
-        slug = f"job-{slug}" if slug[:1].isdigit() else slug
-        yield Problem(path, name, message, (slug,) if slug else ())
+        plain = slug(name[:MAX_LABEL])
+        plain = f"job-{plain}" if plain[:1].isdigit() else plain
+        yield Problem(path, name, message, (plain,) if plain else ())
     shape = find_slice(parsed.spec, hardware) if parsed.spec and parsed.is_intact(("slices",)) else None
     num_slices, num_hosts = (parsed.spec.slices.most, shape.num_hosts) if parsed.spec and shape else (1, 1)
     pod = longest_pod_name(name, num_slices, num_hosts)

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainingjob_api.habits import answer_truth
 from trainingjob_api.problem import Problem, as_text
-from trainingjob_api.wording import show
+from trainingjob_api.wording import show, slug
 from trainingjob_operator.core.manifests import dig, text
 from trainingjob_operator.core.names import MAX_LABEL
 from trainingjob_operator.core.validation.validate_pods import find_key_flaw
@@ -121,8 +121,8 @@ def check_metadata(job: Any) -> Iterator[Problem]:
         yield Problem("metadata.namespace", namespace, *_must_be_text(namespace))
     elif namespace and not _NAMESPACE.fullmatch(namespace):
         message = f"{show(namespace)} must be lower-case letters, digits and `-`, at most {MAX_LABEL} characters."
-        slug = re.sub(r"[^a-z0-9]+", "-", namespace.lower()).strip("-")[:MAX_LABEL].strip("-")
-        yield Problem("metadata.namespace", namespace, message, (as_text(slug),) if slug else ())
+        plain = slug(namespace)[:MAX_LABEL].strip("-")
+        yield Problem("metadata.namespace", namespace, message, (as_text(plain),) if plain else ())
 
 
 def _check_marks(field: str, marks: dict[str, Any]) -> Iterator[Problem]:
@@ -138,8 +138,8 @@ def _check_marks(field: str, marks: dict[str, Any]) -> Iterator[Problem]:
             message = (
                 f"{show(value)} must be at most {MAX_LABEL} letters, digits, `-`, `_` and `.`, with no sign at an end."
             )
-            slug = re.sub(r"[^\w.-]+", "-", value, flags=re.ASCII)[:MAX_LABEL].strip("-_.")
-            yield Problem(path, value, message, (as_text(slug),) if slug else ())
+            plain = re.sub(r"[^\w.-]+", "-", value, flags=re.ASCII)[:MAX_LABEL].strip("-_.")
+            yield Problem(path, value, message, (as_text(plain),) if plain else ())
     size = sum(len(str(key).encode()) + len(str(value).encode()) for key, value in marks.items())
     if field == "annotations" and size > MAX_ANNOTATIONS:
         message = f"have {size:,} bytes, but must have at most {MAX_ANNOTATIONS:,} together."
@@ -157,8 +157,7 @@ def explain_no_name(job: Any) -> Iterator[Problem]:
     else:
         message, nearest = _must_be_text(name)
         is_number = isinstance(name, int | float) and not isinstance(name, bool)
-        slug = re.sub(r"[^a-z0-9]+", "-", show(name).lower()).strip("-")
-        yield Problem("metadata.name", name, message, (f"job-{slug}",) if is_number else nearest)
+        yield Problem("metadata.name", name, message, (f"job-{slug(show(name))}",) if is_number else nearest)
 
 
 def _must_be_text(value: Any) -> tuple[str, tuple[str, ...]]:

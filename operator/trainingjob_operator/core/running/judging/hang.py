@@ -72,7 +72,7 @@ def find_hang(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> Hangs | B
     if overdue < 0:
         return None
     clues = tuple(_clue(item) for item in placed)
-    stopped = [item for item in placed if _stop_patience(plan, seen, item) <= 0]
+    stopped = _list_stopped(plan, seen, placed)
     if stopped:
         last, still = stopped[0], max(_still(item, seen) for item in stopped)
         stood = f"the world has waited {span(still)} for a stopped process"
@@ -99,13 +99,12 @@ def stands_still(plan: Plan, seen: Observed, unheard: float) -> bool:
     heard = [item for item in placed if item.standing in AT_WORK]
     if not heard:
         return all(_still(item, seen) > unheard for item in placed)
-    return waits_for_stopped(plan, seen) or max(_list_patience(plan, seen, heard, placed)) <= 0
+    return bool(_list_stopped(plan, seen, placed)) or max(_list_patience(plan, seen, heard, placed)) <= 0
 
 
 def waits_for_stopped(plan: Plan, seen: Observed) -> bool:
     """Return whether a process was stopped for too long before its first step."""
-    placed = place_all(seen.seats, seen.hearing, plan.silence_seconds)
-    return any(_stop_patience(plan, seen, item) <= 0 for item in placed)
+    return bool(_list_stopped(plan, seen, place_all(seen.seats, seen.hearing, plan.silence_seconds)))
 
 
 def seconds_left(plan: Plan, seen: Observed) -> float:
@@ -135,6 +134,11 @@ def _list_patience(plan: Plan, seen: Observed, items: Sequence[Placed], placed: 
         of_progress, of_work = budgets[work]
         patience.append(min(of_progress - _still(item, seen), of_work - min(item.idle, seen.hearing.announced)))
     return patience
+
+
+def _list_stopped(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> list[Placed]:
+    """Return the members whose processes were stopped for too long before their first step."""
+    return [item for item in placed if _stop_patience(plan, seen, item) <= 0]
 
 
 def _stop_patience(plan: Plan, seen: Observed, item: Placed) -> float:
