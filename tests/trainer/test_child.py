@@ -63,7 +63,7 @@ def test_two_processes_train_to_the_end(crew: Crew, root: Path, text: Path, prog
         assert trainer.phases[-1] is Phase.DONE
         assert Phase.EVALUATING in trainer.phases
         assert trainer.restored == 0
-        assert trainer.committed == [2, 4, 6]
+        assert trainer.committed == [2, 4, 6], trainer.tell_logs()
         assert list(trainer.losses) == [1, 2, 3, 4, 5, 6]
     assert trainers[0].losses == trainers[1].losses
     assert trainers[0].losses[6] < trainers[0].losses[1]

@@ -226,4 +226,4 @@ def test_a_world_that_compares_its_replicas_trains_to_the_end(crew: Crew, text: 
 
     for trainer in trainers:
         assert trainer.wait_for_end() == 0, trainer.tell_logs()
-        assert trainer.committed == [2, 4, 6]
+        assert trainer.committed == [2, 4, 6], trainer.tell_logs()

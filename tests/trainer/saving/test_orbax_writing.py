@@ -14,6 +14,7 @@ import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 from orbax.checkpoint._src.futures import signaling_client
+from orbax.checkpoint._src.serialization.types import ParamInfo
 
 from tests.trainer.meeting import renumber
 from trainingjob_trainer.saving.orbax_writing import (
@@ -139,6 +140,31 @@ def test_what_lies_below_an_expected_folder_is_expected_with_it() -> None:
     folder.open()
 
     assert asyncio.run((folder / "below").await_creation()) == epath.Path("there/below")
+
+
+class SharedParamInfo(ParamInfo):
+    """Describes an array whose folder another thread resolves after this one has seen that it must be awaited."""
+
+    @property
+    def _parent_dir(self) -> Any:
+        return self.__dict__["folders"].pop(0)
+
+    @_parent_dir.setter
+    def _parent_dir(self, folder: Any) -> None:
+        self.__dict__["folders"] = [folder] * 2
+
+
+def test_two_threads_may_await_the_folder_of_one_array() -> None:
+    expected = ExpectedFolder(epath.Path("there"))
+    expected.open()
+    info = SharedParamInfo(name="weights", parent_dir=expected)
+    info.__dict__["folders"] = [expected, asyncio.run(expected.await_creation())]
+
+    asyncio.run(info.await_path_creation())
+
+    assert info.path == epath.Path("there/weights")
+    info.__dict__["folders"] = [asyncio.run(expected.await_creation())] * 2
+    assert info.parent_dir == epath.Path("there")
 
 
 def test_orbax_hears_of_processes_by_the_numbers_that_jax_gives_them() -> None:

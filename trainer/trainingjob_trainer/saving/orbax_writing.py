@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
+from etils.epath.gpath import PosixGPath  # what `epath.Path` makes, by its name
 from orbax.checkpoint._src.futures.future import AwaitableSignalsContract  # it has no public name
 
 from trainingjob_trainer.saving.votes import describe
@@ -29,6 +30,19 @@ STEP_METADATA = "_CHECKPOINT_METADATA"
 """The file by which Orbax tells what wrote a folder."""
 SUCCESS = "commit_success.txt"
 """The file without which Orbax takes a folder for half written, where a store cannot rename one."""
+
+
+class CreatedFolder(PosixGPath):  # type: ignore[misc]  # etils has no types
+    """A folder that is there, and can be awaited all the same.
+
+    Two threads of Orbax share the description of each array (`ParamInfo.await_path_creation`). Each looks whether the
+    folder must be awaited, and then awaits what stands in its place. The other thread may just have put the path there,
+    and with a plain path the save failed.
+    """
+
+    async def await_creation(self) -> epath.Path:
+        """Return the path at once."""
+        return self
 
 
 class ExpectedFolder:
@@ -44,7 +58,7 @@ class ExpectedFolder:
     async def await_creation(self) -> epath.Path:
         """Return the path once it may be written to; raises CancelledError where it never will be."""
         await asyncio.wrap_future(self._made)
-        return self.path
+        return CreatedFolder(self.path)
 
     def open(self) -> None:
         """Tell that it is there."""
