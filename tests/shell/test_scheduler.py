@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from trainingjob_operator.shell.checking import CheckBusyError
 from trainingjob_operator.shell.ports import ClusterUnavailableError, ForbiddenError, MissingKindError
 from trainingjob_operator.shell.scheduler import MAX_BACKOFF_SECONDS, SECONDS_BETWEEN, Scheduler
 
@@ -125,7 +126,14 @@ async def test_the_wait_that_the_server_asks_for_is_kept(running) -> None:
     assert reconciler.begun == [0.0, 40.0]
 
 
-@pytest.mark.parametrize("error", [ForbiddenError("no right to delete pods"), MissingKindError("no JobSets")])
+REFUSALS = [
+    ForbiddenError("no right to delete pods"),
+    MissingKindError("no JobSets"),
+    CheckBusyError("the check of job 'a' did not end within 20 s"),
+]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
 async def test_what_the_server_refuses_is_told_in_its_words_and_tried_again(
     error: Exception, running, caplog: pytest.LogCaptureFixture
 ) -> None:

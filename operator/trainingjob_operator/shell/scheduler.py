@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.ports import (
+    BusyError,
     ClusterUnavailableError,
     ForbiddenError,
     MissingKindError,
@@ -123,7 +124,7 @@ class Scheduler:
         asked = 0.0
         try:
             again = await self.reconcile(namespace, name)
-        except (ClusterUnavailableError, ForbiddenError, MissingKindError) as error:  # rights and kinds can come
+        except (BusyError, ClusterUnavailableError, ForbiddenError, MissingKindError) as error:  # each may pass
             asked = asked_seconds(error)
             log.warning("cannot reconcile now", namespace=namespace, job=name, error=str(error))
         except Exception:  # one job's trouble must not end the others
