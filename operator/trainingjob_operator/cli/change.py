@@ -1,8 +1,7 @@
 """`scale`, `suspend` and `resume`: edits of a job that lives, each one patch that the webhook judges."""
 
-import asyncio
-
 from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.remote import Target, open_remote
 from trainingjob_operator.core.manifests import Manifest, dig, number
@@ -23,7 +22,7 @@ def scale(target: Target, bounds: dict[str, int | None]) -> None:
         raise UsageError("say what to change: --min, --max, or --count for a job of a fixed size.")
     if "count" in asked and len(asked) > 1:
         raise UsageError("--count is a fixed size: it does not go together with --min and --max.")
-    echo(asyncio.run(_scale(target, asked)))
+    echo(run_interruptible(_scale(target, asked)))
 
 
 def set_suspend(target: Target, *, suspend: bool) -> None:
@@ -32,7 +31,7 @@ def set_suspend(target: Target, *, suspend: bool) -> None:
     Raises:
         CommandError: there is no such job, or the change is refused.
     """
-    echo(asyncio.run(_set_suspend(target, suspend=suspend)))
+    echo(run_interruptible(_set_suspend(target, suspend=suspend)))
 
 
 async def _scale(target: Target, asked: dict[str, int]) -> str:

@@ -1,6 +1,5 @@
 """`drill`: let a job suffer a fault on purpose, and print what it cost beside the drills before it."""
 
-import asyncio
 import secrets
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +9,7 @@ from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import NO_SUCCESS, CommandError
 from trainingjob_operator.cli.following import Look, follow
+from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.remote import Target, open_remote
 from trainingjob_operator.cli.report import describe_drills
@@ -40,7 +40,7 @@ def drill(target: Target, wanted: Wanted, timeout: float) -> int:
     Raises:
         CommandError: there is no such job, it may not be drilled, or it does not train now.
     """
-    return asyncio.run(_drill(target, wanted, timeout))
+    return run_interruptible(_drill(target, wanted, timeout))
 
 
 def make_request(job: Manifest, wanted: Wanted, number: str, now: datetime) -> DrillRequest:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from trainingjob_operator.cli.errors import NoAnswerError
+from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import reader_has_left
 from trainingjob_operator.cli.remote import NoLogError, Remote, Target, open_remote
 from trainingjob_operator.core.remember import read_status
@@ -35,7 +36,7 @@ def show_logs(target: Target, selection: Selection, write: Callable[[str], None]
     Raises:
         NoAnswerError: there is no such job or host, or the cluster cannot be asked.
     """
-    asyncio.run(_show(target, selection, write, follow=follow))
+    run_interruptible(_show(target, selection, write, follow=follow))
 
 
 async def _show(target: Target, selection: Selection, write: Callable[[str], None], *, follow: bool) -> None:

@@ -7,6 +7,7 @@ from rich.live import Live
 from rich.text import Text
 
 from trainingjob_operator.cli.console import SafeConsole
+from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import reader_has_left
 from trainingjob_operator.cli.remote import Remote, Target, open_remote
 from trainingjob_operator.cli.report import describe_job
@@ -21,7 +22,7 @@ def show_status(target: Target, console: SafeConsole, *, watch: bool) -> None:
     Raises:
         CommandError: there is no such job, or the cluster cannot be asked.
     """
-    asyncio.run(_show(target, console, watch=watch))
+    run_interruptible(_show(target, console, watch=watch))
 
 
 async def _show(target: Target, console: SafeConsole, *, watch: bool) -> None:

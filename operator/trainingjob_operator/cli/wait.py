@@ -1,11 +1,11 @@
 """`trainingjob wait`: until a job is over, for scripts; what happens meanwhile is told line by line."""
 
-import asyncio
 from datetime import UTC, datetime
 
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import NO_SUCCESS
 from trainingjob_operator.cli.following import Look, follow
+from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.remote import Target, open_remote
 from trainingjob_operator.cli.report import describe_job
 
@@ -20,7 +20,7 @@ def wait_for_end(target: Target, timeout: float | None) -> int:
     Raises:
         CommandError: there is no such job, or the cluster cannot be asked.
     """
-    return asyncio.run(_wait(target, timeout))
+    return run_interruptible(_wait(target, timeout))
 
 
 async def _wait(target: Target, seconds: float | None) -> int:
