@@ -1,1 +1,1 @@
-"""The core: values in, values out. Every rule about jobs lives here and needs no cluster to be tried."""
+"""Operator core: pure functions over values. All rules about jobs live here and can be tested without a cluster."""

@@ -1,7 +1,7 @@
-"""Objects of the cluster as plain JSON manifests, and how to look into them without trusting their shape.
+"""Cluster objects as plain JSON manifests, and accessors that tolerate any shape.
 
-The API server checks what it stores, but an object may come from another version of its controller, or from a person.
-What is missing or of another type than expected reads as empty; nothing here raises.
+The API server validates stored objects, but an object may come from another controller version or from a manual edit. A
+missing value or a value of another type reads as empty. No accessor raises.
 """
 
 from collections.abc import Iterator
@@ -13,23 +13,23 @@ type Manifest = dict[str, Any]
 
 @dataclass(frozen=True)
 class Children:
-    """All objects that carry the job's UID label, also those of another owner or on their way out."""
+    """Child objects of a job: all objects with its UID label, including terminating ones and ones of another owner."""
 
     jobsets: tuple[Manifest, ...] = ()
     jobs: tuple[Manifest, ...] = ()
     pods: tuple[Manifest, ...] = ()
     config_maps: tuple[Manifest, ...] = ()
     nodes: dict[str, Manifest] = field(default_factory=dict)
-    """Nodes that the pods are bound to, by name. A name without an entry: the node is gone."""
+    """Nodes that the pods are bound to, by name. A missing entry means that the node is gone."""
     own_node: Manifest | None = None
-    """The node that the operator itself runs on. None: it runs on none."""
+    """The node that the operator runs on. None: the operator runs outside the cluster's nodes."""
     warnings: tuple[Manifest, ...] = ()
-    """Newest Warning events about the children, for the words of conditions."""
+    """Newest Warning events about the children, for the messages of conditions."""
     orphans: frozenset[str] = frozenset()
-    """UIDs of pods whose Job is gone: the garbage collector deletes them in a moment."""
+    """UIDs of pods whose Job is gone. The garbage collector deletes them shortly."""
 
 
-def dig(manifest: Any, *path: str) -> Any:  # None: there is nothing at that path
+def dig(manifest: Any, *path: str) -> Any:  # None: no value at that path
     """Return the value at a path of keys."""
     for key in path:
         if not isinstance(manifest, dict):
@@ -39,13 +39,13 @@ def dig(manifest: Any, *path: str) -> Any:  # None: there is nothing at that pat
 
 
 def text(manifest: Any, *path: str) -> str:
-    """Return the string at a path; empty where there is none."""
+    """Return the string at a path, or an empty string if there is none."""
     value = dig(manifest, *path)
     return value if isinstance(value, str) else ""
 
 
-def number(manifest: Any, *path: str) -> int | None:  # None: there is no number
-    """Return the whole number at a path, also where it is written as a string, as labels are."""
+def number(manifest: Any, *path: str) -> int | None:  # None: no number at that path
+    """Return the integer at a path. Decimal strings count, because label values are strings."""
     value = dig(manifest, *path)
     if isinstance(value, str) and value.isdecimal():
         return int(value)
@@ -60,11 +60,11 @@ def items(manifest: Any, *path: str) -> Iterator[Manifest]:
 
 
 def condition(manifest: Any, kind: str) -> Manifest:
-    """Return a condition of an object's status; empty where there is none."""
+    """Return a condition of an object's status, or an empty manifest if there is none."""
     return next((item for item in items(manifest, "status", "conditions") if item.get("type") == kind), {})
 
 
 def owner_uid(manifest: Any) -> str:
-    """Return the UID of an object's controller; empty where it has none."""
+    """Return the UID of an object's controller, or an empty string if it has none."""
     owners = items(manifest, "metadata", "ownerReferences")
     return next((text(owner, "uid") for owner in owners if owner.get("controller") is True), "")

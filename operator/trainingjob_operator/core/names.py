@@ -1,7 +1,7 @@
-"""Names and labels of a job's objects: functions of the job, never of time or chance, so that a retry is a no-op.
+"""Names and labels of a job's child objects.
 
-Each child's name carries a short hash of the job's UID: a job that was deleted and made anew never meets the objects of
-its namesake.
+They are functions of the job alone, never of time or chance, so that a retry is a no-op. Each child's name contains a
+short hash of the job's UID. A recreated job of the same name therefore never matches the objects of the deleted one.
 """
 
 import hashlib
@@ -13,39 +13,40 @@ DOMAIN = "trainingjob.dev"
 JOB_LABEL = f"{DOMAIN}/job"
 UID_LABEL = f"{DOMAIN}/job-uid"
 SLICE_OFFSET_LABEL = f"{DOMAIN}/slice-offset"
-"""On JobSets and pods: the job-wide number of the JobSet's first slice. Slice = this + JobSet's job index."""
+"""On JobSets and pods: the job-wide number of the JobSet's first slice. Slice number = this offset + JobSet job
+index."""
 JOB_INDEX_LABEL = "jobset.sigs.k8s.io/job-index"
-"""JobSet's own, on Jobs and pods: which of the JobSet's slices."""
+"""Set by JobSet on Jobs and pods: the index of the slice within the JobSet."""
 HOST_LABEL = "batch.kubernetes.io/job-completion-index"
-"""The Job controller's own, on pods: which host of the slice."""
+"""Set by the Job controller on pods: the index of the host within the slice."""
 TEMPLATE_HASH_ANNOTATION = f"{DOMAIN}/template-hash"
 AVOIDS_ANNOTATION = f"{DOMAIN}/avoids"
-"""On JobSets: the nodes that their pods must not lie on."""
+"""On JobSets: the nodes that their pods must avoid."""
 REPLICATED_JOB = "slice"
-"""Name of the one replicated job of each JobSet: one child Job a slice."""
+"""Name of the only replicated job of each JobSet: one child Job per slice."""
 MAX_LABEL = 63
 POD_SUFFIX = 6
-"""The Job controller appends `-` and five characters to each pod's name."""
+"""The Job controller appends `-` and five characters to each pod name."""
 
 
 def free_name(name: str, taken: Container[str], most: int) -> str:
-    """Return a name like one that is taken: a number at its end, and at most so many characters."""
+    """Return an unused variant of a name: the name with a numeric suffix, at most `most` characters long."""
     names = (f"{name[: most - len(str(number)) - 1].rstrip('-')}-{number}" for number in count(1))
     return next(one for one in names if one not in taken)
 
 
 def nearest_names(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names most like one, best first; all of them where none is like it."""
+    """Return the closest matches of a name, best first, or all names if none is close."""
     return tuple(get_close_matches(name, names, n=3, cutoff=0.5)) or names
 
 
 def uid_hash(uid: str) -> str:
-    """Return five characters that stand for a job's UID in the names of its children."""
+    """Return the five characters that stand for a job's UID in the names of its children."""
     return hashlib.sha256(uid.encode()).hexdigest()[:5]
 
 
 def base_jobset(job: str, uid: str) -> str:
-    """Return the name of the JobSet that holds the job's minimum of slices."""
+    """Return the name of the JobSet that holds the job's minimum number of slices."""
     return f"{job}-{uid_hash(uid)}"
 
 
@@ -60,7 +61,7 @@ def config_map(job: str, uid: str) -> str:
 
 
 def longest_pod_name(job: str, num_slices: int, hosts_per_slice: int) -> str:
-    """Return the longest pod name that the job can come to; five `x` stand for the Job controller's suffix."""
+    """Return the longest pod name that the job can produce. `xxxxx` stands for the Job controller's suffix."""
     last = num_slices - 1
     elastic = f"{slice_jobset(job, '', last)}-{REPLICATED_JOB}-0-{hosts_per_slice - 1}-xxxxx"
     base = f"{base_jobset(job, '')}-{REPLICATED_JOB}-{last}-{hosts_per_slice - 1}-xxxxx"

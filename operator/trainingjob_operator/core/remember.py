@@ -1,7 +1,7 @@
-"""Reading back the operator's own memory: the status of a job, as it was last written.
+"""Reading and writing a job's status, which is the operator's only persistent memory.
 
-The API server checks a status against the schema, so it reads back as it was written; but it may be of an older version
-of the schema, or edited by hand. What cannot be read is dropped field by field, never the whole memory for one field.
+The API server validates a status against the schema, but a stored status may come from an older schema version or from
+a manual edit. Unreadable top-level fields are dropped one by one, so that one bad field does not lose the rest.
 """
 
 from pydantic import ValidationError
@@ -11,7 +11,7 @@ from trainingjob_operator.core.manifests import Manifest, dig
 
 
 def read_status(job: Manifest) -> TrainingJobStatus:
-    """Return a job's status; fields that make no sense are left at their defaults."""
+    """Return a job's status. Fields that do not validate keep their defaults."""
     raw = dig(job, "status")
     raw = raw if isinstance(raw, dict) else {}
     try:
@@ -22,6 +22,6 @@ def read_status(job: Manifest) -> TrainingJobStatus:
 
 
 def write_status(status: TrainingJobStatus) -> Manifest:
-    """Return a status as the API server takes it: without what is unset."""
+    """Return a status as a JSON manifest without unset fields."""
     written: Manifest = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     return written

@@ -1,20 +1,20 @@
-"""Times of day as the API writes them: RFC 3339 in UTC."""
+"""Timestamps in the format of the Kubernetes API: RFC 3339 in UTC."""
 
 from datetime import UTC, datetime
 
 
 def format_time(time: datetime) -> str:
-    """Return a time with milliseconds: `2026-11-21T10:06:27.041Z`."""
+    """Return a timestamp with milliseconds: `2026-11-21T10:06:27.041Z`."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def describe_time(time: datetime) -> str:
-    """Return a time as people read it: `2026-11-21 10:06:27 UTC`."""
+    """Return a human-readable timestamp: `2026-11-21 10:06:27 UTC`."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def parse_time(text: str | None) -> datetime | None:  # None: that is no time
-    """Return the time that a text stands for."""
+def parse_time(text: str | None) -> datetime | None:  # None: not a timestamp
+    """Return the time that a timestamp stands for. A timestamp without a time zone is UTC."""
     try:
         time = datetime.fromisoformat(text or "")
     except ValueError:
@@ -22,13 +22,13 @@ def parse_time(text: str | None) -> datetime | None:  # None: that is no time
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def earlier(text: str | None, now: datetime) -> str | None:  # None: that is no time
-    """Return a written time, or now where it lies after that: a clock was set back."""
+def earlier(text: str | None, now: datetime) -> str | None:  # None: not a timestamp
+    """Return the earlier of a timestamp and now. A timestamp lies in the future after a clock was set back."""
     time = parse_time(text)
     return None if time is None else text if time <= now else format_time(now)
 
 
 def seconds_between(start: str | None, end: datetime) -> float:
-    """Return the seconds from a written time to another; 0 where the first is missing, or later than the second."""
+    """Return the seconds from a timestamp to `end`; 0 if the timestamp is missing or later than `end`."""
     begin = parse_time(start)
     return max((end - begin).total_seconds(), 0.0) if begin else 0.0

@@ -1,7 +1,7 @@
-"""Numbers as people read them: counts, bytes and spans of time with their units.
+"""Human-readable numbers: counts, bytes and durations with their units.
 
-Conditions, status columns, events and the command line all print numbers through here, so that the same number reads
-the same everywhere.
+Conditions, status columns, events and the command line all format numbers here, so that a number reads the same
+everywhere.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ _BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def short(number: float) -> str:
-    """Return a number with three digits and a magnitude: `8.03 B`, `41 k`, `512`."""
+    """Return a number with three significant digits and a magnitude: `8.03 B`, `41 k`, `512`."""
     digits, power = _scaled(number, len(_THOUSANDS))
     return f"{digits} {_THOUSANDS[power]}".rstrip()
 
 
 def size(num_bytes: float) -> str:
-    """Return bytes with three digits and a decimal unit: `41 GB`, `730 kB`."""
+    """Return bytes with three significant digits and a decimal unit: `41 GB`, `730 kB`."""
     digits, power = _scaled(num_bytes, len(_BYTES))
     return f"{digits} {_BYTES[power]}"
 
@@ -28,7 +28,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a span of time in its two largest units: `1.1 s`, `4 m 10 s`, `50 h 31 m`, `7 d 4 h`."""
+    """Return a duration in its two largest units: `1.1 s`, `4 m 10 s`, `50 h 31 m`, `7 d 4 h`."""
     if seconds < 9.95:
         return f"{max(seconds, 0.0):.1f} s"
     whole = round(seconds)
@@ -43,7 +43,7 @@ def span(seconds: float) -> str:
 
 
 def precise(seconds: float) -> str:
-    """Return seconds with three digits, however short: `6.1 s`, `0.0042 s` is `4.2 ms`."""
+    """Return a duration with three significant digits, down to microseconds: `6.1 s`, `4.2 ms`."""
     digits, power = _scaled(seconds * 1e6, 3)
     return f"{digits} {('us', 'ms', 's')[power]}"
 
@@ -54,7 +54,7 @@ def percent(ratio: float) -> str:
 
 
 def runs(numbers: Sequence[int]) -> str:
-    """Return ascending numbers in words, runs of them shortened: `3`, `3 and 5`, `3, 5 to 8 and 10`."""
+    """Return ascending numbers as text, with consecutive numbers as ranges: `3`, `3 and 5`, `3, 5 to 8 and 10`."""
     found: list[list[int]] = []
     for number in numbers:
         if found and found[-1][-1] == number - 1:
@@ -66,7 +66,7 @@ def runs(numbers: Sequence[int]) -> str:
 
 
 def _scaled(number: float, num_units: int) -> tuple[str, int]:
-    """Return three significant digits without trailing zeros, and the power of a thousand they stand for."""
+    """Return three significant digits without trailing zeros, and their power of a thousand."""
     power = 0
     while abs(number) >= 999.5 and power + 1 < num_units:
         number /= 1000

@@ -1,7 +1,7 @@
-"""How large YAML may be: a few hundred bytes of aliases can stand for more than any memory holds.
+"""Size limits for YAML documents, because a few hundred bytes of aliases can expand beyond any memory.
 
-kubectl and the API server refuse such documents too: kubectl one that refers to itself or to aliases too often, the API
-server one of more than 3 MiB.
+kubectl and the API server reject such documents too: kubectl rejects recursive or excessive aliases, the API server a
+request above 3 MiB.
 """
 
 from typing import Any
@@ -9,29 +9,29 @@ from typing import Any
 import yaml
 
 MAX_BYTES = 3 * 2**20
-"""The most that the API server takes in one request."""
+"""Request size limit of the API server."""
 MAX_DEPTH = 100
-"""Levels of maps and lists in each other. A TrainingJob has fewer than ten."""
+"""Nesting depth of maps and lists. A TrainingJob nests fewer than ten levels."""
 
 type Measure = tuple[int, int]
-"""The characters of a node with all its aliases written out, and its levels."""
+"""Characters of a node with all its aliases expanded, and its nesting depth."""
 
 
 UNREADABLE = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""All that a loader raises for text that it cannot read; its own errors are not all, as for `!!bool maybe`."""
+"""All exceptions of a loader for unreadable text. Besides its own errors it raises others, e.g. for `!!bool maybe`."""
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """Loads documents that are neither too large nor too deep."""
+    """YAML loader that rejects documents that are too large or too deep."""
 
     def construct_document(self, node: yaml.Node) -> Any:
-        """Check the size of a document before its values are made."""
+        """Check the size of a document before constructing its values."""
         check_limits(node)
         return super().construct_document(node)
 
 
 def check_limits(node: yaml.Node) -> None:
-    """Check the size of a document before its values are made.
+    """Check the size of a document before its values are constructed.
 
     Raises:
         yaml.constructor.ConstructorError: it is too large or too deep, or it contains itself.
@@ -48,7 +48,7 @@ def _measure(node: yaml.Node, known: dict[int, Measure | None]) -> Measure:
         return measure
     if not isinstance(node, yaml.CollectionNode):
         return len(str(node.value)) + 1, 0
-    known[id(node)] = None  # it is being measured
+    known[id(node)] = None  # marks a node on the current path, to detect cycles
     size, depth = 2, 0
     for child in node.value:
         for part in child if isinstance(child, tuple) else (child,):

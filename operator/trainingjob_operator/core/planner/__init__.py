@@ -1,1 +1,1 @@
-"""Planning: from a spec to the plan of every size."""
+"""Planning: from a spec to the plan of every number of slices."""

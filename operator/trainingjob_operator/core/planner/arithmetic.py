@@ -1,10 +1,10 @@
-"""How many operations a train step takes, from the spec alone: those of matrix products, as all such counts have it.
+"""FLOPs of a train step, from the spec alone. As usual for such counts, only matmuls are counted.
 
-A product of a token with a matrix of P parameters is 2 P operations going forward and 4 P going back. `remat: full`
-goes forward twice, but leaves out what nothing waits for: the last product of a layer. Attention computes all of a
-sequence's scores, also those that the causal mask then hides.
+A matmul of one token with a matrix of P parameters takes 2 P operations in the forward pass and 4 P in the backward
+pass. `remat: full` repeats the forward pass except the last matmul of a layer, which the backward pass does not need.
+Attention computes the scores of the whole sequence, including those that the causal mask hides.
 
-Shapes: L length, D model width, H query heads, G key and value heads, K head width, F MLP width, E experts, C places.
+Shapes: L length, D model width, H query heads, G key and value heads, K head width, F MLP width, E experts, C capacity.
 """
 
 from functools import lru_cache
@@ -17,13 +17,13 @@ from trainingjob_operator.core.planner.parameters import count_active_parameters
 from trainingjob_operator.core.planner.workload import Workload
 
 FORWARD, BACKWARD = 2, 4
-"""Operations of a parameter and token, each way."""
+"""Operations per parameter and token in each pass."""
 
 
 def count_step_flops(workload: Workload, layout: Layout) -> int:
-    """Return the operations of one device in one step of a layout, those on padding and in idle stages among them."""
+    """Return the FLOPs of one device in one step of a layout, including padding and idle pipeline ticks."""
     degrees = combine(layout.ici, layout.dcn)
-    others = tuple((axis, degree) for axis, degree in degrees.items() if axis != "data")  # it splits only the batch
+    others = tuple((axis, degree) for axis, degree in degrees.items() if axis != "data")  # `data` splits only the batch
     layers, head = _count_token_flops(workload, others)
     tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
     turns = layout.microbatches + degrees["stage"] - 1
@@ -31,21 +31,21 @@ def count_step_flops(workload: Workload, layout: Layout) -> int:
 
 
 def count_useful_flops(workload: Workload) -> int:
-    """Return the operations a token for which a model is trained: model FLOPs, by which utilisation is measured.
+    """Return the model FLOPs per token, the basis of MFU (model FLOPs utilization).
 
-    Six for each parameter that works on the token, the embedding table left out, and attention over the half of the
-    scores that is not masked; nothing is counted twice that is only computed again (Chowdhery et al., arXiv
-    2204.02311, appendix B; the causal half as in NVIDIA's Megatron-LM).
+    Six for each active parameter without the embedding table, and attention over the unmasked half of the scores.
+    Rematerialization does not count (Chowdhery et al., arXiv 2204.02311, appendix B; the causal half as in NVIDIA's
+    Megatron-LM).
     """
     model = workload.model
-    table = 0 if model.tie_embeddings else model.vocab_size * model.embed_dim  # a tied table is the head too
+    table = 0 if model.tie_embeddings else model.vocab_size * model.embed_dim  # a tied table is also the lm_head
     scores = model.num_layers * workload.length * model.num_heads * model.head_dim
     return 6 * (count_active_parameters(model) - table) + 6 * scores
 
 
-@lru_cache(maxsize=256)  # the sizes of an elastic job are mostly alike
+@lru_cache(maxsize=256)  # the sizes of an elastic job mostly share these degrees
 def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -> tuple[int, int]:
-    """Return the operations of a device for one token in the layers of a stage, and in the head."""
+    """Return the FLOPs of a device per token in the layers of one stage, and in the output projection."""
     degrees, model = dict(axes), workload.model
     ways = count_ways(degrees)
     again = workload.remat == "full"
@@ -55,7 +55,7 @@ def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -
         if "layers" not in leaf.axes or leaf.name.endswith(".scale"):
             continue
         size = leaf.gathered_size(ways) // model.num_layers
-        if model.experts and "experts" in leaf.axes:  # a token works in its places, those of the whole mesh axis
+        if model.experts and "experts" in leaf.axes:  # experts also compute the empty capacity slots of the mesh axis
             places = model.experts.capacity(workload.length) * degrees["expert"]
             size = size * places // model.experts.tokens_of_group(workload.length)
         weights += size
@@ -69,15 +69,16 @@ def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -
 
 
 def _count_routing(workload: Workload, *, again: bool) -> int:
-    """Return the operations that bring one token to its experts and back, by products with ones and zeros."""
+    """Return the FLOPs per token of dispatching to the experts and combining, as matmuls with one-hot matrices."""
     experts = workload.model.experts
     if experts is None:
         return 0
     places = experts.count * experts.capacity(workload.length)
-    # There and back, going forward and back; on the second way forward nobody waits for the way back.
+    # Dispatch and combine, each forward and backward. Rematerialization repeats only the dispatch, because the backward
+    # pass does not need the combined result.
     return 2 * places * workload.model.embed_dim * (4 + again)
 
 
 def _split(size: int, logical_axis: str, ways: Ways) -> int:
-    """Return the part of a dim that one device holds."""
+    """Return the size of a dim on one device."""
     return size // split_ways(logical_axis, size, ways)

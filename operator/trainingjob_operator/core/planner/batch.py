@@ -1,7 +1,7 @@
-"""How a batch is cut: into microsteps, these into the microbatches of a pipeline, and these into rows a device.
+"""Batch splitting: into gradient-accumulation steps, pipeline microbatches, and sequences per device.
 
-The batch is the same at every size. It is cut with the least padding first, and then into the fewest microsteps that
-`maxPerDeviceBatch` and memory allow.
+The global batch is the same at every number of slices. The split first minimizes padding, then takes the fewest
+accumulation steps that `maxPerDeviceBatch` and memory allow.
 """
 
 import math
@@ -16,26 +16,29 @@ from trainingjob_operator.core.planner.memory import DeviceMemory
 from trainingjob_operator.core.planner.mesh import divisors
 
 ENOUGH_ROUNDS = 4
-"""Microbatches a stage from which on a pipeline idles little: of S stages less than a fifth of the time."""
+"""Microbatches per stage at which the pipeline bubble takes less than a fifth of the time, for any number of stages."""
 MOST_ROUNDS = 16
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A batch as one device sees it. `turns` are the steps that a microstep's microbatches take through a pipeline."""
+    """The split of a batch as one device sees it.
+
+    `rows` are sequences per microbatch, `turns` the pipeline ticks of one accumulation step.
+    """
 
     rows: int
     microbatches: int
     accumulation: int
     padding: int
-    """Rows of the whole batch that carry weight zero."""
+    """Padding sequences of the global batch, with weight zero."""
     turns: int
 
 
 def split_batch(
     spec: TrainingJobSpec, degrees: Mapping[Axis, int], device: DeviceMemory, memory_bytes: int
-) -> Cut | None:  # None: not even one row fits
-    """Cut the global batch for a mesh. `memory_bytes` is what a device has; 0 is no limit."""
+) -> Cut | None:  # None: not even one sequence fits
+    """Split the global batch for a mesh. `memory_bytes` is the memory of a device; 0 means no limit."""
     shards, stages = math.prod([degrees[axis] for axis in RULES["batch"]]), degrees["stage"]
     batch = spec.training.global_batch_size
     asked = spec.training.max_per_device_batch or batch
@@ -44,7 +47,7 @@ def split_batch(
     most_rows = min(asked, device.most_rows(memory_bytes, turns)) if memory_bytes else asked
     if most_rows < 1:
         return None
-    # Any multiple at or above the batch would do; the smallest pads least, and one row always divides it.
+    # Any multiple at or above the batch would do. The smallest pads least, and one sequence always divides it.
     rows_a_step = -(-batch // (shards * microbatches))
     fitting = divisors(rows_a_step)
     rows = fitting[bisect_right(fitting, most_rows) - 1]
@@ -58,13 +61,13 @@ def split_batch(
 
 
 def fewest_turns(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> int:
-    """Return the fewest turns that a pipeline of a mesh can take; 1 without a pipeline."""
+    """Return the fewest pipeline ticks of a mesh; 1 without a pipeline."""
     stages = degrees["stage"]
     return _turns(_asked_microbatches(spec, stages) or stages, stages)
 
 
 def _asked_microbatches(spec: TrainingJobSpec, stages: int) -> int | None:  # None: the planner chooses
-    """Return how many microbatches a microstep is to have; without a pipeline it is one, whatever is asked."""
+    """Return the requested number of microbatches per accumulation step. Without a pipeline it is always 1."""
     return spec.parallelism.pipeline.microbatches if stages > 1 else 1
 
 
@@ -73,7 +76,7 @@ def _turns(microbatches: int, stages: int) -> int:
 
 
 def _choose_microbatches(rows: int, stages: int) -> int:
-    """Return a multiple of the stages that cuts a shard's rows with the least padding, and idles little."""
+    """Return a multiple of the stages that minimizes padding first and the pipeline bubble second."""
     rounds = range(1, max(min(rows // stages, MOST_ROUNDS), 1) + 1)
     best = min(rounds, key=lambda k: (-rows % (k * stages), k < ENOUGH_ROUNDS, abs(k - ENOUGH_ROUNDS)))
     return best * stages

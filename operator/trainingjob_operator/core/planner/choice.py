@@ -1,4 +1,4 @@
-"""What the planner chose by itself, and what it chose from."""
+"""The result of `strategy: auto`: the chosen mesh and its runners-up."""
 
 from dataclasses import dataclass
 
@@ -7,46 +7,46 @@ from trainingjob_api.machine import AxisDegrees
 from trainingjob_operator.core.planner.mesh import REST, describe_degrees
 
 EXPLICIT = "explicit"
-"""The strategy of a spec whose mesh is written out."""
+"""The strategy of a spec with explicit parallelism degrees."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to lay a job out, and what it comes to."""
+    """A mesh and remat policy for a job, with its estimated step time."""
 
     ici: AxisDegrees
     dcn: AxisDegrees
     remat: str
     seconds: float
-    """A step at the largest size, at best."""
+    """Lower bound of the step time at the largest size."""
     score: float
-    """Seconds of a step at the smallest and at the largest size together."""
+    """Sum of the step times at the smallest and the largest size, in seconds."""
 
     @property
     def rank(self) -> tuple[float, int]:
-        """Return what makes one candidate better than another: the smaller the better."""
+        """Return the sort key; the smallest is best. Equal scores are ordered by the number of sharded axes."""
         axes = sum(degree not in (1, REST) for degrees in (self.ici, self.dcn) for _, degree in degrees.items())
         return float(f"{self.score:.4g}"), axes
 
     def apply(self, spec: TrainingJobSpec) -> TrainingJobSpec:
-        """Return a spec that is written out as this candidate has it."""
+        """Return a spec with this candidate's mesh and remat policy."""
         parallelism = spec.parallelism.model_copy(update={"strategy": EXPLICIT, "ici": self.ici, "dcn": self.dcn})
         memory = spec.memory.model_copy(update={"remat": self.remat})
         return spec.model_copy(update={"parallelism": parallelism, "memory": memory})
 
     def describe(self) -> str:
-        """Return the candidate on one line."""
+        """Return the candidate as one line of text."""
         return f"ici {describe_degrees(self.ici)} · dcn {describe_degrees(self.dcn)} · remat {self.remat}"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What `auto` took, and what it took it from."""
+    """The mesh that `strategy: auto` chose, with the runners-up."""
 
     best: Candidate
     others: tuple[Candidate, ...]
-    """The best of those that it did not take."""
+    """The best of the other candidates."""
     num_fitting: int
-    """How many ways there were to train the job."""
+    """Number of candidates that fit at the largest size."""
     is_timed: bool
-    """Whether seconds mean anything: the accelerator's rates are known."""
+    """Whether the step times are meaningful: the accelerator's rates are known."""

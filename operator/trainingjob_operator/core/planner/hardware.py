@@ -1,8 +1,8 @@
-"""The hardware table: what a slice of each accelerator is made of, and what its nodes are called.
+"""The hardware table: the slices of each accelerator and the labels of its nodes.
 
-The table is a value: whoever needs it is given it. `hardware_builtin.BUILTIN` is the one that comes with the operator;
-administrators add to it. `cpu` is always there, and no row: its topology is hosts x devices a host, so that a job of
-any shape can be tried on plain machines.
+The table is a value that is passed to its users. `hardware_builtin.BUILTIN` is the operator's own; administrators add
+rows. `cpu` is always available and has no row. Its topology is hosts x devices per host, so that a job of any shape can
+be tried on plain machines.
 """
 
 import math
@@ -19,19 +19,20 @@ type Dims = tuple[int, ...]
 
 CPU = "cpu"
 CPU_MAX = (256, 64)
-"""Most hosts, and most devices a host."""
+"""Most hosts, and most devices per host."""
 NODE_POOL_LABEL = "cloud.google.com/gke-nodepool"
-"""GKE places one slice of several hosts a node pool: the label whose value the hosts of a slice share."""
+"""GKE places each multi-host slice in its own node pool. The hosts of a slice share the value of this label."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """One slice that a provider offers. The numbers of its topology multiply to its chips."""
+    """One slice that a provider offers. The dims of its topology multiply to its number of chips."""
 
     topology: str
     num_hosts: int = 1
     wraps: tuple[bool, ...] = ()
-    """For each dim of the topology whether a link closes it to a ring. Empty: no torus, but switches."""
+    """For each dim of the topology, whether a wrap-around link closes it to a ring. Empty: switches instead of a
+    torus."""
 
     @property
     def num_chips(self) -> int:
@@ -41,37 +42,37 @@ class Slice:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One row of the table: a kind of chip, and the slices of it that there are."""
+    """One row of the table: a chip type and its available slices."""
 
     name: str
     platform: str
     """JAX platform name, `tpu` or `cuda`."""
     resource: str
-    """The extended resource of nodes that counts chips."""
+    """The extended resource that counts the chips of a node."""
     slices: tuple[Slice, ...]
     memory_bytes: int
-    """Memory of one device. 0: unknown, never a limit."""
+    """Memory of one device. 0: unknown, not limited."""
     node_labels: tuple[tuple[str, str], ...] = ()
     topology_label: str = ""
-    """Node label whose value is the topology. Empty: nodes do not tell it."""
+    """Node label whose value is the topology. Empty: nodes have no such label."""
     exclusive_topology: str = ""
-    """Node label whose value the hosts of one slice share, and no two slices do."""
+    """Node label whose value is unique to one slice and shared by its hosts."""
     taints: tuple[str, ...] = ()
-    """Keys of further taints of its nodes, besides the resource's own name."""
+    """Keys of further taints of its nodes, besides the resource name."""
     devices_per_chip: int = 1
     rates: Rates = UNKNOWN
     host_memory_per_chip: int = 0
-    """Bytes of a machine's own memory by its chips. 0: unknown, never a limit."""
+    """Host memory of a machine divided by its chips, in bytes. 0: unknown, not limited."""
     source: str = ""
-    """Where the numbers come from."""
+    """Source of the numbers."""
 
     def find(self, topology: str) -> Slice | None:  # None: no such slice
         """Return the slice of a topology."""
         return next((one for one in self.slices if one.topology == topology), None)
 
     def shape(self, one: Slice, exclusive_topology: str | None) -> SliceShape:
-        """Return the shape of one of its slices; `exclusive_topology` replaces the accelerator's own node label."""
-        # A slice of one host has nothing to keep together, and a node pool holds many of them.
+        """Return the shape of one of the slices. `exclusive_topology` overrides the accelerator's own node label."""
+        # A single-host slice has no hosts to keep together, and a node pool holds many of them.
         own = self.exclusive_topology if one.num_hosts > 1 else ""
         told = ((self.topology_label, one.topology),) if self.topology_label else ()
         return SliceShape(
@@ -94,7 +95,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The table: every accelerator by its name, and `cpu`."""
+    """The hardware table: every accelerator by name, and `cpu`."""
 
     rows: Mapping[str, Accelerator]
 
@@ -104,13 +105,13 @@ class Hardware:
         return (CPU, *self.rows)
 
     def with_rows(self, rows: Iterable[Accelerator]) -> "Hardware":
-        """Return the table with rows added, or put in the place of those of the same names."""
+        """Return the table with rows added. A row replaces the row of the same name."""
         return Hardware(MappingProxyType({**self.rows, **{row.name: row for row in rows}}))
 
     def find_shape(
         self, accelerator: str, topology: str, exclusive_topology: str | None = None
     ) -> SliceShape | None:  # None: no such slice
-        """Return the shape of one slice; `exclusive_topology` replaces the accelerator's own node label."""
+        """Return the shape of one slice. `exclusive_topology` overrides the accelerator's own node label."""
         if accelerator == CPU:
             return _cpu_shape(topology, exclusive_topology)
         row = self.rows.get(accelerator)
@@ -118,7 +119,7 @@ class Hardware:
         return row.shape(one, exclusive_topology) if row and one else None
 
     def nearest_topologies(self, accelerator: str, topology: str, count: int = 2) -> list[str]:
-        """Return the topologies that an accelerator has, closest to a wanted one first, each with its chips."""
+        """Return the accelerator's topologies closest to a wanted one, closest first, each with its number of chips."""
         wanted = parse_dims(topology)
         if accelerator == CPU:
             hosts, devices, *_ = (*wanted, 1, 1)
@@ -129,7 +130,7 @@ class Hardware:
         return [f"{as_text(one.topology)} ({plural(one.num_chips, noun)})" for one in nearest[:count]]
 
     def larger_topologies(self, shape: SliceShape) -> list[str]:
-        """Return the most compact topology of each larger number of chips, the fewest first; none for `cpu`."""
+        """Return the most compact topology of each larger number of chips, ascending; none for `cpu`."""
         if shape.accelerator == CPU:
             return []
         larger = [one for one in self.rows[shape.accelerator].slices if one.num_chips > shape.num_chips]
@@ -140,14 +141,14 @@ class Hardware:
         return list(compact.values())
 
 
-@lru_cache(maxsize=1024)  # the table's own are asked for with each suggestion
+@lru_cache(maxsize=1024)  # each suggestion parses the topologies of the table again
 def parse_dims(topology: str) -> Dims:
-    """Return the numbers of a topology: `4x4x8` is (4, 4, 8)."""
+    """Return the dims of a topology: `4x4x8` is (4, 4, 8)."""
     return tuple(int(dim) for dim in topology.split("x"))
 
 
 def format_dims(dims: Dims) -> str:
-    """Return a topology as people write it."""
+    """Return the text of a topology."""
     return "x".join(str(dim) for dim in dims)
 
 
@@ -160,7 +161,7 @@ def _cpu_shape(topology: str, exclusive_topology: str | None) -> SliceShape | No
 
 
 def _distance(wanted: Dims, dims: Dims) -> tuple[float, Dims]:
-    """Return how far apart two topologies are: in the number of chips first, then dim by dim, in any order."""
+    """Return the distance of two topologies: by number of chips first, then by dims in any order."""
     chips = abs(math.log(math.prod(dims) / max(math.prod(wanted), 1)))
     padded = [*sorted(wanted), *[1] * len(dims)][: len(dims)]
     apart = sum(abs(a - b) for a, b in zip(padded, sorted(dims), strict=True))

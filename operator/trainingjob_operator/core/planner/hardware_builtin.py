@@ -1,4 +1,4 @@
-"""The hardware table that comes with the operator."""
+"""The operator's built-in hardware table."""
 
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_nvidia import NVIDIA

@@ -1,16 +1,18 @@
-"""NVIDIA GPUs: a slice is one NVLink domain, and its topology the number of GPUs that a job takes of it.
+"""NVIDIA GPUs. A slice is one NVLink domain, and its topology is the number of GPUs that a job takes of it.
 
-On A100 to B200 the domain is one node of eight GPUs (sixteen on the largest A100 machine); a pod may take fewer, and
-NVSwitch joins any of them at full speed. On GB200 NVL72 it is a rack: 18 hosts of four GPUs. A job may take a part of
-a rack; powers of two are offered because 72 divides few models. Other domains are rows that an administrator adds.
+On A100 to B200 the domain is one node of eight GPUs (sixteen on the largest A100 machine). A pod may take fewer, and
+NVSwitch connects any of them at full speed. On GB200 NVL72 the domain is a rack of 18 hosts with four GPUs each. A job
+may take a part of a rack. Powers of two are offered because few models are divisible by 72. Administrators add rows for
+other domains.
 
 Sources, read in autumn 2026:
 - labels and machines: cloud.google.com/compute/docs/gpus, and the source of Google's `xpk` tool.
 - rates: NVIDIA's data sheets of A100, H100, H200, HGX B200 and GB200 NVL72; dense, without sparsity. `float32` is
-  TensorFloat-32, which JAX takes by default (`jax.lax.Precision.DEFAULT`).
-- memory: what `nvidia-smi` reports on such machines, which is not what the name says.
-- host: PCIe 4 and 5 with 16 lanes, as copies reach it; Grace by NVLink-C2C, shared by its two GPUs [from memory].
-- memory of hosts: that of the machine on Google Cloud by its GPUs [from memory; a3-highgpu-8g has 1,872 GB].
+  TensorFloat-32, which JAX uses by default (`jax.lax.Precision.DEFAULT`).
+- memory: the size that `nvidia-smi` reports on such machines, which differs from the product name.
+- host: PCIe 4 and 5 with 16 lanes, at the rate that copies reach; Grace by NVLink-C2C, shared by its two GPUs [from
+  memory].
+- host memory: that of the machine on Google Cloud by its GPUs [from memory; a3-highgpu-8g has 1,872 GB].
 - network: the machine's bandwidth on Google Cloud for traffic between GPUs, shared by its GPUs. Other clouds differ.
 """
 
@@ -20,7 +22,7 @@ from trainingjob_operator.core.planner.plan import Rates
 RESOURCE = "nvidia.com/gpu"
 ACCELERATOR_LABEL = "cloud.google.com/gke-accelerator"
 ARCHITECTURE_TAINT = "kubernetes.io/arch"
-"""GKE taints Arm nodes in clusters that also have others; Grace is one. The trainer's image must be built for it."""
+"""Taint of GKE's Arm nodes in mixed clusters. Grace is an Arm CPU, so the trainer image must be built for it."""
 
 _MIB = 2**20
 _TERA = 1e12
@@ -101,7 +103,7 @@ NVIDIA: tuple[Accelerator, ...] = (
         Rates(**_HOPPER, memory=3350 * _GIGA, network=800 * _GBIT / 8),  # network: a3-highgpu-8g [from memory]
         "h100",
     ),
-    _nvidia(  # the same GPU in a machine with twice the network, and a label of its own
+    _nvidia(  # the same GPU in a machine with twice the network bandwidth and another label
         "h100-mega",
         "nvidia-h100-mega-80gb",
         81559,
@@ -135,8 +137,8 @@ NVIDIA: tuple[Accelerator, ...] = (
         ),
         "hgx",
     ),
-    # The GPUs of several hosts speak over NVLink only where the cluster gives the pods an IMEX channel (a ComputeDomain
-    # of NVIDIA's DRA driver), which is the administrator's to arrange; without one they use the network.
+    # GPUs of several hosts use NVLink only if the cluster gives the pods an IMEX channel (a ComputeDomain of NVIDIA's
+    # DRA driver). The administrator must set that up; otherwise they use the network.
     _nvidia(
         "gb200",
         "nvidia-gb200",

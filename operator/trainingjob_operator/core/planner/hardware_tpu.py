@@ -1,17 +1,17 @@
-"""TPUs on GKE: every topology that it documents, and the peak rates of a chip.
+"""TPUs on GKE: every documented topology, and the peak rates of a chip.
 
 Sources, read in autumn 2026:
-- topologies, hosts, labels: "Plan TPUs in GKE" and the page of each version under cloud.google.com/tpu/docs; the rule
-  for whole cubes also by the source of Google's `xpk` tool (`generate_tpu_topologies`), which names no dim above 256.
-- rates: the specification table of each version's page. Where a page tells ICI bandwidth of a chip in both directions,
-  a link one way is that by two and by the links, as "How to Scale Your Model", part 2 (jax-ml.github.io/scaling-book),
-  tells it too.
-- wraps: the same part 2. Optical switches close all dims of whole cubes, and no dim of less than one; v5e and v6e have
-  fixed links that close a dim of 16.
+- topologies, hosts, labels: "Plan TPUs in GKE" and the page of each version under cloud.google.com/tpu/docs. The rule
+  for whole cubes is also in the source of Google's `xpk` tool (`generate_tpu_topologies`), which has no dim above 256.
+- rates: the specification table of each version's page. Where a page gives the bidirectional ICI bandwidth of a chip,
+  the one-way rate of a link is that value divided by two and by the number of links. "How to Scale Your Model", part 2
+  (jax-ml.github.io/scaling-book), has the same rates.
+- wraps: the same part 2. Optical switches close all dims of whole cubes, and no dim of a smaller slice. v5e and v6e
+  have fixed links that close a dim of 16.
 - float32: `jax.lax.Precision.DEFAULT`, one bfloat16 pass.
 - host: PCIe of a chip, the same part 2.
-- memory of hosts: the machine types of "Plan TPUs in GKE", by their chips; v5e is 48 GB a chip on each of its machines,
-  the others are [from memory] the least of theirs.
+- host memory: the machine types of "Plan TPUs in GKE", divided by their chips. v5e has 48 GB per chip on each of its
+  machines. The other values are [from memory] the smallest of their machine types.
 """
 
 from collections.abc import Iterator
@@ -30,12 +30,12 @@ _GBIT = 1e9 / 8
 _PCIE = 15 * _GIGA
 _CUBE = 4
 _LONGEST = 256
-"""Chips along the longest dim of any topology of cubes."""
+"""Chips along the longest dim of any cube topology."""
 _RING = 16
-"""Chips along a dim that is closed to a ring, on v5e and v6e."""
+"""Chips along a dim that closes to a ring, on v5e and v6e."""
 _CHIPS_PER_HOST = 4
 _SINGLE_HOST_2D = 8
-"""Chips of the largest machine on v5e and v6e: 1x1, 2x2 and 2x4 are one host each."""
+"""Chips of the largest single-host slice on v5e and v6e: 1x1, 2x2 and 2x4 have one host each."""
 
 _PLANE: tuple[Dims, ...] = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _PART_OF_CUBE: tuple[Dims, ...] = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
@@ -50,7 +50,7 @@ def _plane_slices() -> Iterator[Slice]:
 
 
 def _cube_slices(max_cubes: int, *smaller: Dims) -> Iterator[Slice]:
-    """Yield the slices of a 3D generation: parts of a cube, then all of whole cubes with their dims ascending."""
+    """Yield the slices of a 3D generation: parts of a cube, then all whole-cube slices with ascending dims."""
     for dims in (*smaller, *_PART_OF_CUBE):
         yield Slice(format_dims(dims), max(dims[0] * dims[1] * dims[2] // _CHIPS_PER_HOST, 1), (False,) * 3)
     longest = _LONGEST // _CUBE
@@ -99,9 +99,9 @@ TPUS: tuple[Accelerator, ...] = (
             int8=275 * _TERA,
             float32=275 * _TERA,
             memory=1200 * _GIGA,
-            link=45 * _GIGA,  # scaling book; the page of v4 tells none
+            link=45 * _GIGA,  # scaling book; the v4 page has no value
             num_links=6,
-            network=200 * _GBIT / 4,  # scaling book: 25 GB/s a host of 4 chips
+            network=200 * _GBIT / 4,  # scaling book: 25 GB/s per host of 4 chips
             host=_PCIE,
         ),
     ),
@@ -116,25 +116,25 @@ TPUS: tuple[Accelerator, ...] = (
             int8=393 * _TERA,
             float32=197 * _TERA,
             memory=819 * _GIGA,
-            link=50 * _GIGA,  # 400 GB/s a chip both ways, 4 ports
+            link=50 * _GIGA,  # 400 GB/s per chip both ways, 4 ports
             num_links=4,
-            network=200 * _GBIT / 8,  # two NICs of 100 Gb/s for 8 chips; 6.4 Tb/s a pod of 256
+            network=200 * _GBIT / 8,  # two NICs of 100 Gb/s for 8 chips; 6.4 Tb/s per pod of 256
             host=_PCIE,
         ),
     ),
     _tpu(
         "v5p",
         "tpu-v5p-slice",
-        _cube_slices(96),  # a pod has 8,960 chips, but the largest job 96 cubes
+        _cube_slices(96),  # a pod has 8,960 chips, but the largest job has 96 cubes
         95 * _GIB,
         112 * 10**9,
         Rates(
             bfloat16=459 * _TERA,
             float8=459 * _TERA,
-            int8=918 * _TERA,  # scaling book; the page of v5p no longer tells it
+            int8=918 * _TERA,  # scaling book; the v5p page no longer has a value
             float32=459 * _TERA,
             memory=2765 * _GIGA,
-            link=100 * _GIGA,  # 1200 GB/s a chip both ways, 6 links
+            link=100 * _GIGA,  # 1200 GB/s per chip both ways, 6 links
             num_links=6,
             network=50 * _GBIT,
             host=_PCIE,
@@ -152,19 +152,19 @@ TPUS: tuple[Accelerator, ...] = (
             int8=1836 * _TERA,
             float32=918 * _TERA,
             memory=1638 * _GIGA,
-            link=100 * _GIGA,  # 800 GB/s a chip both ways, 4 ports
+            link=100 * _GIGA,  # 800 GB/s per chip both ways, 4 ports
             num_links=4,
             network=100 * _GBIT,
             host=_PCIE,
         ),
     ),
-    # Ironwood. A chip is two chiplets, each with a TensorCore and half of the memory, and JAX sees two devices: rates
-    # and memory are those of a half. The table of the page tells a chip: 192 GiB, 7380 GB/s, 2307 and 4614 TFLOP/s.
-    # The two halves of a chip speak over a link of their own, six times an ICI link, which is told nowhere here.
+    # Ironwood. A chip is two chiplets, each with a TensorCore and half of the memory, and JAX sees two devices. Rates
+    # and memory are those of one chiplet. The page lists values per chip: 192 GiB, 7380 GB/s, 2307 and 4614 TFLOP/s.
+    # The two chiplets have a direct link, six times as fast as an ICI link, which this table does not contain.
     _tpu(
         "v7x",
         "tpu7x",
-        _cube_slices(144, (1, 1, 1)),  # 9,216 chips; 1x1x1 is the machine tpu7x-standard-1t, by the source of xpk
+        _cube_slices(144, (1, 1, 1)),  # 9,216 chips; 1x1x1 is the machine tpu7x-standard-1t, as in xpk's source
         96 * _GIB,
         240 * 10**9,
         Rates(
@@ -172,7 +172,7 @@ TPUS: tuple[Accelerator, ...] = (
             float8=4614 * _TERA / 2,
             float32=2307 * _TERA / 2,
             memory=7380 * _GIGA / 2,
-            link=100 * _GIGA,  # 1200 GB/s a chip both ways, 6 links
+            link=100 * _GIGA,  # 1200 GB/s per chip both ways, 6 links
             num_links=6 / 2,
             network=100 * _GBIT / 2,
             host=_PCIE / 2,
@@ -180,4 +180,4 @@ TPUS: tuple[Accelerator, ...] = (
         devices_per_chip=2,
     ),
 )
-"""`float8` and `int8` are 0 where no page tells a rate, as on v4, v5e (float8) and v7x (int8)."""
+"""A rate is 0 where no page gives one: `float8` on v4 and v5e, `int8` on v7x."""
