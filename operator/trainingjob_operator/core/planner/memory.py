@@ -1,10 +1,12 @@
-"""How much memory a device needs, from the spec alone.
+"""Memory of a device, from the spec alone.
 
-Assumptions, all of them about the trainer of this project: gradients are summed in float32; the two Adam moments are
-float32; attention keeps its scores; the parameters of one layer are gathered at a time, the output projection where the
-logits are, and the embedding table for as long as there are microsteps to come. A step needs most at one of two
-moments: where the logits are, or where the first layer on the way back is; both stand on what all layers keep. How far
-this is from XLA's own account of compiled steps is held by a test, see tests/golden/compiler.json.
+Assumptions about this project's trainer: gradients are accumulated in float32, the two Adam moments are float32, and
+attention saves its scores. The parameters of one layer are gathered at a time. The output projection is gathered for
+the logits. The embedding table stays gathered while more accumulation steps follow.
+
+Memory peaks at one of two points: at the logits, or in the first layer of the backward pass. Both come on top of the
+residuals of all layers. A test compares these numbers with XLA's memory analysis of compiled steps, see
+tests/golden/compiler.json.
 
 Shapes: L length, D model width, H query heads, G key and value heads, K head width, F MLP width, V vocabulary.
 """
@@ -22,18 +24,19 @@ from trainingjob_operator.core.planner.plan import MemoryEstimate
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, describe_workload
 
 USABLE = 0.92
-"""Share of a device's memory that the program may take; runtime, compiled code and fragmentation have the rest."""
+"""Usable share of a device's memory. The runtime, compiled code and fragmentation take the rest."""
 
 
 PIPELINED = 12
-"""Tenths of what its layers keep that a stage holds: the rest are copies in the loop over turns, as seen on TPU."""
+"""Memory of a pipeline stage, in tenths of the residuals of its layers. The two extra tenths are copies in the loop
+over pipeline ticks, as measured on TPU."""
 PIECES = 4
-"""Pieces of the output projection's gradient that are on their way while it is summed over devices."""
+"""Pieces of the output projection's gradient that are in flight during its reduce-scatter over devices."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Bytes that are only needed for a while: some in any case, some for each row."""
+    """Temporary bytes at one of the two points where memory peaks: a fixed part, and a part per sequence."""
 
     fixed: int
     per_row: int
@@ -41,24 +44,25 @@ class Moment:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What one device holds, as a function of the rows of a microbatch on it."""
+    """Memory of one device, as a function of its sequences per microbatch."""
 
     params: int
     gradients: int
     optimizer: int
     kept_per_row: int
-    """What all layers keep of a row for the way back."""
+    """Residuals that all layers save for the backward pass, per sequence."""
     table: int
-    """The embedding table, gathered: it stays where more microsteps come and the mesh has one batch shard of `data`."""
+    """The gathered embedding table. It stays allocated while more accumulation steps follow, if `data` has degree 1 or
+    the platform is `cpu`."""
     layers: int
-    """The matrices of all layers of a stage, gathered; they are so one layer at a time."""
+    """The gathered matrices of all layers of a stage. Only one layer is gathered at a time."""
     head: int
-    """The output projection, gathered."""
+    """The gathered output projection."""
     logits_per_row: int
     moments: tuple[Moment, ...]
 
     def estimate(self, rows: int, turns: int, *, keeps_table: bool = True) -> MemoryEstimate:
-        """Return the bytes at a number of rows, of which a pipeline keeps those of all its turns."""
+        """Return the bytes for `rows` sequences. A pipeline keeps the residuals of all its ticks."""
         return MemoryEstimate(
             params=self.params,
             gradients=self.gradients,
@@ -68,24 +72,24 @@ class DeviceMemory:
         )
 
     def most_rows(self, memory_bytes: int, turns: int) -> int:
-        """Return the most rows that fit a device of so much memory; 0: not even the parameters leave room for one."""
+        """Return the most sequences per microbatch that fit a device with this memory. 0: not even one fits."""
         free = int(memory_bytes * USABLE) - self.params - self.gradients - self.optimizer - self.table
         return max(min([(free - one.fixed) // (turns * self.kept_per_row + one.per_row) for one in self.moments]), 0)
 
 
 def measure_device(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> DeviceMemory:
-    """Return what a device of a mesh holds."""
-    # Else `data` splits only the batch.
+    """Return the memory of a device of a mesh."""
+    # Otherwise `data` splits only the batch.
     data = degrees["data"] if spec.parallelism.shard_optimizer_over_data else 1
     return measure_workload(describe_workload(spec), {**degrees, "data": data})
 
 
 def measure_workload(workload: Workload, degrees: Mapping[Axis, int]) -> DeviceMemory:
-    """Return what a device of a mesh holds for a workload; the degree of `data` is that which splits the optimizer."""
+    """Return the memory of a device for a workload. The degree of `data` is the one that shards the optimizer state."""
     return _measure(workload, tuple(degrees.items()))
 
 
-@lru_cache(maxsize=256)  # the sizes of an elastic job are mostly alike
+@lru_cache(maxsize=256)  # the sizes of an elastic job mostly share these degrees
 def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMemory:
     degrees = dict(axes)
     model, leaves = program.model, list_leaves(program.model)
@@ -96,11 +100,11 @@ def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
     head = table // degrees["tensor"]
     shards = math.prod(degrees[axis] for axis in RULES["embed"])
     pieces = FLOAT32 * head // program.compute_bytes * min(shards, PIECES) // shards if shards > 1 else 0
-    if program.is_cpu:  # it sums the whole gradients of head and table, and gathers the head once for all microsteps
+    if program.is_cpu:  # XLA for CPUs all-reduces whole gradients, and gathers the head once a step
         pieces = FLOAT32 * (2 * head + table) // program.compute_bytes
-    # New parameters are gathered beside the old ones where `data` splits the optimizer (seen in compiled steps).
+    # Where `data` shards the optimizer state, new parameters are gathered beside the old ones, as compiled steps show.
     gathered = held * FLOAT32 if degrees["data"] > 1 else 0
-    # A pipeline adds up gradients in float32, in turns: beside them it holds the parameters in this format too.
+    # A pipeline accumulates gradients in float32 over its ticks. It holds a float32 copy of the parameters beside them.
     if degrees["stage"] > 1 and program.param_bytes < FLOAT32:
         gathered += held * FLOAT32
     context = degrees["context"]
@@ -118,8 +122,8 @@ def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
         head=head,
         logits_per_row=logits,
         moments=(
-            Moment(gathered + head + pieces, logits),  # its gradient is summed up in float32, piece by piece
-            # Values and their gradients: of the gathered parameters in both, and of the scores.
+            Moment(gathered + head + pieces, logits),  # its gradient is reduced in float32, piece by piece
+            # Values and gradients of one layer's gathered parameters, and of its attention scores.
             Moment(
                 gathered + 2 * program.compute_bytes * layers // model.num_layers,
                 length * _layer(program, context, ways),
@@ -129,7 +133,7 @@ def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMem
 
 
 def _kept(program: Workload, context: int, ways: Ways) -> int:
-    """Return the bytes that one token keeps in one layer, with its share of what attention gathers."""
+    """Return the residual bytes that one layer saves per token, including gathered keys and values."""
     model, compute = program.model, program.compute_bytes
     if program.remat == "full":
         return model.embed_dim * compute
@@ -142,7 +146,7 @@ def _kept(program: Workload, context: int, ways: Ways) -> int:
 
 
 def _mlp(program: Workload, ways: Ways) -> int:
-    """Return the bytes that one token keeps in its MLP, or in its experts with their places and the way there."""
+    """Return the residual bytes per token in the MLP, or in the experts with their capacity slots and routing."""
     model, compute = program.model, program.compute_bytes
     one = 6 * compute * _split(model.mlp_dim, "mlp", ways)
     if (experts := model.experts) is None:
@@ -153,18 +157,18 @@ def _mlp(program: Workload, ways: Ways) -> int:
 
 
 def _layer(program: Workload, context: int, ways: Ways) -> int:
-    """Return the bytes that one token needs in the layer that is computed, going backward: what it keeps, at hand."""
+    """Return the bytes per token of the layer whose backward pass runs: its residuals without rematerialization."""
     at_hand = _kept(replace(program, remat="none"), context, ways)
     scores = _split(program.model.num_heads, "heads", ways) * program.length * FLOAT32
     return at_hand if program.remat == "full" else at_hand + scores
 
 
 def _logits(program: Workload, ways: Ways) -> int:
-    """Return the bytes that one token needs for its logits, and for their gradients as these are multiplied."""
+    """Return the bytes per token of the logits, and of their gradients in the format of the matmul."""
     number = 2 * FLOAT32 if program.is_cpu else FLOAT32
     return _split(program.model.vocab_size, "vocab", ways) * (number + program.compute_bytes)
 
 
 def _split(size: int, logical_axis: str, ways: Ways) -> int:
-    """Return the part of a dim that one device holds."""
+    """Return the size of a dim on one device."""
     return size // split_ways(logical_axis, size, ways)

@@ -1,6 +1,6 @@
-"""The mesh: from the degrees that a user writes, one of which may be -1, to degrees that multiply to the devices.
+"""Mesh degrees: resolves the degrees of a spec, one of which may be -1, to degrees that multiply to the devices.
 
-ICI degrees fill one slice, DCN degrees the slices; the mesh has their products.
+ICI degrees fill one slice, DCN degrees fill the slices. A mesh axis has the product of both.
 """
 
 import math
@@ -14,31 +14,31 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.world import Layout
 
 REST = -1
-"""The degree of the axis that takes what the others leave."""
+"""Degree of an axis that takes all remaining devices."""
 LAST_RESORTS = ("stage", "expert", "context")
-"""Axes that nobody splits without a reason of his own."""
+"""Axes that users shard only for a specific reason."""
 
 
 class Written(NamedTuple):
-    """Degrees as they are written."""
+    """Degrees as written in the spec."""
 
     known: int
-    """The product of those that are numbers."""
+    """The product of the explicit degrees."""
     rest: tuple[Axis, ...]
-    """The axes that take what is left."""
+    """The axes with degree -1."""
 
 
-@lru_cache(maxsize=1024)  # all sizes of a job are made of the same
+@lru_cache(maxsize=1024)  # all sizes of a job share the written degrees
 def read_degrees(degrees: AxisDegrees) -> Written:
-    """Return what all totals that degrees are to fill have in common."""
+    """Return the product of the explicit degrees, and the axes with degree -1."""
     items = degrees.items()
     known = math.prod(degree for _, degree in items if degree != REST)
     return Written(known, tuple(axis for axis, degree in items if degree == REST))
 
 
 @lru_cache(maxsize=1024)  # the sizes of a job share their ICI degrees
-def resolve(degrees: AxisDegrees, total: int) -> AxisDegrees | None:  # None: they cannot multiply to the total
-    """Return the degrees with -1 replaced, so that their product is the total."""
+def resolve(degrees: AxisDegrees, total: int) -> AxisDegrees | None:  # None: the degrees cannot multiply to the total
+    """Return the degrees with -1 replaced, so that they multiply to the total."""
     known, rest = read_degrees(degrees)
     if len(rest) > 1 or known < 1 or total % known or (not rest and known != total):
         return None
@@ -47,7 +47,7 @@ def resolve(degrees: AxisDegrees, total: int) -> AxisDegrees | None:  # None: th
 
 @lru_cache(maxsize=1024)
 def check_form(path: str, degrees: AxisDegrees) -> tuple[Problem, ...]:
-    """Check what holds whatever the degrees multiply to: no 0, at most one -1."""
+    """Check the rules that hold for any total: no 0, at most one -1."""
     rest = read_degrees(degrees).rest
     problems = [
         Problem(f"{path}.{axis}", 0, "0 is no degree: an axis that is not split has degree 1.", ("1", "-1"))
@@ -57,7 +57,7 @@ def check_form(path: str, degrees: AxisDegrees) -> tuple[Problem, ...]:
     if len(rest) > 1:
         names = f"{', '.join(rest[:-1])} and {rest[-1]}"
         message = f"{names} are {'both' if len(rest) == 2 else 'all'} -1, but only one axis can take what is left."
-        # One of them keeps the rest; the others are not split.
+        # One of the axes keeps -1; the others get degree 1.
         nearest = tuple(" and ".join(f"{axis}: 1" for axis in rest if axis != kept) for kept in rest)
         problems.append(Problem(path, dict.fromkeys(rest, REST), message, nearest))
     return tuple(problems)
@@ -65,7 +65,7 @@ def check_form(path: str, degrees: AxisDegrees) -> tuple[Problem, ...]:
 
 @lru_cache(maxsize=1024)
 def check_product(path: str, degrees: AxisDegrees, total: int, what: str) -> tuple[Problem, ...]:
-    """Check that well-formed degrees multiply to a total; `what` names it: `the 4 devices of a slice`."""
+    """Check that well-formed degrees multiply to a total. `what` names the total: `the 4 devices of a slice`."""
     if check_form(path, degrees) or resolve(degrees, total):
         return ()
     factors = " x ".join([f"{axis}={degree}" for axis, degree in degrees.split()])
@@ -83,7 +83,7 @@ def combine(ici: AxisDegrees, dcn: AxisDegrees) -> dict[Axis, int]:
 
 
 def describe_mesh(layout: Layout) -> str:
-    """Return a layout's mesh, axes of degree one left out: `dcn data=2 · ici fsdp=16 tensor=4`."""
+    """Return a layout's mesh without axes of degree 1: `dcn data=2 · ici fsdp=16 tensor=4`."""
     parts = []
     for network, degrees in (("dcn", layout.dcn), ("ici", layout.ici)):
         axes = describe_degrees(degrees)
@@ -92,7 +92,7 @@ def describe_mesh(layout: Layout) -> str:
 
 
 def describe_degrees(degrees: AxisDegrees) -> str:
-    """Return degrees, those of one left out: `fsdp=16 tensor=4`."""
+    """Return degrees as text, without those of degree 1: `fsdp=16 tensor=4`."""
     return " ".join(f"{axis}={degree}" for axis, degree in degrees.split())
 
 
@@ -104,7 +104,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def nearest_divisors(number: int, wanted: int) -> tuple[int, ...]:
-    """Return the divisors of a number next below and next above a wanted one, ascending."""
+    """Return the divisors of a number next below and next above a wanted number, ascending."""
     found = divisors(number)
     return (*found[: bisect_left(found, wanted)][-1:], *found[bisect_right(found, wanted) :][:1])
 
@@ -118,14 +118,15 @@ def nearest_multiples(factor: int, wanted: int) -> tuple[int, ...]:
 def _nearest(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
     """Return changes of one axis that make the degrees multiply to the total, the smallest change first.
 
-    What splits an axis of the model further comes last: the model may not divide.
+    Changes that shard the model further come last, because the model dims may not be divisible.
     """
     changes: list[tuple[int, int, str]] = []
     known, rest = read_degrees(degrees)
     for axis, degree in degrees.items():
         if degree == REST:
             continue
-        # -1 elsewhere takes the rest, so a divisor of what is left will do; without one it must be exact.
+        # An axis with degree -1 absorbs the rest, so any divisor of the rest works. Without one the degree must be
+        # exact.
         left, over = divmod(total, known // degree)
         if over:
             continue
@@ -135,7 +136,7 @@ def _nearest(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
 
 
 def _odds(axis: Axis, degree: int, value: int) -> int:
-    """Return how far from everybody's mind a change of a degree is, 0 the nearest."""
+    """Rank how unlikely the user is to have meant this degree (0 = most likely)."""
     if axis == "data" or value < degree:
         return 0
     return 2 if degree == 1 and axis in LAST_RESORTS else 1

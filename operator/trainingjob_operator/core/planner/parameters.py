@@ -1,7 +1,6 @@
-"""The parameters of the model, tensor by tensor, without making one.
+"""Parameter tensors of the model, as names, shapes and logical axes, without creating arrays.
 
-The list mirrors the trainer's model; a test holds the two together. Tensors of the layers are stacked: their first dim
-is the layer.
+The list mirrors the trainer's model; a test compares the two. Layer tensors are stacked: their first dim is the layer.
 """
 
 import math
@@ -13,12 +12,13 @@ from trainingjob_api.learning import Model
 from trainingjob_api.sharding import Ways, find_spread_dim, split_ways
 
 GATHERED = ("layers", "embed", "expert_embed")
-"""Logical axes of dims that are split at rest and whole in use; heads, MLP columns and experts stay split."""
+"""Logical axes of dims that are sharded in storage and gathered for compute. Heads, MLP columns and experts stay
+sharded."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One tensor of parameters: its place in the model, and its dims with their logical axes."""
+    """One parameter tensor: its name in the model, its shape, and the logical axis of each dim."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,23 +26,23 @@ class Leaf:
 
     @cached_property
     def size(self) -> int:
-        """Return the number of parameters in it."""
+        """Return the number of parameters."""
         return math.prod(self.shape)
 
     def shard_size(self, ways: Ways) -> int:
-        """Return how many of its parameters one device of a mesh holds that splits dims so many ways."""
+        """Return the parameters per device when each dim is split `ways` ways."""
         size = self.size
         for axis, dim in zip(self.axes, self.shape, strict=True):
             size //= split_ways(axis, dim, ways)
         return size
 
     def spread_size(self, ways: Ways, data: int) -> int:
-        """Return how many numbers one device holds of a tensor of this shape that is split over `data` too."""
+        """Return the elements per device of a tensor of this shape that is sharded over `data` too."""
         can = data > 1 and find_spread_dim(self.axes, self.shape, ways, data) is not None
         return self.shard_size(ways) // (data if can else 1)
 
     def gathered_size(self, ways: Ways) -> int:
-        """Return how many of its parameters one device has at hand where it computes with them."""
+        """Return the parameters per device while they are gathered for compute."""
         size = self.size
         for axis, dim in zip(self.axes, self.shape, strict=True):
             if axis not in GATHERED:
@@ -50,9 +50,9 @@ class Leaf:
         return size
 
 
-@lru_cache(maxsize=64)  # a planner that chooses asks thousands of times
+@lru_cache(maxsize=64)  # a strategy search calls this thousands of times
 def list_leaves(model: Model) -> tuple[Leaf, ...]:
-    """Return all tensors of parameters."""
+    """Return all parameter tensors of a model."""
     layers, dim, mlp = model.num_layers, model.embed_dim, model.mlp_dim
     heads, kv_heads, head = model.num_heads, model.num_kv_heads, model.head_dim
     kv = Leaf("layers.attention.key", (layers, dim, kv_heads, head), ("layers", "embed", "kv_heads", "head"))
@@ -76,7 +76,7 @@ def count_parameters(model: Model) -> int:
 
 
 def count_active_parameters(model: Model) -> int:
-    """Return how many parameters work on one token: of the experts only those that it is sent to."""
+    """Return the number of parameters that are active per token: only the routed experts count."""
     if (experts := model.experts) is None:
         return count_parameters(model)
     routed = sum(leaf.size for leaf in list_leaves(model) if "experts" in leaf.axes)
@@ -84,7 +84,7 @@ def count_active_parameters(model: Model) -> int:
 
 
 def _list_mlp(name: str, layers: int, dim: int, mlp: int) -> tuple[Leaf, ...]:
-    """Return the tensors of one gated MLP a layer."""
+    """Return the tensors of one gated MLP per layer."""
     gate = Leaf(f"{name}.gate", (layers, dim, mlp), ("layers", "embed", "mlp"))
     down = Leaf(f"{name}.down", (layers, mlp, dim), ("layers", "mlp", "embed"))
     return (gate, Leaf(f"{name}.up", gate.shape, gate.axes), down)

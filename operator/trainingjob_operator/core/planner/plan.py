@@ -1,7 +1,7 @@
-"""The plan: everything that follows from a spec, for every number of slices that the job may run on.
+"""The plan: all numbers derived from a spec, for every allowed number of slices.
 
-`planning.plan_job` is the one place where derived numbers are made. The webhook, the reconciler and the command line
-call it; the manifests and the trainer's RunConfig are made from it.
+`planning.assemble` builds it. The webhook, the reconciler and the command line get it from `validate.check_manifest`.
+The manifests and the trainer's RunConfig are built from the plan.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from trainingjob_operator.core.planner.parameters import count_active_parameters
 
 @dataclass(frozen=True)
 class Rates:
-    """What one device can do at its best. 0: unknown, so nothing is ever judged by it.
+    """Peak rates of one device. 0: unknown, and never used as a limit.
 
-    Arithmetic is FLOP/s of dense matrix products by the type of their inputs; bandwidths are bytes/s.
+    Compute rates are FLOP/s of dense matmuls by input type. Bandwidths are bytes/s.
     """
 
     bfloat16: float = 0.0
@@ -27,27 +27,28 @@ class Rates:
     float32: float = 0.0
     """At JAX's default precision: one bfloat16 pass on a TPU, TensorFloat-32 on an NVIDIA GPU."""
     memory: float = 0.0
-    """Between a device and its memory."""
+    """Device memory bandwidth."""
     link: float = 0.0
-    """Over one link of the slice's own interconnect (ICI, NVLink), one way."""
+    """One link of the slice's interconnect (ICI, NVLink), one way."""
     num_links: float = 0.0
-    """Links of one device; half of its chip's where a chip is two devices."""
+    """Links per device; half of the chip's links where a chip is two devices."""
     network: float = 0.0
-    """A device's share of its host's network (DCN), one way."""
+    """A device's share of its host's network bandwidth (DCN), one way."""
     host: float = 0.0
-    """From a device to its host's memory."""
+    """Bandwidth from a device to host memory."""
 
 
 UNKNOWN = Rates()
 SHM_BYTES = 256 * 2**20
-"""Of a pod's /dev/shm. The runtime's own 64 MiB are too few for libraries that pass arrays between processes."""
+"""Size of a pod's /dev/shm. The container runtime's default of 64 MiB is too small for libraries that pass arrays
+between processes."""
 SHM_BYTES_GPU = 4 * 2**30
-"""NCCL takes about 32 MiB for each GPU of a host, and more where GPUs do not reach each other directly."""
+"""NCCL takes about 32 MiB per GPU of a host, and more where GPUs have no direct connection."""
 
 
 @dataclass(frozen=True)
 class SliceShape:
-    """One slice as Kubernetes sees it: hosts, devices, and what its nodes are called."""
+    """One slice as Kubernetes sees it: hosts, devices, and the labels of its nodes."""
 
     accelerator: str
     platform: str
@@ -55,25 +56,25 @@ class SliceShape:
     topology: str
     num_hosts: int
     devices_per_host: int
-    """Devices that JAX sees on a host."""
+    """JAX devices per host."""
     resource: str
-    """Extended resource that a host's container asks for, `google.com/tpu`. Empty for `cpu`."""
+    """Extended resource that a host's container requests, e.g. `google.com/tpu`. Empty for `cpu`."""
     node_labels: tuple[tuple[str, str], ...]
-    """Labels of nodes that can hold a host, in rendering order."""
+    """Labels of nodes that can run a host, in rendering order."""
     exclusive_topology: str
-    """Node label whose value all hosts of a slice share and no two slices do. Empty: no such placement."""
+    """Node label whose value is unique to one slice and shared by its hosts. Empty: no exclusive placement."""
     memory_bytes: int
-    """Memory of one device. 0: unknown, never a limit."""
+    """Memory of one device. 0: unknown, not limited."""
     devices_per_chip: int = 1
-    """A chip is what the resource counts. JAX sees two devices on a TPU v7x, one on every other."""
+    """JAX devices per chip; the resource counts chips. A TPU v7x chip has two devices, every other chip has one."""
     taints: tuple[str, ...] = ()
-    """Keys of the taints by which nodes with this accelerator keep everything else away."""
+    """Keys of the taints that repel other pods from nodes with this accelerator."""
     torus: tuple[tuple[int, bool], ...] = ()
-    """Chips along each dim of the interconnect, and whether a link closes the dim to a ring. Empty: switches, where
-    every device reaches every other at once."""
+    """Chips along each dim of the interconnect, and whether the dim wraps around to a ring. Empty: switches, where
+    every device reaches every other directly."""
     rates: Rates = UNKNOWN
     host_memory_bytes: int = 0
-    """Memory of a host's machine, or its part of a machine that is shared by chips. 0: unknown, never a limit."""
+    """Memory of a host's machine, or the host's part of a machine that several hosts share. 0: unknown, not limited."""
 
     @property
     def num_devices(self) -> int:
@@ -82,7 +83,7 @@ class SliceShape:
 
     @property
     def chips_per_host(self) -> int:
-        """Return how much of the resource a host takes."""
+        """Return the number of chips that a host requests."""
         return self.devices_per_host // self.devices_per_chip
 
     @property
@@ -92,17 +93,17 @@ class SliceShape:
 
     @property
     def network_per_host(self) -> float:
-        """Return the bytes/s of a host's network, one way. 0: unknown."""
+        """Return a host's network bandwidth in bytes/s, one way. 0: unknown."""
         return self.rates.network * self.devices_per_host
 
     @property
     def shm_bytes(self) -> int:
-        """Return the size of a pod's /dev/shm, which lies in its host's memory."""
+        """Return the size of a pod's /dev/shm, which counts as host memory."""
         return SHM_BYTES_GPU if self.platform == "cuda" else SHM_BYTES
 
     @property
     def device_noun(self) -> str:
-        """Return what people call one device."""
+        """Return the user-facing noun for one device."""
         if self.platform == "cuda":
             return "GPU"
         return "chip" if self.platform == "tpu" and self.devices_per_chip == 1 else "device"
@@ -110,7 +111,7 @@ class SliceShape:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes a device needs, by what they hold."""
+    """Memory of a device in bytes, by use."""
 
     params: int
     gradients: int
@@ -120,33 +121,33 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """Return all bytes a device needs."""
+        """Return the total bytes of a device."""
         return self.params + self.gradients + self.optimizer + self.activations + self.temporaries
 
 
 SNAPSHOTS = 3
-"""What a host has memory for: two snapshots are kept, and one is in writing."""
+"""Snapshots that host memory must hold: two complete ones, and one being written."""
 
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """How often the hosts copy the state to their own memory, and what that takes."""
+    """The snapshot interval and its host memory."""
 
     every_steps: int
     bytes_per_host: int
-    """Of one snapshot, at the size where it is largest."""
+    """Bytes of one snapshot on a host, at the size where it is largest."""
     is_chosen: bool = False
-    """Whether the plan has chosen the interval: then the hosts may find that it costs more, and take fewer."""
+    """Whether the planner chose the interval. Then hosts may lengthen it if a snapshot costs more than planned."""
 
     @property
     def memory_bytes(self) -> int:
-        """Return what a host needs."""
+        """Return the bytes of all snapshots on a host."""
         return SNAPSHOTS * self.bytes_per_host
 
 
 @dataclass(frozen=True)
 class SizePlan:
-    """The plan at one number of slices. `why` is empty where the size is valid; only then is there a layout."""
+    """The plan for one number of slices. A valid size has a layout; `why` explains an invalid one."""
 
     num_slices: int
     layout: Layout | None
@@ -155,59 +156,59 @@ class SizePlan:
 
     @property
     def is_valid(self) -> bool:
-        """Return whether the job may train at this size."""
+        """Return whether the job can train at this size."""
         return self.layout is not None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A valid spec and all that follows from it."""
+    """A valid spec and all numbers derived from it."""
 
     spec: TrainingJobSpec
     shape: SliceShape
     num_parameters: int
     sizes: tuple[SizePlan, ...]
-    """One for each number of slices that the spec allows, ascending."""
+    """The plans of all numbers of slices that the spec allows, ascending."""
     choice: Choice | None = None
-    """How the planner chose the mesh, which `spec` has written out. None: it was not asked to."""
+    """How the planner chose the mesh, which `spec` contains explicitly. None: the spec's own mesh."""
     snapshots: SnapshotPlan | None = None
-    """The snapshots, whose interval `spec` has written out. None: the job takes none."""
+    """The snapshots; `spec` contains their interval explicitly. None: the job takes no snapshots."""
 
     @property
     def num_active_parameters(self) -> int:
-        """Return how many parameters work on one token: all of them, unless there are experts."""
+        """Return the number of parameters that are active per token: all of them, unless there are experts."""
         return count_active_parameters(self.spec.model)
 
     @property
     def tokens_per_step(self) -> int:
-        """Return the tokens of one optimizer step, padding not counted."""
+        """Return the tokens of one optimizer step, without padding."""
         return self.spec.training.global_batch_size * self.spec.training.sequence_length
 
     @cached_property
     def allowed(self) -> tuple[int, ...]:
-        """Return the numbers of slices that the job may train on, ascending."""
+        """Return the numbers of slices that the job can train on, ascending."""
         return tuple(size.num_slices for size in self.sizes if size.is_valid)
 
     @property
     def silence_seconds(self) -> float:
-        """Return for how long a host is not heard of before it counts as silent."""
+        """Return the seconds without a heartbeat after which a host counts as lost."""
         return float(seconds(self.spec.elastic.silence_after))
 
     def find_largest(self, healthy: int) -> int | None:  # None: too few slices for any size
-        """Return the largest allowed number of slices that `healthy` slices can form."""
+        """Return the largest allowed number of slices that is at most `healthy`."""
         return max((size for size in self.allowed if size <= healthy), default=None)
 
     def layout(self, num_slices: int) -> Layout:
         """Return the layout of a size.
 
         Raises:
-            KeyError: the plan proved no such size.
+            KeyError: the plan has no layout for that size.
         """
         layout = self.find_layout(num_slices)
         if layout is None:
             raise KeyError(f"no layout for {num_slices} slices")
         return layout
 
-    def find_layout(self, num_slices: int) -> Layout | None:  # None: the plan proved no such size
+    def find_layout(self, num_slices: int) -> Layout | None:  # None: the plan has no layout for that size
         """Return the layout of a size."""
         return next((size.layout for size in self.sizes if size.num_slices == num_slices), None)

@@ -1,4 +1,4 @@
-"""Planning: from a spec to the plan of every size. The one place where derived numbers are made."""
+"""Planning: derives the plan of every size from a spec. All derived numbers come from here."""
 
 from collections.abc import Iterator, Mapping
 
@@ -15,24 +15,25 @@ from trainingjob_operator.core.planner.snapshots import plan_snapshots
 from trainingjob_operator.core.planner.strategy import settle
 
 type Outcome = SizePlan | list[Problem]
-"""The plan of a size, or all that keeps the job from training there."""
+"""The plan of a size, or the problems that prevent training at that size."""
 type Sizes = Mapping[int, Outcome]
-"""The outcome for each number of slices that the job may have."""
+"""The outcome for each number of slices of the spec."""
 
 
 class LazySizes(Mapping[int, Outcome]):
-    """Sizes that are planned where somebody looks at them.
+    """Outcomes that are computed on first access.
 
-    Of a job of 256 sizes that cannot train at the smallest, that one is all there is to tell.
+    A job that cannot train at its smallest size reports only that size. The other sizes, up to 255, need no planning
+    then.
     """
 
     def __init__(self, planner: SizePlanner, outcomes: dict[int, Outcome | None]) -> None:
-        """Take what is known of each size; None: nothing yet."""
+        """Hold the known outcome of each size. None: not planned yet."""
         self._planner = planner
         self._outcomes = outcomes
 
     def tell(self, num_slices: int, outcome: Outcome) -> "LazySizes":
-        """Return the same sizes with another outcome at one."""
+        """Return these sizes with the outcome of one size replaced."""
         return LazySizes(self._planner, self._outcomes | {num_slices: outcome})
 
     def __getitem__(self, num_slices: int) -> Outcome:
@@ -61,18 +62,18 @@ def plan_job(spec: TrainingJobSpec, hardware: Hardware = BUILTIN) -> Plan:
     return assemble(settled, shape, plan_sizes(settled, shape), choice)
 
 
-def find_slice(spec: TrainingJobSpec, hardware: Hardware) -> SliceShape | None:  # None: it has no such slice
+def find_slice(spec: TrainingJobSpec, hardware: Hardware) -> SliceShape | None:  # None: the table has no such slice
     """Return the shape of a job's slices."""
     return hardware.find_shape(spec.slices.accelerator, spec.slices.topology, spec.scheduling.exclusive_topology)
 
 
 def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> LazySizes:
-    """Plan each number of slices that the job may have."""
+    """Return the outcome of each number of slices of the spec, planned on first access."""
     return LazySizes(SizePlanner(spec, shape), dict.fromkeys(spec.slices.numbers))
 
 
 def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes, choice: Choice | None = None) -> Plan:
-    """Return the plan that holds these sizes."""
+    """Return the plan with the given outcomes."""
     planned = tuple(
         outcome
         if isinstance(outcome, SizePlan)

@@ -1,16 +1,17 @@
-"""How long a step takes at best, by a roofline (Williams et al., 2009): what each resource needs at its peak rate.
+"""Lower bound of the step time, by a roofline (Williams et al., 2009): the use of each resource at its peak rate.
 
-    step = max(products, memory, gathers inside slices, gathers between slices) + what the next product waits for
+    step = max(products, memory, gathers inside slices, gathers between slices) + waiting
 
-- products: the operations of `arithmetic`, at the peak rate of the format of computation;
-- memory: the bytes that go between a device and its memory: the gathered matrices once each way, what layers keep
-  written and read, the logits likewise, gradients added up, and the optimizer's pass over the state;
-- gathers: parameters and gradients along the axes that split them; the compiler sends these beside products;
-- waiting: sums of the stream over tensor, keys along context, tokens to experts, the next stage, and the sum of
-  gradients over data, which comes after the last microstep.
+- products: the FLOPs of `arithmetic`, at the peak rate of the compute format;
+- memory: the bytes between a device and its memory: the gathered matrices once per pass, residuals written and read,
+  the logits likewise, accumulated gradients, and the optimizer's pass over the state;
+- gathers: all-gathers of parameters and reduce-scatters of gradients; the compiler overlaps them with matmuls;
+- waiting: collectives that the next matmul depends on: all-reduces of hidden states over tensor, keys along context,
+  tokens to experts, hidden states to the next stage, and the all-reduce of gradients over data after the last
+  accumulation step.
 
-Nothing reaches a peak: real steps take longer, and this ranks meshes rather than promises seconds. An accelerator whose
-rates are not known, such as `cpu`, has no prediction, nor has a job with rules of its own for how parameters are split.
+Real steps take longer than peak rates allow, so the estimate ranks meshes and does not predict seconds. There is no
+estimate for an accelerator of unknown rates, such as `cpu`, or for a job with sharding rules of its own.
 """
 
 from collections import defaultdict
@@ -29,35 +30,36 @@ from trainingjob_operator.core.planner.traffic import Traffic, predict_traffic
 from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
 
 STATE_PASSES = 7
-"""Numbers that the optimizer moves for a parameter: it reads parameter, gradient and two moments, and writes three."""
+"""Values that the optimizer moves per parameter: it reads the parameter, its gradient and two moments, and writes
+three."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """One step of one device, by what it needs. Seconds are those at peak rates."""
+    """Resource use of one step on one device. Seconds are at peak rates."""
 
     flops: int
-    """Operations of matrix products."""
+    """FLOPs of matmuls."""
     ici_bytes: int
-    """Bytes sent inside the slice."""
+    """Bytes that the device sends inside the slice."""
     dcn_bytes: int
-    """Bytes sent to other slices."""
+    """Bytes that the device sends to other slices."""
     products: float
     memory: float
     gathers: float
-    """Beside products, over the slower of both networks."""
+    """Seconds of collectives that overlap with matmuls, over the slower of both networks."""
     waiting: float
-    """For what products wait for."""
+    """Seconds of collectives that the next matmul depends on."""
     mfu: float
-    """Useful operations by those that the peak rate allows in the time of a step."""
+    """Model FLOPs divided by the peak FLOPs of the step time."""
 
     @property
     def seconds(self) -> float:
-        """Return how long the step takes at best."""
+        """Return the lower bound of the step time."""
         return max(self.products, self.memory, self.gathers) + self.waiting
 
 
-def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Roofline | None:  # None: nobody knows
+def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Roofline | None:  # None: not known
     """Return the roofline of one step of a layout."""
     rates = shape.rates
     peak = rates.bfloat16 if spec.precision.compute == "bfloat16" else rates.float32
@@ -82,7 +84,7 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
 
 
 def predict_sizes(plan: Plan) -> dict[int, Roofline]:
-    """Return the roofline of each size that can train; none where the accelerator's rates are not known."""
+    """Return the roofline of each valid size; empty where the accelerator's rates are unknown."""
     found = {one.num_slices: predict_step(plan.spec, plan.shape, one.layout) for one in plan.sizes if one.layout}
     return {num_slices: roofline for num_slices, roofline in found.items() if roofline}
 
@@ -92,7 +94,7 @@ def _sum_bytes(traffic: Iterable[Traffic], network: Network) -> int:
 
 
 def _send(traffic: Iterable[Traffic], shape: SliceShape, layout: Layout) -> dict[Network, float]:
-    """Return the seconds that each network takes for what is sent."""
+    """Return the seconds that each network needs for some traffic."""
     inside = axis_rates(shape, layout.ici)
     seconds: dict[Network, float] = defaultdict(float)
     for one in traffic:
@@ -103,7 +105,7 @@ def _send(traffic: Iterable[Traffic], shape: SliceShape, layout: Layout) -> dict
 
 
 def _move_bytes(spec: TrainingJobSpec, layout: Layout) -> float:
-    """Return the bytes that go between a device and its memory in one step."""
+    """Return the bytes that move between a device and its memory in one step."""
     degrees = combine(layout.ici, layout.dcn)
     workload = describe_workload(spec)
     device = measure_workload(replace(workload, remat="none"), {**degrees, "data": 1})

@@ -1,4 +1,4 @@
-"""What is told of a plan: a job's RunConfig, each world's program, and what the devices should do."""
+"""Parts of the plan that pods receive: the RunConfig, each world's program config, and the expected hardware rates."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from trainingjob_operator.core.planner.plan import Plan
 
 
 def run_config(identity: JobIdentity, plan: Plan) -> RunConfig:
-    """Return the RunConfig of a job: its spec and the layout of every size that it may train at."""
+    """Return the RunConfig of a job: its spec and the layout of every valid size."""
     return RunConfig(
         job=identity,
         spec=plan.spec,
@@ -17,7 +17,7 @@ def run_config(identity: JobIdentity, plan: Plan) -> RunConfig:
 
 
 def tell_program(world: World, plan: Plan, layout: Layout | None) -> World:
-    """Return a world that says which program its hosts run, and how often they keep what it makes in memory."""
+    """Return a world with the program config of its hosts: layout, remat policy and snapshot interval."""
     told: dict[str, Any] = {"layout": layout, "remat": plan.spec.memory.remat}
     if plan.snapshots:
         told |= {"snapshots": plan.snapshots.every_steps, "snapshots_may_stretch": plan.snapshots.is_chosen}
@@ -25,7 +25,7 @@ def tell_program(world: World, plan: Plan, layout: Layout | None) -> World:
 
 
 def expect(plan: Plan) -> Expected:
-    """Return what the devices of a job are to be capable of."""
+    """Return the rates and memory that the devices of a job must have."""
     rates = plan.shape.rates
     return Expected(
         flops=rates.bfloat16,

@@ -1,6 +1,7 @@
-"""What a save takes: the bytes that a host writes, and the rate at which storage must take them.
+"""Size of a checkpoint save: the bytes that each host writes, and the storage rate that this requires.
 
-How fast storage is nobody knows before it is used. So a plan says what it must be, and not how long a save takes.
+The storage rate is unknown before the first save. A plan therefore states the required rate and not the duration of a
+save.
 """
 
 from trainingjob_operator.core.planner.plan import Plan
@@ -10,11 +11,12 @@ from trainingjob_operator.core.planner.snapshots import measure_largest
 def measure_save(plan: Plan) -> int:
     """Return the most bytes that one host writes in a save, at the size where they are most.
 
-    One replica of the state is written, by the hosts that hold it: each of them what a snapshot of it holds.
+    The hosts that hold one replica of the state write that replica. Each of them writes as much as its snapshot of the
+    replica holds.
     """
     return measure_largest(plan.spec, (one.layout for one in plan.sizes if one.layout))
 
 
 def needed_rate(plan: Plan) -> float:
-    """Return the bytes/s that storage must take from each host for a pod that is deleted to save in time."""
+    """Return the storage rate in bytes/s per host at which a deleted pod can save within its grace period."""
     return measure_save(plan) / plan.spec.runtime.leave_seconds

@@ -1,4 +1,4 @@
-"""One size of a job: whether it can train on so many slices, and how the program then lies over them."""
+"""The plan of one size: whether the job can train on a number of slices, and the resulting layout."""
 
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
@@ -27,11 +27,14 @@ from trainingjob_operator.core.planner.splits import (
 from trainingjob_operator.core.units import plural, size
 
 TOO_LARGE = "spec.model"
-"""The path of the problem that a device has too little memory; no other problem of a size has it."""
+"""Path of the problem that a device has too little memory. No other problem of a size has this path."""
 
 
 class SizePlanner:
-    """Plans the sizes of one job. They differ in few degrees, mostly in `data`, so what is known of one is kept."""
+    """Plans the sizes of one job.
+
+    Sizes share most degrees except `data`, so device memory is cached by the other degrees.
+    """
 
     def __init__(self, spec: TrainingJobSpec, shape: SliceShape) -> None:
         """Plan a spec on slices of a shape."""
@@ -40,10 +43,11 @@ class SizePlanner:
         self._ici = resolve(spec.parallelism.ici, shape.num_devices)
         self._mistakes = _check_slice(spec, shape)
         self._devices: dict[tuple[int, ...], DeviceMemory | list[Problem]] = {}
-        """What a device holds, or what the mesh does not divide, by the DCN degrees that split more than the batch."""
+        """Device memory, or the dims that the mesh does not divide, by the DCN degrees that shard more than the
+        batch."""
 
     def plan(self, num_slices: int) -> SizePlan | list[Problem]:
-        """Return the plan at a number of slices, or all that keeps the job from training there."""
+        """Return the plan for a number of slices, or the problems that prevent training at that size."""
         spec, shape = self._spec, self._shape
         dcn = resolve(spec.parallelism.dcn, num_slices)
         if self._ici is None or dcn is None:
@@ -90,7 +94,7 @@ class SizePlanner:
 
 
 def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
-    """Check that the stages of a pipeline can share its microbatches."""
+    """Check that the stages of a pipeline divide its microbatches."""
     microbatches, stages = spec.parallelism.pipeline.microbatches, mesh.ici.stage * mesh.dcn.stage
     if microbatches is not None and microbatches % stages:
         message = f"{microbatches} is not a multiple of {stages}, the stages of the pipeline."
@@ -99,12 +103,12 @@ def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
 
 
 def describe_slice(shape: SliceShape) -> str:
-    """Return the devices of a slice in words, for messages about what must fill them."""
+    """Return a description of a slice's devices, for messages about the degrees that must fill them."""
     return f"the {plural(shape.num_devices, 'device')} of a slice of {shape.accelerator} {shape.topology}"
 
 
 def _check_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
-    """Check that the mesh divides what it splits; nothing of it depends on `data`, which splits only the batch."""
+    """Check that the mesh divides the dims that it shards. `data` does not matter, because it splits only the batch."""
     return [
         *(problem for split in (LAYERS, SEQUENCE, HEADS) for problem in check_split(spec, split, mesh, is_filled=True)),
         *check_width(spec, mesh, is_filled=True),
@@ -116,13 +120,13 @@ def _check_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
 
 
 def _check_slice(spec: TrainingJobSpec, shape: SliceShape) -> tuple[Problem, ...]:
-    """Check of the degrees what no number of slices can change: their form, and that they fill a slice."""
+    """Check the degrees independently of the number of slices: their form, and that they fill a slice."""
     ici, dcn = spec.parallelism.ici, spec.parallelism.dcn
     inner = check_product(ICI, ici, shape.num_devices, describe_slice(shape))
     return (*check_form(ICI, ici), *check_form(DCN, dcn), *inner)
 
 
-@lru_cache(maxsize=64)  # most sizes need the same
+@lru_cache(maxsize=64)  # most sizes need the same memory
 def _describe_need(need: MemoryEstimate) -> str:
     parts = {
         "parameters": need.params,

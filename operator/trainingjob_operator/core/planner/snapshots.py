@@ -1,14 +1,14 @@
-"""Snapshots in the memory of the hosts: how large one is, and how many steps apart they are worth their time.
+"""Snapshots in host memory: their size, and the interval in steps.
 
-A host copies each shard of its devices once, replicas not counted twice: parameters, and two moments in float32. While
-it is copied nothing trains, so
+A host copies each shard of its devices once, without replicas: parameters, and two float32 moments. Training stops
+during the copy, so
 
-    interval = the fewest steps with  bytes a host / rate <= share x interval x seconds a step
+    interval = the fewest steps with  bytes per host / rate <= share x interval x seconds per step
 
-where a thread for each device copies at the slower of what the device sends (`Rates.host`) and what the thread writes
-(`COPY_RATE`). The share is `ENOUGH`, and up to `SHARE` where two checkpoints would not have two snapshots between them.
-A step takes no less than the roofline says, so it is rather smaller. Where no honest time of a step is known, as on
-`cpu`, the interval is `UNTIMED_STEPS`.
+Here one thread per device copies at the slower of the device's rate (`Rates.host`) and the thread's rate (`COPY_RATE`).
+The share is `ENOUGH`. It rises up to `SHARE` where otherwise fewer than two snapshots would fit between two
+checkpoints. Real steps take longer than the roofline estimate, so the real share is smaller. Where no step time is
+known, as on `cpu`, the interval is `UNTIMED_STEPS`.
 """
 
 import math
@@ -25,28 +25,28 @@ from trainingjob_operator.core.planner.roofline import predict_step
 from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
 
 SHARE = 0.01
-"""Of the time that training may wait for copies."""
+"""Maximum share of the time that training may wait for copies."""
 ENOUGH = 0.001
-"""Of the time that copies are worth. Where a job loses a slice each day, that is about what its lost steps come to, and
-both together are least (Young, 1974): `simulate` shows it."""
+"""Target share of the time for copies. At one lost slice per day, the lost steps cost about the same time, and the sum
+of both is minimal (Young, 1974); `simulate` shows this."""
 COPY_RATE = 5e9
-"""Bytes/s that one thread writes to a host's memory. One alone reached 8e9 on a small virtual machine."""
+"""Bytes/s that one thread writes to host memory. A single thread reached 8e9 on a small virtual machine."""
 HASH_RATE = 2e9
-"""Bytes/s that one thread hashes, beside training; a snapshot waits for the hash of the one before. One alone reached
-4e9 on a small virtual machine."""
+"""Bytes/s that one thread hashes in parallel with training. A snapshot waits for the hash of the previous one. A single
+thread reached 4e9 on a small virtual machine."""
 UNTIMED_STEPS = 10
 SHARD_SLACK = 64
-"""Bytes by which a shard may be aligned."""
+"""Alignment padding of a shard, in bytes."""
 _MIB = 2**20
 
 
 def plan_snapshots(
     spec: TrainingJobSpec, shape: SliceShape, layouts: Iterable[Layout]
-) -> SnapshotPlan | None:  # None: the job takes none
-    """Return the snapshots of a job, large and rare enough for every size; `layouts` are those of its sizes, ascending.
+) -> SnapshotPlan | None:  # None: the job takes no snapshots
+    """Return the snapshot plan of a job, valid at every size. `layouts` are those of its sizes, ascending.
 
-    A step is shortest at the largest size and a snapshot nowhere larger than at the smallest, so these two tell how
-    rare is enough.
+    The largest size has the shortest step, the smallest size has the largest snapshot. The interval therefore follows
+    from these two.
     """
     wanted, sizes = spec.checkpoint.snapshots, list(layouts)
     if wanted is None or not sizes:
@@ -56,13 +56,16 @@ def plan_snapshots(
 
 
 def measure_largest(spec: TrainingJobSpec, layouts: Iterable[Layout]) -> int:
-    """Return the most bytes that one snapshot takes on a host at any of some sizes; 0: there are none."""
+    """Return the bytes of one snapshot on a host at the size where it is largest; 0 if there are no layouts."""
     split = {tuple(_split_degrees(spec, layout).values()): layout for layout in layouts}  # most differ in `data` alone
     return max((measure_snapshot(spec, layout) for layout in split.values()), default=0)
 
 
 def measure_snapshot(spec: TrainingJobSpec, layout: Layout) -> int:
-    """Return the most bytes that one snapshot takes on a host: as many different shards as it has devices."""
+    """Return the most bytes that one snapshot takes on a host.
+
+    A host holds at most as many different shards as devices.
+    """
     degrees = _split_degrees(spec, layout)
     ways, devices = count_ways(degrees, merge_rules(spec.parallelism.rules.written())), layout.devices_per_host
     param_bytes = describe_workload(spec).param_bytes
@@ -75,12 +78,12 @@ def measure_snapshot(spec: TrainingJobSpec, layout: Layout) -> int:
 
 
 def serves(spec: TrainingJobSpec, taken: Layout, wanted: Layout) -> bool:
-    """Return whether a snapshot taken at one size is of use at another: both cut the state in the same places."""
+    """Return whether a snapshot of one size can be restored at another: both shard the state alike."""
     return _split_degrees(spec, taken) == _split_degrees(spec, wanted)
 
 
 def choose_interval(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> int:
-    """Return how many steps apart copies are worth their time, and never take more than their share of it."""
+    """Return the snapshot interval in steps: the target share where possible, and never above the maximum share."""
     step = predict_step(spec, shape, layout)
     if step is None or not shape.rates.host:
         return UNTIMED_STEPS
@@ -91,21 +94,21 @@ def choose_interval(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) ->
 
 
 def fewest_steps(spec: TrainingJobSpec, shape: SliceShape, layout: Layout, step_seconds: float) -> int:
-    """Return how many steps apart copies take their share of the time and no more."""
+    """Return the smallest interval in steps at which copies take at most their maximum share of the time."""
     copying = copy_seconds(spec, shape, layout) / SHARE
     hashing = measure_snapshot(spec, layout) / HASH_RATE
     return max(math.ceil(max(copying, hashing) / step_seconds), 1)
 
 
 def waiting_share(spec: TrainingJobSpec, shape: SliceShape, layout: Layout, every: int, step_seconds: float) -> float:
-    """Return how long training waits for snapshots that are so many steps apart, as a share of what steps take."""
+    """Return the time that training waits for snapshots at an interval, as a share of the step time."""
     between = every * step_seconds
     hashing = measure_snapshot(spec, layout) / HASH_RATE
     return (copy_seconds(spec, shape, layout) + max(hashing - between, 0.0)) / between
 
 
 def steps_between_saves(spec: TrainingJobSpec, step_seconds: float) -> int:
-    """Return how many steps lie between two checkpoints where a step takes so long."""
+    """Return the steps between two checkpoints at a step time."""
     save = spec.checkpoint.save
     return (
         save.every_steps if save.every is None else min(save.every_steps, int(seconds(save.every) // step_seconds) or 1)
@@ -113,12 +116,12 @@ def steps_between_saves(spec: TrainingJobSpec, step_seconds: float) -> int:
 
 
 def copy_seconds(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> float:
-    """Return how long a host copies one snapshot; what its devices send is no limit where their rate is not known."""
+    """Return the seconds that a host needs to copy one snapshot. An unknown device rate is not a limit."""
     rate = min(shape.rates.host or COPY_RATE, COPY_RATE) * shape.devices_per_host
     return measure_snapshot(spec, layout) / rate
 
 
 def _split_degrees(spec: TrainingJobSpec, layout: Layout) -> dict[Axis, int]:
-    """Return the degrees by which the state is split; `data` splits only what the optimizer keeps, where asked."""
+    """Return the degrees that shard the state. `data` shards only the optimizer state, if the spec enables that."""
     degrees = combine(layout.ici, layout.dcn)
     return degrees if spec.parallelism.shard_optimizer_over_data else {**degrees, "data": 1}

@@ -1,7 +1,7 @@
-"""What the mesh splits: the dims, experts and sequences that its degrees must divide.
+"""Divisibility checks: mesh degrees must divide the dims, experts and sequences that they shard.
 
-Each check takes a mesh with a number in the place of each -1: what is left, or 1 where that is not known and the mesh
-is not filled.
+Each check takes a mesh whose -1 degrees are replaced. If the mesh is filled, the replacement is the inferred degree;
+otherwise it is 1.
 """
 
 import math
@@ -29,11 +29,11 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Split:
-    """Mesh axes that split some dims together: their product must divide each of these."""
+    """Mesh axes that shard some dims together: the product of their degrees must divide each of these dims."""
 
     axes: tuple[Axis, ...]
     dims: Mapping[str, Callable[[TrainingJobSpec], int]]
-    """By the path of the field, without `spec`."""
+    """Dims by the path of their field, without `spec`."""
 
 
 LAYERS = Split(("stage",), {"model.numLayers": lambda spec: spec.model.num_layers})
@@ -59,11 +59,12 @@ RULED: Mapping[str, tuple[str, Callable[[TrainingJobSpec], int]]] = {
     "experts": ("model.experts.count", lambda spec: spec.model.experts.count if spec.model.experts else 0),
     "expert_embed": ("model.embedDim", lambda spec: spec.model.embed_dim if spec.model.experts else 0),
 }
-"""What a rule of the spec splits, by logical axis: the path of its field, without `spec`, and its size; 0: nothing."""
+"""The dim that a sharding rule of the spec applies to, by logical axis: the path of its field without `spec`, and its
+size. Size 0: the model has no such dim."""
 
 
 def check_split(spec: TrainingJobSpec, split: Split, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
-    """Check that the mesh's degrees divide what they split."""
+    """Check that the degrees of the mesh divide the dims that they shard."""
     factors = [
         (path, axis, value)
         for path, degrees in ((ICI, mesh.ici), (DCN, mesh.dcn))
@@ -83,7 +84,7 @@ def check_split(spec: TrainingJobSpec, split: Split, mesh: Mesh, *, is_filled: b
     message = f"{who} does not divide {' and '.join(undivided)}."
     fixed = degree // value
     common = math.gcd(*dims.values())
-    if len(dims) == 1:  # one dim is easier to change than a mesh
+    if len(dims) == 1:  # a dim is easier to change than a mesh
         nearest = tuple(f"{name}: {near}" for name in dims for near in nearest_multiples(degree, common))
     elif common % fixed:
         nearest = ()
@@ -93,7 +94,7 @@ def check_split(spec: TrainingJobSpec, split: Split, mesh: Mesh, *, is_filled: b
 
 
 def check_width(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
-    """Check that the model's width can be split as the built-in rules have it, where they stand."""
+    """Check that the model width is divisible where the spec keeps the built-in sharding rules."""
     written = spec.parallelism.rules.written()
     if "embed" not in written:
         yield from check_split(spec, WIDTH, mesh, is_filled=is_filled)
@@ -102,7 +103,7 @@ def check_width(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterat
 
 
 def check_rules(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
-    """Check that the mesh divides what the rules of the spec split."""
+    """Check that the mesh divides the dims of the spec's sharding rules."""
     written = spec.parallelism.rules.written()
     if not written:
         return
@@ -127,12 +128,12 @@ def path_of_rule(name: str) -> str:
 
 
 def write_axes(axes: tuple[Axis, ...]) -> str:
-    """Return axes as YAML has them: `[fsdp, tensor]`."""
+    """Return axes as a YAML list: `[fsdp, tensor]`."""
     return f"[{', '.join(axes)}]"
 
 
 def check_experts(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
-    """Check that there are experts to spread, and as many on each device."""
+    """Check that the model has experts to shard, and that the expert degree divides their number."""
     if spec.model.experts:
         yield from check_split(spec, EXPERTS, mesh, is_filled=is_filled)
         return
@@ -144,7 +145,7 @@ def check_experts(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iter
 
 
 def check_groups(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
-    """Check that tokens which compete for the same expert lie in the same part of a sequence."""
+    """Check that no routing group crosses the boundary between two context shards."""
     experts, length = spec.model.experts, spec.training.sequence_length
     context = mesh.ici.context * mesh.dcn.context
     if experts is None or length % context:
@@ -159,10 +160,10 @@ def check_groups(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
 def _nearest_degrees(
     spec: TrainingJobSpec, mesh: Mesh, path: str, axis: Axis, common: int, *, is_filled: bool
 ) -> tuple[str, ...]:
-    """Return the nearest degrees of an axis that divide a number while the product stays what it is.
+    """Return the nearest degrees of an axis that divide `common`, with the product of all degrees unchanged.
 
-    An axis of -1 takes what is left then. There is none: nobody asked for that, so `data` does, which splits only the
-    batch.
+    The axis with degree -1 absorbs the change. Without such an axis the suggestion changes `data` too, because `data`
+    splits only the batch.
     """
     degrees, written = (mesh.ici, spec.parallelism.ici) if path == ICI else (mesh.dcn, spec.parallelism.dcn)
     rest = next((other for other, degree in written.items() if degree == REST and other != axis), None)

@@ -1,11 +1,13 @@
-"""`strategy: auto`: the mesh and the remat that a roofline likes best among all that fit.
+"""`strategy: auto`: chooses the mesh and the remat policy with the shortest estimated step among all that fit.
 
-A choice is one spec for all sizes of a job: the ICI degrees of every slice, the axis that takes the slices, and remat.
-Every way to cut a slice is tried that the model divides; where there are many, splits of sequences and layers are left
-out, which nobody needs before the others are used up. The best at the largest size that train at every size are held
-against each other by a step at the smallest and one at the largest; among equals the one with fewer axes wins.
+One choice holds for all sizes of a job: the ICI degrees of every slice, the axis that takes the slices, and remat. The
+search tries every factorization of a slice that the model dims are divisible by. If there are many, it first leaves out
+`context` and `stage`, which a job needs only when the other axes are exhausted.
 
-An accelerator of unknown rates is given rates of a typical one, which rank the meshes and nobody is told.
+The search ranks all candidates at the largest size. It keeps the best ones that train at every size, and ranks these by
+the sum of the step times at the smallest and the largest size. Among equals the candidate with fewer axes wins.
+
+An accelerator of unknown rates gets typical rates. They only rank the meshes and are never reported.
 """
 
 import math
@@ -25,38 +27,39 @@ from trainingjob_operator.core.planner.sizes import SizePlanner
 
 AUTO = "auto"
 MANY = 128
-"""Ways to cut a slice above which sequences and layers are cut only where nothing else fits."""
+"""Factorizations of a slice above which the search first leaves out `context` and `stage`."""
 OUTER: tuple[Axis, ...] = ("data", "fsdp", "stage")
-"""Axes that may take the slices; `tensor`, `context` and `expert` would wait for the network in every layer."""
+"""Axes that may span the slices. `tensor`, `context` and `expert` would wait for the network in every layer."""
 MAX_CUTS = 512
-"""Ways to cut a slice that one search measures at the most, so that no spec makes a search long."""
+"""Upper limit of factorizations per search, so that no spec makes a search long."""
 FINALISTS = 16
-"""Candidates, the best at the largest size, that are measured at the smallest size too."""
+"""Best candidates at the largest size that are measured at the smallest size too."""
 RUNNERS_UP = 3
 LEFT_OUT = ("stage", "context")
-"""What is cut only where nothing else fits, of many ways."""
+"""Axes that a large search uses only if nothing else fits."""
 TYPICAL = Rates(bfloat16=200e12, float32=100e12, memory=1e12, link=50e9, num_links=4, network=5e9)
 REMATS = ("none", "full")
 
 
 def is_auto(spec: TrainingJobSpec) -> bool:
-    """Return whether the planner is to choose the mesh, and may: nothing that it chooses is written beside."""
+    """Return whether the planner chooses the mesh: `auto` is set, and no field that it chooses is set."""
     return spec.parallelism.strategy == AUTO and not list_written(spec)
 
 
 def list_written(spec: TrainingJobSpec) -> tuple[str, ...]:
-    """Return the fields of `parallelism` that `auto` chooses and that are not as by default.
+    """Return the fields of `parallelism` that `auto` chooses and that differ from the default.
 
-    What is written exactly as the default cannot be told from what the API server filled in.
+    An explicit default value is indistinguishable from a value that the API server filled in.
     """
     default = Parallelism()
     return tuple(name for name in ("ici", "dcn", "rules") if getattr(spec.parallelism, name) != getattr(default, name))
 
 
-def settle(spec: TrainingJobSpec, shape: SliceShape) -> tuple[TrainingJobSpec, Choice | None]:  # None: it was not asked
-    """Return a spec whose mesh is written out, and how it was chosen.
+def settle(spec: TrainingJobSpec, shape: SliceShape) -> tuple[TrainingJobSpec, Choice | None]:  # None: no choice
+    """Return a spec with an explicit mesh, and how the planner chose it.
 
-    Where nothing fits, the mesh is the default and all is computed again: what saves most is refused most truly.
+    If nothing fits, the spec gets the default mesh and `remat: full`. The errors then describe the most memory-saving
+    configuration.
     """
     if not is_auto(spec):
         return spec, None
@@ -69,10 +72,10 @@ def settle(spec: TrainingJobSpec, shape: SliceShape) -> tuple[TrainingJobSpec, C
 
 
 def choose(spec: TrainingJobSpec, shape: SliceShape) -> Choice | None:  # None: nothing fits
-    """Return the best way to lay a job out on its slices."""
+    """Return the best mesh and remat policy for a job."""
     asked = ("full",) if spec.memory.remat == "full" else REMATS
     slices = spec.slices.numbers
-    # Only what a plan is made from: names, data and storage would make every job another one.
+    # Only the fields that determine a plan: names, data and storage would make each job a separate cache entry.
     essence = TrainingJobSpec.model_construct(
         slices=spec.slices,
         parallelism=spec.parallelism,
@@ -86,7 +89,7 @@ def choose(spec: TrainingJobSpec, shape: SliceShape) -> Choice | None:  # None: 
 
 @dataclass(frozen=True)
 class _Question:
-    """A spec that can be remembered by."""
+    """A hashable spec, as a cache key."""
 
     spec: TrainingJobSpec
 
@@ -114,7 +117,10 @@ def _choose(question: _Question, shape: SliceShape, slices: Sequence[int], remat
 
 
 def _cut_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mapping[Axis, int]]:
-    """Yield the degrees that multiply to a slice's devices and divide what they split; those of 1 are left out."""
+    """Yield the degrees that multiply to a slice's devices and divide the dims that they shard.
+
+    Degrees of 1 are left out.
+    """
     model = spec.model
     bounds = {
         "stage": model.num_layers,
@@ -140,7 +146,10 @@ def _cut_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mapping[Axis
 
 
 def _bound(cuts: Sequence[Mapping[Axis, int]]) -> list[Mapping[Axis, int]]:
-    """Return at most `MAX_CUTS` of some cuts, in their order: the ones that repeat least of the state on devices."""
+    """Return at most `MAX_CUTS` factorizations in their order.
+
+    The smallest `data` degree comes first, because it replicates the least state, then the fewest axes.
+    """
     ranked = sorted(range(len(cuts)), key=lambda index: (cuts[index].get("data", 1), len(cuts[index])))
     return [cuts[index] for index in sorted(ranked[:MAX_CUTS])]
 
@@ -153,7 +162,7 @@ def _measure(
     outer: Sequence[Axis],
     remats: Sequence[str],
 ) -> Iterator[Candidate]:
-    """Yield what trains at a size; it computes again only where it does not fit otherwise, or is asked to."""
+    """Yield the candidates that fit at a size, with `remat: full` only where required or requested."""
     for cut in cuts:
         for axis in outer:
             for remat in remats:
@@ -164,7 +173,7 @@ def _measure(
 
 
 def _add_smallest(one: Candidate, spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int]) -> Candidate:
-    """Return a candidate that fits all sizes with a step at the smallest in its score."""
+    """Return a candidate whose score includes the step time at the smallest size. The candidate fits all sizes."""
     if len(slices) == 1:
         return one
     return replace(one, score=one.seconds + _time(one.apply(spec), shape, slices[0]))
@@ -175,7 +184,7 @@ def _rank(one: Candidate) -> tuple[float, int]:
 
 
 def _time(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> float:
-    """Return the seconds of a step; 0: it cannot train so."""
+    """Return the seconds of a step; 0 if the spec cannot train at this size."""
     size = SizePlanner(spec, shape).plan(num_slices)
     roofline = predict_step(spec, shape, size.layout) if isinstance(size, SizePlan) and size.layout else None
     return roofline.seconds if roofline else 0.0

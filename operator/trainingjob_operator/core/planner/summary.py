@@ -1,4 +1,4 @@
-"""The plan as people read it: its sizes, its parameters, and all of it as the status shows it."""
+"""The plan for users: its sizes, its parameters, and its form in the status."""
 
 from trainingjob_api.status import PlanStatus, SizeStatus
 from trainingjob_operator.core.planner.mesh import describe_mesh
@@ -7,7 +7,7 @@ from trainingjob_operator.core.units import plural, runs, short
 
 
 def describe_plan(plan: Plan) -> PlanStatus:
-    """Return the plan as the status shows it."""
+    """Return the plan in the form of the status."""
     return PlanStatus(
         parameters=plan.num_parameters,
         active_parameters=plan.num_active_parameters,
@@ -17,12 +17,12 @@ def describe_plan(plan: Plan) -> PlanStatus:
 
 
 def describe_sizes(plan: Plan) -> str:
-    """Return on how many slices the job may train: `1 slice`, `2 to 4 slices`, `1, 2 and 4 slices`."""
+    """Return the allowed numbers of slices as text: `1 slice`, `2 to 4 slices`, `1, 2 and 4 slices`."""
     return f"{runs(plan.allowed)} {'slice' if plan.allowed == (1,) else 'slices'}"
 
 
 def describe_parameters(plan: Plan) -> str:
-    """Return how large the model is: `8.03 B parameters`, `46.7 B parameters · 8 experts, 12.9 B active`."""
+    """Return the model size as text: `8.03 B parameters`, `46.7 B parameters · 8 experts, 12.9 B active`."""
     parameters, experts = f"{short(plan.num_parameters)} parameters", plan.spec.model.experts
     return (
         f"{parameters} · {plural(experts.count, 'expert')}, {short(plan.num_active_parameters)} active"

@@ -1,7 +1,7 @@
-"""How much of a world may die while the memory of what is left still holds the whole state.
+"""Redundancy: how many slices a world can lose while host memory still holds the whole state.
 
-A tensor is in one copy on as many slices as its own mesh axes reach over DCN; the other slices have more copies. So
-whichever slices die, one copy fewer than there are may be among them.
+One copy of a tensor spans as many slices as its mesh axes shard it over DCN. The other slices hold further copies. With
+N copies, any N - 1 slices can be lost.
 """
 
 import math
@@ -16,7 +16,7 @@ from trainingjob_operator.core.planner.parameters import list_leaves
 
 
 def slices_to_spare(spec: TrainingJobSpec, layout: Layout) -> int:
-    """Return how many slices may die at once, whichever they are, with every shard of the state on another one."""
+    """Return how many slices, whichever they are, can be lost at once while other slices still hold every shard."""
     across = dict(layout.dcn.items())
     reach = max(math.prod(across[axis] for axis in axes) for axes in _splits(spec, layout))
     return layout.num_slices // reach - 1

@@ -1,8 +1,8 @@
-"""Where the mesh axes of a slice lie on the links between its chips.
+"""Placement of a slice's mesh axes on the links between its chips.
 
-The runtime has JAX order the devices (`jax.experimental.mesh_utils`): the axes that talk most, last in mesh order, take
-whole dims of the torus first, several where they fill them; where no whole dims fit, dims are split. This says the same
-without a device. Small slices, whose dims have two chips, are ordered along one ring instead.
+JAX orders the devices (`jax.experimental.mesh_utils`), and this module computes the same order without devices. The
+axes with the most traffic come last in mesh order. They take whole dims of the torus first, several dims where needed.
+Where no whole dims fit, dims are split. Small slices, whose dims have two chips, are ordered along one ring instead.
 """
 
 import math
@@ -15,27 +15,27 @@ from trainingjob_api.machine import AxisDegrees
 from trainingjob_operator.core.planner.plan import SliceShape
 
 CORE = "core"
-"""The dim between the two devices of a chip, which is faster than any link between chips."""
+"""Name of the dim of the two devices of a chip, which is faster than any link between chips."""
 _NAMES = ("x", "y", "z")
 
 type Shares = tuple[int, ...]
-"""For each dim of the torus, how many of its chips an axis spans."""
+"""For each dim of the torus, the number of its chips that an axis spans."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """What an axis spans of one dim: `of` chips, or `size` of them where it is split."""
+    """The part of one dim that an axis spans: `size` of `of` chips."""
 
     dim: str
     size: int
     of: int
     ring: bool
-    """Whether a link closes it: it is all of a dim that has one."""
+    """Whether the axis spans a whole dim that wraps around."""
 
 
 @dataclass(frozen=True)
 class AxisPlace:
-    """An axis that is split inside a slice, and where. No stretches: along one ring through all chips."""
+    """A sharded axis of a slice and its placement. No stretches: one ring through all chips."""
 
     axis: Axis
     degree: int
@@ -43,7 +43,7 @@ class AxisPlace:
 
 
 def place_axes(shape: SliceShape, ici: AxisDegrees) -> tuple[AxisPlace, ...]:
-    """Return where each axis lies that is split inside a slice; none where chips are joined by switches."""
+    """Return the placement of each sharded axis of a slice; empty where switches connect the chips."""
     split = ici.split()
     if not shape.torus or not split:
         return ()
@@ -69,7 +69,7 @@ def place_axes(shape: SliceShape, ici: AxisDegrees) -> tuple[AxisPlace, ...]:
 
 
 def assign(dims: Sequence[int], degrees: Sequence[int], fast: int | None = None) -> tuple[Shares, ...]:
-    """Return what each axis spans of each dim, the axes in mesh order; their degrees multiply to the devices.
+    """Return the chips that each axis spans in each dim, in mesh order. The degrees multiply to the devices.
 
     `fast` is the index of a dim that is faster than the others.
     """
@@ -77,7 +77,7 @@ def assign(dims: Sequence[int], degrees: Sequence[int], fast: int | None = None)
 
 
 def _assign_whole(dims: Sequence[int], degrees: Sequence[int], fast: int | None) -> tuple[Shares, ...]:
-    """Return the shares where every axis can have whole dims; empty where one cannot."""
+    """Return the shares if every axis can have whole dims; empty otherwise."""
     free = list(dims)
     shares: list[Shares] = []
     for degree in reversed(degrees):
@@ -90,7 +90,7 @@ def _assign_whole(dims: Sequence[int], degrees: Sequence[int], fast: int | None)
 
 
 def _choices(num_dims: int, fast: int | None) -> Iterator[tuple[int, ...]]:
-    """Yield sets of dims, the larger ones first, and of these the ones with the fast dim."""
+    """Yield sets of dims, larger sets first, and among these the sets with the fast dim first."""
     for count in range(num_dims, 0, -1):
         sets = list(combinations(range(num_dims), count))
         yield from sets if fast is None else sorted(sets, key=lambda places: fast not in places)
@@ -107,14 +107,14 @@ def _assign_parts(dims: Sequence[int], degrees: Sequence[int]) -> tuple[Shares, 
 
 
 def _factorings(dims: Sequence[int], taken: Sequence[int], degree: int) -> Iterator[Shares]:
-    """Yield the ways to make a degree of divisors of what is left of each dim."""
+    """Yield the factorizations of a degree into divisors of the remaining chips of each dim."""
     left = [size // before for size, before in zip(dims, taken, strict=True)]
     parts = [[part for part in range(1, size + 1) if size % part == 0 and degree % part == 0] for size in left]
     return (one for one in product(*parts) if math.prod(one) == degree)
 
 
 def _merit(shares: Shares, dims: Sequence[int], taken: Sequence[int]) -> tuple[object, ...]:
-    """Return what makes one way better than another, most important first, as JAX sees it."""
+    """Return the sort key of one factorization, as in JAX: the largest is best."""
     whole = [share for share, size in zip(shares, dims, strict=True) if share == size]
     overlap = math.prod(share for share, before in zip(shares, taken, strict=True) if before > 1)
     return math.prod(whole), sum(share > 1 for share in whole), overlap, shares
@@ -125,7 +125,7 @@ def _volume(sizes: Sequence[int], places: Iterable[int]) -> int:
 
 
 def _is_one_ring(shape: SliceShape, largest: int) -> bool:
-    """Return whether JAX lays the devices of a small slice along one ring, for this kind of chip."""
+    """Return whether JAX orders the devices of a small slice along one ring, for this kind of chip."""
     sizes = tuple(size for size, _ in shape.torus)
     match shape.accelerator:
         case "tpu-v5e" | "tpu-v6e":

@@ -1,4 +1,4 @@
-"""Ways out for a job that is too large for its devices: the smallest changes of the spec that would fit."""
+"""Fixes for a job that is too large for its devices: the smallest spec changes that fit."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,10 @@ from trainingjob_operator.core.planner.workload import FLOAT32, describe_workloa
 
 
 def suggest_ways_out(sizes: LazySizes, spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware) -> LazySizes:
-    """Return the sizes with suggestions for the first that is too large.
+    """Return the sizes with suggested fixes for the first size that is too large.
 
-    It speaks for all: what saves memory does so at every size, and each search plans the job many times. Nothing is
-    told of other sizes where the job cannot train at the smallest.
+    One size is enough: a fix that saves memory does so at every size, and each search plans the job many times. If the
+    job cannot train at its smallest size, the other sizes are not reported.
     """
     for num_slices, outcome in sizes.items():
         if isinstance(outcome, SizePlan):
@@ -37,9 +37,9 @@ def suggest_ways_out(sizes: LazySizes, spec: TrainingJobSpec, shape: SliceShape,
 
 
 def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardware: Hardware) -> list[str]:
-    """Return the smallest changes that would fit: on the same devices, else on more, else a shorter sequence.
+    """Return the smallest changes that fit: on the same devices, else on more, else with a shorter sequence.
 
-    A shorter sequence changes what is trained, so it is suggested only where nothing else fits.
+    A shorter sequence changes the training itself, so it is suggested only if nothing else fits.
     """
     found = (hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape))
     larger = [one for one in found if one]
@@ -61,17 +61,17 @@ def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, ha
     if not ways:
         least = next((one for one in larger if _may_fit(spec, one, num_slices)), shape)
         ways = [_describe_change(spec, shape, changed, least) for changed in _lay_out(spec, least, num_slices)]
-    if not ways:  # the longest of the halved sequences that fits, by bisection: a shorter one takes less memory
+    if not ways:  # The longest halved sequence that fits, by bisection: a shorter sequence takes less memory.
         halved = [whole >> halvings for halvings in range(1, whole.bit_length() - 1)]
         fitting = halved[bisect_left(halved, True, key=lambda length: bool(find(length))) :]  # noqa: FBT003
         ways = find(fitting[0]) if fitting else []
-    # What a part of the changes does alone needs no more of them.
+    # Drop a suggestion if a subset of its changes fits too.
     parts = {way: set(way.split(" and ")) for way in ways}
     return [way for way in parts if not any(other < parts[way] for other in parts.values())]
 
 
 def _save_memory(spec: TrainingJobSpec) -> Iterator[TrainingJobSpec]:
-    """Yield a spec as it is, then with what takes less memory on the same mesh."""
+    """Yield the spec unchanged, then variants that take less memory on the same mesh."""
     spread = _spread_optimizer(spec)
     yield from (spec, _compute_again(spec), spread, _compute_again(spread))
 
@@ -79,7 +79,7 @@ def _save_memory(spec: TrainingJobSpec) -> Iterator[TrainingJobSpec]:
 def _find_larger(
     spec: TrainingJobSpec, larger: Sequence[SliceShape], num_slices: int
 ) -> Iterator[tuple[TrainingJobSpec, SliceShape]]:
-    """Yield the smallest larger slice on which a spec fits, with rematerialization and as it is."""
+    """Yield the smallest larger slice that a spec fits, with `remat: full` and unchanged."""
     for changed in (_compute_again(spec), spec):
         on = next((one for one in larger if _fits(changed, one, num_slices)), None)
         if on:
@@ -87,9 +87,9 @@ def _find_larger(
 
 
 def _lay_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> Iterator[TrainingJobSpec]:
-    """Yield a spec with the mesh that `strategy: auto` would choose, if one fits; else with the optimizer spread too.
+    """Yield the spec with the mesh of `strategy: auto`, if one fits; otherwise also with a sharded optimizer state.
 
-    Each search plans the job many times, so none is made where it cannot find anything.
+    Each search plans the job many times, so none starts if the state alone does not fit.
     """
     if not _may_fit(spec, shape, num_slices):
         return
@@ -101,7 +101,7 @@ def _lay_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> Itera
 
 
 def _may_fit(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
-    """Return whether the state alone, spread over all devices, leaves anything free."""
+    """Return whether the state alone, sharded over all devices, leaves free memory."""
     num_bytes = count_parameters(spec.model) * (describe_workload(spec).param_bytes + 3 * FLOAT32)
     return num_bytes < num_slices * shape.num_devices * shape.memory_bytes * USABLE
 
@@ -124,7 +124,7 @@ def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
 
 
 def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: TrainingJobSpec, fitting: SliceShape) -> str:
-    """Return the fields in which a changed spec differs, with their new values."""
+    """Return the fields that a changed spec changes, with their new values."""
     mesh, new_mesh = spec.parallelism, changed.parallelism
     values = {
         "spec.parallelism.ici": (_write_degrees(mesh.ici), _write_degrees(new_mesh.ici)),
@@ -141,10 +141,10 @@ def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: Training
 
 
 def _write_degrees(degrees: AxisDegrees) -> str:
-    """Return the degrees of a mesh as a spec has them. Where nothing is split, one axis is named all the same."""
+    """Return the degrees of a mesh in YAML. If nothing is sharded, one axis is written all the same."""
     return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in degrees.split() or (('data', 1),))}}}"
 
 
 def _write(value: object) -> str:
-    """Return a value as YAML has it."""
+    """Return a value in YAML."""
     return "true" if value is True else str(value)

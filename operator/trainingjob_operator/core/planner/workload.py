@@ -1,4 +1,4 @@
-"""The part of a spec on which memory, arithmetic and traffic of a train step depend, as a value to remember by."""
+"""The part of a spec that determines memory, FLOPs and traffic of a train step, as a hashable value."""
 
 from dataclasses import dataclass
 
@@ -13,26 +13,26 @@ _BYTES = {"float32": FLOAT32, "bfloat16": 2}
 
 @dataclass(frozen=True)
 class Workload:
-    """What one row of a batch asks of the devices that work on it."""
+    """The work of a train step on one sequence."""
 
     model: Model
     length: int
-    """Tokens of a row."""
+    """Tokens per sequence."""
     precision: Precision
     remat: str
     rules: Rules
-    """How parameters are split, where not by default."""
+    """Sharding rules that override the built-in ones."""
     is_cpu: bool
-    """Whether XLA's compiler for CPUs makes the program: it scatters no sums."""
+    """Whether XLA's CPU compiler builds the program. It has no reduce-scatter."""
 
     @property
     def compute_bytes(self) -> int:
-        """Return the bytes of a number that is computed with."""
+        """Return the bytes of a value in the compute format."""
         return _BYTES[self.precision.compute]
 
     @property
     def param_bytes(self) -> int:
-        """Return the bytes of a parameter as it is stored."""
+        """Return the bytes of a stored parameter."""
         return _BYTES[self.precision.params]
 
 

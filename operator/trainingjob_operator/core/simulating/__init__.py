@@ -1,1 +1,1 @@
-"""Years of a job's life in seconds: the rules that run real jobs, over a cluster that only exists in numbers."""
+"""Simulation: runs the operator's own rules against a simulated cluster, years of a job in seconds."""

@@ -1,7 +1,7 @@
-"""The simulated slices of a job, seen as the operator sees real ones: as pods on nodes, and by what their hosts report.
+"""Simulated slices of a job, in the form in which the operator observes real ones: pods on nodes, and host reports.
 
-A slice is one host here, whatever it has in the plan: its hosts share their fate. Times are seconds since the job
-began.
+A slice has a single host here, whatever the plan says, because the hosts of a slice fail together. Times are seconds
+since the job began.
 """
 
 from collections.abc import Iterable
@@ -17,9 +17,9 @@ from trainingjob_operator.core.simulating.reports import JOB, UID, report_idle, 
 from trainingjob_operator.core.simulating.training import Training
 
 HEARTBEAT = 0.5
-"""Age of the newest report of a host that is well."""
+"""Age of a healthy host's newest report, in seconds."""
 NODE_SECONDS = 40.0
-"""How long a node is silent before Kubernetes calls it not ready, by default."""
+"""Seconds without node heartbeats until Kubernetes marks a node not ready, by default."""
 
 
 @dataclass(frozen=True)
@@ -28,41 +28,41 @@ class Place:
 
     number: int
     incarnation: int
-    """Each has a new pod."""
+    """Number of the slice's current pod; each replacement pod increments it."""
     ready: float
-    """When its host could join a world."""
+    """Time from which its host can join a world."""
     lost: float | None = None
-    """Since when its nodes are gone. None: they are there."""
+    """Time at which its nodes were lost. None: the nodes exist."""
     silent: float | None = None
-    """Since when it is cut off from the operator. None: it is not."""
+    """Time at which the operator lost the connection to it. None: connected."""
     is_going: bool = False
-    """Whether its node announces that it will be taken away."""
+    """Whether its node has announced that it will be taken away."""
 
     @cached_property
     def pod_uid(self) -> str:
-        """Return the name by which worlds know its pod."""
+        """Return the UID of its pod, by which worlds identify it."""
         return f"{self.number}-{self.incarnation}"
 
     @property
     def is_there(self) -> bool:
-        """Return whether its host, once it runs, reports to the operator."""
+        """Return whether its host, once it runs, can report to the operator."""
         return self.lost is None and self.silent is None
 
     def come_back(self, now: float, start: float) -> "Place":
-        """Return it with nodes, on which a new pod starts."""
+        """Return the slice with new nodes and a new pod that starts on them."""
         return Place(self.number, self.incarnation + 1, now + start)
 
     def pod(self, now: float) -> Pod:
-        """Return its pod as the API server shows it."""
+        """Return its pod as the API server reports it."""
         node_ready = self.lost is None or now < self.lost + NODE_SECONDS
         return _make_pod(self.number, self.incarnation, now >= self.ready, node_ready, self.is_going)
 
     def is_member(self, training: Training) -> bool:
-        """Return whether its host is a member of a world, not one that came in the place of a member."""
+        """Return whether its host is a member of a world, and not a replacement of a member."""
         return self.number in training.members and self.ready <= training.formed
 
-    def news(self, now: float, training: Training | None) -> News | None:  # None: it never reported
-        """Return what its host said last."""
+    def news(self, now: float, training: Training | None) -> News | None:  # None: no report yet
+        """Return the newest report of its host."""
         heard = min(time for time in (now - HEARTBEAT, self.lost, self.silent) if time is not None)
         age = now - heard
         if heard < self.ready and (now < self.ready or not self.is_there):
@@ -74,9 +74,9 @@ class Place:
 
 
 def hear_all(places: Iterable[Place], now: float, training: Training | None, since: float) -> dict[str, News]:
-    """Return what hosts said last to an operator that listens since a time, by their pods.
+    """Return the newest reports by pod UID, for an operator that has listened since `since`.
 
-    Members of a world that are heard of all say the same, its culprit apart: that is made once.
+    All reachable members of a world report the same, except the culprit, so that their report is built once.
     """
     heard: dict[str, News] = {}
     of_members: News | None = None
@@ -100,7 +100,7 @@ def _make_pod(number: int, incarnation: int, runs: bool, node_ready: bool, is_go
         slice=number,
         host=0,
         address=f"host-{number}",
-        node=f"node-{number}-{incarnation}",  # a lost one comes back repaired, or another does
+        node=f"node-{number}-{incarnation}",  # a lost node comes back repaired, or is replaced
         node_ready=node_ready,
         phase="Running" if runs else "Pending",
         created=f"{incarnation:08}",
@@ -114,7 +114,7 @@ def _make_pod(number: int, incarnation: int, runs: bool, node_ready: bool, is_go
 
 
 def make_jobsets(fewest: int, most: int) -> tuple[JobSet, ...]:
-    """Return the JobSets of a job: that of its fewest slices, and one for each slice above."""
+    """Return the JobSets of a job: one for its minimum of slices, and one per further slice."""
     base = JobSet({}, base_jobset(JOB, UID), range(fewest), is_own=True, deleting=False, suspended=False, failed=False)
     elastic = (
         replace(base, name=slice_jobset(JOB, UID, number), slices=range(number, number + 1))

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated cluster, and when a lost slice is there again."""
+"""Faults of a simulated cluster, and the time at which a lost slice has nodes again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,21 +6,21 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What goes wrong."""
+    """The kind of a fault."""
 
-    LOSS = "loss"  # a slice loses its nodes, without a word
-    NOTICE = "notice"  # the same, announced on a node before: a spot machine is taken back, a host is maintained
-    CRASH = "crash"  # the program of a host ends by a signal; its pod lives
-    HANG = "hang"  # the program of a host stands still, and all others wait for it; agents go on reporting
-    SILENCE = "silence"  # a host is cut off from the operator; training goes on
-    OUTAGE = "outage"  # the operator is away: it hears nothing and decides nothing
+    LOSS = "loss"  # a slice loses its nodes without notice
+    NOTICE = "notice"  # the same after a notice on the node: spot preemption or host maintenance
+    CRASH = "crash"  # a host's trainer process ends by a signal; its pod survives
+    HANG = "hang"  # a host's trainer process hangs and the others wait for it; agents keep reporting
+    SILENCE = "silence"  # a host loses its connection to the operator; training continues
+    OUTAGE = "outage"  # the operator is down: it receives no reports and makes no decisions
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong. Seconds: since the job began, and until it is mended.
+    """A fault: `at` in seconds since the job began, `away` in seconds until the repair.
 
-    `away` says nothing of a crash or a hang: the operator mends these. An outage strikes no slice.
+    `away` does not apply to a crash or a hang, from which the operator recovers the job. An outage affects no slice.
     """
 
     at: float
@@ -30,13 +30,13 @@ class Fault:
 
 
 class Spares:
-    """Slices that nobody uses: one takes the place of a lost slice, which becomes a spare when it is repaired."""
+    """Spare slices. A spare replaces a lost slice, and the lost slice becomes a spare after its repair."""
 
     def __init__(self, count: int) -> None:
         self._free_at = [0.0] * count
 
     def find_replacement(self, lost: float, away: float) -> float:
-        """Return when the place of a lost slice has nodes again: its own, or a spare one's if that is sooner."""
+        """Return the time at which a lost slice has nodes again: its own nodes, or a spare's if that is sooner."""
         repaired = lost + away
         if not self._free_at or max(first := min(self._free_at), lost) >= repaired:
             return repaired
@@ -46,5 +46,5 @@ class Spares:
 
 
 def in_order(faults: Sequence[Fault]) -> list[Fault]:
-    """Return faults by time."""
+    """Return faults in order of time."""
     return sorted(faults, key=lambda fault: (fault.at, fault.slice))

@@ -1,6 +1,7 @@
-"""A simulated job at one moment: its slices, its world, and what it does when they change.
+"""A simulated job at one point in time: its slices, its world, and the effects of changes.
 
-What the operator sees is a pure function of that and of the time, so the rules can be asked about a moment to come.
+The operator's observation is a pure function of this state and the time. The rules can therefore be evaluated at a
+future time.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,16 +32,16 @@ from trainingjob_operator.core.simulating.training import Training
 
 BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 HEARD = HEARTBEAT + 0.001
-"""How long after it happened the newest report tells of a change, and a little more, because sums are rounded."""
+"""Seconds after a change until the newest report contains it. The margin covers rounding."""
 NOTICE_SECONDS = 120.0
-"""How long before a node is taken away that is announced; clouds give half a minute to an hour."""
+"""Seconds between the announcement and the loss of a node. Clouds give half a minute to an hour."""
 
 type Change = Callable[[], None]
 
 
 @dataclass
 class Life:
-    """A job, its slices and its world at one moment of the simulation."""
+    """A job, its slices and its world at one point of the simulation."""
 
     plan: Plan
     pace: Pace
@@ -48,39 +49,39 @@ class Life:
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
     training: Training | None = None
     saved: int = 0
-    """The newest step that is saved for good."""
+    """The newest committed checkpoint step."""
     now: float = 0.0
     worlds: int = 0
     is_away: bool = False
-    """Whether the operator hears and decides nothing."""
+    """Whether the operator is down."""
     places: list[Place] = field(init=False)
     former: list[Place] = field(default_factory=list)
-    """As slices were before they came back, since the world was formed: what their hosts said last is remembered."""
+    """Former incarnations of slices since the world was formed. The operator still has their last reports."""
     _agenda: list[tuple[float, int, Change]] = field(default_factory=list)
-    """What happens by itself, and when. The number keeps the order of what happens at once."""
+    """Scheduled changes with their times. The sequence number keeps the order of simultaneous changes."""
     _num_planned: int = 0
     _listens_since: float = 0.0
     _away_until: float = 0.0
     _last: Training | None = None
-    """The world before this one."""
+    """The previous world."""
     _kept: int = 0
-    """The newest step that its hosts had in their memory when it ended."""
+    """The newest step that the hosts of the previous world had in memory at its end."""
     _known_seconds: dict[Phase, float] = field(default_factory=dict)
-    """The longest that a world took so far for a phase that was measured."""
+    """Durations of phases that previous worlds measured."""
     _told: object = None
-    """What the status speaks of."""
+    """The decision, phase and first-step flag that the status was last updated for."""
     _foreseen: dict[float, tuple[Observed, Decision]] = field(default_factory=dict)
-    """What would be seen and decided at times, if nothing happened until then."""
+    """Observation and decision at future times, if nothing changes before them."""
 
     def __post_init__(self) -> None:
-        """Begin with all slices on their nodes."""
+        """Start with all slices on their nodes."""
         self.places = [Place(number, 0, ready=self.pace.start) for number in range(self.plan.spec.slices.most)]
         self._plan(self.pace.start)
 
     def look(self, *, tell: bool = True) -> Decision:
-        """Decide and act, as the operator does when anything has changed.
+        """Observe, decide and act once, as the operator does on any change.
 
-        `tell`: bring the status up to date in any case. Else that is left out where only time has passed.
+        With `tell` the status is always updated. Otherwise it is not updated if only time has passed.
         """
         seen, decision = self._foresee(self.now)
         moment = self.training.at(self.now) if self.training else None
@@ -105,14 +106,14 @@ class Life:
         return decision
 
     def stays(self, decision: Decision, time: float) -> bool:
-        """Return whether a decision would be the same at a later time, if nothing happened until then."""
+        """Return whether the decision at a later time is the same, if nothing changes before it."""
         if not isinstance(decision, (Wait, Leave, Examine)):
-            return False  # it is done, and something else follows
+            return False  # this decision is executed at once, and another one follows
         _, later = self._foresee(time)
         return type(later) is type(decision) and later.reason == decision.reason
 
     def suffer(self, fault: Fault) -> None:
-        """Let a fault happen. To a slice that has no nodes nothing more can happen."""
+        """Apply a fault. A fault has no effect on a slice without nodes."""
         self._foreseen.clear()
         if fault.kind is Kind.OUTAGE:
             self.is_away = True
@@ -135,13 +136,13 @@ class Life:
                 self.training = self.training.fail(fault.slice, fault.kind, self.now)
 
     def settle(self) -> None:
-        """Let happen by itself what is due."""
+        """Apply all scheduled changes that are due."""
         while self._agenda and self._agenda[0][0] <= self.now:
             self._foreseen.clear()
             heappop(self._agenda)[2]()
 
     def next_change(self) -> float:
-        """Return when something happens by itself, faults apart."""
+        """Return the time of the next scheduled change or training milestone. Faults do not count."""
         times = [self._agenda[0][0]] if self._agenda else []
         if self.training and self.training.broken is None:
             times += [time + HEARD for time in self.training.milestones]
@@ -151,16 +152,16 @@ class Life:
 
     @property
     def is_broken(self) -> bool:
-        """Return whether the world can make no step any more."""
+        """Return whether the world can make no further step."""
         return self.training is not None and self.training.broken is not None
 
     @property
     def step(self) -> int:
-        """Return the newest step that is saved, or that the world at work has made."""
+        """Return the newest step of the current world, or the newest committed step if there is no world."""
         return self.training.at(self.now).step if self.training else self.saved
 
     def see(self, time: float) -> Observed:
-        """Return what the operator knows of the job at a time, if nothing happens until then."""
+        """Return the operator's observation of the job at a time, if nothing changes before it."""
         pods = tuple(place.pod(time) for place in self.places)
         news = hear_all((*self.former, *self.places), time, self.training, self._listens_since)
         announced = time - max(self.training.formed, self._listens_since) if self.training else 0.0
@@ -187,7 +188,7 @@ class Life:
 
     @cached_property
     def _names(self) -> list[str]:
-        """Return the name of the JobSet of each slice."""
+        """Return the JobSet name of each slice."""
         return [jobset.name for jobset in self._jobsets for _ in jobset.slices]
 
     def _foresee(self, time: float) -> tuple[Observed, Decision]:
@@ -203,7 +204,7 @@ class Life:
     def _lose(self, place: Place, away: float) -> None:
         now_there = self.places[place.number]
         if now_there.incarnation != place.incarnation or now_there.lost is not None:
-            return  # something else was quicker
+            return  # another change came first
         self.places[place.number] = replace(now_there, lost=self.now)
         self._plan(self.now + NODE_SECONDS)
         self._plan(self.spares.find_replacement(self.now, away), partial(self._repair, now_there))
@@ -218,7 +219,7 @@ class Life:
             self._plan(self.now + self.pace.start)
 
     def _move(self, chores: Sequence[Chore]) -> None:
-        """Make slices anew that are to lie on other nodes: there are always some."""
+        """Recreate slices that must move to other nodes. Free nodes are always available."""
         for jobset in [chore.jobset for chore in chores if isinstance(chore, DeleteJobSet)]:
             self._repair(self.places[jobset.slices.start])
 
@@ -228,13 +229,13 @@ class Life:
             self.places[place.number] = replace(now_there, silent=None)
 
     def _come_back(self) -> None:
-        """Return the operator, which remembers the status alone, unless it is away for another reason too."""
+        """End an outage of the operator, unless another outage lasts longer. The operator keeps only the status."""
         if self.now >= self._away_until:
             self.is_away = False
             self._listens_since = self.now
 
     def _keep_what_is_saved(self) -> None:
-        """Take over what outlives the world: its checkpoints, and what its hosts may still have in their memory."""
+        """Record what outlives the world: its committed checkpoints, and the newest step in host memory."""
         if self.training:
             moment = self.training.at(self.now)
             if moment.phase is not Phase.RESTORING:
@@ -243,7 +244,7 @@ class Life:
             self._last, self._kept = self.training, self.training.remembered(self.now)
 
     def _find_remembered(self) -> int:
-        """Return the newest step that the hosts hold in their memory; 0: a part of it is gone."""
+        """Return the newest step that host memory can restore; 0 if a part of the state is lost."""
         if self._last is None:
             return 0
         members = [self.places[number] for number in self._last.slices]
@@ -265,7 +266,7 @@ class Life:
             snapshots=spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None,
             last=spec.training.steps,
             every=steps_between_saves(spec, self.pace.steps[len(world.slices)]),
-            # The operator may not have noticed yet that one of them is gone, or hears nothing.
+            # A member may be lost or unreachable without the operator's knowledge.
             broken=self.now if any(not self.places[number].is_there for number in world.slices) else None,
             known_seconds=self._known_seconds,
         )

@@ -1,4 +1,4 @@
-"""How fast a simulated job does what it does."""
+"""Durations of a simulated job's activities."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,31 +9,31 @@ from trainingjob_operator.core.planner.roofline import predict_sizes
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of what a job does. What waits for silence or for a cooldown is not here: the real rules wait."""
+    """Durations in seconds. Heartbeat timeouts and cooldowns are not included, because the real rules apply them."""
 
     steps: Mapping[int, float]
-    """A step, by the number of slices."""
+    """Step time by number of slices."""
     start: float = 120.0
-    """From nodes that are there to a host that could join a world: its pod scheduled, started, everything imported."""
+    """From available nodes to a host that can join a world: pod scheduling, start and imports."""
     join: float = 10.0
-    """From the claim of a world to its first step: connected, restored, its programs compiled or loaded."""
+    """From the claim of a world to its first step: connecting, restoring, compiling or loading programs."""
     save: float = 30.0
-    """From a step to the commit of its checkpoint; training goes on meanwhile."""
+    """From a step to the commit of its checkpoint. Training continues meanwhile."""
     block: float = 0.5
-    """Of these, training stands still: the state is copied."""
+    """Part of `save` during which training is blocked by the copy of the state."""
     copy: float = 0.1
-    """For this long training stands still for a snapshot in the hosts' memory."""
+    """Time for which training is blocked by a snapshot in host memory."""
 
     def step_seconds(self, num_slices: int, every: int, snapshots: int | None) -> float:
-        """Return the seconds of a step with its share of a save and of a snapshot, each once in some steps."""
+        """Return the average step time, including the amortized blocking of checkpoints and snapshots."""
         return self.steps[num_slices] + self.block / every + (self.copy / snapshots if snapshots else 0.0)
 
 
-def scale_steps(plan: Plan, largest: float | None) -> dict[int, float] | None:  # None: nobody knows
-    """Return the seconds of a step at each allowed size.
+def scale_steps(plan: Plan, largest: float | None) -> dict[int, float] | None:  # None: unknown
+    """Return the step time at each allowed size.
 
-    `largest` is what a step takes at the largest size. None: as by the roofline, which is a step at best. The other
-    sizes are scaled by the roofline, and without one by the number of slices.
+    `largest` is the step time at the largest size. None: the lower bound of the roofline. The roofline scales the other
+    sizes; without it step times are inversely proportional to the number of slices.
     """
     rooflines = predict_sizes(plan)
     most = plan.allowed[-1]

@@ -1,4 +1,4 @@
-"""What the agents of simulated hosts report."""
+"""Reports of the agents of simulated hosts."""
 
 from functools import lru_cache
 from typing import Any
@@ -12,14 +12,15 @@ JOB, UID, NAMESPACE = "simulated", "simulated", "default"
 
 @lru_cache(maxsize=4096)
 def report_idle(number: int, pod_uid: str) -> HostReport:
-    """Return what a host says that could join a world."""
+    """Return the report of a host that can join a world."""
     return _make(number, pod_uid, standby=True)
 
 
 def report_member(number: int, pod_uid: str, training: Training, heard: float) -> HostReport:
-    """Return what a member of a world says at a time.
+    """Return the report of a world's member at a time.
 
-    All but one say the same: who speaks is known by the pod, so one report may stand for all of them.
+    All members report the same, except the culprit. The pod identifies the sender, so one report can stand for all of
+    them.
     """
     moment = training.at(heard)
     has_begun = moment.phase is not Phase.RESTORING

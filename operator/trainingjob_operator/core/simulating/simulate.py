@@ -1,7 +1,7 @@
-"""The life of a job under faults, by the same `decide` and `next_status` that run real jobs.
+"""Simulation of a job under faults, with the same `decide` and `next_status` as for real jobs.
 
-Time jumps from one change to the next. Between two of them the rules are asked when they would decide otherwise for
-the time alone that passes, from silence to cooldown: nothing of that stands here.
+Time jumps from one change to the next. Between two changes the rules themselves are evaluated to find the time of the
+next decision. No timeout or cooldown is modelled here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,41 +15,40 @@ from trainingjob_operator.core.simulating.life import Life
 from trainingjob_operator.core.simulating.pace import Pace
 
 SHORTEST = 1.0
-"""Seconds to which it is found when the rules decide otherwise: real operators look as often."""
+"""Resolution in seconds of the search for the next decision. A real operator decides as often."""
 BEFORE = 0.01
-"""So long before a change nothing of it is seen."""
+"""Seconds before a change at which none of its effects are visible."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job."""
+    """The result of a simulation."""
 
     status: TrainingJobStatus
     seconds: float
-    """That it lived, or was watched."""
+    """Seconds until the job ended, or until the end of the simulation."""
     watched: float
-    """The same; of a job that failed at least as long as all its steps take, and at most as long as it would have been
-    watched."""
+    """The same. For a failed job at least the time of all its steps, but at most the simulated time."""
     step: int
-    """The newest step that is saved or was reached by the world that trains."""
+    """The newest committed step, or the newest step of the current world."""
     worlds: int
     looks: int
-    """Decisions that were made."""
+    """Number of decisions."""
     ideal_seconds: float
-    """What as many steps take at the largest size, without a fault and without a save."""
+    """The time of the same number of steps at the largest size, without faults and checkpoints."""
 
     @property
     def throughput(self) -> float:
-        """Return the share of the steps that the largest size makes in the time without a fault."""
+        """Return `ideal_seconds` as a share of the observed time."""
         return self.ideal_seconds / self.watched if self.watched else 0.0
 
 
 def live(
     plan: Plan, pace: Pace, faults: Sequence[Fault], seconds: float, spares: int = 0
 ) -> Iterator[tuple[Life, Decision]]:
-    """Yield a job's life after each decision, for so many seconds or until it is over.
+    """Yield the simulated job after each decision, until the job ends or the given time is over.
 
-    `plan` is valid, `pace` has all its allowed sizes; faults name slices below `spec.slices.max`.
+    `plan` is valid, `pace` has all its allowed sizes. Faults name slices below `spec.slices.max`.
     """
     life, turns = Life(plan, pace, Spares(spares)), Turns()
     due = in_order(faults)[::-1]
@@ -59,7 +58,7 @@ def live(
         change = min(life.next_change(), due[-1].at if due else float("inf"), seconds)
         life.now = change if life.is_away else turns.find(life, decision, change)
         if not life.is_away:
-            is_breaking = bool(due) and due[-1].at <= life.now  # what was done until then is told before
+            is_breaking = bool(due) and due[-1].at <= life.now  # update the status before a fault
             decision = life.look(tell=is_breaking or life.now >= seconds)
         while due and due[-1].at <= life.now:
             life.suffer(due.pop())
@@ -68,17 +67,16 @@ def live(
 
 
 class Turns:
-    """When the rules decide otherwise for the time alone that passes: found by asking them."""
+    """Finds the time at which the rules change their decision although nothing but time passes."""
 
     def __init__(self) -> None:
-        """Begin without any experience."""
         self._usual: dict[str, float] = {}
 
     def find(self, life: Life, decision: Decision, change: float) -> float:
-        """Return when another decision comes, to a second; `change` where none does before that."""
+        """Return the time of the next decision, to a second, or `change` if the decision holds until then."""
         if change - life.now <= SHORTEST:
             return change
-        # Nothing lasts in a world that is broken, so that question is spared.
+        # No decision lasts in a broken world, so this check is skipped.
         if not life.is_broken and (life.stays(decision, change) or life.stays(decision, change - BEFORE)):
             return change
         same, step = life.now, SHORTEST
@@ -100,9 +98,9 @@ def _name(decision: Decision) -> str:
 
 
 def simulate(plan: Plan, pace: Pace, faults: Sequence[Fault], seconds: float, spares: int = 0) -> Outcome:
-    """Return what became of a job that lived as `live` has it."""
+    """Return the result of a job that runs as in `live`."""
     life, decision, looks = None, None, 0
-    for life, decision in live(plan, pace, faults, seconds, spares):  # noqa: B007  # the last one
+    for life, decision in live(plan, pace, faults, seconds, spares):  # noqa: B007  # the last decision is used below
         looks += 1
     assert life, "there is a first decision"  # noqa: S101
     whole = plan.spec.training.steps * pace.steps[plan.allowed[-1]]

@@ -1,1 +1,1 @@
-"""Validation: the one verdict on a spec, and what people read about its fields."""
+"""Validation of specs: problems and warnings, and the reference of the spec's fields."""

@@ -1,4 +1,4 @@
-"""What the numbers of the spec count: each number's unit, by its path or by that of an object around it."""
+"""Units of the spec's numeric fields, by the path of the field or of an enclosing object."""
 
 UNITS: dict[str, str] = {
     "slices": "slices",
@@ -54,8 +54,8 @@ UNITS: dict[str, str] = {
 """Empty: a number without unit."""
 
 
-def find_unit(names: tuple[str, ...]) -> str | None:  # None: nobody said
-    """Return the unit of the number at a path; the longest path that is listed speaks for all below it."""
+def find_unit(names: tuple[str, ...]) -> str | None:  # None: not listed
+    """Return the unit of the numeric field at a path. The longest listed prefix of the path applies."""
     for length in range(len(names), 0, -1):
         unit = UNITS.get(".".join(names[:length]))
         if unit is not None:

@@ -1,6 +1,6 @@
-"""Folders of a pod that are not a job's to mount: a volume there would hide what the agent stands on.
+"""Folders of a pod that a job must not mount over, because the agent needs their contents.
 
-The rule about specs refuses such a mount in words; the check of rendered pods refuses it once more.
+A rule about specs rejects such a mount with a message. The check of rendered pods rejects it again.
 """
 
 from functools import lru_cache
@@ -15,9 +15,9 @@ def is_below(path: str, mount: str) -> bool:
     return PurePosixPath(path).is_relative_to(mount)
 
 
-@lru_cache(maxsize=1024)  # several rules ask about each volume, and most jobs mount theirs alike
+@lru_cache(maxsize=1024)  # several rules check each volume, and most jobs use the same mounts
 def is_reserved(folder: str) -> bool:
-    """Return whether a mount would hide a folder of the pod or lie in one; folders of one's own in /tmp are fine."""
+    """Return whether a mount would hide a reserved folder or lie in one. Folders below /tmp are allowed."""
     mount = PurePosixPath(folder)
     hides = any(PurePosixPath(reserved).is_relative_to(mount) for reserved in RESERVED)
     return hides or any(mount.is_relative_to(reserved) for reserved in RESERVED if reserved != TMP)

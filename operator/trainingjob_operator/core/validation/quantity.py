@@ -1,6 +1,6 @@
-"""Kubernetes quantities as numbers: `2Gi` and back, exactly.
+"""Kubernetes quantities such as `2Gi` as exact numbers, and back.
 
-Two amounts of memory can only be added as bytes, and the sum must read as people wrote the parts.
+Two amounts of memory can only be added as bytes, and the sum must have a unit like its parts.
 """
 
 import re
@@ -21,7 +21,7 @@ def parse_quantity(text: str) -> Fraction:
     """Return a quantity as a number: bytes of memory, cores of CPU.
 
     Raises:
-        ValueError: the text is no quantity.
+        ValueError: the text is not a quantity.
     """
     match = _QUANTITY.match(text)
     if not match or match[2] not in _UNITS:

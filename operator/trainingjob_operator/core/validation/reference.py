@@ -1,7 +1,7 @@
-"""The reference of the spec's fields: what each means, what it may hold, which rules look at it, whether it may change.
+"""Reference of the spec's fields: description, allowed values, rules, and whether the field can change.
 
-Everything here is read from where it is enforced: the schema, the rules' own first lines, the API server's rules. So
-`trainingjob explain` and the page of fields cannot say what is not so.
+All of it comes from the code that enforces it: the schema, the first lines of the rules' docstrings, the API server's
+CEL rules. `trainingjob explain` and docs/fields.md therefore cannot contradict the behaviour.
 """
 
 import re
@@ -20,55 +20,57 @@ from trainingjob_operator.core.validation.rule import AnyRule
 from trainingjob_operator.core.validation.validate import PLAN_WARNINGS, RULES, SIZES_RULES, WARNINGS
 
 UNCHANGED = "self == oldSelf"
-"""The API server's rule about what may never change."""
+"""The CEL rule of an immutable field."""
 CANNOT_CHANGE = "cannot change: "
-"""Begins the message of every rule about that."""
+"""Prefix of the message of each immutability rule."""
 _TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text"}
 _NUMBERS = ("integer", "number")
 
 type Names = tuple[str, ...]
-"""The names on the way to a field, below `spec`."""
+"""Path of a field as names, without `spec`."""
 
 
 @dataclass(frozen=True)
 class FieldReference:
-    """All that is known of one field. `path` marks the items of lists: `spec.data.train[].name`."""
+    """Reference entry of one field. `path` marks the items of lists: `spec.data.train[].name`."""
 
     path: str
     type: str
     meaning: str
     unit: str
-    """Of a number; empty: it has none, or the type says it."""
+    """Unit of a number. Empty: no unit, or the type implies it."""
     allowed: str
-    """Bounds or choices in words; empty: the type says all."""
+    """Bounds or choices as text. Empty: the type implies them."""
     required: bool
     default: Any
-    """None: unset."""
+    """None: no default."""
     frozen: str
-    """Why it may not change while the job lives; empty: it may."""
+    """Why the field is immutable. Empty: it can change."""
     rules: tuple[str, ...]
-    """What must hold, a sentence each."""
+    """Conditions that the field must satisfy, a sentence each."""
     warnings: tuple[str, ...]
-    """What is legal but told of."""
+    """Valid settings that produce a warning, a sentence each."""
     fields: tuple[str, ...]
-    """Names of the fields below it."""
+    """Names of the child fields."""
 
     @property
     def names(self) -> Names:
-        """Return the names on the way to the field, below `spec`."""
+        """Return the path of the field as names, without `spec`."""
         return _names(self.path)
 
 
 @cache
 def list_fields() -> tuple[FieldReference, ...]:
-    """Return the spec and all its fields, in the order in which people write them."""
+    """Return the spec and all its fields, in schema order."""
     return tuple(_walk("spec", spec_schema(), required=True))
 
 
-def find_field(text: str) -> FieldReference | None:  # None: no field, or several, are called so
-    """Return the field of a path; `spec.` and places in lists may be left out, and what goes before where one is meant.
+def find_field(text: str) -> FieldReference | None:  # None: no field or several fields match
+    """Return the field of a path.
 
-    `spec.training.steps`, `training.steps` and `sequenceLength` are all found.
+    `spec.` and list indices are optional, and so are leading names of an unambiguous field.
+
+    `spec.training.steps`, `training.steps` and `sequenceLength` all match.
     """
     names = _names(text)
     exact = [field for field in list_fields() if field.names == names]
@@ -77,7 +79,7 @@ def find_field(text: str) -> FieldReference | None:  # None: no field, or severa
 
 
 def nearest_fields(text: str, count: int = 4) -> tuple[str, ...]:
-    """Return the paths of the fields that a text is most like: by name first, then by the whole path."""
+    """Return the paths of the fields closest to a text: by name first, then by the whole path."""
     names = _names(text)
     last = _plain(names[-1]) if names else ""
     by_name = [field.path for field in list_fields() if field.names and _plain(field.names[-1]) == last]
@@ -92,7 +94,7 @@ def nearest_fields(text: str, count: int = 4) -> tuple[str, ...]:
 
 
 def fields_below(field: FieldReference) -> tuple[FieldReference, ...]:
-    """Return all fields below one, at every depth."""
+    """Return all descendants of a field."""
     return tuple(one for one in list_fields() if one.names[: len(field.names)] == field.names and one != field)
 
 
@@ -160,12 +162,12 @@ def _allowed(node: dict[str, Any]) -> str:
 
 
 def _number(number: float) -> str:
-    """Return a bound as people write it in a spec."""
+    """Return a bound as written in a spec."""
     return f"{number:g}" if isinstance(number, float) else str(number)
 
 
 def _frozen(names: Names) -> str:
-    """Return why the API server lets nobody change a field; the rule of an object around it counts too."""
+    """Return why a field is immutable. The rule of an enclosing object applies too."""
     messages = [
         rule["message"].removeprefix(CANNOT_CHANGE)
         for path, rules in SPEC_RULES.items()
@@ -177,12 +179,12 @@ def _frozen(names: Names) -> str:
 
 
 def _without_lists(path: Names) -> Names:
-    """Return the names of a path of the schema, whose lists have a step to their items."""
+    """Return the names of a schema path, without the `[]` steps to list items."""
     return tuple(name for name in path if name != "[]")
 
 
 def _cel_messages(names: Names) -> tuple[str, ...]:
-    """Return what else the API server itself checks at a field."""
+    """Return the messages of the other CEL rules of a field."""
     found: list[str] = []
     for path, rules in SPEC_RULES.items():
         place = _without_lists(path)
@@ -195,7 +197,10 @@ def _cel_messages(names: Names) -> tuple[str, ...]:
 
 
 def _sentences(names: Names, rules: Iterable[AnyRule]) -> tuple[str, ...]:
-    """Return the first lines of the rules that look at a field. Of the spec as a whole, all do: that says nothing."""
+    """Return the first docstring lines of the rules that read a field.
+
+    The spec itself has none, because every rule reads it.
+    """
     if not names:
         return ()
     return tuple(
@@ -204,12 +209,12 @@ def _sentences(names: Names, rules: Iterable[AnyRule]) -> tuple[str, ...]:
 
 
 def _meet(names: Names, read: str) -> bool:
-    """Return whether a rule that reads one path looks at the other, or at what is in it."""
+    """Return whether a rule that reads one path concerns the other: one path must be a prefix of the other."""
     return all(mine == theirs for mine, theirs in zip(names, read.split("."), strict=False))
 
 
 def _names(path: str) -> Names:
-    """Return the names of a path, without `spec` and places in lists."""
+    """Return the names of a path, without `spec` and list indices."""
     names = tuple(re.sub(r"\[[^\]]*\]", "", path).strip(".").split("."))
     names = names[1:] if names[0] == "spec" else names
     return tuple(name for name in names if name)

@@ -1,6 +1,6 @@
-"""A rule: what must hold between fields, and which fields it speaks of.
+"""Validation rules: a condition between fields, and the fields that it reads.
 
-A rule that reads a field which could not be parsed says nothing, so that one mistake is told once and the rest of a
+A rule does not run if it reads a field that could not be parsed. So one mistake is reported once, and the rest of the
 spec is still checked.
 """
 
@@ -17,13 +17,13 @@ from trainingjob_operator.core.planner.planning import Sizes
 
 @dataclass(frozen=True)
 class Rule:
-    """A check over a parsed spec. `reads` are all the fields it looks at, as paths such as `training.steps`."""
+    """A check of a parsed spec. `reads` are all fields that it uses, as paths such as `training.steps`."""
 
     reads: tuple[str, ...]
     check: Callable[[TrainingJobSpec], Iterable[Problem]]
 
     def find(self, spec: TrainingJobSpec, hardware: Hardware) -> Iterable[Problem]:
-        """Return what breaks the rule; it holds on any hardware."""
+        """Return the violations of the rule, which does not depend on the hardware."""
         del hardware
         return self.check(spec)
 
@@ -36,13 +36,13 @@ class HardwareRule:
     check: Callable[[TrainingJobSpec, Hardware], Iterable[Problem]]
 
     def find(self, spec: TrainingJobSpec, hardware: Hardware) -> Iterable[Problem]:
-        """Return what breaks the rule."""
+        """Return the violations of the rule."""
         return self.check(spec, hardware)
 
 
 @dataclass(frozen=True)
 class SizesRule:
-    """A check of the outcomes of all sizes. Among `reads` are the fields that these were made from."""
+    """A check of the outcomes of all sizes. `reads` includes the fields that determine the outcomes."""
 
     reads: tuple[str, ...]
     check: Callable[[TrainingJobSpec, Sizes, Hardware], Iterable[Problem]]
@@ -50,7 +50,7 @@ class SizesRule:
 
 @dataclass(frozen=True)
 class PlanWarning:
-    """A look at a plan, and at the outcomes of all sizes, for what is legal but wasteful."""
+    """A check of a plan and of the outcomes of all sizes for valid but wasteful settings."""
 
     reads: tuple[str, ...]
     check: Callable[[Plan, Sizes], Iterable[Problem]]
@@ -60,7 +60,7 @@ type AnyRule = Rule | HardwareRule | SizesRule | PlanWarning
 
 
 def apply_rules(rules: Sequence[Rule | HardwareRule], parsed: Parsed, hardware: Hardware) -> list[Problem]:
-    """Return what the rules find, leaving out those that read a broken field."""
+    """Return the violations of all rules except those that read an unparsable field."""
     spec = parsed.spec
     if spec is None:
         return []

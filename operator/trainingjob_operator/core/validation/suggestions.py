@@ -1,7 +1,7 @@
-"""Suggestions of problems: each one is put into the document and validated before anybody sees it.
+"""Suggestions of problems: each one is applied to the document and validated before it is shown.
 
-The grammar of a suggestion is the one that `Problem.nearest` describes. A suggestion is legal where the problem is gone
-and nothing new is wrong, perhaps together with what the validation then asks for.
+`Problem.nearest` describes the grammar of a suggestion. A suggestion is legal if it solves the problem and causes no
+new one. It may include further changes that the validation then requires.
 """
 
 import copy
@@ -17,18 +17,18 @@ from trainingjob_api.wording import describe_fields
 
 type Document = dict[str, Any]
 type Judge = Callable[[Document], Sequence[Problem]]
-"""Return the problems of a document, with suggestions that need not be legal."""
+"""Return the problems of a document. Their suggestions need not be legal."""
 
 MAX_CHECKS = 48
-"""Validations for one answer. A webhook has a time budget, and one validation takes about a millisecond."""
+"""Validations per answer. A webhook has a time budget, and one validation takes about a millisecond."""
 MAX_CHECKED_PROBLEMS = 512
-"""Problems that these validations find together: each takes time of its own."""
+"""Total problems that these validations may find, because each problem takes time."""
 MAX_CHECKED_BYTES = 2**20
-"""Bytes that these validations read together."""
+"""Total bytes that these validations may read."""
 MAX_FURTHER_CHANGES = 4
-"""Changes of other fields that one suggestion may make necessary."""
+"""Changes of other fields that one suggestion may require."""
 UNKNOWN = " is not a field of "
-"""Marks the problem of an unknown field. Its suggestion is the right name."""
+"""Part of the message about an unknown field. The suggestion of that problem is the right name."""
 
 _REMARK = re.compile(r" \([^()]*\)$")
 _NEXT_CHANGE = re.compile(r" and (?=[A-Za-z][\w.\[\]]*: )")
@@ -39,14 +39,14 @@ _NAME = re.compile(r"[^.\[]+")
 type _Place = tuple[str | int, ...]
 
 
-def follow(document: Document, problem: Problem, suggestion: str) -> Document | None:  # None: it cannot be followed
-    """Return the document with a suggestion followed."""
+def follow(document: Document, problem: Problem, suggestion: str) -> Document | None:  # None: not applicable
+    """Return the document with a suggestion applied."""
     if UNKNOWN in problem.message:
         return _change(document, lambda changed: _rename(changed, _find_place(changed, problem.path), suggestion))
     return _apply(document, dict(_read_changes(problem.path, suggestion)))
 
 
-def _apply(document: Document, changes: Mapping[str, str]) -> Document | None:  # None: there is no such place
+def _apply(document: Document, changes: Mapping[str, str]) -> Document | None:  # None: no such field
     def set_all(changed: Document) -> None:
         for path, text in changes.items():
             _set(changed, _find_place(changed, path), read_value(text))
@@ -64,10 +64,10 @@ def _change(document: Document, change: Callable[[Document], None]) -> Document 
 
 
 class Search:
-    """Validates suggestions about one document until the budget is used up."""
+    """Validates the suggestions for one document within a budget."""
 
     def __init__(self, document: Document, problems: Sequence[Problem], judge: Judge) -> None:
-        """Take a document, its problems, and what finds the problems of another one."""
+        """Take a document, its problems, and the function that finds the problems of a changed document."""
         self._document = document
         self._judge = judge
         self._paths = {problem.path for problem in problems}
@@ -77,9 +77,11 @@ class Search:
         self._left = min(most) if num_bytes else 0
 
     def keep_legal(self, told: Sequence[Problem]) -> list[Problem]:
-        """Return problems, or warnings, with their legal suggestions alone; the first of each is validated first.
+        """Return problems or warnings with only their legal suggestions.
 
-        Those that the budget does not reach are validated together, and shown where all of them are legal.
+        The first suggestion of each is validated first.
+
+        First suggestions beyond the budget are validated together, and kept if all of them are legal.
         """
         reached = len(told) if self._left else 0
         best = []
@@ -109,15 +111,15 @@ class Search:
         return not after & solved and after <= self._told
 
     def _find_legal(self, problem: Problem, suggestions: Sequence[str]) -> list[str]:
-        """Return those of the suggestions after which the problem is gone and nothing new is wrong."""
+        """Return the suggestions that solve the problem and cause no new one."""
         if self._left <= 0:
             return []
         return [one for one in suggestions if self._judge_change(problem, follow(self._document, problem, one)) == []]
 
     def _find_resolved(self, problem: Problem) -> tuple[str, ...]:
-        """Return the first suggestion that is legal together with what it makes necessary.
+        """Return the first suggestion that is legal together with the changes that it requires.
 
-        What the user wrote, only spelt right, is shown in any case where nothing is wrong with it itself.
+        A suggestion that only corrects the spelling of the user's value is kept if it has no problem itself.
         """
         for suggestion in problem.nearest:
             resolved = "" if UNKNOWN in problem.message else self._resolve(problem, suggestion)
@@ -126,7 +128,10 @@ class Search:
         return next(((one,) for one in problem.nearest if self._is_respelt(problem, one)), ())
 
     def _resolve(self, problem: Problem, suggestion: str) -> str:
-        """Return a suggestion with all further changes that it makes necessary; empty where there is no end of them."""
+        """Return a suggestion with all further changes that it requires, or an empty string if these have no end.
+
+        It is empty too if a further change has no suggestion.
+        """
         changes = dict(_read_changes(problem.path, suggestion))
         for _ in range(MAX_FURTHER_CHANGES):
             left = self._judge_change(problem, _apply(self._document, changes))
@@ -145,8 +150,8 @@ class Search:
         path = f"{parent}.{suggestion}".lstrip(".") if UNKNOWN in problem.message else problem.path
         return left is not None and all(one.path not in (problem.path, path) for one in left)
 
-    def _judge_change(self, problem: Problem, changed: Document | None) -> list[Problem] | None:  # None: not judged
-        """Return what is left of a problem after a change of the document, and what is new."""
+    def _judge_change(self, problem: Problem, changed: Document | None) -> list[Problem] | None:  # None: not validated
+        """Return the problems that remain or appear after a change of the document."""
         if changed is None or self._left <= 0:
             return None
         self._left -= 1
@@ -171,7 +176,7 @@ def _letters(value: object) -> str:
 
 
 def _read_changes(path: str, suggestion: str) -> Iterator[tuple[str, str]]:
-    """Return what a suggestion sets: the text of each value by its whole path."""
+    """Yield the changes of a suggestion: the full path of each field, and the text of its value."""
     for change in _NEXT_CHANGE.split(_REMARK.sub("", suggestion)):
         match = _CHANGE.fullmatch(change)
         if match is None:
@@ -188,7 +193,7 @@ def _write_changes(path: str, changes: Mapping[str, str]) -> str:
 
 
 def read_value(text: str) -> Any:
-    """Return the value that a suggestion writes: JSON, a list or a map of plain words, or plain text."""
+    """Return the value of a suggestion's text: JSON, a list or a map of plain words, or plain text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -203,7 +208,7 @@ def read_value(text: str) -> Any:
 
 
 def _find_place(document: Any, path: str) -> _Place:
-    """Return the parts of a path. A key that is there may hold dots and brackets itself, as labels do."""
+    """Return the parts of a path. An existing key may contain dots and brackets itself, as label keys do."""
     place, rest, parts = document, path, []
     while rest:
         part: str | int
@@ -234,7 +239,7 @@ def _set(document: Any, place: _Place, value: Any) -> None:
 
 
 def _rename(document: Any, place: _Place, name: str) -> None:
-    """Give a field another name. Raise `LookupError` where a field of that name is there already."""
+    """Rename a field. Raises `LookupError` if a field of the new name exists."""
     *parents, last = place
     for part in parents:
         document = document[part]

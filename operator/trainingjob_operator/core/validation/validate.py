@@ -1,6 +1,6 @@
-"""The one verdict on a TrainingJob: webhook, condition and command line all ask here.
+"""Validation of a TrainingJob, for webhook, condition and command line.
 
-Everything is checked, and everything that is wrong is said at once.
+All applicable rules run, and all problems are reported at once.
 """
 
 import re
@@ -75,22 +75,22 @@ _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 @dataclass(frozen=True)
 class Checked:
-    """A verdict. There is a plan exactly where there are no problems."""
+    """The result of a validation. There is a plan if and only if there are no problems."""
 
     spec: TrainingJobSpec | None
-    """None: too little of it can be used."""
+    """None: the spec is unusable."""
     plan: Plan | None
     problems: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
 
 
 def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Checked:
-    """Return the verdict on a job: its plan, or all problems at once, and what is legal but wasteful."""
+    """Return the plan of a job or all its problems, and warnings about valid but wasteful settings."""
     return check_manifest({"metadata": {"name": name}, "spec": raw_spec}, hardware)
 
 
 def check_manifest(manifest: Document, hardware: Hardware = BUILTIN) -> Checked:
-    """Return the verdict on a whole object, as `check_job` does, with what stands beside its spec."""
+    """Validate a whole object like `check_job`, including the fields beside its spec."""
     parsed, choice = _settle(parse_spec(manifest.get("spec")), hardware)
     sizes = _plan_sizes(parsed, hardware)
     problems = _find_problems(manifest, parsed, sizes, hardware)
@@ -127,21 +127,21 @@ def _find_problems(manifest: Document, parsed: Parsed, sizes: Sizes, hardware: H
 def _keep_legal(
     manifest: Document, problems: list[Problem], warnings: list[Problem], hardware: Hardware
 ) -> tuple[list[Problem], list[Problem]]:
-    """Return problems and warnings with those suggestions that pass the whole validation."""
+    """Return problems and warnings with only those suggestions that pass the whole validation."""
 
     def judge(changed: Document) -> list[Problem]:
         parsed, _ = _settle(parse_spec(changed.get("spec")), hardware)
         sizes = _plan_sizes(parsed, hardware, with_ways_out=False)
         return _find_problems(changed, parsed, sizes, hardware)
 
-    if len(problems) >= MAX_PROBLEMS:  # so many are no slip of a hand, and each validation would take long
+    if len(problems) >= MAX_PROBLEMS:  # so many problems are not a typo, and each validation would take long
         return [replace(problem, nearest=()) for problem in problems], warnings
     search = Search(manifest, problems, judge)
     return search.keep_legal(problems), search.keep_legal(warnings)
 
 
 def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Problem]:
-    """The name is the beginning of its pods' names, which are labels and host names at once."""
+    """Check that the job's name can begin its pods' names, which are labels and host names at once."""
     path = "metadata.name"
     if not _NAME.fullmatch(name):
         message = f"{show(name)} must be lower-case letters, digits and `-`, with a letter first and no `-` last."
@@ -161,7 +161,7 @@ def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Proble
 
 
 def _settle(parsed: Parsed, hardware: Hardware) -> tuple[Parsed, Choice | None]:
-    """Return the spec with its mesh written out, where the planner is to choose it and everything it needs is known."""
+    """Return the spec with an explicit mesh, if the planner chooses it and all its inputs are valid."""
     shape = find_slice(parsed.spec, hardware) if parsed.spec else None
     if parsed.spec is None or shape is None or not parsed.is_intact(validate_sizes.READS):
         return parsed, None
@@ -170,7 +170,7 @@ def _settle(parsed: Parsed, hardware: Hardware) -> tuple[Parsed, Choice | None]:
 
 
 def _plan_sizes(parsed: Parsed, hardware: Hardware, *, with_ways_out: bool = True) -> Sizes:
-    """Return the outcome of each size; none where the slices are not known, or what a size is made from."""
+    """Return the outcome of each size; empty if the slices or other inputs of the plan are invalid."""
     shape = find_slice(parsed.spec, hardware) if parsed.spec else None
     if parsed.spec is None or shape is None or not parsed.is_intact(validate_sizes.READS):
         return {}

@@ -1,4 +1,4 @@
-"""Rules about the second store of checkpoints: a folder of its own, on a volume of its own, and copies now and then."""
+"""Rules about checkpoint backups: their own folder on their own volume, and the copy interval."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -47,7 +47,7 @@ def warn_of_one_volume(spec: TrainingJobSpec) -> Iterator[Problem]:
         return
     uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
     first, second = find_volume(spec, own), find_volume(spec, uri)
-    is_wrong = ".." in uri.parts or are_one(uri, own)  # which is told as a problem
+    is_wrong = ".." in uri.parts or are_one(uri, own)  # another rule reports these
     if first and second and first.claim_name == second.claim_name and not is_wrong:
         message = (
             f"{uri} is on the claim {second.claim_name}, as spec.checkpoint.uri is: what loses one of them loses both. "
@@ -57,7 +57,7 @@ def warn_of_one_volume(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def _list_folders(spec: TrainingJobSpec, name: str) -> tuple[str, ...]:
-    """Return folders of a name on writable volumes, other claims than that of the checkpoints."""
+    """Return folders with a name on writable volumes of other claims than the checkpoints' claim."""
     own = find_volume(spec, PurePosixPath(spec.checkpoint.uri))
     claims = {volume.mount_path: volume.claim_name for volume in spec.runtime.volumes}
     mounts = [mount for mount in writable_mounts(spec) if own is None or claims[mount] != own.claim_name]

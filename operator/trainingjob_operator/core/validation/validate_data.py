@@ -1,4 +1,4 @@
-"""Rules about texts: training data, held-out evaluation, and the tokenizer that reads them."""
+"""Rules about text: training data, held-out evaluation data, and the tokenizer."""
 
 import json
 from collections.abc import Iterator
@@ -99,7 +99,7 @@ def _check_exclude(at: str, exclude: str, pattern: str) -> Iterator[Problem]:
 
 
 def _quote(glob: str) -> str:
-    """Return a pattern as YAML takes it: an unquoted `*` begins an alias."""
+    """Return a pattern as a quoted YAML string, because an unquoted `*` begins an alias."""
     return json.dumps(glob, ensure_ascii=False)
 
 

@@ -1,7 +1,7 @@
-"""Rules about what XLA, libtpu and JAX read from environment variables: whatever they cannot use ends each process.
+"""Rules about the environment variables of XLA, libtpu and JAX. An invalid value terminates each process.
 
-Flags are split as XLA's `parse_flags_from_env.cc` does it: at white space, but not inside of quotes. XLA_FLAGS may also
-name a file of flags. What holds `$(NAME)` is left alone, for the kubelet puts another variable's value there.
+Flags are split like in XLA's `parse_flags_from_env.cc`: at white space outside of quotes. XLA_FLAGS may also name a
+file of flags. A word with `$(NAME)` is not checked, because the kubelet replaces it by another variable's value.
 """
 
 import re
@@ -37,12 +37,12 @@ TRUTHS = {
     "true": ("y", "yes", "t", "true", "on", "1"),
     "false": ("n", "no", "f", "false", "off", "0"),
 }
-"""What JAX takes for a truth value, in any case (`jax._src.config.bool_env`)."""
+"""The truth values of JAX, case-insensitive (`jax._src.config.bool_env`)."""
 _FLAG = re.compile(r"--([A-Za-z_][\w.]*)(?:=(.*))?", re.DOTALL | re.ASCII)
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
 _INT, _FLOAT = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _TPU_ONLY = ("xla_tpu_", "xla_jf_", "xla_sc_", "megascale_", "tpu_")
-"""Flags that libtpu alone has."""
+"""Prefixes of flags that only libtpu has."""
 
 
 def check_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -61,12 +61,12 @@ def check_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def split_flags(value: str) -> list[str]:
-    """Return the words of a variable of flags."""
+    """Return the words of a flags variable."""
     return _WORD.findall(value)
 
 
 def find_flaw(variable: str, word: str) -> str:
-    """Return what must be otherwise about a word among flags; empty where it is a flag."""
+    """Return the correction that a word of a flags variable needs; empty if the word is a valid flag."""
     if special := sorted({character for character in word if character in DASHES or ord(character) in QUOTES}):
         return f"must be written with `-` and straight quotes: it holds {' and '.join(special)} of a text processor"
     match = _FLAG.fullmatch(word)
@@ -85,7 +85,7 @@ def find_flaw(variable: str, word: str) -> str:
 
 
 def mend_flag(word: str) -> str:
-    """Return the flag that a word among flags was probably meant to be; itself where that cannot be told."""
+    """Return the flag that a word was probably meant to be, or the word itself if that is unclear."""
     if "$(" in word:
         return word
     plain = word.translate(QUOTES)
@@ -168,7 +168,7 @@ def _is_wrong(variable: str, word: str) -> bool:
 
 
 def _plain_variables(spec: TrainingJobSpec) -> Iterator[tuple[str, EnvVar]]:
-    """Return the variables whose values stand in the spec, with their paths."""
+    """Yield the variables with literal values, and their paths."""
     for number, variable in enumerate(spec.runtime.env):
         if variable.value is not None:
             yield f"spec.runtime.env[{number}]", variable

@@ -1,4 +1,4 @@
-"""Rules about a mixture of experts."""
+"""Rules about mixture-of-experts models."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from trainingjob_operator.core.validation.rule import Rule
 
 PATH = "spec.model.experts"
 DEAR = 0.5
-"""Work of sending tokens to experts and back, as a share of the experts' own, above which it is worth a warning."""
+"""Cost of routing tokens to experts and back, as a share of the experts' FLOPs, above which a warning is due."""
 
 
 def check_per_token(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -72,9 +72,10 @@ def warn_of_long_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def _sending(tokens: int, width: int) -> float:
-    """Return the work of sending tokens to their places and back, as a share of what experts do there.
+    """Return the cost of routing tokens to capacity slots and back, as a share of the experts' FLOPs.
 
-    Each place costs a product with all tokens of the group on both ways, and then three products with the width.
+    Each slot costs a matmul with all tokens of the group in both directions. An expert does three matmuls with its
+    width.
     """
     return 2 * tokens / (3 * width)
 

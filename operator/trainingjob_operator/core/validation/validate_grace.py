@@ -1,4 +1,4 @@
-"""Rules about a pod's grace period: whether a save fits into it, and whether anybody grants it."""
+"""Rules about a pod's grace period: whether a save fits into it, and whether the node grants it."""
 
 import math
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from trainingjob_operator.core.validation.validate_sizes import READS
 PATH = "spec.runtime.terminationGracePeriod"
 FIELD = "runtime.terminationGracePeriod"
 FEWEST, MOST = 2 * LEAVE_MARGIN, 3600
-"""Seconds. GKE drains a node that it upgrades for an hour, and deletes then what is left."""
+"""Seconds. GKE drains a node for up to an hour before an upgrade, and then deletes the remaining pods."""
 SPOT_SECONDS = 15
-"""What the kubelet of a GKE spot machine gives pods that are not the system's, of the 30 s after its notice."""
+"""Seconds that the kubelet of a GKE spot machine gives non-system pods, of the 30 s after the preemption notice."""
 SPOT_LABELS = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
-"""The label, and the taint, of GKE's nodes that may be taken back at any time."""
+"""Label and taint of GKE's preemptible nodes."""
 
 
 def check_grace(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Rules about the model and the course of training."""
+"""Rules about the model and the training schedule."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from trainingjob_operator.core.planner.mesh import nearest_divisors
 from trainingjob_operator.core.validation.rule import Rule
 
 BYTE_VOCABULARY = 257
-"""256 bytes, and the end of a document."""
+"""256 bytes and the end-of-document token."""
 
 
 def check_heads(spec: TrainingJobSpec) -> Iterator[Problem]:

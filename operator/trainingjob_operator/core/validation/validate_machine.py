@@ -1,4 +1,4 @@
-"""Rules about slices and the mesh that hold at every size."""
+"""Rules about slices and the mesh that do not depend on the number of slices."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.validation.rule import HardwareRule, Rule
 
 MAX_HOSTS = 4096
-"""Hosts of a job at its largest: the status names each of them."""
+"""Hosts of a job at its largest size. The status lists each of them."""
 
 
 def check_accelerator(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
@@ -67,7 +67,7 @@ def check_allowed(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(path, list(slices.allowed), "only goes with `min` and `max`: a fixed size is `count` alone.")
         return
     if slices.min is None or slices.max is None or slices.min > slices.max:
-        return  # told by another rule
+        return  # another rule reports this
     legal = sorted({slices.min, slices.max, *(n for n in slices.allowed if slices.min <= n <= slices.max)})
     if sorted(set(slices.allowed)) != legal:
         bounds = f"from spec.slices.min, {slices.min}, to spec.slices.max, {slices.max}"
@@ -197,7 +197,7 @@ def _written_mesh(spec: TrainingJobSpec) -> Mesh:
 
 
 def _written(degrees: AxisDegrees) -> AxisDegrees:
-    """Return the degrees with 1 in the place of what is still to be found."""
+    """Return the degrees with 1 in place of -1 and 0."""
     return degrees.model_copy(update={axis: 1 for axis, degree in degrees.items() if degree in (REST, 0)})
 
 

@@ -1,7 +1,7 @@
-"""Verdicts on what stands beside the spec: the fields of the object, its metadata, and marks without effect.
+"""Checks of the fields beside the spec: unknown fields, metadata, and labels and annotations without effect.
 
-`kubectl apply` refuses unknown fields (strict decoding), and the API server metadata that `ValidateObjectMeta` of
-apimachinery's `api/validation` refuses: labels, annotations of more than 256 KiB, names of namespaces.
+`kubectl apply` rejects unknown fields (strict decoding). The API server rejects metadata according to
+`ValidateObjectMeta` of apimachinery's `api/validation`: labels, annotations of more than 256 KiB, names of namespaces.
 """
 
 import re
@@ -23,7 +23,7 @@ METADATA = (
     "selfLink",
 )  # fmt: skip
 MAX_ANNOTATIONS = 256 * 1024
-"""Bytes of all keys and values together (`TotalAnnotationSizeLimitB`)."""
+"""Total bytes of all keys and values (`TotalAnnotationSizeLimitB`)."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -86,11 +86,11 @@ IGNORED: dict[str, str] = {
     "seccomp.security.alpha.kubernetes.io/": _PODS,
     "descheduler.alpha.kubernetes.io/": _PODS,
 }
-"""Labels and annotations that other tools read, or their prefixes, and what to do in their place."""
+"""Labels and annotations of other tools, or their prefixes, and the supported alternative."""
 
 
 def check_fields(job: Any) -> Iterator[Problem]:
-    """The object and its metadata have no fields but those of Kubernetes."""
+    """Check that the object and its metadata have only fields of Kubernetes."""
     yield from _check_fields(job, "", "a TrainingJob", FIELDS)
     yield from _check_fields(dig(job, "metadata"), "metadata.", "metadata", METADATA)
 
@@ -105,7 +105,7 @@ def _check_fields(value: Any, path: str, owner: str, fields: tuple[str, ...]) ->
 
 
 def check_metadata(job: Any) -> Iterator[Problem]:
-    """Labels, annotations and the namespace must be ones that the API server takes."""
+    """Check that the API server accepts the labels, annotations and namespace."""
     metadata = dig(job, "metadata")
     if metadata is not None and not isinstance(metadata, dict):
         yield Problem("metadata", metadata, f"{show(metadata)} must be an object of fields.")
@@ -147,7 +147,7 @@ def _check_marks(field: str, marks: dict[str, Any]) -> Iterator[Problem]:
 
 
 def explain_no_name(job: Any) -> Iterator[Problem]:
-    """Return the problem of a job whose name is missing, or is no text."""
+    """Yield the problem of a missing name, or of a name that is not a string."""
     name = dig(job, "metadata", "name")
     if name is None or name == "":
         hint = "a TrainingJob needs a name."
@@ -170,7 +170,7 @@ def _must_be_text(value: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def warn_of_marks(job: Any) -> Iterator[Problem]:
-    """Labels and annotations that others read elsewhere have no effect on a TrainingJob."""
+    """Warn about labels and annotations of other tools, which have no effect on a TrainingJob."""
     for field in ("labels", "annotations"):
         marks = dig(job, "metadata", field)
         for key, value in marks.items() if isinstance(marks, dict) else ():

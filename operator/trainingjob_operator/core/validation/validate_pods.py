@@ -1,8 +1,8 @@
-"""Rules about what goes into pods: what the API server or a kubelet would refuse is refused before it.
+"""Rules about pod fields that the API server or a kubelet would reject later.
 
-They are those of Kubernetes 1.36: `IsDNS1123Subdomain`, `IsQualifiedName` and `IsConfigMapKey` of apimachinery's
-`util/validation`, `ValidatePodSpec`, the description of `volumeMounts[].mountPath`, and for images the grammar of
-`distribution/reference`, by which a kubelet tells `InvalidImageName`.
+They follow Kubernetes 1.36: `IsDNS1123Subdomain`, `IsQualifiedName` and `IsConfigMapKey` of apimachinery's
+`util/validation`, `ValidatePodSpec`, and the description of `volumeMounts[].mountPath`. Images follow the grammar of
+`distribution/reference`, by which a kubelet reports `InvalidImageName`.
 """
 
 import re
@@ -16,7 +16,7 @@ from trainingjob_operator.core.validation.quantity import parse_bytes
 from trainingjob_operator.core.validation.rule import Rule
 
 MAX_MEMORY = "64Ti"
-"""No machine has more."""
+"""No machine has more memory."""
 MAX_SUBDOMAIN = 253
 MAX_REPOSITORY = 255
 _PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -40,7 +40,7 @@ def check_image(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def find_image_flaw(image: str) -> str:
-    """Return what must be otherwise about an image; empty where a kubelet can read it."""
+    """Return the correction that an image reference needs; empty if a kubelet can parse it."""
     if "://" in image:
         return "must not have a scheme: a registry is written without `https://`."
     name, at, digest = image.partition("@")
@@ -68,14 +68,14 @@ def find_image_flaw(image: str) -> str:
 
 
 def _split_tag(name: str) -> tuple[str, str | None]:
-    """Return a name and its tag; a colon before the last slash is that of a port."""
+    """Return a name and its tag. A colon before the last slash belongs to a port."""
     head, slash, last = name.rpartition("/")
     last, colon, tag = last.partition(":")
     return f"{head}{slash}{last}", tag if colon else None
 
 
 def _split_domain(repository: str) -> tuple[str, str]:
-    """Return the registry of a repository and the rest: it has a dot or a port, capitals, or is `localhost`."""
+    """Return the registry and the rest of a repository. A registry has a dot, a port or capitals, or is `localhost`."""
     first, slash, rest = repository.partition("/")
     is_domain = slash and ("." in first or ":" in first or first == "localhost" or first.lower() != first)
     return (first, rest) if is_domain else ("", repository)
@@ -137,7 +137,7 @@ def check_label_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def find_key_flaw(key: str) -> str:
-    """Return what must be otherwise about the key of a label or an annotation (`IsQualifiedName`)."""
+    """Return the correction that the key of a label or an annotation needs (`IsQualifiedName`)."""
     prefix, slash, name = key.rpartition("/")
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", name):
         return "must be letters, digits, `-`, `_` and `.`, perhaps behind a domain and `/`, such as `example.com/disk`."

@@ -1,4 +1,4 @@
-"""Rules about what protects training."""
+"""Rules about the protection of training: spikes, replica comparison and rollbacks."""
 
 from collections.abc import Iterator
 

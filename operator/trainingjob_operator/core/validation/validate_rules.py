@@ -1,4 +1,4 @@
-"""Rules about the rules by which a spec splits its parameters."""
+"""Rules about a spec's sharding rules for parameters."""
 
 from collections.abc import Iterator
 
@@ -51,7 +51,7 @@ def warn_of_rules_of_no_experts(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def _field(name: str) -> str:
-    """Return a logical axis as the spec calls it."""
+    """Return the field name of a logical axis."""
     return str(Rules.model_fields[name].alias)
 
 

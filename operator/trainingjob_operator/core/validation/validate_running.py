@@ -12,12 +12,12 @@ from trainingjob_operator.core.validation.quantity import parse_bytes, parse_qua
 from trainingjob_operator.core.validation.rule import HardwareRule, Rule
 
 OWN_ENV = "TRAININGJOB_"
-"""What the operator tells its agents begins so."""
+"""Prefix of the variables that the operator sets for its agents."""
 LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
 SECRET_ENDINGS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "ACCESS_KEY")
 DEVICE_COUNT_FLAG = "xla_force_host_platform_device_count"
 MIN_MEMORY = "256Mi"
-"""Python with JAX does not start on less."""
+"""Python with JAX does not start with less."""
 MIN_SILENCE = 2
 """Seconds. Agents report about once a second."""
 
@@ -116,7 +116,7 @@ def check_shadow_platform(spec: TrainingJobSpec, hardware: Hardware) -> Iterator
             f"needs spec.slices.accelerator: cpu. On {spec.slices.accelerator} one process owns the devices, and that "
             "one trains; a standby is there in any case."
         )
-        yield Problem("spec.elastic.shadowWorld", True, message, ("false",))  # noqa: FBT003  # the value itself
+        yield Problem("spec.elastic.shadowWorld", True, message, ("false",))  # noqa: FBT003  # the value of the field
 
 
 def check_shadow_means(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -152,7 +152,7 @@ def warn_of_idle_shadow(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A shadow world takes over where a world shrinks, and at once."""
     if not spec.elastic.shadow_world or spec.slices.count is not None:
         return
-    if len(spec.slices.numbers) < 2:  # no mistake: an edit of the bounds may be undone, and this field is fixed
+    if len(spec.slices.numbers) < 2:  # no problem: an edit of the bounds may be undone, and this field is immutable
         message = "has no effect while spec.slices allows only one number of slices."
         yield Problem("spec.elastic.shadowWorld", True, message)  # noqa: FBT003
     elif spec.elastic.policy != "shrink":
@@ -188,7 +188,7 @@ def warn_of_idle_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def _flags_of_a_world(variable: EnvVar) -> list[str]:
-    """Return the flags by which a variable would make a world."""
+    """Return the flags with which a variable would configure a world."""
     words = (variable.value or "").split() if variable.name == LIBTPU_FLAGS else []
     return [flag for word in words if (flag := word.partition("=")[0].lstrip("-")) in FLAGS_OF_A_WORLD]
 

@@ -1,6 +1,7 @@
-"""Verdicts on the sizes of a job: the smallest must be able to train, the others should.
+"""Checks of the sizes of a job: the smallest must be able to train, the others should.
 
-A job waits below its smallest size, so that one must work. A larger size that cannot is left out, with a warning.
+A job waits while it has fewer slices than its smallest size, so that size must work. A larger size that cannot train is
+excluded with a warning.
 """
 
 from collections import defaultdict
@@ -28,16 +29,16 @@ READS = (
     "precision",
     "memory",
 )
-"""The fields that the plan of a size is made from."""
+"""The fields that determine the plan of a size."""
 WASTE = 0.1
-"""Share of padding rows above which a batch is worth a warning."""
+"""Share of padding sequences above which a warning is due."""
 IDLE = 0.25
-"""Share of its time that a stage may wait before it is worth a warning."""
+"""Pipeline bubble, as a share of a stage's time, above which a warning is due."""
 FEWEST_REPLICAS = 3
-"""Of fewer, none is most."""
+"""With fewer than three replicas there is no majority."""
 MIB = 2**20
 PROCESSES_BYTES = 448 * MIB
-"""What the processes of a host take, those that wait included, without the state of a model: as measured."""
+"""Measured memory of a host's processes, including standbys, without model state."""
 
 
 def check_smallest(_spec: TrainingJobSpec, sizes: Sizes, _hardware: Hardware) -> list[Problem]:
@@ -65,7 +66,7 @@ def warn_of_sizes(_plan: Plan, sizes: Sizes) -> Iterator[Problem]:
         numbers = [num_slices for num_slices, _ in found]
         _, first = found[0]
         message = f"the job never trains on {runs(numbers)} slices. On {plural(numbers[0], 'slice')}: {first.message}"
-        # What saves memory does so at every size; a degree or a dim that suits one size need not suit the others.
+        # A fix that saves memory works at every size. A degree or a dim that fits one size may not fit others.
         yield Problem(path, first.value, message, first.nearest if path == TOO_LARGE else ())
 
 
@@ -167,7 +168,7 @@ def warn_of_shadow_memory(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
 
 
 def _of_devices(plan: Plan) -> int:
-    """Return the bytes that the devices of a host need at the size where they need most."""
+    """Return the memory of a host's devices at the size where they need most."""
     return max(size.memory.total for size in plan.sizes if size.memory) * plan.shape.devices_per_host
 
 
@@ -189,26 +190,26 @@ WARNINGS = (
 
 
 def _idle(layout: Layout) -> float:
-    """Return the share of its time in which a stage of the pipeline has nothing to do."""
+    """Return the pipeline bubble as a share of a stage's time."""
     waiting = layout.num_stages - 1
     return waiting / (layout.microbatches + waiting)
 
 
 def _ways(layout: Layout) -> int:
-    """Return how many ways a batch is cut at least: any multiple of it needs no padding."""
+    """Return the minimum number of parts of a batch. A multiple of it needs no padding."""
     return layout.batch_shards * layout.microbatches
 
 
 def _waste(batch: int, shards: int) -> float:
-    """Return the share of padding rows in a batch that is split so many ways."""
+    """Return the share of padding sequences in a batch that is split into `shards` parts."""
     rows = -(-batch // shards) * shards
     return (rows - batch) / rows
 
 
 def _nearest_batches(batch: int, splits: set[int]) -> tuple[str, ...]:
-    """Return the next smaller and the next larger batch that fill all sizes well; each splits it in its own ways.
+    """Return the next smaller and the next larger batch that has little padding at every size.
 
-    Of the multiples of the most shards, all do from ten times these on.
+    Any multiple of the most shards has little padding from ten times that number on.
     """
     most = max(splits)
     multiples = range(most, 11 * most + 1, most)

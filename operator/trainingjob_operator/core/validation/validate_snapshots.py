@@ -1,4 +1,4 @@
-"""Rules about snapshots: whether the hosts have the memory for them, and whether they are worth their time."""
+"""Rules about snapshots: whether host memory suffices, and whether the snapshots are worth their cost."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from trainingjob_operator.core.validation.rule import PlanWarning, SizesRule
 from trainingjob_operator.core.validation.validate_sizes import READS
 
 USABLE = 0.9
-"""Share of a machine's memory that pods may ask for; the node's own programs have the rest."""
+"""Share of a machine's memory that pods may request. The node's system processes take the rest."""
 PATH = "spec.checkpoint.snapshots.everySteps"
 _GIB = 2**30
 
@@ -41,12 +41,12 @@ def check_host_memory(spec: TrainingJobSpec, sizes: Sizes, hardware: Hardware) -
 
 
 def _measure(spec: TrainingJobSpec, outcomes: Iterable[SizePlan | list[Problem]]) -> int:
-    """Return the bytes of one snapshot of a host at the size where it is largest; 0: no size trains."""
+    """Return the bytes of one snapshot on a host at the size where it is largest; 0 if no size can train."""
     return measure_largest(spec, (one.layout for one in outcomes if isinstance(one, SizePlan) and one.layout))
 
 
 def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware, snapshot: int) -> Iterator[str]:
-    """Yield less memory for the program, the next larger slice whose hosts hold less, and no snapshots."""
+    """Yield fixes: less memory for the container, the next larger slice with enough host memory, and no snapshots."""
     left = (int(USABLE * shape.host_memory_bytes) - SNAPSHOTS * snapshot - shape.shm_bytes) // _GIB * _GIB
     if left >= parse_bytes(Resources().memory):
         yield f"spec.runtime.resources.memory: {format_bytes(left)}"
@@ -58,7 +58,7 @@ def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware,
 
 
 def _fits(spec: TrainingJobSpec, shape: SliceShape) -> bool:
-    """Return whether the hosts of another slice have the memory, judged by the ends of the sizes."""
+    """Return whether the hosts of another slice have enough memory, at the smallest and the largest size."""
     planner, slices = SizePlanner(spec, shape), spec.slices
     snapshot = _measure(spec, (planner.plan(number) for number in (slices.fewest, slices.most)))
     need = SNAPSHOTS * snapshot + parse_bytes(spec.runtime.resources.memory) + shape.shm_bytes
@@ -82,7 +82,7 @@ def warn_of_costly_snapshots(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
         return
     every = plan.snapshots.every_steps
     if every >= plan.spec.checkpoint.save.every_steps:
-        return  # they are of no use anyway
+        return  # they are useless anyway
     message = (
         f"{every} lets training wait for copies for up to {percent(cost.share)} of the time that its steps take on "
         f"{plural(cost.num_slices, 'slice')}: they are not worth more than {percent(SHARE)}."
@@ -91,14 +91,14 @@ def warn_of_costly_snapshots(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
 
 
 class Cost(NamedTuple):
-    """What the snapshots of a plan take: the share of the steps' time, and how many steps apart they take little."""
+    """The cost of a plan's snapshots: their share of the step time, and the smallest interval of acceptable cost."""
 
     num_slices: int
     share: float
     fewest: int
 
 
-def _find_cost(plan: Plan) -> Cost | None:  # None: there are none, or nobody knows
+def _find_cost(plan: Plan) -> Cost | None:  # None: no snapshots, or unknown cost
     rooflines = predict_sizes(plan)
     if plan.snapshots is None or not plan.shape.rates.host or not rooflines:
         return None
@@ -109,8 +109,8 @@ def _find_cost(plan: Plan) -> Cost | None:  # None: there are none, or nobody kn
 
 
 def _suggest(plan: Plan, message: str, nearest: int) -> Problem:
-    """Return a warning with the interval to choose instead, if there is one below that of checkpoints."""
-    assert plan.snapshots is not None  # noqa: S101  # there is nothing to warn of
+    """Return a warning with a suggested interval, if there is one below the checkpoint interval."""
+    assert plan.snapshots is not None  # noqa: S101  # otherwise there is nothing to warn about
     save = plan.spec.checkpoint.save.every_steps
     if 0 < nearest < save:
         return Problem(PATH, plan.snapshots.every_steps, message, (str(nearest),))

@@ -1,4 +1,4 @@
-"""Rules about storage: where checkpoints and compiled programs lie, and what is kept."""
+"""Rules about storage: the folders of checkpoints and compiled programs, and checkpoint retention."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -25,7 +25,10 @@ def check_checkpoint_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_own_folder(
     spec: TrainingJobSpec, path: str, uri: PurePosixPath, what: str, nearest: tuple[str, ...]
 ) -> Iterator[Problem]:
-    """A folder that the job writes to, and owns alone, lies on a writable volume; `what` it keeps there outlives it."""
+    """Check that a folder of the job lies on a writable volume below the mount.
+
+    `what` names its contents in messages.
+    """
     volume = find_volume(spec, uri)
     if ".." in uri.parts:
         yield Problem(path, str(uri), f"{uri} steps upwards: name the folder itself.")
@@ -149,23 +152,23 @@ def warn_of_rare_keeps(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def are_one(one: PurePosixPath, other: PurePosixPath) -> bool:
-    """Return whether what is written to one folder lies in the other."""
+    """Return whether one folder contains the other."""
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 
-def find_volume(spec: TrainingJobSpec, path: PurePosixPath) -> Volume | None:  # None: it is on none
+def find_volume(spec: TrainingJobSpec, path: PurePosixPath) -> Volume | None:  # None: on no volume
     """Return the volume that a path lies on."""
     mounts = [volume for volume in spec.runtime.volumes if path.is_relative_to(volume.mount_path)]
     return max(mounts, key=lambda volume: len(PurePosixPath(volume.mount_path).parts), default=None)
 
 
 def writable_mounts(spec: TrainingJobSpec) -> list[str]:
-    """Return where files can be written that outlive the pod."""
+    """Return the mount paths of writable volumes, whose files outlive the pod."""
     return [one.mount_path for one in spec.runtime.volumes if not (one.read_only or is_reserved(one.mount_path))]
 
 
 def _free_mount(spec: TrainingJobSpec, name: str) -> str:
-    """Return a mount path for a volume that no other one has."""
+    """Return an unused mount path for a volume."""
     taken = {str(PurePosixPath(volume.mount_path)) for volume in spec.runtime.volumes}
     path = f"/mnt/{name}"
     return free_name(path, taken, MAX_PATH) if path in taken else path

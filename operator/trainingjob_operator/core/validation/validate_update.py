@@ -1,6 +1,6 @@
-"""Verdicts on an edit of a job: what the state it is in has to say about it.
+"""Checks of an edit of a job against the job's current state.
 
-What may never change is the API server's own rule (`trainingjob_api.cel`), and the new spec is judged as any.
+The API server enforces immutable fields (`trainingjob_api.cel`). The new spec is validated like any spec.
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from trainingjob_operator.core.remember import read_status
 
 STEPS = "spec.training.steps"
 AFTER_THE_END = ("ttlSecondsAfterFinished",)
-"""What an edit of a job that is over still changes."""
+"""Fields that an edit can still change after the end of a job."""
 
 
 def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
-    """A job cannot end before where it is, and one that is over cannot be changed."""
+    """Check that the job does not end before its current step, and that a finished job is not edited."""
     status = read_status(old)
     if status.completion_time is not None:
         yield from _check_ended(old, new)
@@ -30,7 +30,7 @@ def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
 
 
 def warn_of_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
-    """A schedule that decays to the last step changes with it."""
+    """Warn that a schedule which decays to the last step changes with that step."""
     steps, before = (number(each, "spec", "training", "steps") for each in (new, old))
     shape = text(new, "spec", "schedule", "type") or "cosine"
     has_run = read_status(old).world is not None
