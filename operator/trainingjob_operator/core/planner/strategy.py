@@ -27,7 +27,8 @@ from trainingjob_operator.core.planner.sizes import SizePlanner
 
 AUTO = "auto"
 MANY = 128
-"""Factorizations of a slice above which the search first leaves out `context` and `stage`."""
+"""Factorizations of a slice above which the search first leaves out `context` and `stage`. Without known rates it
+always does."""
 OUTER: tuple[Axis, ...] = ("data", "fsdp", "stage")
 """Axes that may span the slices. `tensor`, `context` and `expert` would wait for the network in every layer."""
 MAX_CUTS = 512
@@ -146,9 +147,9 @@ def _cut_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mapping[Axis
 
 
 def _bound(cuts: Sequence[Mapping[Axis, int]]) -> list[Mapping[Axis, int]]:
-    """Return at most `MAX_CUTS` factorizations in their order.
+    """Return at most `MAX_CUTS` factorizations, in their order.
 
-    The smallest `data` degree comes first, because it replicates the least state, then the fewest axes.
+    The selection prefers a small `data` degree, which replicates less of the state, and then few axes.
     """
     ranked = sorted(range(len(cuts)), key=lambda index: (cuts[index].get("data", 1), len(cuts[index])))
     return [cuts[index] for index in sorted(ranked[:MAX_CUTS])]
