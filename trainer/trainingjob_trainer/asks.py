@@ -1,4 +1,4 @@
-"""What an agent asks of its trainer, kept until the loop hands it on with its next step."""
+"""Control signals from the agent, held until the training loop sends them with its next step."""
 
 import threading
 
@@ -6,33 +6,33 @@ from trainingjob_trainer.modelling.signature import Asked
 
 
 class Asks:
-    """Written by the thread that hears the agent, read by the loop."""
+    """Signals that the command thread sets and the training loop reads."""
 
     def __init__(self) -> None:
-        """Begin with nothing asked."""
+        """Start without signals."""
         self._leave = threading.Event()
         self._move = threading.Event()
         self._poison = threading.Event()
 
     def leave(self) -> None:
-        """Ask to save at the next step boundary and to leave: from now on with every step."""
+        """Request a save at the next step boundary and then an exit. The signal stays set."""
         self._leave.set()
 
     def move(self) -> None:
-        """Ask to leave for a world that all hosts are in too: from now on with every step."""
+        """Request an exit to a world that includes all hosts of this one. The signal stays set."""
         self._move.set()
 
     def poison(self) -> None:
-        """Ask for gradients that are not finite: of the next step alone."""
+        """Request non-finite gradients for the next step only."""
         self._poison.set()
 
     @property
     def leaving(self) -> Asked:
-        """Return LEAVE where that is asked for, as often as one looks."""
+        """Return LEAVE if an exit with a save was requested, without clearing the request."""
         return Asked.LEAVE if self._leave.is_set() else Asked.NOTHING
 
     def take(self) -> Asked:
-        """Return what is to be asked with the next step."""
+        """Return the signals for the next step, and clear POISON."""
         asked = self.leaving
         asked |= Asked.MOVE if self._move.is_set() else Asked.NOTHING
         if self._poison.is_set():

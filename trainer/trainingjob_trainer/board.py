@@ -1,7 +1,7 @@
-"""A TensorBoard event file, written in the background by a thread that nothing can end.
+"""TensorBoard event file, written by a background thread that survives write errors.
 
-The library's own thread ends with the first write that fails, and whoever has something to say then waits for it for
-ever: a full disk would stop training for the sake of its plots.
+The writer thread of tensorboardX ends at the first failed write, and later calls then block forever. A full disk would
+stop training because of its plots.
 """
 
 import logging
@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Board:
-    """Writes plots below a folder. `first_step` is the first one that will be told: later ones of before are hidden.
+    """Writes plots below a folder. `first_step` is its first step: TensorBoard hides older points from that step on.
 
     Raises:
         OSError: the folder cannot be written.
@@ -33,18 +33,18 @@ class Board:
         name = f"events.out.tfevents.{int(time.time())}.{os.uname().nodename}.{os.getpid()}"
         self._file = (folder / name).open("ab", buffering=0)
         self._is_failing = False
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()  # None: there are no more
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()  # None: end of the queue
         self._events.put(Event(wall_time=time.time(), step=first_step, file_version="brain.Event:2"))
         self._events.put(Event(step=first_step, session_log=SessionLog(status=SessionLog.START)))
         self._thread = threading.Thread(target=self._write_all, name="board", daemon=True)
         self._thread.start()
 
     def add(self, name: str, value: float, step: int) -> None:
-        """Write one point of a plot, some time later."""
+        """Queue one point of a plot for writing."""
         self._events.put(Event(step=step, wall_time=time.time(), summary=scalar(name, value)))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write all queued points and close the file."""
         self._events.put(None)
         self._thread.join()
         self._file.close()
@@ -61,6 +61,6 @@ class Board:
 
 
 def frame(data: bytes) -> bytes:
-    """Return a record as TensorBoard reads it: its length, data, and a checksum of each."""
+    """Return a record in TensorBoard's format: its length and its data, each followed by a checksum."""
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))

@@ -1,10 +1,10 @@
-"""The trainer process: a standby that has imported everything and traced the model, then one world, then the end.
+"""The trainer process: a standby that has imported everything and traced the model, then one world, then exit.
 
-Before its world it may wait in a shadow world, connected to the others and with its programs loaded.
+Before its world, the process may wait in a hot standby world, connected to the others and with its programs loaded.
 
-Nothing here touches a device before a world is known: on most platforms one process owns them. The end is always
-`os._exit`: an exception that reaches the interpreter's exit would shut the JAX world down and abort every process in
-it, half a minute later and without a name.
+The process uses no device before it knows its world: on most platforms one process owns the devices. It always exits
+with `os._exit`: an exception that reaches the interpreter's exit would shut the JAX world down. That would abort every
+process of the world half a minute later, without naming the cause.
 """
 
 import faulthandler
@@ -37,20 +37,20 @@ from trainingjob_trainer.wire import CONFIG_VARIABLE, STANDBY, Command, Event, S
 LOG = logging.getLogger(__name__)
 FAILED = 1
 WORD_SECONDS = 10
-"""How long a process whose peer is late gives JAX to say who is gone: a world without that one is dead in any case."""
+"""Seconds that JAX gets to name the lost process after an error about a late peer. The world fails in any case."""
 OWN_TITLE = Path("/proc/self/comm")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 def main() -> NoReturn:
-    """Wait for a world, train in it, and end."""
+    """Wait for a world, train in it, and exit."""
     end_with_parent()
-    # By force: a library that was imported above has put its own handler in place.
+    # `force` replaces the handler that an imported library has installed.
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT, force=True)
     logging.getLogger("absl").setLevel(logging.WARNING)
     logging.getLogger("jax").setLevel(logging.WARNING)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # the stacks of a process that hangs
+    faulthandler.register(signal.SIGUSR1)  # dumps the stacks of a hung process
     events = Events.from_environment(os.environ)
     asks = Asks()
 
@@ -60,7 +60,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, ask_to_leave)
     _take_title(STANDBY)
     rehearse(os.environ)
-    gc.freeze()  # what is imported stays: nobody who waits for a world waits for the collector to look through it
+    gc.freeze()  # imported objects stay: the collector need not scan them while a world starts
     events.send(Event(ready=True))
     line = sys.stdin.buffer.readline()
     if not line:
@@ -79,22 +79,25 @@ def main() -> NoReturn:
             return world
 
         run(start, events, asks, hear_world)
-    except BaseException as error:  # whatever it is, the agent hears of it and the process ends
+    except BaseException as error:  # report any failure to the agent, then exit
         LOG.exception("training failed step=%s", events.step)
         give_up(error, events)
     end_at_once(0)
 
 
 def give_up(error: BaseException, events: Events) -> NoReturn:
-    """Tell the agent why training cannot go on, unless JAX is about to tell it better, and end."""
+    """Report to the agent why training failed, and exit.
+
+    If JAX is about to name a lost process, wait for that first: its message is more precise.
+    """
     if is_about_to_tell(str(error)):
-        time.sleep(WORD_SECONDS)  # JAX ends this process when it does, and the agent reads whom it names
+        time.sleep(WORD_SECONDS)  # JAX then ends this process, and the agent reads the name from its log
     events.send(Event(failure=explain(error, step=events.step)))
     end_at_once(FAILED)
 
 
 def rehearse(environment: Mapping[str, str]) -> None:
-    """Do in advance what a world of the pod's config will need and no device is needed for."""
+    """Warm up without a device: compute the preflight digests, hash the sources, and trace the pod's model."""
     expect_digests()
     hash_modules()
     path = environment.get(CONFIG_VARIABLE)
@@ -103,20 +106,20 @@ def rehearse(environment: Mapping[str, str]) -> None:
     try:
         spec = RunConfig.model_validate_json(Path(path).read_bytes()).spec
         split_model(spec.model, spec.precision, spec.memory)
-    except Exception:  # it will come again in the world, which can tell of it
+    except Exception:  # the error recurs in the world, which reports it
         LOG.exception("cannot trace the model in advance")
 
 
 def _take_title(title: str) -> None:
-    """Let whoever looks at a pod's processes tell them apart."""
+    """Set the process title, which `ps` and `top` show."""
     with suppress(OSError):
         OWN_TITLE.write_text(title)
 
 
 def _obey(commands: BinaryIO, asks: Asks, worlds: "SimpleQueue[Start] | None") -> None:
-    """Follow the agent's commands, before which may come a world. When they end the agent is gone.
+    """Execute the agent's commands; a hot standby first receives the `Start` of its world.
 
-    Nobody may train unseen, nor wait.
+    Exit when the agent is gone: an unsupervised trainer must neither train nor wait.
     """
     if worlds is not None and (line := commands.readline()):
         worlds.put(Start.model_validate_json(line))

@@ -1,9 +1,9 @@
-"""Devices: whether a world has those that its layout lies over, and what is wrong where it has not.
+"""Device check: each host of a world must have the devices that the layout needs.
 
-A topology that is not the nodes' own is a mistake in the spec, which no other world mends: then every host has another
-number than it says, and the same one, from the first world on, or there are more hosts than it says. A host that has
-fewer than the others, or than it had in a world before, has lost one: a GPU that fell off its bus, a chip that did not
-start. That is the node's matter.
+A topology that differs from the nodes' own is an error in the spec, which no other world fixes. Every host then has the
+same wrong number of devices from the first world on, or there are more devices than the spec names. A host with fewer
+devices than the others, or than in an earlier world, has lost a device: a GPU that fell off its bus, a chip that did
+not start. That is a fault of the node.
 """
 
 from collections import Counter
@@ -16,11 +16,11 @@ from trainingjob_api.world import Layout, World
 from trainingjob_trainer.failures import TrainingError
 
 PACKAGES = {"tpu": "jax[tpu]", "cuda": "jax[cuda13] or jax[cuda12]"}
-"""What brings JAX its plugin for a platform."""
+"""The package that brings JAX's plugin for each platform."""
 
 
 def make_devices(platform: str) -> None:
-    """Let JAX make the devices of the world, together with all its processes.
+    """Initialize JAX's devices, together with all processes of the world.
 
     Raises:
         TrainingError: the image's JAX cannot use the platform.
@@ -39,9 +39,9 @@ def make_devices(platform: str) -> None:
 
 
 def check_devices(world: World, process: int, layout: Layout, index: Callable[[int], int]) -> None:
-    """Check that each host of a world has the devices of the layout, as one of its processes.
+    """Check that each host of a world has the devices of the layout; each process calls it.
 
-    `index` tells what the runtime calls a process, as devices do.
+    `index` maps a process of the world to the runtime's index, by which devices name their process.
 
     Raises:
         TrainingError: the topology is wrong, or a host lacks devices.
@@ -74,5 +74,5 @@ def check_devices(world: World, process: int, layout: Layout, index: Callable[[i
 
 
 def _lacks_plugin(error: Exception) -> bool:
-    """Return whether an error says that JAX cannot use a platform at all, which it has no type and few words for."""
+    """Return whether JAX cannot use a platform at all; it has no exception type for that."""
     return isinstance(error, AssertionError) or "Failed to open libtpu" in str(error)

@@ -1,4 +1,4 @@
-"""The end of a process of the trainer: at once, for the orderly way out of the interpreter aborts JAX's worlds."""
+"""Immediate exit of a trainer process: the interpreter's orderly exit would abort the JAX world."""
 
 import ctypes
 import os
@@ -10,13 +10,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End this process with an exit code; what it has said is written out before."""
+    """Flush the output and exit with a code."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def end_with_parent() -> None:
-    """Let Linux end this process when its parent is gone, also where it stands still and could notice nothing."""
+    """Have Linux kill this process when its parent exits, even while this process is stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

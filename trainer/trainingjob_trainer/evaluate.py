@@ -1,7 +1,8 @@
-"""Loss on held-out text: the same batches every time, on every mesh, with the arithmetic of training.
+"""Loss on held-out text, with the arithmetic of training.
 
-Whoever is asked to leave is about to be killed, and an evaluation may take longer than it has. So a world that leaves
-begins none and breaks off the one that it is in; the next world makes it before its first step.
+The batches are the same at every evaluation and on every mesh. A process that receives LEAVE may be killed before an
+evaluation ends. A world that leaves therefore starts no evaluation and interrupts a running one. The next world runs
+that evaluation before its first step.
 """
 
 from collections.abc import Callable, Collection
@@ -16,13 +17,13 @@ from trainingjob_trainer.modelling.step import Steps
 from trainingjob_trainer.programs import Programs
 
 type Ask = Callable[[], Asked]
-"""Returns what this process asks for."""
+"""Returns the control signals of this process."""
 type Tell = Callable[[str], None]
-"""Says what this process is about to enter together with all others."""
+"""Reports the operation that this process is about to enter together with all others."""
 
 
 class Evaluator:
-    """Measures the loss on each evaluation's text when it is due, and after the last step."""
+    """Measures the loss of each evaluation when it is due, and after the last step."""
 
     def __init__(
         self, spec: TrainingJobSpec, indexes: dict[str, Index], steps: Steps, programs: Programs, batches: Batches
@@ -32,28 +33,29 @@ class Evaluator:
         self._indexes = indexes
         self._batches = batches
         self._steps = steps
-        self._evaluate: EvaluateStep | None = (  # None: there is nothing to evaluate
+        self._evaluate: EvaluateStep | None = (  # None: there are no evaluations
             steps.compile_evaluate(programs, batches.shape) if spec.evaluation else None
         )
 
     def is_due(self, step: int) -> bool:
-        """Return whether any evaluation is to be made after a step."""
+        """Return whether any evaluation is due after a step."""
         return any(self._is_due(evaluation, step) for evaluation in self._evaluations)
 
     def is_owed(self, step: int, evaluated: Collection[str] | None) -> bool:
-        """Return whether an evaluation that is due after a step is not among those that were made of it.
+        """Return whether an evaluation that is due after a step is missing from those that ran.
 
-        Of `evaluated` None the step was not saved: who trained it may have evaluated it.
+        `evaluated` is None if the step was not saved. The world that trained it may have evaluated it, so nothing is
+        missing.
         """
         due = {evaluation.name for evaluation in self._evaluations if self._is_due(evaluation, step)}
         return step > 0 and evaluated is not None and not due.issubset(evaluated)
 
     def measure(
         self, step: int, params: Params, ask: Ask, tell: Tell
-    ) -> dict[str, float] | None:  # None: it was broken off
-        """Return the mean loss by name of the evaluations that are due after a step.
+    ) -> dict[str, float] | None:  # None: it was interrupted
+        """Return the mean loss of each evaluation that is due after a step, by name.
 
-        It is broken off, on all processes after the same batch, when any of them asks for something.
+        A signal from any process interrupts the evaluation, on all processes after the same batch.
         """
         measured: dict[str, float] = {}
         for evaluation in self._evaluations:
@@ -70,7 +72,7 @@ class Evaluator:
 
     def _measure(
         self, evaluation: Evaluation, evaluate: EvaluateStep, params: Params, ask: Ask, tell: Tell
-    ) -> float | None:  # None: it was broken off
+    ) -> float | None:  # None: it was interrupted
         index = self._indexes[evaluation.name]
         total = weight = 0.0
         for number in range(self._batches.count_held_out(index, evaluation.num_batches)):

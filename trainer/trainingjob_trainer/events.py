@@ -1,4 +1,4 @@
-"""The child's voice: events as JSON lines on the pipe that its agent reads, apart from its log."""
+"""Events of the trainer process: JSON lines on the pipe that its agent reads, separate from the log."""
 
 import os
 import threading
@@ -8,26 +8,26 @@ from trainingjob_api.protocol import Phase
 from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Event
 
 ORPHANED = 3
-"""Exit code of a child whose agent is gone: nobody reads it, people may see it."""
+"""Exit code of a child without an agent. No program reads it; it helps a person who debugs a pod."""
 
 
 class Events:
-    """Writes events, whole lines, from any thread."""
+    """Writes events as whole lines, from any thread."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lock = threading.Lock()
         self.phase: Phase | None = None
-        """What this process does, as it was told; None: nothing was."""
+        """The phase that was reported last. None: none yet."""
         self.step: int | None = None
-        """The newest finished step that was told; None: none yet."""
+        """The newest finished step that was reported. None: none yet."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Events":
         """Return the events of the pipe that the agent opened.
 
         Raises:
-            ValueError: the variable is missing or is no number; the program was started by hand.
+            ValueError: the variable is missing or is not a number; the program was started by hand.
         """
         value = environment.get(EVENTS_FD_VARIABLE, "")
         if not value.isdigit():
@@ -35,7 +35,7 @@ class Events:
         return cls(int(value))
 
     def send(self, event: Event) -> None:
-        """Write one event. A child that nobody listens to any more ends here."""
+        """Write one event, or exit if the agent no longer reads the pipe."""
         if event.progress:
             self.step = event.progress.step
         line = event.model_dump_json(exclude_defaults=True).encode() + b"\n"
@@ -47,11 +47,11 @@ class Events:
                 os._exit(ORPHANED)
 
     def join(self, name: str) -> None:
-        """Say that this process is about to enter what all processes of its world enter."""
+        """Report that this process is about to enter an operation that needs all processes of its world."""
         self.send(Event(entered=name))
 
     def enter(self, phase: Phase) -> None:
-        """Say that a phase begins, unless it is the current one."""
+        """Report that a phase begins, unless it is the current one."""
         if phase is not self.phase:
             self.phase = phase
             self.send(Event(phase=phase))

@@ -1,7 +1,7 @@
-"""Why training cannot go on, told so that a user can act and the operator can decide.
+"""Failure records: why training cannot continue, for the user to act on and for the operator to decide on.
 
-Code that knows the cause raises `TrainingError` with the record ready. Everything else is sorted here by type and text:
-what JAX raises when a peer dies or memory runs out has no types of its own.
+Code that knows the cause raises `TrainingError`. All other exceptions are classified here by type and text: JAX has no
+exception types for a lost peer or for exhausted memory.
 """
 
 import errno
@@ -18,14 +18,14 @@ from trainingjob_trainer.runtime_errors import find_reason
 HOPELESS_ERRNOS = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP}
 )
-"""Storage errors that the next try meets again. A full or stale file system may recover."""
+"""Storage errors that a retry meets again. A full or stale file system may recover."""
 
 
 class TrainingError(Exception):
-    """Training cannot go on, and why is known.
+    """Training cannot continue, for a known reason.
 
-    `path` and `value` name the field of the spec to change. `fatal`: the next try would end alike. `is_host_known`:
-    it is this host's own failure, and not perhaps that of another which says the same.
+    `path` and `value` name the field of the spec to change. `fatal`: a retry would fail in the same way.
+    `is_host_known`: the failure is this host's own; if false, it may be that of another host that reports the same.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class TrainingError(Exception):
 
 
 def shorten(words: str, limit: int) -> str:
-    """Return words in at most so many characters; an ellipsis says that there were more."""
+    """Return a text in at most `limit` characters; an ellipsis marks a cut."""
     return words if len(words) <= limit else f"{words[: limit - 1]}…"
 
 
 def storage_error(error: OSError, doing: str, uri: str, field: str = "spec.checkpoint.uri") -> TrainingError:
-    """Return the error for a failed operation below the folder that a field names, in the operating system's words."""
+    """Return the error for a failed operation below the folder that `field` names, with the system's message."""
     words = os.strerror(error.errno) if error.errno else str(error)
     return TrainingError(
         FailureReason.STORAGE,
@@ -96,7 +96,7 @@ def explain(error: BaseException, *, step: int | None) -> Failure:
 
 def _sort(error: BaseException) -> tuple[FailureReason, str]:
     text = str(error)
-    # What cannot reach a device is a plain RuntimeError; what fails on one is JAX's own kind of it.
+    # JAX raises a plain RuntimeError if it cannot reach a device, and its own subclass if an operation on one fails.
     reason = find_reason(text) if isinstance(error, RuntimeError) else FailureReason.CRASH
     if isinstance(error, MemoryError) or reason is FailureReason.OUT_OF_MEMORY:
         return (

@@ -1,9 +1,9 @@
-"""Files on a file system that several hosts share: written whole or not at all, read without trust in who wrote them.
+"""Files on a file system that several hosts share: atomic writes, and reads that do not trust the writer.
 
-A foreign file is any that lies where others may write: below the checkpoint folder, the backup folder, the folder of
-another job. It may be a link to a device that never ends, a pipe without a writer, larger than any memory, or JSON that
-no parser survives. Such a file is refused with a `ForeignFileError`, which is a `ValueError`. Storage that does not
-answer is an `OSError`, as with any file.
+A foreign file is any file in a place that others can write: the checkpoint folder, the backup folder, the folder of
+another job. It may be a link to an endless device, a pipe without a writer, larger than memory, or JSON that crashes a
+parser. Reading such a file raises `ForeignFileError`, which is a `ValueError`. Storage that does not answer raises
+`OSError`, as for any file.
 """
 
 import contextlib
@@ -20,34 +20,34 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 NUMBER = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 LARGEST_JSON = 64 << 20
-"""Bytes of a record at most: enough for the names and hashes of half a million files."""
+"""Maximum bytes of a JSON record: enough for the names and hashes of half a million files."""
 
 
 class ForeignFileError(ValueError):
-    """A file is not what this project writes; the text says what is wrong with it."""
+    """A file is not in the format of this project; the message names the problem."""
 
 
-def parse_number(text: str) -> int | None:  # None: it is no number as this project writes them in names
-    """Return a whole number from zero on: ASCII digits, no sign, no zeros before it."""
+def parse_number(text: str) -> int | None:  # None: not a number in the format of this project's file names
+    """Return a non-negative integer that is written in ASCII digits, without sign or leading zeros."""
     return int(text) if NUMBER.fullmatch(text) else None
 
 
 def open_foreign(path: Path) -> FileIO:
-    """Open a foreign file for reading, at once, whatever it is.
+    """Open a foreign file for reading without blocking, whatever its type.
 
     Raises:
-        ForeignFileError: it is no regular file.
-        OSError: it cannot be opened.
+        ForeignFileError: the path is not a regular file.
+        OSError: the file cannot be opened.
     """
     return _open(path.name, str(path), None)
 
 
 def open_below(folder: Path, name: str) -> FileIO:
-    """Open a foreign file by its name below a folder, and follow no link on the way.
+    """Open a foreign file by its name below a folder, without following links.
 
     Raises:
-        ForeignFileError: the name leads out of the folder, or through a link, or to no regular file.
-        OSError: it cannot be opened.
+        ForeignFileError: the name leads out of the folder, through a link, or to something other than a regular file.
+        OSError: the file cannot be opened.
     """
     parts = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part or not part.isprintable() for part in parts):
@@ -68,14 +68,14 @@ def open_below(folder: Path, name: str) -> FileIO:
         os.close(at)
 
 
-def _open(shown: str, path: str, at: int | None) -> FileIO:  # None: `path` is relative to no open folder
+def _open(shown: str, path: str, at: int | None) -> FileIO:  # None: `path` is not relative to an open folder
     problem = f"{shown} is not a regular file"
     if not stat.S_ISREG(os.stat(path, dir_fd=at, follow_symlinks=False).st_mode):
         raise ForeignFileError(problem)
     try:
         file = os.open(path, FILE, dir_fd=at)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # it has become a link or a socket since
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link or a socket has replaced it since the check
             raise ForeignFileError(problem) from error
         raise
     if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -85,11 +85,11 @@ def _open(shown: str, path: str, at: int | None) -> FileIO:  # None: `path` is r
 
 
 def read_foreign(path: Path, largest: int) -> bytes:
-    """Return what is in a foreign file of at most so many bytes.
+    """Return the content of a foreign file of at most `largest` bytes.
 
     Raises:
-        ForeignFileError: it is no regular file, or larger.
-        OSError: it cannot be read.
+        ForeignFileError: the path is not a regular file, or the file is larger.
+        OSError: the file cannot be read.
     """
     parts = []
     left = largest + 1
@@ -103,11 +103,11 @@ def read_foreign(path: Path, largest: int) -> bytes:
 
 
 def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
-    """Return what a foreign JSON file says.
+    """Return the parsed content of a foreign JSON file.
 
     Raises:
-        ForeignFileError: it is no regular file, too large, or no JSON that can be parsed.
-        OSError: it cannot be read.
+        ForeignFileError: the path is not a regular file, or the file is too large or not valid JSON.
+        OSError: the file cannot be read.
     """
     content = read_foreign(path, largest)
     try:
@@ -119,13 +119,13 @@ def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees all of it or none of it, and so that it survives a crash.
+    """Write a file atomically and durably: a reader sees all of it or nothing, and it survives a crash.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     fresh = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)  # it may be a link to what must not be written
+    fresh.unlink(missing_ok=True)  # it may be a link to a file that must not be overwritten
     try:
         with fresh.open("xb") as file:
             file.write(content)
@@ -138,14 +138,14 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def append_whole(file: FileIO, record: bytes) -> None:
-    """Append a record to an open file, all of it or none of it.
+    """Append a record to an open file, all of it or nothing.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the record cannot be written.
     """
     end = os.fstat(file.fileno()).st_size
     try:
-        if file.write(record) != len(record):  # what was left of the disk
+        if file.write(record) != len(record):  # the disk is full
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError:
         with contextlib.suppress(OSError):

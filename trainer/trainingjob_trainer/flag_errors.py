@@ -1,7 +1,7 @@
-"""What XLA, JAX, libtpu and NCCL write when an environment variable of theirs cannot be used.
+"""Errors of XLA, JAX, libtpu and NCCL about environment variables that they cannot use.
 
-Flags are parsed where a process first needs a device, and JAX's variables where it is imported. Most errors end the
-process at once, so all that is left of them is the end of its log. The texts are those of the pinned versions: jaxlib's
+Flags are parsed when a process first needs a device, and JAX's variables when JAX is imported. Most of these errors end
+the process at once, so that only the end of its log remains. The patterns match the pinned versions: jaxlib's
 `parse_flags_from_env.cc` and `command_line_flags.cc`, JAX's `config.py`, `xla_client.py`, absl's flags in libtpu, and
 NCCL's `enqueue.cc` and `socket.cc`.
 """
@@ -17,7 +17,7 @@ ENV = "spec.runtime.env"
 XLA_FLAGS = "XLA_FLAGS"
 LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
 MAX_SHOWN = 256
-"""Characters of a detail from a log."""
+"""Maximum characters of a detail from a log."""
 
 _ROWS: tuple[tuple[str, str, str], ...] = (
     (r"Unknown flags? in (?P<variable>\w+): (?P<value>[^\n]+)", "", "XLA does not know {value}"),
@@ -74,33 +74,33 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "this host must have a network interface {value}",
     ),
 )
-"""A pattern, the variable that it is about where the text does not name it, and what is wrong."""
+"""Each row: a pattern, the variable if the text does not name it, and the problem."""
 _COMPILED = tuple((re.compile(pattern), variable, words) for pattern, variable, words in _ROWS)
 
 
 @dataclass(frozen=True)
 class FlagError:
-    """A variable that cannot be used, and why."""
+    """An environment variable that cannot be used, and the reason."""
 
     variable: str
     message: str
 
 
-def find_flag_error(text: str) -> FlagError | None:  # None: it speaks of no variable
-    """Return the first error about a variable that a log or an exception speaks of."""
+def find_flag_error(text: str) -> FlagError | None:  # None: there is no such error
+    """Return the first error about an environment variable in a log or an exception."""
     found = ((match.start(), match, *row[1:]) for row in _COMPILED if (match := row[0].search(text)))
     _, match, variable, words = min(found, key=lambda one: one[0], default=(0, None, "", ""))
     if match is None:
         return None
     parts = {name: value.strip()[:MAX_SHOWN] for name, value in match.groupdict().items()}
     name = parts.get("variable", variable)
-    name = name if name.isupper() else name.upper()  # JAX names its options in small letters
+    name = name if name.isupper() else name.upper()  # JAX names its options in lower case
     message = f"the variable {name} cannot be used: {words.format(**parts)}. Correct it, or leave it out."
     return FlagError(name, message[:MAX_MESSAGE])
 
 
 def find_variable(env: Iterable[EnvVar], name: str) -> tuple[str, str]:
-    """Return the path of a variable in the spec and its value as written; the list itself where it is not there."""
+    """Return the path of a variable in the spec and its value as written; the path of the list if it is not there."""
     for number, variable in enumerate(env):
         if variable.name == name:
             sources = {"secretKeyRef": variable.secret_key_ref, "configMapKeyRef": variable.config_map_key_ref}

@@ -1,15 +1,16 @@
-"""Which saved steps are part of the history that a world goes on from.
+"""The committed history of a job: the saved steps from which a world may resume.
 
-The operator's lineage says which generation trained which steps. It hears of a generation by what its hosts say, so one
-may be missing there: when operator and hosts were lost together after it had saved, before the operator could write it
-down. Such a generation counts too. What bounds it are those that are recorded after it: they went on from the newest
-step that they found, so what it saved before their first step is theirs too, and what it saved from there on is void.
+The operator's lineage records which generation trained which steps. The operator learns of a generation from the
+reports of its hosts. A generation may be missing: operator and hosts were lost together after a save, before the
+operator recorded it. The steps of such a generation count too, up to the first step of the next recorded generation.
+That generation resumed from the newest step that it found. Earlier steps of the missing generation are part of its
+history, and later ones are void.
 
-A rollback makes void what its generation, and those before, did after the step that it goes on from, as soon as it is
-written down. It leaves samples out. A step carries what was left out before it, and the batch sizes of the steps up to
-it. So whoever goes on from it, under whichever name and with whichever batch size, trains on no sample twice. It also
-carries which steps its own generation trained, and those before it that nobody had heard of: whoever goes on from it
-tells the operator, and the lineage is whole again.
+A rollback voids the steps after its parent step, of its own and of earlier generations, as soon as it is recorded. It
+also excludes samples. A step carries the samples that were excluded before it, and the batch sizes of the steps up to
+it. A job that resumes from the step therefore trains on no sample twice, under any name and with any batch size. A step
+also carries the steps that its own generation trained, and earlier generations that were in no lineage. The world that
+resumes from the step reports them to the operator, which completes the lineage.
 """
 
 from collections.abc import Sequence
@@ -21,10 +22,10 @@ from trainingjob_trainer.feeding.rows import Sizes, Skipped, change_size, skip
 
 
 class Past(Open):
-    """How a state came about: the samples that are left out, the batch sizes, and the worlds that trained it.
+    """Provenance of a state: excluded samples, batch sizes, and the generations that trained it.
 
-    Without batch sizes, as older trainers saved it, all steps had that of the job. Of the worlds, `spans` has the last
-    one, open, and before it those that were in no lineage which the last one was given.
+    Without batch sizes, as older trainers saved it, all steps had the batch size of the job. The last of `spans` is the
+    newest generation, still open. Those before it were missing from the lineage that the newest one was given.
     """
 
     skipped: Skipped = ()
@@ -33,9 +34,9 @@ class Past(Open):
 
 
 class Record(Past):
-    """What is known of a step that is kept: by which job, generation and lineage, of what data and shapes of state.
+    """Metadata of a saved or in-memory step: job, generation, lineage, and hashes of the data and the state's shapes.
 
-    `seed` is that of the order of the data; None: an older trainer kept it, or a host in its memory.
+    `seed` is the seed of the sample order. None: an older trainer kept the step, or a host kept it in memory.
     """
 
     job_uid: str
@@ -48,12 +49,12 @@ class Record(Past):
 
     @property
     def past(self) -> Past:
-        """Return how it came about."""
+        """Return the provenance of the step."""
         return Past(skipped=self.skipped, batch_sizes=self.batch_sizes, spans=self.spans)
 
 
 def belongs(record: Record, world: World, *, takeover: bool) -> bool:
-    """Return whether a step that was saved, or kept in memory, is part of the history that a world goes on from."""
+    """Return whether a saved or in-memory step is part of the history from which a world resumes."""
     step, generation = record.step, record.generation
     if record.job_uid != world.job_uid:
         foreign_restore_point = any(step == span.first - 1 and span.tier in ON_STORAGE for span in world.lineage)
@@ -67,21 +68,25 @@ def belongs(record: Record, world: World, *, takeover: bool) -> bool:
 
 
 def is_of_known_lineage(record: Record, world: World) -> bool:
-    """Return whether a world knows of all rollbacks that a step of its own job came about after, and of no other."""
+    """Return whether the rollbacks before a step of this job are those that the world knows.
+
+    A step of another job always passes.
+    """
     before = sum(rollback.generation < record.generation for rollback in world.rollbacks)
     return record.job_uid != world.job_uid or record.lineage == before
 
 
 def _find_unheard(spans: Sequence[Span], world: World) -> tuple[Span, ...]:
-    """Return which of some spans the lineage of a world lacks."""
+    """Return the newest `MAX_UNHEARD` of the spans that the lineage of a world lacks."""
     heard = {span.generation for span in world.lineage}
     return tuple(span for span in spans if span.generation not in heard)[-MAX_UNHEARD:]
 
 
 def go_on(past: Past, world: World, global_batch_size: int, since: int, step: int, tier: Tier) -> Past:
-    """Return the past of what a world trains after a step, which has a past itself and was held by a tier.
+    """Return the provenance of the steps that a world trains after `step`.
 
-    `since` is the generation that the world goes on from; 0: from scratch, or from what is of another job.
+    `past` is the provenance of `step` itself, and `tier` is the storage that held it. `since` is the generation from
+    which the world resumes; 0: it starts from scratch, or from another job's step.
     """
     skipped = past.skipped
     sizes = change_size(past.batch_sizes, step, global_batch_size)

@@ -1,4 +1,4 @@
-"""Joining a world, and getting what its steps take: all that needs no state, and nothing that it could be made from."""
+"""World setup: join a world and get what its steps need, without the state or anything from which it is restored."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from trainingjob_trainer.world import Peers, configure, connect
 
 @dataclass(frozen=True)
 class Party:
-    """A world as one of its processes has joined it, with the text that it trains on."""
+    """A world that this process has joined, with the token datasets of the job."""
 
     layout: Layout
     peers: Peers
@@ -36,7 +36,7 @@ class Party:
 
 
 class Tools(NamedTuple):
-    """The programs that training in a world takes, compiled."""
+    """The compiled programs of a world."""
 
     train_step: TrainStep
     evaluator: Evaluator
@@ -44,14 +44,14 @@ class Tools(NamedTuple):
 
 
 def join(start: Start, events: Events) -> Party:
-    """Join a world as the process that `start` says, together with all others.
+    """Join a world as the process that `start` names, together with all others.
 
     Raises:
-        TrainingError: the text, the devices or the others are not as they must be.
+        TrainingError: the text, the devices or the other processes cannot be used.
     """
     config = start.config
     layout, root = config.layout(len(start.world.slices)), Path(config.spec.checkpoint.uri)
-    # In a shadow world the text was prepared for the one that trains.
+    # A hot standby uses the datasets that were prepared for the world that trains.
     indexes = prepare(root, config, leads=start.process == 0 and not start.waits)
     events.enter(Phase.CONNECTING)
     configure(config.accelerator_platform, layout, start.world, start.process)
@@ -68,12 +68,12 @@ def join(start: Start, events: Events) -> Party:
         is_proven=start.proven,
     )
     steps = Steps(config.spec, mesh)
-    steps.begin_loading_train(programs, shape_of(layout))  # meanwhile the state is restored
+    steps.begin_loading_train(programs, shape_of(layout))  # runs while the state is restored
     return Party(layout, peers, programs, steps, Shards(steps.state), indexes)
 
 
 def equip(start: Start, party: Party) -> Tools:
-    """Compile or load the programs of a world, together with all others."""
+    """Compile or load the programs of a world, together with all its processes."""
     spec, steps, programs = start.config.spec, party.steps, party.programs
     batches = Batches(party.layout, steps.rows, spec.training.global_batch_size)
     compare = spec.protection.compare_replicas

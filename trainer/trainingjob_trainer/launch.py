@@ -1,4 +1,4 @@
-"""The entry point of `trainingjob-agent`: it says what to install where the trainer's libraries are missing."""
+"""Entry point of `trainingjob-agent`; if the trainer's libraries are missing, it names what to install."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""What the trainer writes down about its steps: JSON lines, and TensorBoard event files where wanted.
+"""Metrics files: JSON lines, and TensorBoard event files if enabled.
 
-Only process 0 writes. A step that was trained again after a loss has a line of each generation; the highest counts.
-What a full or failing store does not take is left out, and training goes on.
+Only process 0 writes. A step that was trained again after a failure has one line per generation; the highest generation
+counts. Lines that a full or failing store rejects are dropped, and training continues.
 """
 
 import json
@@ -21,11 +21,11 @@ from trainingjob_trainer.files import append_whole
 LOG = logging.getLogger(__name__)
 LONGEST_LINE = 1 << 16
 NOT_OF_ALL = ("load_balance", "dropped", "snapshot", "snapshot_seconds", "save_seconds")
-"""Measures that a model without experts does not have, a job without snapshots, or a world that has not saved yet."""
+"""Metrics that are absent without experts, without snapshots, or before the first save of a world."""
 
 
 class MetricsWriter:
-    """Appends to `<uri>/metrics`. `restored` is the step that this generation goes on from.
+    """Appends to `<uri>/metrics`. `restored` is the step from which this generation resumes.
 
     Raises:
         OSError: the folder cannot be written.
@@ -55,7 +55,7 @@ class MetricsWriter:
     def write_step(self, progress: Progress, slots: range, *, last: bool) -> None:
         """Write a training step if it is due: a multiple of `everySteps`, or the last.
 
-        `slots` are the places in the order of samples that it used up.
+        `slots` are the sample indices that it used.
         """
         if progress.step % self._every == 0 or last:
             used = {"first_slot": slots[0], "last_slot": slots[-1]}
@@ -71,7 +71,7 @@ class MetricsWriter:
         finite = {
             name: None if isinstance(value, float) and not isfinite(value) else value for name, value in values.items()
         }
-        # The time is for people and plots; nothing decides by it.
+        # The time is for people and plots; no decision depends on it.
         line = {"time": round(time.time(), 3), "generation": self._generation, "step": step, **finite}
         self._append(json.dumps(line).encode() + b"\n")
         if self._board:
@@ -91,7 +91,7 @@ class MetricsWriter:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Cut what a killed writer left of a line."""
+    """Truncate the incomplete last line of a killed writer."""
     if not path.exists():
         return
     with path.open("rb+") as file:

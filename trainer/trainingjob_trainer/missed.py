@@ -1,7 +1,7 @@
-"""Which process JAX heard nothing of, in its own words: there is no other place where it says so.
+"""JAX's error messages about missing heartbeats: the only place where JAX names a lost process.
 
-Three who speak: the coordination service, which process 0 runs, of the others; one of the others, of that service; and
-whoever waited at a meeting that cannot take place any more.
+Three sources report it. The coordination service, which runs in process 0, reports on the other processes. Another
+process reports on that service. A process at a barrier that cannot complete reports on the process that it waits for.
 """
 
 import re
@@ -9,19 +9,19 @@ import re
 from trainingjob_api.world import MAX_MEMBERS
 
 OTHERS = re.compile(r"\(stopped sending heartbeats\):\n((?:\d+\n)+)")
-"""Where the service names the processes that it misses, one a line, before it ends all."""
+"""The service lists the processes without heartbeats, one a line, before it ends all processes."""
 SERVICE = re.compile(r"DEADLINE_EXCEEDED.*\n+RPC: /xla\.coordination\.CoordinationService/Heartbeat")
-"""Where a process has had no answer from the service."""
+"""A process has received no answer from the service."""
 AT_A_MEETING = re.compile(r"\bTask (\d+) heartbeat timeout")
-"""Where an error of a meeting names who will never come."""
+"""The error of a barrier names a process that will never arrive."""
 DIGITS = len(str(MAX_MEMBERS))
-"""What has more of them is no process."""
+"""Maximum digits of a process number."""
 LATE = "Gloo context initialization failed: DEADLINE_EXCEEDED"
-"""Where gloo gave up on one who was to connect, after 30 s: it says of whom, but that one may only wait for another."""
+"""gloo waited 30 s for a connection in vain. It names a process, but that process may only wait for another one."""
 
 
 def find_missed(text: str) -> tuple[int, ...]:
-    """Return the processes that JAX says it heard nothing of, in a log or in an error."""
+    """Return the processes whose heartbeats JAX reports as missing in a log or an error."""
     if SERVICE.search(text):
         return (0,)
     named = [*AT_A_MEETING.findall(text), *(number for block in OTHERS.findall(text) for number in block.split())]
@@ -29,5 +29,5 @@ def find_missed(text: str) -> tuple[int, ...]:
 
 
 def is_about_to_tell(text: str) -> bool:
-    """Return whether JAX, which gives up hearing of a process after 30 s as well, may name it soon after an error."""
+    """Return whether JAX may name a lost process soon: its heartbeat timeout is 30 s, like that of gloo."""
     return LATE in text

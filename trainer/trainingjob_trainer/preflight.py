@@ -1,16 +1,16 @@
-"""Before a host of a new pod trains: whether its devices compute right, add up right, and keep up with the others.
+"""Preflight checks of a new pod's devices: correct products, correct sums over the network, and normal speed.
 
-A device that computes wrongly spoils a model without a word, and a slow one keeps all others back. Both are found in a
-moment by numbers that are known beforehand: products of small integers, which every floating-point format holds
-exactly, and their sum over all devices of the world. DLRover checks its nodes likewise before they may train.
+A device that computes wrongly corrupts a model silently, and a slow device delays all others. Both are found within
+seconds by results that are known in advance: products of small integers, which every floating-point format represents
+exactly, and their sum over all devices of the world. DLRover checks its nodes in a similar way before training.
 
-Rates and free memory are held against those of the other devices, which are of the same kind, and against what the
-hardware table and the plan say: a world that is slow as a whole has no one to fall behind. On `cpu` they are not: hosts
-share processors there, so that one is slow for a moment says nothing, and the estimate of memory is rough. There it is
-only told where a host has less left than the plan counts on.
+Rates and free memory are compared with those of the other devices, which are of the same kind. They are also compared
+with the hardware table and the plan, because a uniformly slow world has no outlier. On `cpu` they are not compared:
+hosts share processors there, so that a short delay means nothing, and the memory estimate is rough. There, a host only
+logs a warning if it has less memory left than the plan needs.
 
-All this comes after the world was joined, for JAX lets no device be touched before. So a host that is not fit costs a
-world that has not trained yet: seconds, and no step.
+The checks run after the world was joined, because JAX allows no access to a device before. An unfit host therefore
+costs a world that has not trained yet: seconds, and no step.
 """
 
 import json
@@ -36,33 +36,33 @@ from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
 SECONDS = 300.0
-"""How long a host waits for the others' figures: a device is slow to start for the first time."""
+"""Seconds that a host waits for the others' results: the first start of a device is slow."""
 SIZE = 256
 PATTERNS = 5
-"""Matrices that differ: neighbouring devices have other ones."""
+"""Number of different matrices: neighbouring devices get different ones."""
 RATE_SIZE, ROUNDS = 2048, 32
 SLOW = 0.25
-"""Share of the median rate below which a device is broken, not only busy."""
+"""Share of the median rate below which a device counts as broken, not only busy."""
 FULL = 0.8
-"""Share of the median free memory below which somebody else holds a part of a device's memory."""
+"""Share of the median free memory below which another process must hold a part of a device's memory."""
 PEAK_SHARE, SUM_SHARE = 0.1, 0.05
-"""Shares of the best rate of products, and of sums over all devices, below which nothing is as it should be. A sound
-device reaches several times as much."""
+"""Shares of the peak rates of matmuls and of all-reduces over all devices below which the check fails. A healthy device
+reaches several times as much."""
 NEEDED = 0.9
-"""Share of what the plan counts on that a device must have: estimates are rather too high."""
+"""Share of the planned memory that a device must have: estimates are rather too high."""
 SUM_BYTES = 64 * 2**20
-"""Of each device in a sum whose rate is measured."""
+"""Bytes of each device in the all-reduce whose rate is measured."""
 
 
 class Vitals(NamedTuple):
-    """What one device can do. 0: unknown, never judged."""
+    """Measured capabilities of one device. 0: unknown, not checked."""
 
     rate: float
-    """FLOP/s of a matrix product."""
+    """FLOP/s of a matmul."""
     free: float
-    """Bytes of its memory that nobody holds."""
+    """Free bytes of its memory."""
     limit: float = 0.0
-    """Bytes of its memory that programs may have."""
+    """Bytes of its memory that programs may use."""
 
 
 def check_world(
@@ -75,10 +75,10 @@ def check_world(
     num_slices: int,
     is_proven: bool,
 ) -> None:
-    """Check the devices of a world unless all its hosts are proven: their pods have trained before.
+    """Check the devices of a world, unless the pods of all its hosts have trained before.
 
     Raises:
-        TrainingError: a device of this host is not fit, or the sum over all devices is wrong or slow.
+        TrainingError: a device of this host is unfit, or the sum over all devices is wrong or slow.
     """
     told = peers.exchange("proven", json.dumps(is_proven), SECONDS)
     if all(json.loads(text) for text in told):
@@ -91,17 +91,17 @@ def check_world(
     everyone = [Vitals(*one) for text in peers.exchange("vitals", json.dumps(own), SECONDS) for one in json.loads(text)]
     if problem := find_unfit(own, everyone, expected):
         raise TrainingError(FailureReason.ACCELERATOR, problem, fatal=False)
-    # The best figure counts, so that all say the same: a host that came late waited, and was not slow.
+    # All hosts use the best rate, so that they decide alike: a lower rate may include a wait for another host.
     rate = max(float(text) for text in peers.exchange("sum", str(_measure_sum(mesh, programs)), SECONDS))
     if problem := find_slow_network(rate, expected, num_slices):
         raise TrainingError(FailureReason.NETWORK, problem, fatal=False)
 
 
 def check_arithmetic(mesh: Mesh, programs: Programs, peers: Peers) -> None:
-    """Let every device of a mesh multiply numbers and all add up the results, and compare both with the known ones.
+    """Compute known products on every device of a mesh, sum them over all devices, and check both results.
 
     Raises:
-        TrainingError: a device is wrong, or the sum is.
+        TrainingError: a device computes wrongly, or the sum is wrong.
     """
     everywhere, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(AXES))
     seeds = np.arange(mesh.size, dtype=np.uint32)
@@ -142,14 +142,14 @@ def check_arithmetic(mesh: Mesh, programs: Programs, peers: Peers) -> None:
 
 @cache
 def expect_digests() -> np.ndarray:
-    """Return the digests, uint32 [PATTERNS], that every device must come to; a standby computes them in advance."""
+    """Return the digests, uint32 [PATTERNS], that the devices must compute; a standby computes them in advance."""
     return np.array([digest(pattern, np) for pattern in range(PATTERNS)], np.uint32)
 
 
 def digest(seed: Any, xp: Any) -> Any:
     """Return a digest, uint32, of a product of matrices made from a seed; `xp` is NumPy, or JAX's on a device.
 
-    Elements are whole numbers from -2 to 2, so that the sums of `SIZE` products are exact in float32.
+    Elements are integers from -2 to 2, so that the sums of `SIZE` products are exact in float32.
     """
     row, column = xp.arange(SIZE, dtype=xp.uint32)[:, None], xp.arange(SIZE, dtype=xp.uint32)[None, :]
     mixed = row * row + 31 * column + row * column + 67 * (seed % PATTERNS)
@@ -160,9 +160,9 @@ def digest(seed: Any, xp: Any) -> Any:
 
 
 def find_unfit(own: Sequence[Vitals], everyone: Sequence[Vitals], expected: Expected) -> str:
-    """Return which of a host's own devices falls behind those of the whole world, or behind what is expected of it.
+    """Return the problem of the first unfit device of a host; empty: there is none.
 
-    In words; empty: none.
+    A device is unfit if it is far below the median of the world's devices, or below what `expected` requires.
     """
     for number, one in enumerate(own):
         for what, unit, value, share, others in (
@@ -189,7 +189,7 @@ def find_unfit(own: Sequence[Vitals], everyone: Sequence[Vitals], expected: Expe
 
 
 def find_slow_network(rate: float, expected: Expected, num_slices: int) -> str:
-    """Return what is slow where devices add up at a rate in bytes/s, in words; empty: nothing is, or nobody knows."""
+    """Return which network is too slow for an all-reduce rate in bytes/s; empty: none, or unknown."""
     ways = (("the links inside a slice", expected.link), ("the network between slices", expected.network))
     what, best = min(ways[: 1 if num_slices == 1 else 2], key=lambda way: way[1])
     if not rate or rate >= SUM_SHARE * best:
@@ -201,7 +201,7 @@ def find_slow_network(rate: float, expected: Expected, num_slices: int) -> str:
 
 
 def _measure(device: jax.Device) -> Vitals:
-    """Return the rate of a matrix product on a device, from its second run on, and its free memory."""
+    """Return the matmul rate of a device, timed in its second run, and its free memory."""
     ones = jax.device_put(jnp.ones((RATE_SIZE, RATE_SIZE), jnp.bfloat16), device)
     multiply = jax.jit(lambda x: jax.lax.fori_loop(0, ROUNDS, lambda _, y: (x @ y) / RATE_SIZE, x))
     multiply(ones).block_until_ready()
@@ -214,7 +214,7 @@ def _measure(device: jax.Device) -> Vitals:
 
 
 def _measure_sum(mesh: Mesh, programs: Programs) -> float:
-    """Return the bytes/s that each device sends in a sum over all devices, from its second run on. 0: it is alone."""
+    """Return the bytes/s that each device sends in an all-reduce, timed in its second run. 0: there is one device."""
     if mesh.size == 1:
         return 0.0
     split = NamedSharding(mesh, PartitionSpec(AXES))
@@ -237,7 +237,7 @@ def _measure_sum(mesh: Mesh, programs: Programs) -> float:
 
 
 def _tell_of_little_memory(needed: int) -> None:
-    """Say where a host has less memory left than its devices need by the plan."""
+    """Log a warning if a host has less memory left than its devices need by the plan."""
     if (free := free_memory()) < needed:
         LOG.warning(
             "this host has less memory left than its devices need by the plan, and may be killed for memory: raise "

@@ -1,8 +1,8 @@
-"""Files of compiled programs on storage that others may write: believed only with a code that none of them can make.
+"""Files of compiled programs on storage that others may write, each with an authentication code of this job.
 
-To load a compiled program is to run what is in it, and to unpickle what describes it. The folders lie on storage that
-may be shared with other jobs, whose pods have the same user. So each file begins with an HMAC of its name and content.
-Nothing of a file is parsed before that was compared. The HMAC's secret never lies on storage; see `Answer`.
+Loading a compiled program executes its content, and unpickles its description. The folders lie on storage that may be
+shared with other jobs, whose pods have the same user. Each file therefore begins with an HMAC of its name and content,
+which is verified before anything of the file is parsed. The HMAC's secret is never on storage; see `Answer`.
 """
 
 import hashlib
@@ -15,21 +15,21 @@ from trainingjob_trainer.files import read_foreign, write_whole
 LOG = logging.getLogger(__name__)
 SUFFIX = ".program"
 LARGEST = 1 << 30
-"""Bytes of a file at most: many times what a compiled program takes."""
+"""Maximum bytes of a file: many times the size of a compiled program."""
 NAME, CONTENT = b"trainingjob compiled program: name\0", b"trainingjob compiled program: content\0"
 
 
 def name_file(secret: str, name: str, surroundings: str) -> str:
-    """Return the name of a program's file: another one for each job, and for all that shapes the program.
+    """Return the file name of a program, which differs between jobs and between compile-cache keys.
 
-    Jobs may share a folder; each keeps files of its own there, and replaces nobody's.
+    Jobs may share a folder: each job has its own file names there and overwrites no file of another job.
     """
     said = f"{name}\0{surroundings}".encode()
     return f"{name}-{hmac.digest(secret.encode(), NAME + said, 'sha256').hex()[:32]}{SUFFIX}"
 
 
 def write_program(path: Path, content: bytes, secret: str) -> None:
-    """Write a program down, if there is one; where storage refuses it, training goes on without."""
+    """Write a program unless it is empty; if storage rejects it, training continues without the file."""
     if not content:
         return
     try:
@@ -40,7 +40,7 @@ def write_program(path: Path, content: bytes, secret: str) -> None:
 
 
 def read_program(path: Path, secret: str) -> bytes:
-    """Return a program that this job has written down under this name; empty: there is none."""
+    """Return the program that this job wrote under this name; empty: there is none."""
     try:
         signed = memoryview(read_foreign(path, LARGEST))
     except FileNotFoundError:

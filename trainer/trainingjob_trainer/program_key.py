@@ -1,10 +1,11 @@
-"""What a compiled program depends on: all of it is part of the key under which the program is kept.
+"""Compile-cache key: everything on which a compiled program depends.
 
-A key that misses something loads a program that trains a wrong model, and no message says so. So the key holds
-everything that is not listed here, with a reason, as without effect. A key that holds too much costs a compilation.
+A key that misses an input loads a program that trains a wrong model, without any message. The key therefore holds
+everything except what is listed here as having no effect, with a reason. A key that holds too much only costs a
+compilation.
 
-The key is the same on all hosts of a world, and in each process of a host: the standby, the trainer, the shadow, and
-the process that compiles ahead. What differs between these, such as a process number, must not enter.
+The key is the same on all hosts of a world, and in each process of a host: the standby, the trainer, the hot standby,
+and the process that compiles ahead of time. Values that differ between these, such as a process number, must not enter.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ from trainingjob_api.variables import OF_A_SLICE, OF_A_WORLD
 from trainingjob_api.world import Layout, RunConfig
 
 PACKAGES = (Path(__file__).parent, Path(trainingjob_api.__file__).parent)
-"""The packages whose modules make programs."""
+"""The packages whose modules shape programs."""
 SPEC_WITHOUT_EFFECT = {
     "slices.count": "the layout has the size of the world",
     "slices.min": "the layout has the size of the world",
@@ -47,7 +48,7 @@ SPEC_WITHOUT_EFFECT = {
     "ttlSecondsAfterFinished": "only the operator reads it",
     "activeDeadlineSeconds": "only the operator reads it",
 }
-"""Fields and sections of the spec that shape no program, with the reason. `tests` prove it for each."""
+"""Fields and sections of the spec that shape no program, with the reason. The tests prove it for each."""
 SET_BY_WORLD = "follows from platform and layout, which are in the key"
 JAX_CACHE = "JAX's own cache, which is off"
 TALK = "decides what is logged, dumped or shown"
@@ -96,7 +97,7 @@ JAX_WITHOUT_EFFECT = {
     "jax_traceback_filtering": TALK,
     "jax_tracer_error_num_traceback_frames": TALK,
 }
-"""Values of JAX's configuration that shape no program, with the reason."""
+"""JAX configuration values that shape no program, with the reason."""
 VARIABLES = (
     "CUBLAS",
     "CUDA_",
@@ -113,7 +114,7 @@ VARIABLES = (
     "TRITON_",
     "XLA_",
 )
-"""The beginnings of the names of variables that compilers and their libraries read."""
+"""Name prefixes of the environment variables that compilers and their libraries read."""
 VARIABLES_WITHOUT_EFFECT = {
     **dict.fromkeys((*OF_A_WORLD, *OF_A_SLICE), PLACE),
     "CUDA_CACHE_": "the driver's own cache",
@@ -125,14 +126,14 @@ VARIABLES_WITHOUT_EFFECT = {
     "TPU_STDERR_LOG_LEVEL": TALK,
     "TPU_VMODULE": TALK,
 }
-"""The beginnings of those names that shape no program, with the reason. NCCL's act when a program runs."""
+"""Those name prefixes that shape no program, with the reason. NCCL's variables act when a program runs."""
 DUMPS = "--xla_dump_"
-"""The beginning of XLA's flags that only say what is written down, and where."""
+"""Prefix of the XLA flags that only choose what is dumped, and where."""
 FLAGS = "XLA_FLAGS"
 
 
 def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
-    """Return all that decides what a program compiles to, as JSON. Call it after `configure`."""
+    """Return the key as JSON: everything that decides what a program compiles to. Call it after `configure`."""
     return {
         **hash_modules(),
         "python": platform.python_version(),
@@ -146,12 +147,12 @@ def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
 
 
 def hash_modules() -> dict[str, str]:
-    """Return hashes of all code that makes programs. The first call reads it; a standby makes it while it waits."""
+    """Return hashes of all code that shapes programs. The first call reads it; a standby makes that call in advance."""
     return {"source": hash_sources(PACKAGES), "libraries": hash_libraries(tuple(sys.path))}
 
 
 def describe_spec(spec: TrainingJobSpec) -> dict[str, Any]:
-    """Return the spec without what shapes no program."""
+    """Return the spec without the parts that shape no program."""
     described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
     for path in SPEC_WITHOUT_EFFECT:
         *parents, last = path.split(".")
@@ -163,12 +164,12 @@ def describe_spec(spec: TrainingJobSpec) -> dict[str, Any]:
 
 
 def describe_jax(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return JAX's configuration without what shapes no program."""
+    """Return JAX's configuration without the values that shape no program."""
     return {name: str(value) for name, value in values.items() if name not in JAX_WITHOUT_EFFECT}
 
 
 def describe_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that compilers read, but for those that JAX has taken into its configuration."""
+    """Return the variables that compilers read, except those that JAX has taken into its configuration."""
     ignored = tuple(VARIABLES_WITHOUT_EFFECT)
     found = {
         name: value
@@ -179,7 +180,7 @@ def describe_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _describe_flags(flags: str) -> str:
-    """Return XLA's flags without those that dump. What does not begin with a dash is the name of a file of flags."""
+    """Return XLA's flags without those that dump. A value without a leading dash is the name of a file of flags."""
     words = flags.strip()
     if words and not words.startswith("-"):
         try:
@@ -195,7 +196,7 @@ def _describe_flags(flags: str) -> str:
 
 @cache
 def hash_sources(packages: tuple[Path, ...]) -> str:
-    """Return a hash of all files of packages, in any folder of them, but for what Python compiles from them."""
+    """Return a hash of all files of packages, in all their folders except `__pycache__`."""
     digest = hashlib.sha256()
     for package in packages:
         for path in sorted(_list_files(package)):
@@ -212,9 +213,9 @@ def _list_files(package: Path) -> Iterator[Path]:
 
 @cache
 def hash_libraries(places: tuple[str, ...]) -> str:
-    """Return a hash of all installed distributions: their names, versions, and lists of files with hashes.
+    """Return a hash of all installed distributions: their names, versions, and file lists with hashes.
 
-    All of them, because which of them shape programs changes: plugins for devices, kernels, compilers.
+    All distributions enter, because the set that shapes programs changes: device plugins, kernels, compilers.
     """
     digest = hashlib.sha256()
     for place in dict.fromkeys(places):
@@ -228,7 +229,7 @@ def hash_libraries(places: tuple[str, ...]) -> str:
 
 
 def _describe_machine(accelerator_platform: str) -> list[str]:
-    """Return what a program is compiled for: a CPU's instruction sets, or a device with its runtime."""
+    """Return the compilation target: a CPU's instruction sets, or a device with its runtime."""
     if accelerator_platform == "cpu":
         return [platform.machine(), _describe_cpu()]
     device = jax.devices()[0]
@@ -236,7 +237,7 @@ def _describe_machine(accelerator_platform: str) -> list[str]:
 
 
 def _describe_cpu() -> str:
-    """Return the processor's instruction sets: programs for a CPU run on no lesser one."""
+    """Return the processor's instruction sets: a CPU program does not run on a processor that lacks any of them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

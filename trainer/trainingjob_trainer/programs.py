@@ -1,16 +1,16 @@
-"""Compiled programs that outlive the process: a restart at a known size neither traces nor compiles.
+"""Compile cache that outlives the process: a restart at a known size neither traces nor compiles.
 
-JAX's own cache cannot serve a world: its key differs on every process, and only process 0 writes. Nor can it serve
-beside this one: a program that came out of it loses functions when it is written down again (seen with jaxlib 0.12.0.1
-on CPU). So it stays off, and each compiled program is kept as one file, named by a hash of all that shaped it (see
-`program_key`).
+JAX's own cache cannot serve a world: its key differs on every process, and only process 0 writes. It also cannot run
+beside this cache: a program that was loaded from it loses functions when it is serialized again (seen with jaxlib
+0.12.0.1 on CPU). JAX's cache therefore stays off. Each compiled program is one file, named by a hash of everything that
+shaped it (see `program_key`).
 
-A program is the same for all processes of a world. One that has it, or else process 0 that compiles it, hands it to the
-others through the checkpoint folder: hosts that share few cores compile once, and a host that comes back does not
-compile at all. In the same place lie the programs of other sizes that `ahead` compiled for worlds to come.
+All processes of a world use the same program. A process that has it, or else process 0, which compiles it, passes it to
+the others through the checkpoint folder. Hosts that share few cores compile once, and a host that returns does not
+compile at all. The same folder holds the programs of other sizes that `ahead` compiled for later worlds.
 
-Loading such a file runs what is in it. So each has a code that only this job can make, which is compared first (see
-`program_files`). Without the job's secret no program is kept or shared.
+Loading such a file executes its content. Each file therefore has an authentication code that only this job can compute,
+which is verified first (see `program_files`). Without the job's secret, no program is kept or shared.
 """
 
 import json
@@ -36,19 +36,19 @@ from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
 SHARE_SECONDS = 1800
-"""How long a process waits for another one to compile."""
+"""Seconds that a process waits for another one to compile."""
 FOLDER = "programs"
-"""Where hosts hand programs to each other, below the job's checkpoint folder."""
+"""Folder through which hosts share programs, below the job's checkpoint folder."""
 OWN = re.compile(rf"\.?[a-z]+-[0-9a-f]{{32}}{re.escape(SUFFIX)}(\..+)?")
-"""The names of files there: programs, and what a process that was killed has left of one."""
+"""File names in that folder: programs, and the partial files of a killed process."""
 type Loaded = tuple[bytes, Any | None]
-"""A program as bytes and the program; empty and None: there is none that is of use."""
+"""A program as bytes, and the loaded program. Empty and None: there is no usable program."""
 
 
 class Programs:
-    """Compiles programs, or loads them. `folder` keeps them on this host, `secret` proves that they are the job's.
+    """Compiles programs, or loads them. `folder` keeps them on this host, and `secret` authenticates them as the job's.
 
-    Where one of both is empty none are kept or shared. `root` is the job's checkpoint folder.
+    If one of the two is empty, no program is kept or shared. `root` is the job's checkpoint folder.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class Programs:
         self._loader = ThreadPoolExecutor(1, "load-program")
         self._loading: dict[str, Future[Loaded]] = {}
         jax.config.update("jax_enable_compilation_cache", False)  # noqa: FBT003  # JAX's own signature
-        compilation_cache.reset_cache()  # it looks whether it is on when a process compiles for the first time, only
+        compilation_cache.reset_cache()  # JAX reads the setting at the first compilation of a process only
 
     def build(
         self, name: str, function: Any, arguments: tuple[Any, ...], result: Any, *, once: bool = False, **options: Any
     ) -> Any:
         """Return `function` compiled for arguments of these shapes and shardings. All processes build together.
 
-        `result` is a tree of the structure that it returns, `options` are those of `jax.jit`. `once`: it runs once, so
-        that on a CPU a quick compilation is worth more than quick code.
+        `result` is a tree of the structure that it returns, and `options` are passed to `jax.jit`. `once`: the program
+        runs once, so that a CPU compiles it with little optimization.
         """
 
         def compile_here() -> Any:
@@ -108,30 +108,30 @@ class Programs:
             self._write(kept, content)
         self._peers.wait(f"program/{name}/taken", SHARE_SECONDS)
         if is_handed:
-            with suppress(OSError):  # somebody else has put a folder there
+            with suppress(OSError):  # another process has created a folder at this path
                 shared.unlink(missing_ok=True)
-        # Another kind of processor than the giver's, or a platform whose programs cannot be written down.
+        # The sender has another kind of processor, or the platform cannot serialize programs.
         return compile_here() if program is None else program
 
     def _serialize(self, name: str, compiled: Any) -> bytes:
-        """Return a program as bytes; empty: this platform cannot, or what is loaded would not be the same program."""
+        """Return a program as bytes; empty: the platform cannot, or loading could reorder its collectives."""
         if self._platform == "cpu" and any(find_unordered(Program(compiled.as_text()))):
             LOG.warning("cannot keep a compiled program, its data leave the order of collectives open name=%s", name)
             return b""
         try:
             return zlib.compress(serialize_executable.serialize(compiled)[0], level=1)
-        except Exception as error:  # noqa: BLE001  # training goes on without
+        except Exception as error:  # noqa: BLE001  # training continues without the file
             LOG.warning("cannot write a compiled program down error=%s", error)
             return b""
 
     def begin_loading(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
-        """Begin to load a program, if it is there, beside whatever comes before it is built. Nobody waits for that."""
+        """Start to load a program in the background, if it is kept; `build` takes the result."""
         if self._folder:
             self._loading[name] = self._loader.submit(self._load, name, *_structures(arguments, result))
 
     def _load(self, name: str, arguments: Any, result: Any) -> Loaded:
-        """Return a program as this host keeps it, or as another one handed it over; then it is kept here too."""
-        assert self._folder is not None  # noqa: S101  # nothing is loaded without one
+        """Return a program from this host's folder, or else from the shared folder, and keep the latter here."""
+        assert self._folder is not None  # noqa: S101  # programs are loaded from a folder only
         shared = self.find_shared(name)
         kept = self._folder / shared.name
         content = self._read(kept)
@@ -141,16 +141,16 @@ class Programs:
         return content, program
 
     def find_shared(self, name: str) -> Path:
-        """Return the file in which hosts hand a program to each other, whether it is there or not."""
+        """Return the path under which hosts share a program, whether the file exists or not."""
         return self._shared / name_file(self._secret, name, self._shaped_by)
 
     def is_there(self, name: str) -> bool:
-        """Return whether a program need not be compiled: it lies on this host, or where every host finds it."""
+        """Return whether a program need not be compiled: this host or the shared folder has it."""
         shared = self.find_shared(name)
         return self._folder is not None and (shared.exists() or (self._folder / shared.name).exists())
 
     def share(self, name: str) -> bool:
-        """See to it that a program lies where every host finds it; return whether it does."""
+        """Copy a program to the shared folder if it is missing there; return whether it is there."""
         shared = self.find_shared(name)
         if not self._folder:
             return False
@@ -167,22 +167,22 @@ class Programs:
 
 
 def keep_only(root: Path, wanted: Collection[Path]) -> None:
-    """Delete all other programs that lie below a checkpoint folder: those of an edited spec or of another release."""
+    """Delete all other programs below a checkpoint folder: those of an edited spec or of another release."""
     for path in (root / FOLDER).glob("*"):
         if path not in wanted and OWN.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
             path.unlink(missing_ok=True)
 
 
 def _structures(arguments: tuple[Any, ...], result: Any) -> tuple[Any, Any]:
-    """Return the structures of what a program takes and of what it returns, as they are kept apart from it."""
+    """Return the tree structures of a program's arguments and result, which are not part of its file."""
     return jax.tree.structure((arguments, {})), jax.tree.structure(result)
 
 
-def _load(content: bytes, arguments: Any, result: Any) -> Any | None:  # None: there is none, or it is of no use
+def _load(content: bytes, arguments: Any, result: Any) -> Any | None:  # None: there is no usable program
     if not content:
         return None
     try:
         return serialize_executable.deserialize_and_load(zlib.decompress(content), arguments, result)
-    except Exception as error:  # noqa: BLE001  # whatever is wrong with a kept program, compiling is the way out
+    except Exception as error:  # noqa: BLE001  # a kept program with any defect is compiled again
         LOG.warning("cannot load a compiled program, compiling it error=%s", error)
         return None

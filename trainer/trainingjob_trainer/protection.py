@@ -1,6 +1,6 @@
-"""What follows a step whose update was not made: training goes on, or it ends in words.
+"""Reaction to a step whose update was skipped: training continues, or fails with a reason.
 
-All processes read the same measures of the same step, so they end together.
+All processes read the same metrics of the same step, so that they fail together.
 """
 
 from trainingjob_api.protection import BadStep, Protection
@@ -9,27 +9,30 @@ from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.modelling.signature import Measures
 
 MOST_NON_FINITE = 3
-"""Steps in a row without a finite loss or gradient after which training will not recover by itself."""
+"""Consecutive steps without a finite loss or gradient after which training does not recover by itself."""
 MOST_SPIKES = 10
-"""Spikes in a row after which they are none: the loss is another one now."""
+"""Consecutive spikes after which they are the new level of the loss."""
 MOST_LATELY = 25
-"""Updates of the newest `LATELY_STEPS` that may be left out, in a row or not: more, and the job trains on little."""
+"""Maximum skipped updates among the newest `LATELY_STEPS`, consecutive or not. With more, the job trains on little
+data."""
 
 
 class BadStepError(TrainingError):
-    """A step after which training must not go on: all processes of the world come to it together."""
+    """A step after which training must not continue. All processes of the world raise it together."""
 
 
 def is_skipped(measures: Measures) -> bool:
-    """Return whether the update of a step was not made."""
+    """Return whether the update of a step was skipped."""
     return int(measures.non_finite) > 0 or (measures.spikes is not None and int(measures.spikes) > 0)
 
 
 def check_step(step: int, measures: Measures, protection: Protection, lately: int) -> None:
-    """Let training go on after a step; `lately` of the newest `LATELY_STEPS` updates were not made, its own included.
+    """Check that training may continue after a step.
+
+    `lately` is the number of skipped updates among the newest `LATELY_STEPS`, this step included.
 
     Raises:
-        BadStepError: the spec says that it must not, or it would not recover.
+        BadStepError: the spec forbids it, or training would not recover.
     """
     is_too_often = lately > MOST_LATELY
     in_a_row = int(measures.non_finite)
@@ -57,7 +60,7 @@ def check_step(step: int, measures: Measures, protection: Protection, lately: in
 
 
 def _limit(action: BadStep, most: int) -> int:
-    """Return after how many such steps in a row training ends."""
+    """Return the number of consecutive bad steps at which training ends."""
     return most if action == "skip" else 1
 
 

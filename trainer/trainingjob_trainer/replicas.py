@@ -1,11 +1,12 @@
-"""Silent corruption: a device that holds other bits of the state than those that hold the same part of it.
+"""Detection of silent corruption: a device whose bits of the state differ from those of the shard's other replicas.
 
-Every device adds up the bits of each of its shards, as integers that wrap. A flipped bit always changes such a sum, the
-order of the additions never does, and replicas compute the same numbers from the same bits. So a sum that differs from
-those of most other replicas names a device whose memory or arithmetic is broken. Of two replicas it names none.
+Each device sums the bits of each of its shards as integers that wrap. A flipped bit always changes the sum, the order
+of the additions never does, and replicas compute the same numbers from the same bits. A sum that differs from those of
+most replicas therefore identifies a device whose memory or arithmetic is broken. With two replicas there is no
+majority.
 
-The sums are compared before anything is kept, too: a step that is saved, or in memory, is one that all replicas agreed
-on. What the world goes on from after a difference was kept before it.
+The sums are also compared before a step is saved or kept in memory, so that all replicas agree on every kept step.
+After a difference, the world resumes from a step that was kept before it.
 """
 
 from collections import Counter, defaultdict
@@ -28,12 +29,12 @@ from trainingjob_trainer.shards import Shard
 from trainingjob_trainer.world import Peers
 
 type Owner = tuple[int, int]
-"""The process of the world that a device belongs to, and the device's number there."""
+"""The process of the world that a device belongs to, and the device's number in that process."""
 
 
 @dataclass(frozen=True)
 class Odd:
-    """Devices that differ, by their places in the mesh. `certain`: from most; else nothing tells them apart."""
+    """Devices that differ, as positions in the mesh. `certain`: they differ from a majority."""
 
     places: frozenset[int]
     certain: bool
@@ -42,9 +43,9 @@ class Odd:
 
 
 class Replicas:
-    """The comparison of a world's devices. `every` is None where the spec asks for none.
+    """The comparison of a world's replicas. `every` is None if the spec configures none.
 
-    `state` describes the state by shapes and shardings, `shards` are all its shards.
+    `state` holds the state's shapes and shardings, and `shards` are all its shards.
     """
 
     def __init__(
@@ -64,16 +65,16 @@ class Replicas:
         self._add_up = compile_sums(programs, state) if every else None
 
     def is_due(self, step: int) -> bool:
-        """Return whether the spec asks for a comparison after a step."""
+        """Return whether the spec requires a comparison after a step."""
         return self._every > 0 and step % self._every == 0
 
     def check(self, step: int, state: State, *, is_kept: bool) -> None:
-        """Compare the replicas of the state after a step if it is due, or if this state is about to be kept.
+        """Compare the replicas of the state after a step if that is due, or if this state is about to be kept.
 
-        All processes do so together.
+        All processes call it together.
 
         Raises:
-            BadStepError: some differ. A process whose devices do says so; for all others it is another's end.
+            BadStepError: replicas differ. A process with such a device reports that; all others report a lost peer.
         """
         if self._add_up is None or not (is_kept or self.is_due(step)):
             return
@@ -83,7 +84,7 @@ class Replicas:
 
 
 def explain(step: int, odd: Odd, owners: Sequence[Owner], world: World, process: int) -> BadStepError:
-    """Return what a process says where devices differ; `owners` are the processes of all devices of the mesh."""
+    """Return this process's error for devices that differ; `owners` are the processes of all devices of the mesh."""
     by_process: dict[int, list[int]] = defaultdict(list)
     for place in sorted(odd.places):
         owner, number = owners[place]
@@ -108,7 +109,7 @@ def explain(step: int, odd: Odd, owners: Sequence[Owner], world: World, process:
 
 
 def compile_sums(programs: Programs, state: State) -> Any:
-    """Return the program that adds up bits: from a state to uint32 [devices, leaves], on all processes."""
+    """Return the program that sums bits: from a state to uint32 [devices, leaves], on all processes."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
     mesh = jax.tree.leaves(shardings)[0].mesh
@@ -123,7 +124,7 @@ def compile_sums(programs: Programs, state: State) -> Any:
 def find_odd(
     sums: np.ndarray, groups: Iterable[tuple[int, str, tuple[int, ...]]]
 ) -> Odd | None:  # None: all replicas agree
-    """Return the devices that differ from their peers, of groups of (leaf, name, places of the replicas)."""
+    """Return the devices that differ from their peers. Groups are (leaf, name, mesh positions of the replicas)."""
     certain: dict[int, str] = {}
     unclear: dict[int, str] = {}
     for leaf, name, places in groups:
@@ -138,7 +139,7 @@ def find_odd(
     return _name(certain, certain=True) or _name(unclear, certain=False)
 
 
-def _name(places: Mapping[int, str], *, certain: bool) -> Odd | None:  # None: there are none
+def _name(places: Mapping[int, str], *, certain: bool) -> Odd | None:  # None: `places` is empty
     return Odd(frozenset(places), certain, next(iter(places.values()))) if places else None
 
 

@@ -1,4 +1,4 @@
-"""The trainer's account of itself: every step to the agent, due steps to the metrics files, phases as they begin."""
+"""Reports of the trainer: each step and phase to the agent, and due steps to the metrics files."""
 
 import logging
 import time
@@ -25,11 +25,11 @@ from trainingjob_trainer.wire import Event, Start
 
 LOG = logging.getLogger(__name__)
 FEW_STEPS, MANY_STEPS = 5, 32
-"""How many steps tell how long one takes, and how many are looked back on."""
+"""Minimum steps for a typical step time, and the number of newest steps that are considered."""
 
 
 class Reporter:
-    """Reads measures and tells them. Process 0 also writes them down.
+    """Reads step metrics and reports them. Process 0 also writes them to files.
 
     Raises:
         TrainingError: the metrics folder cannot be written.
@@ -81,7 +81,10 @@ class Reporter:
         self._open.close()
 
     def resume(self, phase: Phase) -> None:
-        """Say that a phase begins. Step times are counted from here, and from SAVING how long training waits for it."""
+        """Report that a phase begins, and restart the step timer.
+
+        After SAVING, the elapsed time is recorded as the time for which the save blocked training.
+        """
         now = time.monotonic()
         if self._events.phase is Phase.SAVING:
             self._save_seconds = now - self._since
@@ -89,17 +92,17 @@ class Reporter:
         self._events.enter(phase)
 
     def begin(self, name: str) -> None:
-        """Say that this process is about to enter what needs all processes."""
+        """Report that this process is about to enter an operation that needs all processes."""
         self._events.join(name)
 
     def report(self, step: int, measures: Measures) -> Asked:
-        """Wait for a step's measures and tell them; return what any process asked for with it.
+        """Wait for a step's metrics and report them; return the signals that any process sent with the step.
 
         Raises:
-            TrainingError: the step was so bad that training must not go on.
+            TrainingError: training must not continue after the step.
         """
         begun = time.monotonic()
-        loss = float(measures.loss)  # waits for the device, and there for all other hosts
+        loss = float(measures.loss)  # waits for the device, which waits for all other hosts
         now = time.monotonic()
         seconds, self._since = now - self._since, now
         self._seconds.append(seconds)
@@ -131,7 +134,7 @@ class Reporter:
         return Asked(int(measures.asked))
 
     def report_evaluations(self, step: int, losses: dict[str, float]) -> None:
-        """Tell held-out losses, with the newest step's measures: after the last step there will be no others."""
+        """Report held-out losses with the newest step's metrics: after the last step there are no other metrics."""
         self._evaluations = {**self._evaluations, **{name: loss for name, loss in losses.items() if isfinite(loss)}}
         for name, loss in losses.items():
             LOG.info("evaluated step=%d evaluation=%s loss=%.4f", step, name, loss)
@@ -151,6 +154,6 @@ class Reporter:
         writer.write_step(progress, used, last=progress.step == self._last)
 
 
-def _read(measure: jax.Array | None) -> float | None:  # None: there is no such measure, or it is not finite
+def _read(measure: jax.Array | None) -> float | None:  # None: the metric is absent or not finite
     value = float("nan") if measure is None else float(measure)
     return value if isfinite(value) else None

@@ -1,6 +1,7 @@
-"""A trainer's whole life in one world, read top to bottom: data, world, state, programs, then the loop.
+"""Train in one world: set up, restore, compile, loop.
 
-In a shadow world the programs come before the state: a process waits there for the world that it is to train in.
+In a hot standby world, the programs are compiled before the state is restored: the process waits there for the world
+that it will train in.
 """
 
 import gc
@@ -33,20 +34,20 @@ from trainingjob_trainer.wire import Event, Start
 from trainingjob_trainer.world import Peers
 
 READY_SECONDS = 1800
-"""How long the first process to be ready waits for the last: each restores and compiles at its own pace."""
+"""Seconds that the first ready process waits for the last: each restores and compiles at its own speed."""
 LEAVE_SECONDS = 60
 HELD_SECONDS = 60
-"""How long the first process whose snapshot is whole waits for the last."""
+"""Seconds that the first process with a complete snapshot waits for the last."""
 
 
 def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start]) -> None:
-    """Train in a world until all steps are done or the world is left, and say which of the two.
+    """Train in a world until all steps are done or the world is left, and report which.
 
-    Where `start` is about a shadow world, `hear_world` waits for the one to train in.
+    If `start` describes a hot standby world, `hear_world` waits for the world to train in.
 
     Raises:
-        TrainingError: training cannot go on, and why is known.
-        Exception: it cannot go on, and the error says what was seen.
+        TrainingError: training cannot continue, for a known reason.
+        Exception: training cannot continue, and the error is not classified yet.
     """
     tools = None
     if start.waits:
@@ -82,7 +83,7 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
     tools = tools or equip(start, party)
     restored, past = checkpoints.newest, checkpoints.past
     batches = Batches(party.layout, steps.rows, spec.training.global_batch_size, past.skipped, past.batch_sizes)
-    peers.wait("ready", READY_SECONDS)  # a first collective whose peers are 30 s late is an error
+    peers.wait("ready", READY_SECONDS)  # a first collective fails if a peer is 30 s late
 
     events.send(Event(restored=restored, tier=checkpoints.tier, unheard=past.spans[:-1]))
     snapshots.begin(checkpoints.recalled, past)
@@ -104,14 +105,14 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
             measured: dict[str, float] | None = {}
             if tools.evaluator.is_owed(restored, checkpoints.inventory.evaluated):
                 measured = evaluate(restored, state, tools.evaluator, reporter, asks)
-            phase = Phase.LEFT  # with nothing to save: only what is saved is owed an evaluation
+            phase = Phase.LEFT  # without a save: an evaluation is owed for a saved step only
             if measured is not None:
                 phase = train(state, tools, party, batches, checkpoints, snapshots, reporter, asks)
             if phase is Phase.DONE:
                 checkpoints.finish_copy()
         except BadStepError:
             reporter.resume(Phase.SAVING)
-            checkpoints.wait()  # the next world goes on from what was saved before: all hosts tell of that first
+            checkpoints.wait()  # the next world resumes from earlier saves: all hosts report them first
             raise
     events.enter(phase)
     peers.part(LEAVE_SECONDS)
@@ -129,8 +130,8 @@ def _begin(source: InitializeFrom | None, steps: Steps, programs: Programs, peer
 
 def evaluate(
     step: int, state: State, evaluator: Evaluator, reporter: Reporter, asks: Asks
-) -> dict[str, float] | None:  # None: it was broken off, for somebody is asked to leave
-    """Measure the losses on held-out texts that are due after a step, and tell them."""
+) -> dict[str, float] | None:  # None: it was interrupted, because a process received LEAVE
+    """Measure and report the held-out losses that are due after a step."""
     reporter.resume(Phase.EVALUATING)
     measured = evaluator.measure(step, state.params, lambda: asks.leaving, reporter.begin)
     if measured is not None:
@@ -139,15 +140,15 @@ def evaluate(
 
 
 def keep(step: int, state: State, replicas: Replicas, snapshots: Snapshots, *, save: bool, leaving: bool) -> None:
-    """Keep a step in memory if that is due. What is kept, or about to be saved, is compared first."""
-    in_memory = leaving or snapshots.is_due(step)  # who leaves lets the next world go on without reading storage
+    """Keep a step in memory if that is due. Compare the replicas of a state that is kept or about to be saved."""
+    in_memory = leaving or snapshots.is_due(step)  # the next world then resumes without reading storage
     replicas.check(step, state, is_kept=in_memory or save)
     if in_memory:
         snapshots.take(step, state)
 
 
 def _is_held(step: int, snapshots: Snapshots, peers: Peers) -> bool:
-    """Return whether all hosts hold a step in memory; each of them hears the same."""
+    """Return whether all hosts hold a step in memory; all of them get the same answer."""
     mine = "held" if snapshots.keeps(step) else ""
     return all(peers.exchange(f"held/{step}", mine, HELD_SECONDS))
 
@@ -162,22 +163,24 @@ def train(
     reporter: Reporter,
     asks: Asks,
 ) -> Phase:
-    """Train from the newest step on; return DONE, or LEFT where any process of the world was asked to leave.
+    """Train from the newest step on; return DONE, or LEFT if any process of the world received LEAVE or MOVE.
 
-    Measures of a step are read after the next one is dispatched, so that the device never waits for the host; where it
-    waits anyway, before: what is known of a step is told before the step is kept, for its world may end with it. All
-    processes read the same measures at the same step: they save, leave and fail together. While saves fail a world that
-    is asked to leave trains on, and leaves with the next save that does not. Who is asked to move leaves without a
-    save, where all processes keep the step in memory. Who is asked to leave may be killed soon, so that the save comes
-    before an evaluation; that one is owed, and nobody is done before it is made.
+    The metrics of a step are read after the next one is dispatched, so that the device never waits for the host. Where
+    the device waits anyway, they are read at once: a step is reported before it is kept, because its world may end with
+    it. All processes read the same metrics at the same step, so that they save, leave and fail together.
+
+    While saves fail, a world that receives LEAVE keeps training, and leaves with the next save that succeeds. A world
+    that receives MOVE leaves without a save if all processes hold the step in memory. A process that receives LEAVE may
+    be killed soon, so that the save comes before an evaluation. The next world owes that evaluation, and no world is
+    done before it has run.
     """
     train_step, evaluator, replicas = tools
     steps, index, last = party.steps, party.indexes.train, party.steps.last
     pending: Measures | None = None
     is_owed = False
-    if checkpoints.newest >= last and not checkpoints.inventory.is_saved:  # an edit brought the end forward
+    if checkpoints.newest >= last and not checkpoints.inventory.is_saved:  # an edit has lowered spec.training.steps
         checkpoints.save(checkpoints.newest, state)
-    gc.freeze()  # what stands now stays: to look through it took each host 0.1 s, all of them at the same step
+    gc.freeze()  # existing objects stay: each collection scanned them for 0.1 s, on all hosts at the same step
     reporter.resume(Phase.TRAINING)
     for step in range(checkpoints.newest + 1, last + 1):
         batch = batches.train(index, step, steps.seed)

@@ -1,12 +1,12 @@
-"""What JAX, XLA, NCCL, gloo and libtpu say when a world cannot go on: they have texts for it, and no types.
+"""Runtime errors of JAX, XLA, NCCL, gloo and libtpu, classified by text because they have no exception types.
 
-What decides is whose matter it is. A device that fails is its node's, and is told by that host. What a host sees of
-another's end is nobody's here: nearly all that NCCL and gloo say of a connection comes of that, so it is held against
-the network only where they name this host's own link. What is in no row is a crash: a program that XLA refuses, an
-access out of bounds.
+The reason decides which host is at fault. A failed device is a fault of its own node, which that host reports. The
+errors that a host sees when another host ends are no fault of this host. Nearly all connection errors of NCCL and gloo
+are of that kind, so that they count as network errors only if they name this host's own link. An error that matches no
+row is a crash: a program that XLA rejects, an access out of bounds.
 
-The first row that fits counts. A device's error comes wrapped in NCCL's where a collective met it, and a peer's end in
-a device's where libtpu halts the cores of a slice.
+The first matching row counts. NCCL wraps a device's error if a collective met it, and libtpu wraps the end of a peer in
+a device error when it halts the cores of a slice.
 """
 
 import re
@@ -18,14 +18,14 @@ ROWS: tuple[tuple[FailureReason, tuple[str, ...]], ...] = (
         FailureReason.OUT_OF_MEMORY,
         (
             "resource_exhausted",  # XLA's allocator
-            "cuda_error_out_of_memory",  # the driver, where XLA left too little to others
+            "cuda_error_out_of_memory",  # the driver, if XLA left too little memory to others
             "cuda failure.*out of memory",  # NCCL's buffers
         ),
     ),
     (
         FailureReason.PEER,
         (
-            # libtpu halts all cores of a slice when one host of it runs another program, or none any more.
+            # libtpu halts all cores of a slice when one of its hosts runs another program or has stopped.
             "unexpected peer shows up in the launch group",
             "program continuator has halted unexpectedly",
             "slice health check failed",
@@ -37,11 +37,11 @@ ROWS: tuple[tuple[FailureReason, tuple[str, ...]], ...] = (
             "cuda_error_ecc_uncorrectable|uncorrectable ecc error",
             "cuda_error_nvlink_uncorrectable|uncorrectable nvlink error",
             "cuda_error_hardware_stack_error|hardware stack error",
-            "cuda_error_contained",  # a broken access over NVLink, stopped before it spread
+            "cuda_error_contained",  # a failed access over NVLink that was contained
             "cuda_error_no_device|no cuda-capable device is detected|no visible gpu devices",
             "cuda_error_device_unavailable|cuda-capable device\\(s\\) is/are busy or unavailable",
             "cuda_error_system_not_ready|system not yet initialized",  # the fabric manager of the NVSwitches
-            "nccl.*unhandled cuda error",  # a call of NCCL to this host's driver
+            "nccl.*unhandled cuda error",  # NCCL's call to this host's driver
             "core halted unexpectedly",  # a check on a TPU's core failed
             "tpu initialization failed|failed to initialize tpu system",
             "unable to initialize backend '(cuda|tpu)'",
@@ -51,7 +51,7 @@ ROWS: tuple[tuple[FailureReason, tuple[str, ...]], ...] = (
         FailureReason.NETWORK,
         (
             "net/ib.*got async.* event.*(port error|fatal|catastrophic)",  # the card or its port
-            "no socket interface found|network is unreachable",  # no way out of this host
+            "no socket interface found|network is unreachable",  # this host has no network
         ),
     ),
     (
@@ -72,11 +72,11 @@ ROWS: tuple[tuple[FailureReason, tuple[str, ...]], ...] = (
         ),
     ),
 )
-"""Marks in the text of an error, small letters, by what they tell."""
+"""Regular expressions for the lower-case text of an error, by failure reason."""
 
 
 def find_reason(text: str) -> FailureReason:
-    """Return what an error of the runtime tells; `Crash` where it says nothing that is known."""
+    """Return the failure reason of a runtime error; `Crash` if nothing matches."""
     small = text.lower()
     return next(
         (reason for reason, marks in ROWS if any(re.search(mark, small) for mark in marks)), FailureReason.CRASH

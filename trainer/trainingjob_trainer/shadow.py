@@ -1,10 +1,10 @@
-"""Waiting in a shadow world: the next smaller one, whose processes live beside those of the world that trains.
+"""Hot standby: processes of the next smaller world, which wait beside those of the world that trains.
 
-A shadow joins, loads its programs and makes one step of nothing, so that connections are there and the first step of
-use takes no longer than any other. It writes nothing. It begins once the programs of its size lie there, which are
-compiled ahead, and takes no memory that is not free; it is the first that the kernel ends where memory runs out. Its
-priority is that of any process: one that has given it up cannot have it back without rights that pods do not have. So
-it is short of work instead.
+A hot standby joins its world, loads its programs and runs one step on zeros. Connections then exist, and the first real
+step takes no longer than any other. The standby writes nothing. It starts once the programs of its size exist, which
+are compiled ahead of time, and takes only memory that is free. The kernel kills it first if memory runs out. It keeps
+the usual priority: a process that lowers its priority cannot raise it again without rights that pods do not have. It
+does little work instead.
 """
 
 import logging
@@ -30,16 +30,16 @@ from trainingjob_trainer.world import Peers, configure
 LOG = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 1800
-"""How long a shadow waits for the others, which begin when their hosts have the means."""
+"""Seconds that a hot standby waits for the others, which start once their hosts have programs and memory."""
 NEEDED_BYTES = RESERVED_BYTES + (256 << 20)
-"""Memory that must be free when it joins: what it takes from then on with a small model, and what is left to others."""
+"""Memory that must be free when it joins: its later use with a small model, plus the memory reserved for others."""
 STATES = 3
-"""How much memory a step takes, in states: the state, its gradients, and what lies between. As much must be free."""
+"""Memory of a step in multiples of the state: the state, its gradients, and intermediates. That much must be free."""
 OWN_SCORE = Path("/proc/self/oom_score_adj")
 
 
 def wait(start: Start, events: Events, hear_world: Callable[[], Start]) -> tuple[Party, Tools, Start]:
-    """Join a shadow world, be ready to train, and return when it takes over: with the world to train in."""
+    """Join a hot standby world, prepare to train, and return when it takes over, with the world to train in."""
     with _first_to_die():
         _await_means(start)
         party = join(start, events)
@@ -54,7 +54,7 @@ def _await_means(start: Start) -> None:
     """Wait for the programs of this size, and for memory."""
     config = start.config
     layout = config.layout(len(start.world.slices))
-    # Its flags are part of a program's name.
+    # The flags that it sets are part of the compile-cache key.
     configure(config.accelerator_platform, layout, start.world, start.process)
     root = Path(config.spec.checkpoint.uri)
     programs = Programs(start.compile_cache, root, config, layout, Peers(0, 1), start.program_secret)
@@ -70,7 +70,7 @@ def _await_means(start: Start) -> None:
 
 
 def _rehearse(start: Start, party: Party, tools: Tools) -> None:
-    """Make one step with a state of zeros, where all hosts have memory for that."""
+    """Run one step on a state of zeros, if all hosts have memory for it."""
     steps, size = party.steps, start.config.spec.training.global_batch_size
     needed = RESERVED_BYTES + STATES * sum(shard.num_bytes for shard in party.shards.mine.values())
     is_free = free_memory() >= needed
@@ -83,7 +83,7 @@ def _rehearse(start: Start, party: Party, tools: Tools) -> None:
 
 def _make_zeros(described: State) -> State:
     def make(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        assert leaf.sharding is not None  # noqa: S101  # as all states are described
+        assert leaf.sharding is not None  # noqa: S101  # described states have shardings
         zeros = np.zeros(leaf.sharding.shard_shape(leaf.shape), leaf.dtype)
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda _: zeros)
 
@@ -93,7 +93,7 @@ def _make_zeros(described: State) -> State:
 
 @contextmanager
 def _first_to_die() -> Iterator[None]:
-    """Be the first that the kernel ends for memory while the context lasts."""
+    """Make this process the first that the kernel kills for memory while the context lasts."""
     before = ""
     with suppress(OSError):
         before = OWN_SCORE.read_text()

@@ -1,7 +1,7 @@
-"""The shards of a state: into which boxes its arrays are cut, and which of them lie on the devices of this process.
+"""Shards of a state: the boxes into which its arrays are split, and those on the devices of this process.
 
-Every process numbers them alike, from the state's shapes and shardings alone. So processes can say what they hold in
-numbers, and a shard is known again where the mesh is another one but cuts the array in the same place.
+All processes number the shards alike, from the state's shapes and shardings alone. Processes can therefore exchange
+shard numbers. The name of a shard stays the same on another mesh that splits the array in the same place.
 """
 
 import hashlib
@@ -18,17 +18,17 @@ from jax.sharding import PartitionSpec
 from trainingjob_trainer.modelling.signature import State
 
 type Box = tuple[tuple[int, int], ...]
-"""From where to where a shard reaches, along each dim of its array."""
+"""Start and end of a shard along each dimension of its array."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One box of one array. Replicas of it hold the same numbers."""
+    """One box of one array. Its replicas hold the same numbers."""
 
     leaf: int
-    """The array's place among those of the state."""
+    """Position of the array among the leaves of the state."""
     name: str
-    """The same in every world that cuts the array there."""
+    """The same in every world that splits the array in the same place."""
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     devices: tuple[jax.Device, ...]
@@ -41,16 +41,16 @@ class Shard:
 
 
 class Shards:
-    """All shards of a state, and which of them a process needs. `state` describes it by shapes and shardings."""
+    """All shards of a state, and those that this process needs. `state` holds the state's shapes and shardings."""
 
     def __init__(self, state: State, local: Collection[jax.Device] | None = None) -> None:
-        """Number the shards; `local` are the devices of this process, by default those that JAX gives it."""
+        """Number the shards; `local` are the devices of this process, by default JAX's local devices."""
         self._local = frozenset(jax.local_devices() if local is None else local)
         self.all: tuple[Shard, ...] = tuple(_list_shards(state))
 
     @cached_property
     def mine(self) -> Mapping[int, Shard]:
-        """Return the shards that lie on devices of this process, each once, by number."""
+        """Return the shards on devices of this process, each once, by number."""
         return {number: shard for number, shard in enumerate(self.all) if any(d in self._local for d in shard.devices)}
 
     def here(self, shard: Shard) -> list[jax.Device]:
@@ -58,13 +58,13 @@ class Shards:
         return [device for device in shard.devices if device in self._local]
 
     def take(self, state: State) -> list[tuple[Shard, jax.Array]]:
-        """Return one replica of each shard that this process has of a state."""
+        """Return one replica of each shard of a state that this process has."""
         on_device = [{piece.device: piece.data for piece in leaf.addressable_shards} for leaf in jax.tree.leaves(state)]
         return [(shard, on_device[shard.leaf][self.here(shard)[0]]) for shard in self.mine.values()]
 
 
 def split_axes(spec: PartitionSpec) -> set[str]:
-    """Return the axes of a mesh over which an array is split."""
+    """Return the mesh axes over which an array is split."""
     return {axis for entry in spec if entry is not None for axis in ((entry,) if isinstance(entry, str) else entry)}
 
 

@@ -1,9 +1,9 @@
-"""How much of its time this process does not get to run: it is stopped, throttled, or its node is crowded or sick.
+"""CPU starvation: the fraction of wall time in which this process was not scheduled.
 
-Where the process itself computes, as on CPUs, such a host holds up the others in the middle of a step, and all of them
-wait alike for its result: how long a host waits does not tell it from the rest. So a thread sleeps for a moment, again
-and again, and adds up by how much it wakes too late. No other process can tell that of this one: what is stopped is
-neither waiting for a processor nor using one.
+The process may be stopped or throttled, or its node may be overloaded or faulty. If the process itself computes, as on
+CPUs, such a host delays the others in the middle of a step. All hosts then wait equally long for the result, so that
+wait times do not identify the slow one. A thread therefore sleeps repeatedly for a short time and adds up how late it
+wakes. No other process can measure this: a stopped process neither waits for a processor nor uses one.
 """
 
 import threading
@@ -14,13 +14,14 @@ from types import TracebackType
 from typing import Self
 
 BREATH_SECONDS = 0.05
-"""How long the thread sleeps: what is over sooner delays nobody, and waking costs a core 0.2 % of its time."""
+"""Seconds of each sleep: a shorter stall delays no other host, and waking costs a core 0.2 % of its time."""
 STRETCH_SECONDS, MANY_STRETCHES = 1.0, 32
-"""How long each share of time is taken over, and of how many the median is told: pauses now and then are in few."""
+"""Seconds over which each fraction is measured, and the number of fractions in the median: rare pauses are in few of
+them."""
 
 
 class Stalls:
-    """Measures while it is entered."""
+    """Measures the fraction while the context is entered."""
 
     def __init__(self, stretch: float = STRETCH_SECONDS, many: int = MANY_STRETCHES) -> None:
         self._stretch = stretch
@@ -39,8 +40,8 @@ class Stalls:
         self._thread.join()
 
     @property
-    def share(self) -> float | None:  # None: it has not been measured for long enough
-        """The share of its time in which the process did not run, in the median of the last stretches."""
+    def share(self) -> float | None:  # None: there are too few fractions yet
+        """Fraction of time in which the process did not run: the median of the newest fractions."""
         shares = list(self._shares)
         return median(shares) if len(shares) == self._shares.maxlen else None
 

@@ -1,33 +1,33 @@
-"""The environment variables of a process in a world: all that libtpu, JAX, XLA and NCCL read there of who meets whom.
+"""Environment variables of a process in a world: what libtpu, JAX, XLA and NCCL read there about its peers.
 
-They follow from the world alone. What was inherited, from the image, the pod or a provider's webhook, speaks of the
-world that the pod was made for: with it, a slice that is left alone waits for slices that are gone. So each variable
-of `trainingjob_api.variables.OF_A_WORLD` is set here or taken away. How the chips of a slice lie (TPU_TOPOLOGY,
-TPU_ACCELERATOR_TYPE and the bounds) only its nodes know, so what the TPU device plugin says of that stays. What tunes
-and makes no world stays too, and wins over what is chosen here; of megascale, what tunes goes in LIBTPU_INIT_ARGS.
+They follow from the world alone. Values inherited from the image, the pod or a provider's webhook describe the world
+that the pod was created for: with them, a remaining slice waits for lost slices. Each variable of
+`trainingjob_api.variables.OF_A_WORLD` is therefore set here or removed. Only the nodes know how the chips of a slice
+lie (TPU_TOPOLOGY, TPU_ACCELERATOR_TYPE and the bounds), so that the values of the TPU device plugin stay. Tuning
+variables stay too, and override the defaults of this module; megascale is tuned in LIBTPU_INIT_ARGS.
 
-No TPU and no GPU has run this. It stands on what the providers write, and on names found in what they ship:
+No TPU and no GPU has run this code. It is based on what the providers document, and on names found in their software:
 
-- MEGASCALE_COORDINATOR_ADDRESS, _NUM_SLICES, _SLICE_ID, _PORT: libtpu 0.0.52 names each, and says itself of the port
-  that it must be set; every host listens there. Process 0's host leads (JAX, `cloud_tpu_cluster.py`). Ray's
+- MEGASCALE_COORDINATOR_ADDRESS, _NUM_SLICES, _SLICE_ID, _PORT: libtpu 0.0.52 contains each name, and states that the
+  port must be set; every host listens there. The host of process 0 leads (JAX, `cloud_tpu_cluster.py`). Ray's
   `get_tpu_coordinator_env_vars` and KubeRay's webhook set all four, and Levanter's `megascale.py` writes the port into
-  the address too. Unset they mean one slice (`cloud_tpu_cluster.py`, `_get_num_slices`). SKIP_MEGASCALE_PJRT_CLIENT
+  the address too. Unset, they mean one slice (`cloud_tpu_cluster.py`, `_get_num_slices`). SKIP_MEGASCALE_PJRT_CLIENT
   leaves slices apart (torch_xla sets it to compile).
 - TPU_WORKER_ID, TPU_WORKER_HOSTNAMES: a number for each pod of a slice from zero on, and in that order the host names
-  or IP addresses of the slice (GKE, on the variables of TPU workloads). TPU_PROCESS_ADDRESSES and its _PATH come before
-  them (`cloud_tpu_cluster.py`, `_get_worker_host_names_env_var`), and are for several processes a host. So are, by
-  their names in libtpu, CLOUD_TPU_TASK_ID, TPU_PROCESS_PORT and the lists of a slice builder's workers.
+  or IP addresses of the slice (GKE, on the variables of TPU workloads). TPU_PROCESS_ADDRESSES and its _PATH override
+  them (`cloud_tpu_cluster.py`, `_get_worker_host_names_env_var`), and are for several processes a host. By their names
+  in libtpu, so are CLOUD_TPU_TASK_ID, TPU_PROCESS_PORT and the lists of a slice builder's workers.
 - The number of a process: slice by slice, host by host (`cloud_tpu_cluster.py`, `get_process_id`), as worlds count. The
-  TPU runtime's own, `jax.process_index`, follows from where the chips lie instead, whatever is said here (`Peers`).
-- JAX_COORDINATOR_* and JAX_PROCESS_ID say what is passed to JAX as arguments. JAX_LOCAL_DEVICE_IDS, JAX_PARTITION_INDEX
-  and JAX_SLICE_INDEX it takes nevertheless (`jax/_src/distributed.py` of 0.12). JAX_ENABLE_RECOVERABILITY is read when
-  JAX is imported: so a child is started without all of these.
-- ABORTABLE and ABORT: JAX's "Fault Tolerant Distributed JAX", under "Cancelling Collectives". A collective whose peer
-  is gone ends with an error, which is reported, instead of never, and instead of ending the process without a word. The
-  flags stand in the CUDA plugin of JAX 0.12, and in the jaxlib that is tested here: XLA ends a process that is given
-  one it does not know. The recipe's XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT is left out, because XLA's other GPU client
-  aborts too (`se_gpu_pjrt_client.cc`).
-- NCCL_COMM_ID would pin the address at which NCCL's processes meet (NCCL, `bootstrap.cc`).
+  TPU runtime's own number, `jax.process_index`, follows from the position of the chips instead (see `Peers`).
+- JAX_COORDINATOR_* and JAX_PROCESS_ID repeat what is passed to JAX as arguments. JAX reads JAX_LOCAL_DEVICE_IDS,
+  JAX_PARTITION_INDEX and JAX_SLICE_INDEX nevertheless (`jax/_src/distributed.py` of 0.12), and
+  JAX_ENABLE_RECOVERABILITY when it is imported. A child is therefore started without all of these.
+- ABORTABLE and ABORT: JAX's "Fault Tolerant Distributed JAX", under "Cancelling Collectives". A collective with a lost
+  peer then ends with an error, which is reported. Otherwise it never ends, or ends the process without a message. The
+  flags exist in the CUDA plugin of JAX 0.12 and in the jaxlib that is tested here: XLA ends a process that has an
+  unknown flag. The recipe's XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT is left out, because XLA's other GPU client aborts
+  too (`se_gpu_pjrt_client.cc`).
+- NCCL_COMM_ID would pin the address of NCCL's rendezvous (NCCL, `bootstrap.cc`).
 - no_grpc_proxy: gRPC reads it before no_proxy (gRPC, `doc/environment_variables.md`). Peers are behind no proxy.
 """
 
@@ -37,10 +37,10 @@ from trainingjob_api.variables import OF_A_WORLD
 from trainingjob_api.world import Layout, Member, World, join_address
 
 type Changes = dict[str, str | None]
-"""What variables become; None: they must not be there."""
+"""New values of variables; None: the variable must not be set."""
 
 CPU_COLLECTIVE_SECONDS = 600
-"""Hosts that share few cores may be late to a collective; a hang is for the operator to judge."""
+"""Hosts that share few cores may be late to a collective; the operator decides what counts as a hang."""
 PATIENT = tuple(
     f"--xla_cpu_collective_{name}={CPU_COLLECTIVE_SECONDS}"
     for name in ("timeout_seconds", "call_warn_stuck_timeout_seconds", "call_terminate_timeout_seconds")
@@ -52,25 +52,25 @@ ABORTABLE = (
 )
 ABORT = "XLA_PYTHON_CLIENT_ABORT_COLLECTIVES_ON_FAILURE"
 GPU_MEMORY_SHARE = "0.94"
-"""Of a GPU's memory that XLA takes at its start. Its own choice is three quarters, and plans count on 0.92."""
+"""Share of a GPU's memory that XLA allocates at its start. XLA's default is three quarters, and plans count on 0.92."""
 GPU_MEMORY_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-"""By which a job may choose another share. The older name excludes the newer one."""
+"""Variables with which a job may choose another share. The older name excludes the newer one."""
 FIRST_PORT, NUM_PORTS = 20_000, 1_000
-"""Where libtpu's slices meet: one port a generation, so that a process of the one before finds nobody to speak with.
+"""Ports of libtpu's rendezvous between slices: one per generation, so that it never meets the previous one.
 
-They lie below those that kernels give away, as to JAX's coordinator, and above libtpu's own.
+They lie below the kernel's ephemeral ports, which JAX's coordinator uses, and above libtpu's own ports.
 """
 
 
 def forget_worlds(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment that speaks of no world, for a process that will be told of one."""
+    """Return an environment without variables of a world, for a process that will get one."""
     return {name: value for name, value in inherited.items() if not name.startswith(OF_A_WORLD)}
 
 
 def derive(
     platform: str, layout: Layout, inherited: Mapping[str, str], world: World | None = None, process: int = 0
 ) -> Changes:
-    """Return how the environment must change for a process of a world. Without a world: for one that only compiles."""
+    """Return how the environment must change for a process of a world, or, without a world, for compilation only."""
     needed = {
         **(_meet(world, process, platform) if world else {}),
         **_tune(platform, layout, inherited),
@@ -80,7 +80,7 @@ def derive(
 
 
 def change(environment: MutableMapping[str, str], changes: Changes) -> None:
-    """Make an environment what it must be."""
+    """Apply changes to an environment."""
     for name, value in changes.items():
         if value is None:
             environment.pop(name, None)
@@ -89,7 +89,7 @@ def change(environment: MutableMapping[str, str], changes: Changes) -> None:
 
 
 def _meet(world: World, process: int, platform: str) -> dict[str, str]:
-    """Return by what a process finds the others of its world, and is found."""
+    """Return the variables by which a process and its peers find each other."""
     peers = ",".join(dict.fromkeys(member.address for member in _in_order(world)))
     return {
         **({"no_grpc_proxy": peers} if len(world.members) > 1 else {}),
@@ -118,7 +118,7 @@ def _meet_across_slices(world: World, process: int) -> dict[str, str]:
 
 
 def _tune(platform: str, layout: Layout, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return what a platform is better run with. A job may choose otherwise."""
+    """Return the tuning defaults of a platform, which a job may override."""
     flags = inherited.get("XLA_FLAGS", "")
     if platform == "cpu":
         return {"XLA_FLAGS": _join_flags(PATIENT, flags)}
@@ -132,7 +132,7 @@ def _tune(platform: str, layout: Layout, inherited: Mapping[str, str]) -> dict[s
 
 
 def _join_flags(ours: tuple[str, ...], theirs: str) -> str:
-    """Return flags of which the job's win, since the last one holds. A process of this one's has ours already."""
+    """Return flags in which the job's override ours, because the last one counts; inherited ones may contain ours."""
     joined = " ".join(ours)
     return theirs if joined in theirs else f"{joined} {theirs}".strip()
 

@@ -1,9 +1,9 @@
-"""What an agent and its trainer child say to each other: JSON lines over pipes.
+"""Protocol between an agent and its trainer child: JSON lines over pipes.
 
-The child is started as a standby: it imports everything, traces the model, touches no accelerator, writes a `ready`
-event and waits for one `Start` line on standard input. Where that is about a shadow world, a `waiting` event follows
-and a second `Start`. Later lines are `Command`s. The child writes `Event`s on the file descriptor that the variable
-`EVENTS_FD_VARIABLE` names; its standard output and error are its log and stay apart from them.
+The child starts as a standby: it imports everything, traces the model, uses no accelerator, writes a `ready` event and
+waits for one `Start` line on standard input. If that line describes a hot standby world, a `waiting` event and a second
+`Start` follow. Later lines are `Command`s. The child writes `Event`s to the file descriptor that the variable
+`EVENTS_FD_VARIABLE` names. Its standard output and error are its log, which is separate.
 """
 
 from pydantic import ConfigDict, Field
@@ -15,44 +15,45 @@ from trainingjob_api.world import Expected, RunConfig, Span, Tier, World
 
 EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"
 STANDBY = "standby"
-"""What a child is called before it has a world."""
+"""Title of a child before it has a world."""
 CONFIG_VARIABLE = "TRAININGJOB_CONFIG"
-"""Names the file of the RunConfig that the pod was made with. The world's own, in `Start`, wins over it."""
+"""Names the file of the pod's RunConfig. The world's own RunConfig, in `Start`, overrides it."""
 
 
 class Start(Strict):
-    """Join this world as this process. A child gets exactly one in its life, after that of a shadow world if any."""
+    """Start of a child in a world. A child gets one in its life, after that of a hot standby world if there is one."""
 
-    model_config = ConfigDict(hide_input_in_errors=True)  # it holds a secret
+    model_config = ConfigDict(hide_input_in_errors=True)  # contains a secret
 
     config: RunConfig
     world: World
     process: int
     compile_cache: str = ""
-    """A folder for compiled programs that outlives the child. Empty: keep none."""
+    """Folder for compiled programs that outlives the child. Empty: keep none."""
     program_secret: str = Field(default="", repr=False)
-    """By which compiled programs are known to be the job's, see `Answer`. Empty: keep none."""
+    """Secret that authenticates compiled programs as the job's, see `Answer`. Empty: keep none."""
     snapshots: str = ""
-    """A folder in memory that outlives the child. Empty: there is none."""
+    """Folder in memory that outlives the child. Empty: there is none."""
     expected: Expected = Expected()
-    """What its devices should be capable of."""
+    """Expected capabilities of its devices."""
     proven: bool = False
     """Whether a child of this pod has trained before, so that its devices are known to be fit."""
     waits: bool = False
-    """Whether `world` is a shadow world: join it, be ready for the first step, and wait for the one to train in."""
+    """Whether `world` is a hot standby world: join it, prepare for the first step, and wait for the world to train in.
+"""
 
     @property
     def title(self) -> str:
-        """Return what a child is called in the agent's log, and by `ps` and `top`."""
+        """Return the title of the child in the agent's log, and in `ps` and `top`."""
         return "shadow" if self.waits else f"world {self.world.generation}"
 
 
 class Command(Strict):
-    """What a running child is asked.
+    """A command to a running child.
 
-    `leave`: save at the next step boundary, then leave together with the others. `move`: leave in the same way, but
-    without a save where all hosts keep the step in memory. `poison`: let the gradients of the next step not be finite,
-    as a drill asks.
+    `leave`: save at the next step boundary, then exit together with the others. `move`: exit in the same way, but
+    without a save if all hosts hold the step in memory. `poison`: fault injection; make the gradients of the next step
+    non-finite.
     """
 
     leave: bool = False
@@ -61,15 +62,18 @@ class Command(Strict):
 
 
 class Event(Strict):
-    """News of a child; only what is set has changed.
+    """An event of a child; only changed fields are set.
 
-    `ready` comes once, before `Start`; `waiting` once, in a shadow world that is ready to take over. `entered` names
-    what the child is about to enter as all other processes do: a step, an evaluation, a meeting. `restored` is the step
-    that training goes on from (0: from scratch), `tier` what held it, `unheard` which worlds led to it that its own
-    world's lineage lacks, `inherited` whose parameters a start from scratch has, in words, `committed` a step whose
-    files are saved and hashed, `failed_save` one that could not be saved, `copied` and `failed_copy` the same of copies
-    on the backup store, `data` what was read of the text. After `phase` LEFT or DONE, or after `failure`, the child
-    ends by itself.
+    `ready` comes once, before `Start`; `waiting` comes once, in a hot standby world that is ready to take over.
+    `entered` names the operation that the child is about to enter together with all other processes: a step, an
+    evaluation, a barrier.
+
+    `restored` is the step from which training resumes (0: from scratch), and `tier` is the storage that held it.
+    `unheard` are the generations that led to it and that the world's lineage lacks. `inherited` describes the source of
+    the parameters of a start from scratch. `committed` is a step whose files are saved and hashed, and `failed_save` a
+    step that could not be saved. `copied` and `failed_copy` are the same for copies on the backup store. `damaged` is a
+    saved step that was found damaged and skipped. `data` describes the text that was read. After `phase` LEFT or DONE,
+    or after `failure`, the child exits by itself.
     """
 
     ready: bool = False

@@ -1,8 +1,8 @@
-"""Joining a JAX world exactly as the operator formed it, and speaking with its other processes outside of programs.
+"""Joining a JAX world exactly as the operator formed it, and communication between its processes outside of programs.
 
-Nothing is detected: cluster detection would probe Kubernetes, and the preemption service would swallow SIGTERM. A
-process dials only once the coordinator listens, because the connection's own retry costs a second. The coordination
-service then carries what must not be a collective: a collective whose peers are late by 30 s is an error.
+Nothing is detected: cluster detection would query Kubernetes, and the preemption service would intercept SIGTERM. A
+process connects only once the coordinator listens, because the connection's own retry costs a second. The coordination
+service carries everything that must not be a collective: a collective fails if a peer is 30 s late.
 """
 
 import logging
@@ -15,7 +15,7 @@ from copy import copy
 from pathlib import Path
 
 import jax
-from jax._src import distributed  # the coordination service's client has no public name
+from jax._src import distributed  # the client of the coordination service has no public name
 from jax.errors import JaxRuntimeError
 
 from trainingjob_api.protocol import FailureReason
@@ -30,22 +30,23 @@ HEARTBEAT_SECONDS = 30
 SHUTDOWN_SECONDS = 5
 PORT_POLL_SECONDS = 0.02
 TRANSPORT_NICE = 10
-"""The weight of a tenth beside a thread of the usual priority."""
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the pod's own
+"""Nice value with a tenth of the weight of a thread of the usual priority."""
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # private to the pod
 
 
 class Peers:
-    """The processes of this world, seen from one of them. `client` is None in a world of one.
+    """The processes of this world, seen from one of them. `client` is None in a world of one process.
 
-    `tell` hears of each meeting before this process waits for the others there.
+    `tell` is called with the name of each barrier or exchange before this process waits for the others there.
 
-    A process has two numbers. By the world's, `process`, the operator knows its host, and processes meet. By the
-    runtime's, its index, devices name their process, and so does JAX itself (`jax.process_index`), and Orbax. On CPUs
-    and GPUs the runtime takes the number that JAX is given, so that the two are equal. On TPUs the index follows from
-    where the chips lie in the slice, whatever JAX is given and TPU_WORKER_ID says (SkyRL, pull request 1252, of
-    a v6e slice of 4x4; Orbax has such a map too, `multihost.py`, `initialize_runtime_to_distributed_ids`). Whoever
-    takes the one for the other names another host. No TPU has run this: what has is worlds of CPUs whose runtime was
-    given other numbers than JAX. That the indices of a world of several TPU slices are 0 to n - 1 is taken for granted.
+    A process has two numbers. The world's number, `process`, identifies its host for the operator and is used in
+    barriers and exchanges. The runtime's number, the index, is how devices name their process, as do JAX itself
+    (`jax.process_index`) and Orbax. On CPUs and GPUs the runtime takes the number that JAX is given, so that the two
+    are equal. On TPUs the index follows from where the chips lie in the slice, whatever JAX is given and TPU_WORKER_ID
+    says (SkyRL, pull request 1252, of a v6e slice of 4x4; Orbax has such a map too, `multihost.py`,
+    `initialize_runtime_to_distributed_ids`). Code that confuses the two names another host. No TPU has run this code;
+    it was tested in worlds of CPUs whose runtime was given other numbers than JAX. The code assumes that the indices of
+    a world of several TPU slices are 0 to n - 1.
     """
 
     def __init__(
@@ -62,10 +63,10 @@ class Peers:
         self._indices = tuple(range(num_processes))
 
     def learn_indices(self, index: int, seconds: float) -> None:
-        """Learn the runtime's index of every process, of which `index` is this one's. All processes do so together.
+        """Exchange the runtime's index of every process; `index` is this one's. All processes call it together.
 
         Raises:
-            JaxRuntimeError: one of them did not speak within `seconds`.
+            JaxRuntimeError: a process did not answer within `seconds`.
         """
         self._indices = tuple(int(text) for text in self.exchange("indices", str(index), seconds))
 
@@ -78,26 +79,26 @@ class Peers:
         return self._indices.index(device.process_index)
 
     def quietly(self) -> "Peers":
-        """Return the same process for meetings beside training that may take long: nobody is held to be late there."""
+        """Return the same process for long barriers beside training, which it does not report to the agent."""
         quiet = copy(self)
-        quiet._tell = lambda name: None  # noqa: SLF001  # its own copy
+        quiet._tell = lambda name: None  # noqa: SLF001  # a private copy
         return quiet
 
     def wait(self, name: str, seconds: float) -> None:
-        """Wait until every process waits for the same name. A name serves once.
+        """Wait until every process waits at the barrier of this name. A name can be used once.
 
         Raises:
-            JaxRuntimeError: they did not all come within `seconds`.
+            JaxRuntimeError: not all processes arrived within `seconds`.
         """
         if self._client:
             self._tell(f"the barrier `{name}`")
             self._client.wait_at_barrier(f"trainingjob/{name}", int(seconds * 1000))
 
     def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
-        """Return what every process said under a name, in process order. A name serves once.
+        """Return the text of every process under a name, in process order. A name can be used once.
 
         Raises:
-            JaxRuntimeError: one of them did not speak within `seconds`.
+            JaxRuntimeError: a process did not answer within `seconds`.
         """
         if not self._client:
             return (text,)
@@ -110,7 +111,10 @@ class Peers:
         return texts
 
     def part(self, seconds: float) -> None:
-        """Wait for all to be through, so that no exit looks like a death to the others. Who does not come is gone."""
+        """Wait for all processes before the exit, so that none looks like a crash to the others.
+
+        Processes that do not arrive are ignored.
+        """
         try:
             self.wait("part", seconds)
         except JaxRuntimeError as error:
@@ -118,7 +122,7 @@ class Peers:
 
 
 def configure(platform: str, layout: Layout, world: World | None = None, process: int = 0) -> None:
-    """Set what JAX must know before it touches a device, and touch none. Without a world: to compile only."""
+    """Set JAX's configuration before it touches a device. Without a world, configure for compilation only."""
     change(os.environ, derive(platform, layout, os.environ, world, process))
     jax.config.update("jax_platforms", platform)
     jax.config.update("jax_enable_preemption_service", False)  # noqa: FBT003  # JAX's own signature
@@ -132,9 +136,9 @@ def configure(platform: str, layout: Layout, world: World | None = None, process
 
 
 def _sweep(folder: Path) -> None:
-    """Delete what NCCL left of a killed child: the folder outlives it, and would be full after some restarts.
+    """Delete the shared memory of NCCL in a killed child: the folder outlives it and would fill up.
 
-    Only one child of a pod has the devices at a time, so nothing of it is in use.
+    Only one child of a pod uses the devices at a time, so that none of these files is in use.
     """
     for path in folder.glob("nccl-*"):
         path.unlink(missing_ok=True)
@@ -145,7 +149,7 @@ def connect(
 ) -> Peers:
     """Join the world as a process and check that it has the devices of the layout; `tell` as for `Peers`.
 
-    To be called after `configure` for the same process of the same world.
+    Call it after `configure` for the same process of the same world.
 
     Raises:
         TrainingError: the coordinator never listened, or the devices are not those of the layout.
@@ -167,7 +171,7 @@ def connect(
         )
         peers = Peers(process, layout.num_hosts, distributed.global_state, tell)
     before = list_threads()
-    make_devices(platform)  # and the threads that serve them
+    make_devices(platform)  # starts their threads too
     if platform == "cpu" and layout.num_hosts > 1:
         let_transport_give_way(before)
     peers.learn_indices(jax.process_index(), CONNECT_SECONDS)
@@ -176,21 +180,21 @@ def connect(
 
 
 def let_transport_give_way(before: Collection[int]) -> None:
-    """Let gloo's own thread run after all others of this host: the first since `before` that got no name.
+    """Lower the priority of gloo's own thread: the first unnamed thread that started since `before`.
 
-    It reads all connections. Where another thread holds the lock of one that has news, it asks for news again at once,
-    and again, as long as that lasts (gloo, `transport/tcp/pair.cc`, `handleEvents`). Where hosts share few cores that
-    takes from the other thread what it needs to be done: a third of two cores was lost so, with four hosts.
+    That thread reads all connections. If another thread holds the lock of a connection with data, it polls again
+    without a pause for as long as that lasts (gloo, `transport/tcp/pair.cc`, `handleEvents`). Where hosts share few
+    cores, this takes CPU time from the thread that holds the lock: with four hosts, a third of two cores was lost.
     """
     nameless = Path("/proc/self/comm").read_text()
     came = sorted(thread for thread, name in list_threads().items() if thread not in before and name == nameless)
     for thread in came[:1]:
-        with suppress(OSError):  # the kernel refuses it, or the thread has ended
+        with suppress(OSError):  # the kernel rejects it, or the thread has ended
             os.setpriority(os.PRIO_PROCESS, thread, TRANSPORT_NICE)
 
 
 def list_threads() -> dict[int, str]:
-    """Return the names of this process's threads as the kernel knows them; one that got none has the process's."""
+    """Return the names of this process's threads in the kernel; an unnamed thread has the name of the process."""
     names = {}
     for path in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it has ended

@@ -1,1 +1,1 @@
-"""Programs of the neighbouring sizes, compiled while a world trains."""
+"""Ahead-of-time compilation: programs of the neighbouring sizes, compiled while a world trains."""

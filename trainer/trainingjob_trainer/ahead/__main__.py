@@ -1,6 +1,6 @@
-"""Compile programs of one size of a job, for a world that may come: a `Request` comes on standard input.
+"""Compile programs of one size of a job, for a possible later world: a `Request` comes on standard input.
 
-It ends with whoever asked, whose end closes standard input, and before it takes more memory than it may.
+The process exits when its parent exits, which closes standard input, and before it exceeds its memory limit.
 """
 
 import logging
@@ -32,7 +32,7 @@ COMPILED, FAILED, TOO_LARGE = 0, 1, 4
 
 
 def main() -> NoReturn:
-    """Compile what is asked for."""
+    """Compile the requested programs."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s", force=True)
     request = Request.model_validate_json(sys.stdin.buffer.readline())
     threading.Thread(target=_watch, args=(request.memory_bytes,), name="watch", daemon=True).start()
@@ -45,7 +45,7 @@ def main() -> NoReturn:
 
 
 def compile_ahead(request: Request) -> None:
-    """Put the wanted programs where every host finds them."""
+    """Write the requested programs to the shared folder."""
     config, spec = request.config, request.config.spec
     layout, root = config.layout(request.num_slices), Path(spec.checkpoint.uri)
     configure(config.accelerator_platform, layout)

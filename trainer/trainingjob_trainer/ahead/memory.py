@@ -1,4 +1,4 @@
-"""How much memory may still be taken here: of the container, and of its machine."""
+"""Memory that is still available: in the container, and on its machine."""
 
 import os
 from pathlib import Path
@@ -9,18 +9,18 @@ VERSIONS = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
-"""Of both versions of control groups: the limit, the use, and what of the use is files that can be read again."""
+"""Files of cgroup v2 and v1: limit, usage, and statistics, with the name of the page cache that can be reclaimed."""
 
 
 def free_memory(cgroup: Path = CGROUP, proc: Path = PROC) -> int:
-    """Return the bytes that a program may take before the kernel must end one."""
+    """Return the bytes that a program may allocate before the kernel kills a process."""
     of_machine = _read_line(proc / "meminfo", "MemAvailable:") * 1024
     of_container = [free for names in VERSIONS if (free := _free_of(cgroup, *names)) is not None]
     return max(min(of_machine, *of_container), 0) if of_container else of_machine
 
 
 def own_memory() -> int:
-    """Return the bytes that this process has in memory."""
+    """Return the resident memory of this process in bytes."""
     return int((PROC / "self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -33,6 +33,6 @@ def _free_of(cgroup: Path, limit: str, use: str, account: str, files: str) -> in
 
 
 def _read_line(path: Path, name: str) -> int:
-    """Return the number behind a name; 0: there is none."""
+    """Return the number after a name; 0: the name is missing."""
     pairs = (line.split() for line in path.read_text().splitlines())
     return next((int(words[1]) for words in pairs if words[:1] == [name]), 0)

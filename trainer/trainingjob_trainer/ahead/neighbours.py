@@ -1,11 +1,11 @@
-"""Having the programs of the neighbouring sizes compiled while a world trains, so that the next world loads them.
+"""Ahead-of-time compilation of the neighbouring sizes while a world trains, so that the next world loads its programs.
 
-One process of the world sees to it: what is compiled lies beside the checkpoints, where every host finds it, also after
-this one is gone. So do the programs of the world itself, for hosts that all come anew. The work is done by a process
-of its own, which gets only what CPU time nobody else wants, and only memory that is free. It belongs to the trainer's
-process group: whoever ends the trainer ends it too.
+One process of the world runs it. The programs lie beside the checkpoints, where every host finds them, also after this
+process is gone. The programs of the world itself lie there too, for the case that all hosts are replaced. A separate
+process compiles. It gets only CPU time that no other process wants, and only free memory. It belongs to the trainer's
+process group, so that it is killed together with the trainer.
 
-Only for CPUs: elsewhere a program is compiled on the device that it is for, and that one trains.
+It runs on CPUs only: on other platforms a program is compiled on its own device, which trains.
 """
 
 import logging
@@ -33,12 +33,12 @@ from trainingjob_trainer.world import Peers
 LOG = logging.getLogger(__name__)
 COMPILER = (sys.executable, "-m", "trainingjob_trainer.ahead")
 SETTLED_STEPS = 20
-"""Steps that a world trains before anything is compiled for the next one: it may be about to fail, or to grow."""
+"""Steps that a world trains before the compilation starts: before, the world may be about to fail or to grow."""
 POLL_SECONDS = 0.5
 RESERVED_BYTES = 256 << 20
-"""Memory that is left to whatever else may need it."""
+"""Memory that is left to other processes."""
 NEEDED_BYTES = AHEAD_BYTES - RESERVED_BYTES
-"""Memory for itself without which there is no use in beginning."""
+"""Minimum memory with which a compilation is worth starting."""
 LONGEST_END_SECONDS = 5.0
 LEAST_URGENT = 19
 FIRST_TO_DIE = "1000"
@@ -46,7 +46,7 @@ NUM_WORDS = 300
 
 
 class Neighbours:
-    """Has programs compiled while the context lasts, once the world has trained some steps after `restored`."""
+    """Compiles programs while the context lasts, once the world has trained some steps after `restored`."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Neighbours:
         if self._process:
             self._process.kill()
         if self._thread:
-            self._thread.join(LONGEST_END_SECONDS)  # what keeps it longer is storage that hangs
+            self._thread.join(LONGEST_END_SECONDS)  # only hanging storage takes longer
 
     def _run(self) -> None:
         while (self._events.step or 0) < self._settled:
@@ -134,7 +134,7 @@ class Neighbours:
             LOG.warning("cannot compile ahead slices=%d code=%d words=%s", num_slices, code, words[-NUM_WORDS:])
 
     def _ask(self, request: Request) -> tuple[int, str]:
-        """Return the exit code of the compiling process, and the last that it said."""
+        """Return the exit code of the compiling process, and the last line of its output."""
         environment = {name: value for name, value in os.environ.items() if name != EVENTS_FD_VARIABLE}
         with subprocess.Popen(
             self._compiler,
@@ -143,13 +143,13 @@ class Neighbours:
             stderr=subprocess.STDOUT,
             env=environment,
         ) as process:
-            assert process.stdin is not None  # noqa: S101  # asked for above
-            assert process.stdout is not None  # noqa: S101  # asked for above
+            assert process.stdin is not None  # noqa: S101  # a pipe is requested above
+            assert process.stdout is not None  # noqa: S101  # a pipe is requested above
             self._process = process
             if self._over.is_set():
                 process.kill()
             make_least_urgent(process.pid)
-            with suppress(BrokenPipeError):  # it has ended; its words say why
+            with suppress(BrokenPipeError):  # it has exited; its output says why
                 process.stdin.write(request.model_dump_json(by_alias=True).encode() + b"\n")
                 process.stdin.flush()
                 LOG.info("compiling ahead slices=%d names=%s", request.num_slices, ",".join(request.names))
@@ -158,13 +158,13 @@ class Neighbours:
 
 
 def list_neighbours(size: int, sizes: Sequence[int]) -> list[int]:
-    """Return the next smaller and the next larger size: slices are lost without notice, and come back with it."""
+    """Return the next smaller and then the next larger size: a loss comes without notice, a return with it."""
     smaller, larger = [one for one in sizes if one < size], [one for one in sizes if one > size]
     return [*([max(smaller)] if smaller else []), *([min(larger)] if larger else [])]
 
 
 def make_least_urgent(pid: int) -> None:
-    """Give a process only the CPU time that is left over, and let it be the first that the kernel ends for memory."""
+    """Give a process only CPU time that is left over, and make it the first that the kernel kills for memory."""
     if sys.platform != "linux":
         return
     with suppress(OSError):

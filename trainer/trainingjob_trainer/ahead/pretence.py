@@ -1,10 +1,10 @@
-"""A world of many processes, as process 0 of it would see it, in one process that is alone.
+"""Mock topology: a world of many processes as its process 0 sees it, in a single process.
 
-Programs are compiled for all devices of a world, and a CPU's devices become known only by joining one. So this process
-runs the coordination service itself, joins under every number, and lets JAX see what number 0 sees. Nothing can run on
-such devices; what is compiled for them is, byte for byte, what the world compiles.
+Programs are compiled for all devices of a world, and the devices of other processes are known only after joining. This
+process therefore runs the coordination service itself, joins under every process number, and shows JAX what process 0
+would see. Nothing can run on such devices. What is compiled for them equals the world's programs byte for byte.
 
-All of it stands on private parts of JAX, which is pinned. Where they change, worlds compile for themselves.
+It uses private parts of JAX, which is pinned. If they change, worlds compile for themselves.
 """
 
 import os
@@ -17,19 +17,19 @@ from jaxlib import _jax, xla_client
 from trainingjob_api.world import Layout
 
 PATIENCE_SECONDS = 24 * 3600
-"""How late the parts of this process may be to each other: it runs only where nothing else wants to."""
+"""Timeout between the parts of this process, which runs only when no other process needs the CPU."""
 
 _others: list[object] = []
-"""The other processes. Who goes away leaves the world, and JAX then ends all that are in it."""
+"""The other processes' clients. A client that is deleted leaves the world, and JAX then ends all processes in it."""
 
 
 def pretend(layout: Layout) -> None:
-    """Let JAX see the CPU devices of a layout, those of process 0 as its own. To be called after `configure`."""
+    """Make JAX see the CPU devices of a layout, those of process 0 as local. Call it after `configure`."""
     if layout.num_hosts == 1:
         return
     jax.config.update("jax_cpu_get_local_topology_timeout_minutes", PATIENCE_SECONDS // 60)
     jax.config.update("jax_cpu_get_global_topology_timeout_minutes", PATIENCE_SECONDS // 60 + 1)
-    address = f"unix-abstract:trainingjob-ahead-{os.getpid()}"  # nobody outside of this pod can reach it
+    address = f"unix-abstract:trainingjob-ahead-{os.getpid()}"  # not reachable from outside of this pod
     state: distributed.State = distributed.global_state
     state.service = _jax.get_distributed_runtime_service(
         address, layout.num_hosts, heartbeat_timeout=PATIENCE_SECONDS, shutdown_timeout=1, recoverable=False
@@ -40,7 +40,7 @@ def pretend(layout: Layout) -> None:
         )
         for process in range(layout.num_hosts)
     ]
-    with ThreadPoolExecutor(layout.num_hosts) as together:  # each waits for all others
+    with ThreadPoolExecutor(layout.num_hosts) as together:  # each client waits for all others
         list(together.map(lambda client: client.connect(), clients))
         state.client, state.process_id, state.num_processes = clients[0], 0, layout.num_hosts
         others = [

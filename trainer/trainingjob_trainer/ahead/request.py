@@ -1,4 +1,4 @@
-"""What is to be compiled ahead: one line of JSON on the compiling process' standard input."""
+"""Compilation request: one line of JSON on the compiling process's standard input."""
 
 from pydantic import ConfigDict, Field
 
@@ -8,21 +8,21 @@ from trainingjob_api.world import Layout, RunConfig
 
 
 class Request(Strict):
-    """Compile programs of a size. `memory_bytes` is the most that the process may take for it."""
+    """Request to compile programs of a size. `memory_bytes` is the memory limit of the process."""
 
-    model_config = ConfigDict(hide_input_in_errors=True)  # it holds a secret
+    model_config = ConfigDict(hide_input_in_errors=True)  # contains a secret
 
     config: RunConfig
-    """As a world of that size would be told."""
+    """The configuration that a world of that size would get."""
     num_slices: int
     names: tuple[str, ...]
     memory_bytes: int
     program_secret: str = Field(default="", repr=False)
-    """As in `Start`."""
+    """See `Start`."""
 
 
 def list_programs(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
-    """Return the programs of a world that goes on from a saved step; what makes a state only the first world needs."""
+    """Return the programs of a world that resumes from a saved step; only the first world also needs `init`."""
     is_given = spec.checkpoint.snapshots is not None or spec.checkpoint.readers == "oneReplica"
     names = {
         "train": True,

@@ -1,1 +1,1 @@
-"""What it is trained on: text, its tokens, the rows cut from them, and who gets which rows of a step."""
+"""Input pipeline: sources, tokenization, token cache, sampling and batching."""

@@ -1,4 +1,4 @@
-"""The account of a job's text: what was read and skipped per source, and what is unusual about it."""
+"""Data report of a job: what was read and skipped per source, and warnings about the text."""
 
 import hashlib
 import logging
@@ -21,29 +21,29 @@ from trainingjob_trainer.feeding.sources import Document, Found, count_skipped, 
 
 LOG = logging.getLogger(__name__)
 MANY_EPOCHS = 4
-"""Up to so many epochs repeated text is worth about as much as new text."""
+"""Epochs up to which repeated text is worth about as much as new text."""
 MAX_BYTES = 12_000
-"""Room for a report: it travels with each heartbeat of one host, and lies in the job's status."""
+"""Maximum size of a report: it is part of each heartbeat of one host, and of the job's status."""
 MAX_WARNINGS = 12
 ALARMING = {
     SkipReason.BROKEN_LINK: "links to what is not there",
     SkipReason.DUPLICATE: "files or folders that were reached by another name too",
 }
-"""Skipped files that a user hardly expects to be skipped, in words."""
+"""Skipped files that a user does not expect to be skipped, as text for warnings."""
 CONTINUATION = 0x80
-"""The two highest bits of a byte that continues a character of UTF-8."""
+"""The two highest bits of a continuation byte of UTF-8."""
 
 
 @dataclass(frozen=True)
 class Hashed:
-    """What identifies a document's text, and how long it is."""
+    """Hash, bytes and characters of a document's text."""
 
     sha256: str
     size: int
     characters: int
 
     def check(self, document: Document, content: bytes) -> None:
-        """Raise where a file has changed since it was hashed."""
+        """Raise `TrainingError` if the file has changed since it was hashed."""
         if len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256:
             return
         path = printable(str(document.path))
@@ -57,16 +57,16 @@ class Hashed:
 
 
 class Text(Open):
-    """The account of one index: of the training text, or of one held-out text. `shas` are those of its documents."""
+    """Report of one token dataset: of the training text, or of one held-out text."""
 
     sources: tuple[SourceReport, ...]
     warnings: tuple[str, ...] = ()
     files: dict[str, str] = Field(default={})
-    """Of each document the hash, and one file that has it; dropped once all texts are compared."""
+    """Maps the hash of each document to one file with that content; dropped once all texts are compared."""
 
 
 def hash_document(document: Document) -> Hashed:
-    """Read a document and return what identifies it."""
+    """Read a document and return its hash and length."""
     content = document.read()
     characters = int(np.count_nonzero((np.frombuffer(content, np.uint8) & 0xC0) != CONTINUATION))
     return Hashed(hashlib.sha256(content).hexdigest(), len(content), characters)
@@ -79,7 +79,7 @@ def describe_text(
     warnings: Iterable[str],
     length: int,
 ) -> Text:
-    """Return the account of an index. `tokens` of each source are empty where an older trainer made the index."""
+    """Return the report of a token dataset. `tokens` per source are empty if an older trainer wrote the dataset."""
     rows = _count_rows([tokens.get(source.name) for source, _ in found], length)
     sources = tuple(
         _describe_source(source, one, documents, tokens.get(source.name), num_rows)
@@ -113,7 +113,7 @@ def _describe_source(
 
 
 def _count_rows(tokens: Sequence[int | None], length: int) -> list[int | None]:
-    """Return how many rows begin in each source; the sources lie end to end."""
+    """Return how many sequences begin in each source; the sources are concatenated."""
     known = [one for one in tokens if one is not None]
     if len(known) < len(tokens):
         return [None] * len(tokens)
@@ -126,7 +126,7 @@ def _count_rows(tokens: Sequence[int | None], length: int) -> list[int | None]:
 def _warn_of_files(
     found: Sequence[tuple[TextSource, Found]], documents: Sequence[tuple[Document, Hashed]]
 ) -> list[str]:
-    """Return what is unusual about the files of an index."""
+    """Return warnings about the files of a token dataset."""
     warnings = []
     for source, one in found:
         if one.unused:
@@ -153,7 +153,7 @@ def _alarm(skip: Skipped) -> str:
 
 
 def dump_texts(texts: Sequence[Text]) -> str:
-    """Return the accounts of a job's texts as they are written down, the training text first."""
+    """Return the reports of a job's texts as JSON, the training text first."""
     train, *held_out = texts
     shared: list[str] = []
     for text in held_out:
@@ -173,7 +173,7 @@ _TEXTS = TypeAdapter(list[Text])
 
 
 def load_texts(written: str) -> list[Text]:
-    """Return what `dump_texts` wrote; nothing where that cannot be read."""
+    """Return the reports that `dump_texts` wrote; empty if they cannot be read."""
     try:
         return _TEXTS.validate_json(written)
     except ValueError:
@@ -182,7 +182,7 @@ def load_texts(written: str) -> list[Text]:
 
 
 def make_report(texts: Sequence[Text], num_tokens: int, rows: Mapping[str, int], spec: TrainingJobSpec) -> DataReport:
-    """Return what hosts report. `rows` are those of each evaluation by its name; the training text has none."""
+    """Return the report that hosts send. `rows` maps each evaluation to its sequence count; "" is the training text."""
     batch, steps = spec.training.global_batch_size, spec.training.steps
     epochs = round(steps * batch / rows[""], 3)
     warnings = [*_warn_of_length(rows, epochs, spec), *(words for text in texts for words in text.warnings)]
@@ -205,7 +205,7 @@ def make_report(texts: Sequence[Text], num_tokens: int, rows: Mapping[str, int],
 
 
 def _warn_of_length(rows: Mapping[str, int], epochs: float, spec: TrainingJobSpec) -> list[str]:
-    """Return where a text is short for what the job does with it."""
+    """Return warnings about texts that are short for what the job does with them."""
     batch, steps = spec.training.global_batch_size, spec.training.steps
     num_rows = rows[""]
     length = (
@@ -225,7 +225,7 @@ def _warn_of_length(rows: Mapping[str, int], epochs: float, spec: TrainingJobSpe
 
 
 def log_report(report: DataReport) -> None:
-    """Write what was read and skipped to the host's log."""
+    """Log what was read and skipped."""
     for source in report.sources:
         skipped = ", ".join(f"{skip.count} {skip.reason} ({skip.example})" for skip in source.skipped)
         LOG.info(

@@ -1,4 +1,4 @@
-"""Batches: the rows of a step, laid out over the mesh. Each process loads the rows of its own devices only."""
+"""Batches: the sequences of a step, sharded over the mesh. Each process loads the sequences of its own devices only."""
 
 import math
 from typing import Any
@@ -19,9 +19,9 @@ def shape_of(layout: Layout) -> BatchShape:
 
 
 class Batches:
-    """Makes batches of one global size over one layout. `skipped` are the samples that are left out.
+    """Creates batches of one global size over one layout. `skipped` are the excluded sample indices.
 
-    `sizes` are the global batch sizes of the job's history. None: it has no other than this one.
+    `sizes` are the global batch sizes of the job's history. None: all steps have this size.
     """
 
     def __init__(
@@ -44,16 +44,16 @@ class Batches:
         return self._lay_out(index, rows)
 
     def held_out(self, index: Index, number: int) -> Batch:
-        """Return held-out batch `number`, counted from 0, in the text's own order; the last one may be short."""
+        """Return held-out batch `number`, counted from 0, in the order of the text; the last one may be short."""
         first = number * self._size
         return self._lay_out(index, np.arange(first, min(first + self._size, index.num_rows)))
 
     def count_held_out(self, index: Index, wanted: int) -> int:
-        """Return how many held-out batches there are, at most as many as wanted."""
+        """Return the number of held-out batches, at most `wanted`."""
         return min(wanted, -(-index.num_rows // self._size))
 
     def _lay_out(self, index: Index, rows: np.ndarray) -> Batch:
-        """Return rows in the shape of a batch over the mesh. What they do not fill is padding of weight 0."""
+        """Return sequences as a batch over the mesh, with padding sequences of weight 0."""
         padding = math.prod(self.shape) - len(rows)
         numbers = np.pad(rows, (0, padding)).reshape(self.shape)
         weights = np.pad(np.ones(len(rows), np.float32), (0, padding)).reshape(self.shape)

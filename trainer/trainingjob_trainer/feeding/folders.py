@@ -1,6 +1,6 @@
-"""The search below a source's path: every entry, read or skipped, each with the reason.
+"""File search below a source's path: every entry is read, or skipped with a reason.
 
-Links are followed. A folder is searched again under another name only where other files can match there, which also
+Links are followed. A folder is searched again under another name only if other files can match there. This rule also
 ends every cycle.
 """
 
@@ -14,12 +14,12 @@ from trainingjob_api.globs import Glob, States, is_hidden
 from trainingjob_api.reading import SkipReason
 
 NOT_STANDARD = frozenset({"site-packages", "dist-packages", "__pycache__"})
-"""Folders inside the standard library's own that are not part of it."""
+"""Folders inside the standard library's folder that are not part of it."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or folder below a source's path. `real` is its path without links. `reason` is None: it is to be read."""
+    """A file or folder below a source's path. `real` is its path without links. `reason` is None: read it."""
 
     names: tuple[str, ...]
     path: Path
@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Return its path below the source's."""
+        """Return its path relative to the source's path."""
         return "/".join(self.names)
 
 
@@ -44,7 +44,7 @@ class _Folder:
 
 
 class Search:
-    """A search for the files that a pattern matches and no exclude does."""
+    """A search for the files that match a pattern and no exclude."""
 
     def __init__(self, pattern: str, exclude: Sequence[str], *, is_standard: bool = False) -> None:
         self._wanted = Glob(pattern)
@@ -52,9 +52,9 @@ class Search:
         self._left_out = NOT_STANDARD if is_standard else frozenset[str]()
 
     def walk(self, root: Path) -> Iterator[Entry]:
-        """Return every entry below a folder, but for what lies in folders that are skipped.
+        """Yield every entry below a folder, except the content of skipped folders.
 
-        What is reached without a link comes first, then what is behind links.
+        Entries that are reached without a link come first, then those behind links.
 
         Raises:
             OSError: a folder cannot be listed.
@@ -82,7 +82,7 @@ class Search:
             folders.extend(reversed(below))
 
     def is_match(self, name: str) -> bool:
-        """Return whether the pattern itself matches a path below the source's."""
+        """Return whether the pattern itself matches a path relative to the source's path."""
         return self._wanted.matches(name)
 
     def _start_excludes(self) -> tuple[States, ...]:

@@ -1,4 +1,4 @@
-"""What a file holds, by its first bytes: text, or a named format that must be converted first."""
+"""File formats, detected by the first bytes: text, or a named format that must be converted first."""
 
 POINTERS: tuple[tuple[bytes, bytes, str], ...] = (
     (b"version https://git-lfs.github.com/spec/", b"\noid ", "a Git LFS pointer, not the text: run `git lfs pull`"),
@@ -6,7 +6,7 @@ POINTERS: tuple[tuple[bytes, bytes, str], ...] = (
     (b"/annex/objects/", b"", "a git-annex pointer, not the text: run `git annex get`"),
     (b"# xet version ", b"", "a Xet pointer, not the text: download the file itself"),
 )
-"""How a pointer begins, what else it has, and what it is."""
+"""Beginning of a pointer file, other content that it must have, and its description."""
 MAX_POINTER = 1024
 
 ICONV = "convert it with `iconv -f {} -t UTF-8`"
@@ -49,19 +49,19 @@ MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x7fELF", "an ELF program", CONVERT),
     (0, b"GGUF", "GGUF", CONVERT),
 )
-"""Where a format has which bytes, its name, and what to do. Asked only of what is not text."""
+"""Offset, bytes, name and remedy of each format. Used only for files that are not text."""
 LOOKED_AT = 4096
 
 
 def describe_pointer(content: bytes) -> str:
-    """Return what a file is that stands for another one which was not fetched; empty: it is none."""
+    """Return the description of a pointer file, which stands for a file that was not fetched; empty: it is none."""
     if len(content) > MAX_POINTER:
         return ""
     return next((what for begin, rest, what in POINTERS if content.startswith(begin) and rest in content), "")
 
 
 def describe_binary(content: bytes) -> str:
-    """Return the format of bytes that are not UTF-8 text, and what to do with them; empty: it is not known."""
+    """Return the format of bytes that are not UTF-8 text, and the remedy; empty: unknown."""
     for mark, name in ENCODINGS:
         if content.startswith(mark):
             return f"{name} text: {ICONV.format(name)}"
@@ -73,7 +73,7 @@ def describe_binary(content: bytes) -> str:
 
 
 def _find_wide(head: bytes) -> str:
-    """Return the encoding of wide characters whose high bytes are mostly NUL; empty: there is none."""
+    """Return the encoding of text whose high bytes are mostly NUL; empty: there is none."""
     share = [head[place::4].count(0) / max(len(head[place::4]), 1) for place in range(4)]
     empty = [part > 0.5 for part in share]
     encodings: dict[tuple[bool, ...], str] = {

@@ -1,12 +1,12 @@
-"""The index: text, tokenised once, in a folder named by the hash of everything that decides its rows.
+"""Token cache: text is tokenized once, into a folder named by the hash of everything that decides its sequences.
 
-`<uri>/data/<hash>/tokens.bin` holds all documents' ids end to end, `index.json` beside it is written last and makes it
-valid. Row r of sequence length L is tokens[r x L : r x L + L + 1]: rows overlap by the one token that a row predicts
-last and the next one starts from.
+`<uri>/data/<hash>/tokens.bin` holds the ids of all documents, concatenated. `index.json` beside it is written last and
+makes it valid. Sequence r of length L is tokens[r x L : r x L + L + 1]. Sequences overlap by one token: the last that a
+sequence predicts is the first of the next.
 
-`<uri>/data/<job's uid>-<hash of the data sections>.json` names the indexes of a job. With it a restart reads none of
-the text again, and a text that changes under a running job changes nothing. `.account.json` beside it holds what was
-read and skipped, so that a restart reports it too.
+`<uri>/data/<job's uid>-<hash of the data sections>.json` names the token datasets of a job. With it, a restart does not
+read the text again, and a change of the text under a running job has no effect. `.account.json` beside it holds what
+was read and skipped, so that a restart reports it too.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Index:
-    """Tokenised text, open for reading. `identity` is the hash that names it."""
+    """Tokenized text, open for reading. `identity` is the hash that names it."""
 
     identity: str
     tokens: np.ndarray
@@ -53,11 +53,11 @@ class Index:
 
     @property
     def num_rows(self) -> int:
-        """Return how many rows of `sequence_length` predictions the text gives."""
+        """Return the number of sequences of `sequence_length` predictions in the text."""
         return (len(self.tokens) - 1) // self.sequence_length
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """Return rows [R, L + 1], int32."""
+        """Return sequences [R, L + 1], int32."""
         starts = numbers.astype(np.int64)[:, None] * self.sequence_length
         taken: np.ndarray = self.tokens[starts + np.arange(self.sequence_length + 1)]
         return taken.astype(np.int32)
@@ -65,7 +65,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Indexes:
-    """All text of a job: what it trains on, and what it is measured on, by the evaluation's name."""
+    """All token datasets of a job: the training text, and the evaluations' texts by name."""
 
     train: Index
     evaluations: dict[str, Index]
@@ -73,7 +73,7 @@ class Indexes:
 
 
 def prepare(root: Path, config: RunConfig, *, leads: bool) -> Indexes:
-    """Return the job's indexes. The process that leads makes what is missing; the others wait for it.
+    """Return the job's token datasets. The leading process creates missing ones; the others wait for it.
 
     Raises:
         TrainingError: the text or the tokenizer cannot be used, or the folder cannot be written.
@@ -108,7 +108,7 @@ type Sources = Sequence[tuple[str, TextSource]]
 
 
 def _fields(spec: TrainingJobSpec) -> list[tuple[str, Sources]]:
-    """Return the sources of each index, each with its place in the spec. The training text has the empty name."""
+    """Return the sources of each dataset, each with its path in the spec. The training text has the empty name."""
     train = [(f"spec.data.train[{place}]", source) for place, source in enumerate(spec.data.train)]
     held_out = [
         (evaluation.name, [(f"spec.evaluation[{place}]", evaluation)])
@@ -118,7 +118,7 @@ def _fields(spec: TrainingJobSpec) -> list[tuple[str, Sources]]:
 
 
 def _hash_sections(spec: TrainingJobSpec) -> str:
-    """Return a hash of the parts of the spec that decide the rows."""
+    """Return a hash of the parts of the spec that decide the sequences."""
     of_a_source = set(TextSource.model_fields)
     sources = [[source.model_dump(include=of_a_source) for _, source in sources] for _, sources in _fields(spec)]
     parts = [FORMAT, sources, spec.tokenizer.model_dump(), spec.training.sequence_length, spec.model.vocab_size]
@@ -132,7 +132,7 @@ class _Made:
 
 
 def _make(folder: Path, sources: Sources, spec: TrainingJobSpec) -> _Made:
-    """Make the index of some sources unless it is there."""
+    """Create the token dataset of some sources unless it exists."""
     encoder = Encoder(spec.tokenizer, spec.model.vocab_size)
     length = spec.training.sequence_length
     found = [(source, find_documents(source, field)) for field, source in sources]
@@ -149,7 +149,7 @@ def _make(folder: Path, sources: Sources, spec: TrainingJobSpec) -> _Made:
 def _write(
     folder: Path, documents: Sequence[tuple[Document, Hashed]], encoder: Encoder, sources: Sources, length: int
 ) -> None:
-    """Tokenise documents into a folder."""
+    """Tokenize documents into a folder."""
     folder.mkdir(exist_ok=True)
     fresh = folder / f".tokens.{os.uname().nodename}.{os.getpid()}"
     tokens = {source.name: 0 for _, source in sources}

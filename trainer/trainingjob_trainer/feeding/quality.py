@@ -1,4 +1,4 @@
-"""What a tokenizer loses of a text, and what it reads into it: counted while documents are encoded."""
+"""Tokenization statistics: text that the tokenizer drops or misreads, counted while documents are encoded."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import tokenizers
 
 SAMPLE_CHARACTERS = 1_000_000
-"""How much of the text is looked at for characters that no token covers."""
+"""Characters of the text that are checked for missing token coverage."""
 MANY_UNKNOWN = 0.01
 MANY_LOST = 0.01
 ENDS = (
@@ -22,11 +22,11 @@ ENDS = (
     "<end>",
     "[SEP]",
 )
-"""How vocabularies commonly spell the token that ends a document, the most likely first."""
+"""Common spellings of the token that ends a document, the most likely first."""
 
 
 class Quality:
-    """Counts over encoded documents. `tokenizer` is None: bytes are ids, and nothing is lost."""
+    """Statistics over encoded documents. `tokenizer` is None if bytes are ids, so that nothing is lost."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer | None, end: int | None) -> None:
         self._tokenizer = tokenizer
@@ -49,7 +49,7 @@ class Quality:
             self._count_lost(text, encoding)
 
     def list_warnings(self) -> list[str]:
-        """Return what is unusual about the encoded documents."""
+        """Return warnings about the encoded documents."""
         warnings = []
         if self._tokenizer and not self._is_closed and self._documents > 1:
             vocab = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -79,7 +79,7 @@ class Quality:
         return warnings
 
     def _count_lost(self, text: str, encoding: tokenizers.Encoding) -> None:
-        """Count the characters at the beginning of a text, but for blanks, that no token covers."""
+        """Count the non-blank characters at the beginning of a text that no token covers."""
         text = text[: SAMPLE_CHARACTERS - self._looked_at]
         edges = np.zeros(len(text) + 1, np.int64)
         if encoding.offsets:
@@ -92,7 +92,7 @@ class Quality:
         self._lost += int(is_lost.sum())
 
 
-def _find_unknown(tokenizer: tokenizers.Tokenizer) -> int | None:  # None: it has no token for what it does not know
+def _find_unknown(tokenizer: tokenizers.Tokenizer) -> int | None:  # None: it has no unknown token
     model = json.loads(tokenizer.to_str())["model"]
     number, token = model.get("unk_id"), model.get("unk_token")
     return number if isinstance(number, int) else tokenizer.token_to_id(token) if token else None

@@ -1,10 +1,10 @@
-"""Which row of the text each slot of the sample order holds: a pure function, in constant time at any step.
+"""The sampler: which sequence each sample index selects, as a pure function in constant time at any step.
 
-Slots are numbered from 0 over the whole life of the job; each step takes the next G of those that are not left out. G
-is the global batch size. A job that takes over may have another one: it goes on with the next slot. An epoch is a
-permutation of all rows, keyed by the seed and the epoch's number. So no position needs to be saved, and no number of
-hosts changes the order. What a rollback leaves out, and the batch sizes, are part of the history that a checkpoint
-carries.
+Sample indices are numbered from 0 over the whole life of the job. Each step takes the next G indices that are not
+excluded, where G is the global batch size. A job that takes over another may have another batch size; it continues with
+the next index. An epoch is a permutation of all sequences, keyed by the seed and the epoch's number. No position needs
+to be saved, and the number of hosts does not change the order. The indices that a rollback excludes, and the batch
+sizes, are part of the provenance that a checkpoint carries.
 """
 
 import hashlib
@@ -12,32 +12,33 @@ import hashlib
 import numpy as np
 
 type Skipped = tuple[tuple[int, int], ...]
-"""Slots that are left out: from the first of each pair to before the second, ascending and apart."""
+"""Excluded sample indices: half-open ranges, ascending and not adjacent."""
 
 type Sizes = tuple[tuple[int, int], ...]
-"""Global batch sizes: the step from which on each holds, and the size. Ascending, the first one from step 1 on."""
+"""Global batch sizes: the first step of each size, and the size. Ascending; the first entry begins at step 1."""
 
 NUM_ROUNDS = 6
-"""Of the Feistel network: four make a pseudorandom permutation of good round functions, two more are margin."""
+"""Rounds of the Feistel network: four with good round functions make a pseudorandom permutation, two more are margin.
+"""
 
 
 def count_samples(steps: int, sizes: Sizes) -> int:
-    """Return how many samples the first steps of a history take."""
+    """Return how many samples the first `steps` steps of a history take."""
     ends = [first - 1 for first, _ in sizes[1:]] + [steps]
     return sum(max(min(end, steps) - first + 1, 0) * size for (first, size), end in zip(sizes, ends, strict=True))
 
 
 def change_size(sizes: Sizes, step: int, global_batch_size: int) -> Sizes:
-    """Return the sizes of a history that goes on after a step, with batches of a size.
+    """Return the batch sizes of a history that continues after a step with a new global batch size.
 
-    Without sizes the steps before are taken for those of batches of the same size.
+    If `sizes` is empty, all previous steps count as having the new size.
     """
     before = tuple((first, size) for first, size in sizes if first <= step) or ((1, global_batch_size),)
     return before if before[-1][1] == global_batch_size else (*before, (step + 1, global_batch_size))
 
 
 def slots_of_step(step: int, sizes: Sizes, skipped: Skipped = ()) -> np.ndarray:
-    """Return the slots of a step [G], counted from 1, int64."""
+    """Return the sample indices of a step [G], counted from 1, int64."""
     start = count_samples(step - 1, sizes)
     left = count_samples(step, sizes) - start
     runs = []
@@ -50,7 +51,7 @@ def slots_of_step(step: int, sizes: Sizes, skipped: Skipped = ()) -> np.ndarray:
 
 
 def skip(skipped: Skipped, parent: int, step: int, sizes: Sizes) -> Skipped:
-    """Return what is left out when the steps after `parent`, up to `step`, are: what they left out stays so."""
+    """Return the excluded indices after the steps from `parent` + 1 to `step` are excluded too."""
     first = int(slots_of_step(parent + 1, sizes, skipped)[0])
     end = int(slots_of_step(step, sizes, skipped)[-1]) + 1
     apart = [gap for gap in skipped if gap[1] < first or gap[0] > end]
@@ -60,7 +61,7 @@ def skip(skipped: Skipped, parent: int, step: int, sizes: Sizes) -> Skipped:
 
 
 def rows_of_slots(slots: np.ndarray, num_rows: int, seed: int) -> np.ndarray:
-    """Return the row of each slot, int64, of the same shape."""
+    """Return the sequence number of each sample index, int64, of the same shape."""
     epochs, places = np.divmod(slots.astype(np.int64), num_rows)
     rows = np.empty_like(places)
     for epoch in np.unique(epochs):
@@ -70,11 +71,11 @@ def rows_of_slots(slots: np.ndarray, num_rows: int, seed: int) -> np.ndarray:
 
 
 def permute(places: np.ndarray, num_rows: int, seed: int, epoch: int) -> np.ndarray:
-    """Return where a permutation of [0, num_rows) sends each place; places are in [0, num_rows)."""
+    """Return the image of each position in [0, num_rows) under the permutation of an epoch."""
     half_bits = max((num_rows - 1).bit_length() + 1, 2) // 2
     keys = _derive_keys(seed, epoch)
     result = _feistel(places.astype(np.uint64), half_bits, keys)
-    # The network permutes a power of four, less than four times too large: walk its cycles until all are inside.
+    # Cycle walking: the network permutes a power of four that is less than four times too large.
     while (outside := result >= np.uint64(num_rows)).any():
         result[outside] = _feistel(result[outside], half_bits, keys)
     return result.astype(np.int64)
@@ -95,7 +96,7 @@ def _feistel(values: np.ndarray, half_bits: int, keys: np.ndarray) -> np.ndarray
 
 
 def _mix(values: np.ndarray) -> np.ndarray:
-    """Scramble 64-bit values (the finaliser of SplitMix64; arithmetic wraps on purpose)."""
+    """Scramble 64-bit values (the finalizer of SplitMix64; arithmetic wraps on purpose)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: np.ndarray = values ^ (values >> np.uint64(31))

@@ -1,6 +1,6 @@
-"""Text sources: which files a source names on this host, and their text, checked.
+"""Text sources: the files of a source on this host, and their text, validated.
 
-Whatever is wrong is told with the field, the file and the place in it: a job that cannot read its data fails at once.
+Each error names the field, the file and the position in it: a job that cannot read its data fails at once.
 """
 
 import codecs
@@ -22,12 +22,12 @@ from trainingjob_trainer.feeding.formats import describe_binary, describe_pointe
 
 STANDARD_LIBRARY = "python:"
 MOST_NAMED = 3
-"""How many files a message names."""
+"""Maximum files that a message names."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A file of a source. `name` is its path inside the source, `field` the source's place in the spec.
+    """A file of a source. `name` is its path inside the source, `field` the path of the source in the spec.
 
     `real` is its path without links.
     """
@@ -42,7 +42,7 @@ class Document:
         """Return the file's text as UTF-8, without a byte order mark.
 
         Raises:
-            TrainingError: it cannot be read, or is not UTF-8 text.
+            TrainingError: the file cannot be read, or is not UTF-8 text.
         """
         try:
             content = self.path.read_bytes()
@@ -71,19 +71,19 @@ class Document:
 
 @dataclass(frozen=True)
 class Found:
-    """The documents of a source, ordered by name, and what was skipped beside them."""
+    """The documents of a source, ordered by name, and the files that were skipped."""
 
     documents: list[Document]
     skipped: list[Skipped] = field(default_factory=list)
     unused: str = ""
-    """A field of the source that has no effect. Empty: all have."""
+    """Fields of the source that have no effect. Empty: all have one."""
 
 
 def find_documents(source: TextSource, field: str) -> Found:
-    """Return the files of a source. A file that is reached by two names is read once.
+    """Return the files of a source. A file with two names is read once.
 
     Raises:
-        TrainingError: the path is not there, cannot be searched, or no file matches.
+        TrainingError: the path does not exist, cannot be searched, or no file matches.
     """
     root = resolve_path(source.path)
     try:
@@ -117,20 +117,20 @@ def find_documents(source: TextSource, field: str) -> Found:
 
 
 def resolve_path(path: str) -> Path:
-    """Return where a source's path is on this host."""
+    """Return the path of a source on this host."""
     if path.startswith(STANDARD_LIBRARY):
         return Path(sysconfig.get_path("stdlib")) / path.removeprefix(STANDARD_LIBRARY)
     return Path(path)
 
 
 def printable(text: str) -> str:
-    """Return a path as text that every reader can show: without control characters, and valid Unicode."""
+    """Return a path as valid Unicode without control characters."""
     whole = text.encode("utf-8", "replace").decode()
     return "".join(one if one.isprintable() else "?" for one in whole)
 
 
 def count_skipped(skipped: Iterable[tuple[SkipReason, str]]) -> list[Skipped]:
-    """Return how many files and folders were skipped for each reason, with the first of them."""
+    """Return the number of skipped files and folders for each reason, with the first as an example."""
     counts: Counter[SkipReason] = Counter()
     examples: dict[SkipReason, str] = {}
     for reason, name in skipped:
@@ -144,7 +144,7 @@ def count_skipped(skipped: Iterable[tuple[SkipReason, str]]) -> list[Skipped]:
 
 
 def _without_duplicates(entries: Iterable[Entry]) -> tuple[list[Entry], list[tuple[SkipReason, str]]]:
-    """Return what is to be read, ordered by name, and the rest. Of two names for a file the one without links stays."""
+    """Return the entries to read, ordered by name, and the rest. Of two names of a file, one without links is kept."""
     skipped = [(entry.reason, entry.name) for entry in entries if entry.reason is not None]
     taken: dict[str, Entry] = {}
     wanted = sorted((one for one in entries if one.reason is None), key=lambda one: (one.is_linked, one.names))
@@ -154,7 +154,7 @@ def _without_duplicates(entries: Iterable[Entry]) -> tuple[list[Entry], list[tup
 
 
 def _refuse_broken(source: TextSource, field: str, entries: Iterable[Entry], search: Search) -> None:
-    """Raise where the pattern matches a link that leads nowhere: its text would be missing."""
+    """Raise if the pattern matches a broken link: its text would be missing."""
     for entry in entries:
         if entry.reason is SkipReason.BROKEN_LINK and search.is_match(entry.name):
             is_annex = "/annex/objects/" in entry.real
@@ -170,7 +170,7 @@ def _refuse_broken(source: TextSource, field: str, entries: Iterable[Entry], sea
 
 
 def _nothing_found(source: TextSource, field: str, root: Path, entries: list[Entry]) -> TrainingError:
-    """Return the error of a source without files, with what lies there instead."""
+    """Return the error of a source without files, which lists what is there instead."""
     without = f" without {', '.join(source.exclude)}" if source.exclude else ""
     message = f"no file below {printable(str(root))} matches `{source.pattern}`{without}. "
     others = [entry.name for entry in entries if entry.reason is SkipReason.OTHER_NAME]
@@ -197,11 +197,11 @@ WORDS = {
     SkipReason.NOT_A_FILE: "sockets, pipes or devices",
     SkipReason.INSTALLED: "folders of installed packages",
 }
-"""What was skipped, in words that follow a count."""
+"""Reasons of skipped files, as text after a count."""
 
 
 def _name_some(names: list[str]) -> str:
-    """Return how many files there are, and the names of the first."""
+    """Return the number of files, and the names of the first."""
     some = ", ".join(printable(name)[:MAX_EXAMPLE] for name in names[:MOST_NAMED])
     more = ", ..." if len(names) > MOST_NAMED else ""
     return f"{plural(len(names), 'file')}: {some}{more}"

@@ -1,4 +1,4 @@
-"""From text to token ids: bytes as they are, or a tokenizer of the `tokenizers` library."""
+"""Tokenization: text to token ids, as bytes or with a tokenizer of the `tokenizers` library."""
 
 import hashlib
 import json
@@ -19,12 +19,12 @@ END_OF_BYTES = 256
 
 
 class Encoder:
-    """Turns documents into ids below `vocab_size`, each document closed by the end-of-document id, if there is one.
+    """Encodes documents as ids below `vocab_size`, each followed by the end-of-document id if there is one.
 
-    A tokenizer file's truncation, padding and dropout are switched off: they would lose, add or vary tokens.
+    Truncation, padding and dropout of a tokenizer file are disabled: they would lose, add or vary tokens.
 
     Raises:
-        TrainingError: the tokenizer cannot be read, lacks the token, or has ids that the model has no row for.
+        TrainingError: the tokenizer cannot be read, lacks the token, or has ids outside of the model's vocabulary.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
@@ -38,7 +38,7 @@ class Encoder:
             self.identity["sha256"] = hashlib.sha256(content).hexdigest()
             self._tokenizer = _parse(content, tokenizer)
             if _switch_off(self._tokenizer):
-                self.identity["whole"] = True  # by the file alone the index would be that of cut or padded documents
+                self.identity["whole"] = True  # else the hash would match a cache of truncated or padded text
             needed = 1 + max(_list_vocab(self._tokenizer, tokenizer).values())
             self._end = _find_end(self._tokenizer, tokenizer)
         self._path = tokenizer.path
@@ -53,10 +53,10 @@ class Encoder:
             )
 
     def encode(self, content: bytes, name: str) -> np.ndarray:
-        """Return the ids of one document of UTF-8 text. `name` is the document's, for messages.
+        """Return the ids of one document of UTF-8 text. Messages contain `name`.
 
         Raises:
-            TrainingError: the tokenizer cannot encode it.
+            TrainingError: the tokenizer cannot encode the document.
         """
         if self._tokenizer is None:
             ids = np.frombuffer(content, np.uint8).astype(self.dtype)
@@ -83,7 +83,7 @@ class Encoder:
 
 
 def _switch_off(parsed: tokenizers.Tokenizer) -> bool:
-    """Switch off what would change the ids of a document; return whether any of it was on."""
+    """Disable everything that would change the ids of a document; return whether any of it was enabled."""
     dropout = getattr(parsed.model, "dropout", None)
     is_on = bool(parsed.truncation or parsed.padding or dropout)
     parsed.no_truncation()
@@ -131,7 +131,7 @@ def _parse(content: bytes, tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _describe_other(content: bytes) -> str:
-    """Return what a file is that is no tokenizer.json, and what to do; empty: it is not known."""
+    """Return what kind of file was given instead of a tokenizer.json, and what to do; empty: unknown."""
     save = "save the tokenizer with `save_pretrained` of its fast class, which writes tokenizer.json"
     try:
         said = json.loads(content.decode("utf-8-sig"))
@@ -147,7 +147,7 @@ def _describe_other(content: bytes) -> str:
     return f"a vocab.json, not a tokenizer.json: {save}" if is_vocab and said else ""
 
 
-def _find_end(parsed: tokenizers.Tokenizer, tokenizer: Tokenizer) -> int | None:  # None: documents are not closed
+def _find_end(parsed: tokenizers.Tokenizer, tokenizer: Tokenizer) -> int | None:  # None: documents have no end token
     if tokenizer.end_of_document is None:
         return None
     end = parsed.token_to_id(tokenizer.end_of_document)

@@ -1,1 +1,1 @@
-"""Reading compiled programs: what they compute and send, and whether all devices do it in one order."""
+"""Analysis of compiled programs: FLOPs, network traffic, and whether all devices run the collectives in one order."""

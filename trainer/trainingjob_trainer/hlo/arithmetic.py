@@ -1,4 +1,4 @@
-"""Counting the operations of a compiled program's matrix products. On a TPU these are convolutions."""
+"""FLOPs of the matmuls of a compiled program. On a TPU these are convolutions."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from trainingjob_trainer.hlo.program import Computation, Instruction, Program
 
 
 def count_flops(program: Program) -> int:
-    """Return the operations of all matrix products that one run of a program does, on one device."""
+    """Return the FLOPs of all matmuls in one run of a program, on one device."""
     total = 0
     for name, computation in program.computations.items():
         if times := program.runs.get(name, 0):
@@ -26,9 +26,9 @@ def _count(computation: Computation, one: Instruction) -> int:
 
 
 def _count_convolution(one: Instruction, left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """Count as XLA's cost analysis does: only products whose input is no padding and in no gap.
+    """Count as XLA's cost analysis does: skip products with padding or with gaps of the input.
 
-    XLA writes the batch dims of a product as spatial dims of which each output sees one input.
+    XLA writes the batch dimensions of a matmul as spatial dimensions in which each output has one input.
     """
     lhs, rhs, out = re.match(r"(\w+)_(\w+)->(\w+)", one.find("dim_labels")).groups()  # type: ignore[union-attr]
     result = one.arrays[0].dims
@@ -51,14 +51,14 @@ def _count_convolution(one: Instruction, left: tuple[int, ...], right: tuple[int
 
 
 def _pick(window: dict[str, str], key: str, place: int, default: int) -> int:
-    """Return one number of a window; of padding the one before the first element."""
+    """Return one number of a window; for padding, the number before the first element."""
     if key not in window:
         return default
     return int(window[key].split("x")[place].split("_")[0])
 
 
 def _valid_pairs(outputs: int, kernel: int, inputs: int, *, stride: int, low: int, dilate: int, spread: int) -> int:
-    """Return how many pairs of an output and a place in the kernel meet an input along one dim."""
+    """Return how many pairs of an output and a kernel position have an input along one dimension."""
     last = (inputs - 1) * dilate
     count = 0
     for output in range(outputs):

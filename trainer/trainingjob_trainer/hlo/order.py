@@ -1,8 +1,8 @@
-"""Whether a program's collectives are in order by its data alone.
+"""Check that data dependencies alone order a program's collectives.
 
-A device waits in each collective for the others, so that all must come to them in one order. XLA sees to that on CPUs
-with a resource that all collectives of a program share, but a program that is loaded again (`thunk_proto_serdes.cc`)
-has another one in the body of each loop: what is in a loop and what is outside may then begin in any order.
+A device waits for the others in each collective, so that all devices must run them in one order. On CPUs XLA ensures it
+with a resource that all collectives of a program share. A program that is loaded again (`thunk_proto_serdes.cc`) has
+another resource in the body of each loop. Collectives inside and outside of a loop may then start in any order.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from trainingjob_trainer.hlo.traffic import KINDS
 
 
 def find_unordered(program: Program) -> Iterator[tuple[Instruction, Instruction]]:
-    """Yield each loop, or other call, that holds collectives with a collective that neither is made of the other."""
+    """Yield each loop or other call that contains collectives, with a collective or call that is independent of it."""
     holders: dict[str, bool] = {}
     for computation in program.computations.values():
         calls = {
@@ -35,7 +35,7 @@ def _is_collective(one: Instruction) -> bool:
 
 
 def _holds(program: Program, name: str, holders: dict[str, bool]) -> bool:
-    """Return whether a computation, or one that it runs, has a collective. `holders` keeps what is found."""
+    """Return whether a computation, or one that it calls, has a collective. `holders` caches the results."""
     if name not in holders:
         found = program.computations.get(name)
         holders[name] = found is not None and any(
@@ -46,7 +46,7 @@ def _holds(program: Program, name: str, holders: dict[str, bool]) -> bool:
 
 
 def _trace(computation: Computation) -> dict[str, frozenset[str]]:
-    """Return what each instruction is made of, directly or not; operands stand before what is made of them."""
+    """Return the direct and indirect operands of each instruction; operands precede their users."""
     made_of: dict[str, frozenset[str]] = {}
     for name, one in computation.instructions.items():
         operands = [operand for operand in one.operands if operand in made_of]

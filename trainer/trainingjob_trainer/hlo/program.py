@@ -1,7 +1,7 @@
-"""Reading XLA's text of an optimised program: computations, instructions, and how often each of them runs.
+"""Parser for XLA's text of an optimized program: computations, instructions, and how often each of them runs.
 
-XLA's own cost analysis counts the body of a loop once, and it has no public reader for this text. What is read here is
-no more than the compiled train step needs, on CPU and TPU: calls, fusions, loops with a constant number of turns.
+XLA's own cost analysis counts the body of a loop once, and XLA has no public parser for this text. This one reads only
+what the compiled training step needs, on CPU and TPU: calls, fusions, and loops with a constant number of iterations.
 """
 
 import re
@@ -21,7 +21,7 @@ _BITS = {
     "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128, "token": 0, "opaque": 0,
 }  # fmt: skip
 _PASSING = ("copy", "bitcast", "convert", "copy-start", "copy-done", "optimization-barrier")
-"""Instructions whose result is their first operand's value."""
+"""Instructions whose result is the value of their first operand."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Array:
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes of its numbers, without the padding of its layout."""
+        """Return the bytes of its elements, without the padding of its layout."""
         size = 1
         for dim in self.dims:
             size *= dim
-        return size * _BITS.get(self.kind, 8) // 8  # the float8 family has many names
+        return size * _BITS.get(self.kind, 8) // 8  # the float8 types have many names
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ class Instruction:
     operands: tuple[str, ...]
     attributes: str
     literal: str
-    """What stands in the parentheses: the value of a constant, the number of a parameter."""
+    """The text in the parentheses: the value of a constant, the number of a parameter."""
     is_root: bool
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """Return the arrays of its result, those of a tuple in their order."""
+        """Return the arrays of its result; for a tuple, in order."""
         return tuple(
             Array(kind, tuple(int(dim) for dim in dims.split(",") if dim)) for kind, dims in _ARRAY.findall(self.shape)
         )
 
     @property
     def called(self) -> tuple[str, ...]:
-        """Return the computations that it runs; of a loop the condition too."""
+        """Return the computations that it calls; for a loop, the condition too."""
         names = _CALLED.findall(self.attributes)
         for several, one in _BRANCHES.findall(self.attributes):
             names += [name.strip().lstrip("%") for name in several.split(",")] if several else [one]
@@ -76,18 +76,18 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Computation:
-    """A list of instructions by name."""
+    """Instructions by name."""
 
     name: str
     instructions: Mapping[str, Instruction]
 
     @cached_property
     def root(self) -> Instruction:
-        """Return the instruction whose result is the computation's."""
+        """Return the instruction whose result is the computation's result."""
         return next(one for one in self.instructions.values() if one.is_root)
 
-    def source(self, name: str) -> Instruction | None:  # None: it comes from elsewhere
-        """Return the instruction that a value comes from, copies and casts left out."""
+    def source(self, name: str) -> Instruction | None:  # None: it is not an instruction of this computation
+        """Return the instruction that produces a value, past copies and casts."""
         found = self.instructions.get(name)
         while found is not None and found.opcode in _PASSING:
             found = self.instructions.get(found.operands[0])
@@ -97,8 +97,8 @@ class Computation:
 class Program:
     """A compiled program.
 
-    `runs` says how often each computation runs when the program runs once, `fused` names those that are one instruction
-    of another.
+    `runs` maps each computation to how often it runs in one run of the program. `fused` names the computations that are
+    fused into one instruction.
     """
 
     def __init__(self, text: str) -> None:
@@ -124,7 +124,7 @@ class Program:
                     self._walk(called, times * turns)
 
     def _count_turns(self, computation: Computation, loop: Instruction) -> int:
-        """Return how often a loop turns; 1 where that is not constant, as in sorting: no matrix product is in such."""
+        """Return the iterations of a loop; 1 if they are not constant, as in sorting, which has no matmul."""
         known = _TRIPS.search(loop.attributes)
         if known:
             return int(known[1])
@@ -142,14 +142,14 @@ class Program:
         return max(-(-(int(limit.literal) - first) // step), 0)
 
     def _constant(self, computation: Computation, start: Instruction | None, place: int) -> int:
-        """Return the value with which a loop's counter begins; XLA makes it 0 nearly always."""
+        """Return the initial value of a loop's counter; XLA makes it 0 nearly always."""
         if start is None or start.opcode != "tuple":
             return 0
         source = computation.source(start.operands[place])
         return int(source.literal) if source and source.opcode == "constant" else 0
 
     def _step(self, body: Computation, place: int) -> int:
-        """Return what a turn adds to the loop's counter."""
+        """Return the increment of a loop's counter."""
         root = body.root
         counter = body.source(root.operands[place]) if root.opcode == "tuple" else None
         if counter is None:
@@ -165,7 +165,7 @@ class Program:
 
 
 def _parse(text: str) -> Iterator[tuple[bool, Computation]]:
-    """Yield the computations of a program, with whether each is the one where it begins."""
+    """Yield the computations of a program, with whether each is the entry."""
     lines: dict[str, Instruction] = {}
     name, is_entry = "", False
     for raw in text.splitlines():
@@ -201,7 +201,7 @@ def _parse_instruction(line: str) -> Instruction | None:  # None: the line holds
 
 
 def _closing(text: str, start: int) -> int:
-    """Return where the parenthesis that opens at `start` closes."""
+    """Return the position of the parenthesis that closes the one at `start`."""
     depth = 0
     for place in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[place], 0)

@@ -1,4 +1,4 @@
-"""Counting the bytes that a compiled program sends over each network, by the mesh axes that they travel along."""
+"""Network traffic of a compiled program: bytes sent over each network, by the mesh axes of the collectives."""
 
 import math
 import re
@@ -28,7 +28,7 @@ _MEGASCALE: dict[str, CollectiveKind] = {
     "ALL_TO_ALL": "all-to-all",
     "ONE_TO_ONE": "permute",
 }
-"""How a TPU's program names what it hands to the network between slices."""
+"""A TPU program's names for transfers over the network between slices."""
 _MESH = re.compile(r"mesh\[([^\]]*)\]\s*\{([^}]*)\}")
 _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _PAIR = re.compile(r"\{(\d+),(\d+)\}")
@@ -48,9 +48,9 @@ class _Found:
 
 
 def count_collectives(program: Program, layout: Layout) -> tuple[Collective, ...]:
-    """Return the bytes that one device sends in one run of a program, those of like collectives added up."""
-    # On a TPU a collective beside other work is cut into pieces that are fused with it; the pieces share channel and
-    # shape, and the piece that runs least often starts it.
+    """Return the bytes that one device sends in one run of a program, summed over collectives of the same kind."""
+    # On a TPU a collective that overlaps other work is split into pieces that are fused with that work. The pieces have
+    # the same channel and shape, and the piece that runs least often starts the collective.
     unique: dict[tuple[str, str], _Found] = {}
     for name, computation in program.computations.items():
         times = program.runs.get(name, 0)
@@ -70,7 +70,9 @@ def count_collectives(program: Program, layout: Layout) -> tuple[Collective, ...
     )
 
 
-def _read(computation: Computation, one: Instruction, times: int, layout: Layout) -> _Found | None:  # None: it is none
+def _read(
+    computation: Computation, one: Instruction, times: int, layout: Layout
+) -> _Found | None:  # None: it is no collective
     if one.opcode == "send":
         return _read_send(one, times, layout)
     opcode = one.opcode.removesuffix("-start")
@@ -97,7 +99,7 @@ def _read(computation: Computation, one: Instruction, times: int, layout: Layout
     return _Found(network, axes, kind, sent, times)
 
 
-def _read_send(one: Instruction, times: int, layout: Layout) -> _Found | None:  # None: it is for the host
+def _read_send(one: Instruction, times: int, layout: Layout) -> _Found | None:  # None: it goes to the host
     match = re.search(r'_xla_megascale_transfer_type="(\w+)"', one.attributes)
     if not match:
         return None
@@ -107,7 +109,7 @@ def _read_send(one: Instruction, times: int, layout: Layout) -> _Found | None:  
 
 
 def _sent(kind: CollectiveKind, num_bytes: int, size: int) -> int:
-    """Return the bytes that a device sends for a collective over `size` devices whose result has so many bytes."""
+    """Return the bytes that a device sends in a collective over `size` devices with a result of `num_bytes`."""
     match kind:
         case "permute":
             return num_bytes
@@ -120,7 +122,7 @@ def _sent(kind: CollectiveKind, num_bytes: int, size: int) -> int:
 
 
 def _kept_of_sum(computation: Computation, one: Instruction) -> int:
-    """Return the bytes of a sum that a device keeps where the result is nothing but slices of it; else 0."""
+    """Return the bytes of a sum that a device keeps if its only results are slices of the sum; else 0."""
     root = computation.root
     results = [computation.source(name) for name in root.operands] if root.opcode == "tuple" else [root]
     kept = 0
@@ -137,13 +139,13 @@ def _kept_of_sum(computation: Computation, one: Instruction) -> int:
 
 
 def _num_ids(layout: Layout, groups: Sequence[Group]) -> int:
-    """Return how many devices the ids of a program number: those of one slice where no id is higher."""
+    """Return the number of devices that the ids of a program count: those of one slice if no id is higher."""
     one_slice = layout.num_devices // layout.num_slices
     return layout.num_devices if max(max(group) for group in groups) >= one_slice else one_slice
 
 
 def _read_groups(text: str, layout: Layout) -> Iterator[Group]:
-    """Yield the groups of devices between which a collective runs, in any of XLA's three ways to write them."""
+    """Yield the device groups of a collective, in any of XLA's three notations."""
     if mesh := _MESH.match(text):
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
         names = re.findall(r"'([^']+)'", mesh[2])

@@ -1,1 +1,1 @@
-"""What is trained: the model, how it lies over the mesh, its losses, and the programs of a step."""
+"""The model, its sharding over the mesh, its losses, and the programs of a training step."""

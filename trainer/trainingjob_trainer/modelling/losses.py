@@ -1,10 +1,10 @@
-"""What the rows of a batch add up to: losses, their gradients, and what routers said.
+"""Loss sums of a batch, their gradients, and routing statistics.
 
-Sums, weights and gradients accumulate in float32, microstep by microstep. The axis `data` is manual, so that they are
-reduced over it, and with it over DCN, once a batch and not once a microstep; the axes inside a shard of the batch are
-the partitioner's.
+Sums, weights and gradients are accumulated in float32 over the gradient-accumulation steps. The axis `data` is manual,
+so that the reduction over it, which crosses DCN, happens once a batch and not once a step. The partitioner handles the
+axes inside a data shard.
 
-Shapes: M microbatches, R rows, L length.
+Shapes: M microbatches, R sequences, L length.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from trainingjob_trainer.modelling.turns import put_after
 
 
 class Losses:
-    """The losses of a model over one mesh. `rules` say how its gradients are split, `experts` how its routers learn."""
+    """Losses of a model over one mesh. `rules` shard the gradients; `experts` configures load balancing."""
 
     def __init__(self, model: SplitModel, experts: Experts | None, rules: Table, mesh: Mesh) -> None:
         self._experts = experts
@@ -35,7 +35,7 @@ class Losses:
         self._is_one_shard = mesh.shape["data"] == 1
 
     def sum_up(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the sum of the losses of a batch and its weight in predictions."""
+        """Return the loss sum of a batch, and its weight in predicted tokens."""
 
         def sum_locally(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
             def microstep(sums: tuple[jax.Array, jax.Array], rows: Batch) -> tuple[Any, None]:
@@ -53,10 +53,10 @@ class Losses:
         return sums
 
     def sum_gradients(self, params: Params, batch: Batch) -> tuple[Sums, Params]:
-        """Return what the rows add up to, and the gradient of the trained loss' sum in float32."""
+        """Return the loss sums of a batch, and the gradient of the summed training loss in float32."""
 
         def sum_locally(params: Params, batch: Batch) -> Any:
-            params = self._parts.vary(params)  # else the transpose would reduce over `data` in every microstep
+            params = self._parts.vary(params)  # else the transpose would reduce over `data` in each accumulation step
 
             def microstep(sums: Any, rows: Batch) -> tuple[Any, None]:
                 return jax.tree.map(jnp.add, sums, self._differentiate(params, rows)), None
@@ -71,14 +71,14 @@ class Losses:
         return result
 
     def _differentiate(self, params: Params, rows: Batch) -> tuple[Sums, Params]:
-        """Return what microbatches [M, R, L + 1] add up to, and the gradient of their trained loss in float32.
+        """Return the loss sums of microbatches [M, R, L + 1], and the gradient of their training loss in float32.
 
-        The chain rule is written out, so that what is sent for one part of the model can wait for what is sent for
-        the part before.
+        The chain rule is written out, so that the collectives of one part of the model can wait for those of the part
+        before.
         """
         parts = self._parts
         if self._mesh.shape["stage"] > 1:
-            params = as_float32(params)  # the turns of a pipeline add up a parameter's gradient in its own format
+            params = as_float32(params)  # pipeline ticks sum the gradient of a parameter in the parameter's own format
         embedding, layers, last = parts.divide(params)
         stream, pull_through_layers = jax.vjp(
             lambda layers, stream: parts.run_layers(params | layers, stream), layers, parts.embed(params, rows)
@@ -104,7 +104,7 @@ class Losses:
         return found, of_last | of_embedding | self._split(of_layers)
 
     def _split(self, grads: Params) -> Params:
-        """Return gradients in float32, split as their parameters are."""
+        """Return gradients in float32, sharded like their parameters."""
         axes = {name: self._axes[name] for name in grads}
         split: Params = jax.tree.map(
             lambda grad, names: constrain(grad, *names, rules=self._rules), as_float32(grads), axes
@@ -128,7 +128,7 @@ class Losses:
         )
 
     def _in_mesh(self, function: Any) -> Any:
-        """Return a function that is traced with the mesh around it, as `shard_map` would have it."""
+        """Return a function that is traced in the context of the mesh, as `shard_map` does."""
 
         def traced(*arguments: Any) -> Any:
             with jax.sharding.use_abstract_mesh(self._mesh.abstract_mesh):

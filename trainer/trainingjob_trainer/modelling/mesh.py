@@ -1,7 +1,7 @@
-"""The mesh over the devices of a world: for each axis, DCN degrees outside and ICI degrees inside.
+"""The mesh over the devices of a world: for each axis, the DCN size is the outer and the ICI size the inner factor.
 
-One function builds every mesh, from the world's own slice map. JAX's hybrid mesh asks the devices for their slice,
-which CPU devices do not know, and its two ways to make a mesh differ in their axis types.
+One function builds every mesh, from the world's own slice map. JAX's hybrid mesh needs the slice of each device, which
+CPU devices do not have, and JAX's two functions that make a mesh differ in their axis types.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ def build_mesh(devices: Sequence[jax.Device], layout: Layout) -> Mesh:
     """Return the mesh of a layout over all devices of its world.
 
     Raises:
-        ValueError: there are not as many devices as the layout has.
+        ValueError: the number of devices is not that of the layout.
     """
     ici = [degree for _, degree in layout.ici.items()]
     dcn = [degree for _, degree in layout.dcn.items()]
     if len(devices) != layout.num_devices:
         raise ValueError(f"the layout has {layout.num_devices} devices, not {len(devices)}")
-    # Processes are numbered slice by slice. On a TPU the runtime numbers them in its own way, but there the devices
-    # know their slice, and JAX lays those of a slice by their coordinates.
+    # Processes are numbered slice by slice. On a TPU the runtime has its own numbers, but the devices know their
+    # slice there, and JAX places the devices of a slice by their coordinates.
     ordered = sorted(devices, key=lambda device: (_slice_of(device), device.process_index, device.id))
     size = len(ordered) // layout.num_slices
     slices = [

@@ -1,12 +1,13 @@
-"""What each layer does to single tokens: one MLP for all of them, or experts of which a router picks some.
+"""Feed-forward part of a layer: one MLP for all tokens, or routed experts.
 
-Routing follows GShard (Lepikhin et al., arXiv 2006.16668): an expert has a number of places for each group of tokens,
-and one-hot products bring tokens to their places and back, which the partitioner turns into all-to-alls where experts
-are spread. Two things differ. A group lies inside one sequence, so that the batch's cut over devices and microsteps
-changes no token's way. And earlier tokens take places first, whatever their choice: no token depends on later ones.
+Routing follows GShard (Lepikhin et al., arXiv 2006.16668): each expert has a number of capacity slots for each routing
+group. One-hot matmuls move tokens to their slots and back, and the partitioner turns them into all-to-alls where
+experts are sharded. Two things differ from GShard. A routing group lies inside one sequence, so that the split of the
+batch over devices and gradient-accumulation steps changes the routing of no token. Earlier tokens take slots first,
+whatever their choice, so that no token depends on later ones.
 
-Shapes: B batch, L length, D model width, F MLP width, E experts, N groups of a sequence, T tokens of a group, C places
-of an expert for a group.
+Shapes: B batch, L length, D model width, F MLP width, E experts, N routing groups of a sequence, T tokens of a group, C
+capacity slots of an expert for a group.
 """
 
 from typing import NamedTuple
@@ -22,22 +23,22 @@ from trainingjob_trainer.modelling.sharding import constrain
 
 
 class Routing(NamedTuple):
-    """What routers say of each row [B], added up over layers. In one layer both are means over the row's groups."""
+    """Routing statistics of each sequence [B], summed over layers; in a layer, means over routing groups."""
 
     load_balance: jax.Array
-    """Load-balancing loss (Fedus et al., arXiv 2101.03961): 1 where experts get equally many tokens, else more."""
+    """Load-balancing loss (Fedus et al., arXiv 2101.03961): 1 if all experts get equally many tokens, else more."""
     dropped: jax.Array
-    """Share of the router's choices that found no place."""
+    """Share of the router's choices that were dropped because the expert had no free slot."""
 
 
 def start_routing(x_BLD: jax.Array) -> Routing:
-    """Return what is said of the rows of a stream before the first layer."""
+    """Return the routing statistics of the sequences before the first layer: zeros."""
     nothing_B = jnp.zeros_like(x_BLD, shape=x_BLD.shape[:1], dtype=jnp.float32)
     return Routing(nothing_B, nothing_B)
 
 
 class MLP(nnx.Module):
-    """Gated SiLU MLP, as wide as the model's or so many times."""
+    """Gated SiLU MLP, `num_times` as wide as the model's MLP."""
 
     def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs, num_times: int = 1) -> None:
         D, F, params = model.embed_dim, num_times * model.mlp_dim, DTYPES[precision.params]
@@ -47,14 +48,14 @@ class MLP(nnx.Module):
         self.dtype = DTYPES[precision.compute]
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        """Return what the MLP adds to the stream."""
+        """Return the MLP's output, which is added to the residual."""
         gate_BLF = jnp.einsum("BLD,DF->BLF", x_BLD, self.gate[...].astype(self.dtype))
         up_BLF = jnp.einsum("BLD,DF->BLF", x_BLD, self.up[...].astype(self.dtype))
         return jnp.einsum("BLF,FD->BLD", jax.nn.silu(gate_BLF) * up_BLF, self.down[...].astype(self.dtype))
 
 
 class RoutedMLP(nnx.Module):
-    """A mixture of experts: for each token the MLPs that the router picks, weighted, and those shared by all tokens."""
+    """Mixture of experts: the weighted MLPs that the router chooses for each token, and MLPs shared by all tokens."""
 
     def __init__(self, model: Model, precision: Precision, experts: Experts, rngs: nnx.Rngs) -> None:
         D, F, E, params = model.embed_dim, model.mlp_dim, experts.count, DTYPES[precision.params]
@@ -68,7 +69,7 @@ class RoutedMLP(nnx.Module):
         self.dtype = DTYPES[precision.compute]
 
     def __call__(self, x_BLD: jax.Array) -> tuple[jax.Array, Routing]:
-        """Return what the experts add to the stream, and what the router says of the rows."""
+        """Return the experts' output, which is added to the residual, and the routing statistics."""
         B, L, D = x_BLD.shape
         T = self.experts.tokens_of_group(L)
         x_BNTD = constrain(x_BLD.reshape(B, L // T, T, D), "batch", "length", None, None)
@@ -76,13 +77,13 @@ class RoutedMLP(nnx.Module):
         x_BNECD = jnp.einsum("BNTEC,BNTD->BNECD", to_places_BNTEC, x_BNTD)
         y_BNECD = self._run_experts(x_BNECD)
         weights_BNEC = jnp.einsum("BNTEC,BNTE->BNEC", to_places_BNTEC, weights_BNTE)
-        # As a product of matrices: it adds up the weights' gradients in float32.
+        # As a matmul, because it sums the gradients of the weights in float32.
         y_BNECD = jnp.einsum("BNECD,BNEC->BNECD", y_BNECD, weights_BNEC.astype(self.dtype))
         y_BLD = jnp.einsum("BNTEC,BNECD->BNTD", to_places_BNTEC, y_BNECD).reshape(B, L, D)
         return y_BLD + self.shared(x_BLD) if self.experts.shared else y_BLD, routing
 
     def _route(self, x_BNTD: jax.Array) -> tuple[jax.Array, jax.Array, Routing]:
-        """Return each token's weight for each expert, 1 at each place that it takes, and what to say of the rows."""
+        """Return each token's weight for each expert, one-hot capacity slots, and the routing statistics."""
         E, k = self.experts.count, self.experts.per_token
         capacity = self.experts.capacity(x_BNTD.shape[1] * x_BNTD.shape[2])
         router_DE = self.router[...].astype(jnp.float32)
@@ -96,7 +97,7 @@ class RoutedMLP(nnx.Module):
         if self.experts.normalize_weights:
             weights_BNTE /= jnp.sum(weights_BNTE, axis=-1, keepdims=True)
         weights_BNTE *= self.experts.weight_scale
-        place_BNTE = jnp.cumsum(chosen_BNTE, axis=2) - 1  # of those who chose the expert, in the order of the sequence
+        place_BNTE = jnp.cumsum(chosen_BNTE, axis=2) - 1  # position among the expert's tokens, in sequence order
         kept_BNTE = chosen_BNTE * (place_BNTE < capacity)
         is_place_BNTEC = place_BNTE[..., None] == jnp.arange(capacity)[None, None, None, None, :]
         to_places_BNTEC = (is_place_BNTEC & (kept_BNTE[..., None] > 0)).astype(self.dtype)
@@ -105,7 +106,7 @@ class RoutedMLP(nnx.Module):
         return weights_BNTE, to_places_BNTEC, Routing(jnp.mean(balance_BN, axis=1), jnp.mean(dropped_BN, axis=1))
 
     def _run_experts(self, x_BNECD: jax.Array) -> jax.Array:
-        """Return what each expert makes of its tokens, after they travelled to it and back."""
+        """Return the output of each expert for its tokens, which move to the expert and back."""
         x_BNECD = constrain(x_BNECD, "batch", "length", None, None, None)
         x_BNECD = constrain(x_BNECD, "expert_batch", "length", "experts", None, None)
         gate_BNECF = jnp.einsum("BNECD,EDF->BNECF", x_BNECD, self.gate[...].astype(self.dtype))
@@ -119,7 +120,7 @@ class RoutedMLP(nnx.Module):
 def choose(scores_BNTE: jax.Array, per_token: int) -> jax.Array:
     """Return 1 at each token's highest scores, the first of equal ones, and 0 elsewhere, in float32.
 
-    By comparison, as everything here: XLA cannot partition gathers and scatters inside a partly manual shard_map.
+    It compares instead of indexing: XLA cannot partition gathers and scatters inside a partly manual shard_map.
     """
     left_BNTE = jax.lax.stop_gradient(scores_BNTE)
     chosen_BNTE = jnp.zeros_like(left_BNTE)

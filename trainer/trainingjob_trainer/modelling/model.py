@@ -1,10 +1,10 @@
 """The model: a Llama-style decoder in NNX, written with explicit shapes and logical axes.
 
-NNX holds parameters and their axes; it is split once into a function and a tree of arrays, and everything after that is
-plain JAX. Layers are stored stacked, whether they run as one loop or unrolled, so that a checkpoint fits both.
+NNX holds parameters and their axes. The model is split once into a function and a tree of arrays, and everything after
+that is plain JAX. Layers are stored stacked, whether they run as a loop or unrolled, so that a checkpoint fits both.
 
-Shapes: M microbatches, S stages, B batch, L length, D model width, H query heads, G key and value heads, Q query heads
-a key head, K head width, F MLP width, V vocabulary.
+Shapes: M microbatches, S pipeline stages, B batch, L length, D model width, H query heads, G key and value heads, Q
+query heads per key head, K head width, F MLP width, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -21,30 +21,30 @@ from trainingjob_trainer.modelling.parameters import DTYPES, make_param
 from trainingjob_trainer.modelling.sharding import constrain
 
 type Params = dict[str, Any]
-"""A tree of arrays, nested as the modules are."""
+"""A tree of arrays, nested like the modules."""
 
 
 class Stream(NamedTuple):
-    """What runs through the layers."""
+    """Hidden states and routing statistics that pass through the layers."""
 
     x: jax.Array
     """The residual stream [B, L, D]."""
     routing: Routing | None
-    """What the layers' routers said of each row so far. None: no layer has experts."""
+    """Routing statistics of each sequence so far. None: no layer has experts."""
 
 
 @lru_cache(maxsize=1)
 def split_model(model: Model, precision: Precision, memory: Memory) -> "SplitModel":
     """Return the model as functions over a tree of parameters.
 
-    To trace its shapes takes longer than all else in a restart that loads its programs, and no device: a standby does
-    it in advance, and the world finds it done.
+    Tracing its shapes needs no device, and is the slowest part of a restart that loads its programs. A standby does it
+    in advance, and the world reuses the result.
     """
     return SplitModel(model, precision, memory)
 
 
 class SplitModel:
-    """The decoder, split into structure and parameters. The rest of the trainer calls it in its three parts."""
+    """The decoder, split into structure and parameters. The rest of the trainer calls its three parts."""
 
     def __init__(self, model: Model, precision: Precision, memory: Memory) -> None:
         self._model = model
@@ -65,20 +65,20 @@ class SplitModel:
         return _to_dict(nnx.split(self._build(seed))[1])  # type: ignore[no-untyped-call]
 
     def apply(self, params: Params, tokens_BL: jax.Array) -> jax.Array:
-        """Return the logits [B, L, V] in float32 that predict each position's next token."""
+        """Return the logits [B, L, V] in float32 that predict the next token of each position."""
         return self.head(params, self.run_layers(params, self.embed(params, tokens_BL)).x)
 
     def embed(self, params: Params, tokens_BL: jax.Array) -> Stream:
-        """Return the stream that enters the first layer."""
+        """Return the hidden states before the first layer."""
         x_BLD = self._merge(params).embed(tokens_BL)
         return Stream(x_BLD, start_routing(x_BLD) if self._model.experts else None)
 
     def run_layers(self, params: Params, stream: Stream) -> Stream:
-        """Return the stream after all layers."""
+        """Return the hidden states after all layers."""
         return run_layers(self._merge(params).layers, stream, self._memory)
 
     def run_stages(self, params: Params, streams: Stream, num_stages: int) -> Stream:
-        """Return the streams of M microbatches after all layers, which lie on the stages of a pipeline."""
+        """Return the hidden states of M microbatches after all layers, which lie on the stages of a pipeline."""
         structure, stacked = nnx.split(self._merge(params).layers)
         stages = jax.tree.map(lambda leaf: leaf.reshape(num_stages, -1, *leaf.shape[1:]), stacked)
 
@@ -88,7 +88,7 @@ class SplitModel:
         return run_pipeline(run_stage, stages, streams, num_stages)
 
     def head(self, params: Params, x_BLD: jax.Array) -> jax.Array:
-        """Return the logits [B, L, V] in float32 of what the last layer hands on."""
+        """Return the logits [B, L, V] in float32 of the last layer's hidden states."""
         return self._merge(params).read_out(x_BLD)
 
     def _merge(self, params: Params) -> "Decoder":
@@ -106,7 +106,7 @@ class RMSNorm(nnx.Module):
         self.dtype = DTYPES[precision.compute]
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        """Return the normed stream in the compute format."""
+        """Return the normalized hidden states in the compute format."""
         x_BLD = x_BLD.astype(jnp.float32)
         mean_square_BL1 = jnp.mean(jnp.square(x_BLD), axis=-1, keepdims=True)
         scale_11D = self.scale[...].astype(jnp.float32)[None, None, :]
@@ -127,12 +127,12 @@ class Attention(nnx.Module):
         self.dtype = DTYPES[precision.compute]
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        """Return what attention adds to the stream."""
+        """Return the attention's output, which is added to the residual."""
         B, L, _ = x_BLD.shape
         q_BLHK = rotate(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
         k_BLGK = rotate(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
         v_BLGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.value[...].astype(self.dtype))
-        # A query sees the keys of the whole sequence: where sequences are split, keys and values are gathered.
+        # A query attends to the keys of the whole sequence: keys and values of sharded sequences are all-gathered.
         q_BLHK = constrain(q_BLHK, "batch", "length", "heads", "head")
         k_BLGK, v_BLGK = (constrain(x_BLGK, "batch", None, "kv_heads", "head") for x_BLGK in (k_BLGK, v_BLGK))
         H, (G, K) = q_BLHK.shape[2], k_BLGK.shape[2:]
@@ -147,7 +147,7 @@ class Attention(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """Attention, then an MLP or experts, each behind a norm and beside a residual."""
+    """Attention, then an MLP or experts, each with a norm before it and a residual around it."""
 
     def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs) -> None:
         self.attention_norm = RMSNorm(model, precision)
@@ -157,7 +157,7 @@ class Layer(nnx.Module):
         self.mlp = RoutedMLP(model, precision, experts, rngs) if experts else MLP(model, precision, rngs)
 
     def __call__(self, stream: Stream) -> Stream:
-        """Return the stream after this layer."""
+        """Return the hidden states after this layer."""
         x_BLD, routing = stream
         x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD))
         added = self.mlp(self.mlp_norm(x_BLD))
@@ -168,7 +168,7 @@ class Layer(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """Embedding, layers, norm, output projection."""
+    """Embedding, layers, norm, LM head."""
 
     def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs) -> None:
         V, D, params = model.vocab_size, model.embed_dim, DTYPES[precision.params]
@@ -184,11 +184,11 @@ class Decoder(nnx.Module):
         self.dtype = DTYPES[precision.compute]
 
     def embed(self, tokens_BL: jax.Array) -> jax.Array:
-        """Return the stream that enters the first layer."""
+        """Return the hidden states before the first layer."""
         return constrain(take_rows(self.embedding[...], tokens_BL, self.dtype), "batch", "length", None)
 
     def read_out(self, x_BLD: jax.Array) -> jax.Array:
-        """Return the logits [B, L, V] in float32 of the stream after the last layer."""
+        """Return the logits [B, L, V] in float32 of the hidden states after the last layer."""
         x_BLD = self.norm(x_BLD)
         if self.tied:
             return jnp.einsum(
@@ -198,21 +198,21 @@ class Decoder(nnx.Module):
 
 
 def take_rows(table_VD: jax.Array, tokens_BL: jax.Array, dtype: Any) -> jax.Array:
-    """Return the rows of tokens in a format; their gradients are summed in float32.
+    """Return the embeddings of tokens in a format; their gradients are summed in float32.
 
     A token may occur thousands of times in a batch. In bfloat16 such a sum stalls at 256 times its addends.
     """
 
     def take(table_VD: jax.Array, tokens_BL: jax.Array) -> jax.Array:
-        # XLA cannot partition a gather from a split table inside a partly manual shard_map: gather it whole.
+        # XLA cannot partition a gather from a sharded table inside a partly manual shard_map: all-gather it first.
         return jnp.take(constrain(table_VD.astype(dtype), None, None), tokens_BL, axis=0)
 
     def take_and_keep(table_VD: jax.Array, tokens_BL: jax.Array) -> tuple[jax.Array, jax.Array]:
         return take(table_VD, tokens_BL), tokens_BL
 
     def add_up(tokens_BL: jax.Array, grads_BLD: jax.Array) -> tuple[jax.Array, None]:
-        # Each device sums a part of the width over all tokens: no sum of the whole table crosses devices. One axis of
-        # the stream after the other gives way: XLA cannot exchange both at once.
+        # Each device sums a part of the width over all tokens, so that no all-reduce of the whole table is needed.
+        # The constraints move one axis after the other: XLA cannot exchange both at once.
         grads_BLD = constrain(constrain(grads_BLD, None, "length", "batch"), None, None, "embed")
         tokens_BL = constrain(tokens_BL, None, None)
         nothing_VD = jnp.zeros_like(grads_BLD, shape=table_VD.shape, dtype=jnp.float32)
@@ -226,7 +226,7 @@ def take_rows(table_VD: jax.Array, tokens_BL: jax.Array, dtype: Any) -> jax.Arra
 
 
 def run_layers(layers: nnx.Module, stream: Stream, memory: Memory) -> Stream:
-    """Return the stream after all layers, whose parameters are stacked along a first dim."""
+    """Return the hidden states after all layers, whose parameters are stacked along a first dimension."""
     structure, stacked = nnx.split(layers)
 
     def run_layer(stream: Stream, params: Any) -> tuple[Stream, None]:
@@ -242,15 +242,15 @@ def run_layers(layers: nnx.Module, stream: Stream, memory: Memory) -> Stream:
 
 
 def run_pipeline(run_stage: Callable[[Stream, Any], Stream], stages: Any, streams: Stream, num_stages: int) -> Stream:
-    """Return the streams of microbatches after all stages (GPipe; Huang et al., arXiv 1811.06965).
+    """Return the hidden states of microbatches after all stages (GPipe; Huang et al., arXiv 1811.06965).
 
-    All stages work at once, each on another microbatch, which then moves on: M microbatches take M + S - 1 turns. In
-    the first and the last S - 1 turns some stages work on zeros, and nobody reads what becomes of these.
+    All stages work at once, each on another microbatch, which then moves to the next stage: M microbatches take M + S -
+    1 ticks. In the first and the last S - 1 ticks some stages work on zeros, and the results of these are not used.
     """
     run_all = jax.vmap(run_stage)
 
     def move(at_stages: jax.Array, entering: jax.Array) -> jax.Array:
-        # XLA cannot partition gathers and scatters over stages inside a partly manual shard_map: no indexing here.
+        # No indexing: XLA cannot partition gathers and scatters over stages inside a partly manual shard_map.
         is_first = (jnp.arange(num_stages) == 0).reshape(-1, *[1] * entering.ndim)
         return jnp.where(is_first, entering[None], jnp.roll(at_stages, 1, axis=0))
 
@@ -271,7 +271,7 @@ def run_pipeline(run_stage: Callable[[Stream, Any], Stream], stages: Any, stream
 def rotate(x_BLHK: jax.Array, theta: float) -> jax.Array:
     """Rotate pairs of features by an angle that grows with the position (Su et al., arXiv 2104.09864).
 
-    The two halves of a head are its pairs, as in Llama's published weights for transformers.
+    A pair is one feature of each half of a head, as in Llama's published weights for transformers.
     """
     L, half = x_BLHK.shape[1], x_BLHK.shape[-1] // 2
     frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)

@@ -1,7 +1,7 @@
-"""The optimizer: AdamW in float32, whatever the format of the parameters, and the learning rate over the steps.
+"""The optimizer: AdamW in float32, whatever the format of the parameters, and the learning-rate schedule.
 
-The learning rate is a function of the step that the state carries and of the number of steps, so that the compiled
-program changes with neither, and a skipped update does not shift the schedule.
+The learning rate is a function of the step in the state and of the number of steps. Both are arguments of the compiled
+program, so that a change of them recompiles nothing, and a skipped update does not shift the schedule.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from trainingjob_trainer.modelling.model import Params
 
 
 def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: jax.Array) -> jax.Array:
-    """Return the learning rate of a step of so many, counted from 1: the last gets the final fraction of the peak."""
+    """Return the learning rate of a step, counted from 1; step `num_steps` has the final fraction of the peak."""
     step = step.astype(jnp.float32)
     warmup, fraction = schedule.warmup_steps, schedule.final_fraction
     progress = jnp.clip((step - warmup) / jnp.maximum(num_steps - warmup, 1), 0.0, 1.0)
@@ -31,7 +31,7 @@ def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num
 
 
 def make_optimizer(optimizer: Optimizer) -> optax.GradientTransformation:
-    """Return clipping, Adam's direction and weight decay; the caller scales the result by the learning rate."""
+    """Return clipping, Adam's direction and weight decay; the caller multiplies the result by the learning rate."""
     clip = optax.clip_by_global_norm(optimizer.clip_norm) if optimizer.clip_norm else optax.identity()
     return optax.chain(
         clip,
@@ -41,5 +41,5 @@ def make_optimizer(optimizer: Optimizer) -> optax.GradientTransformation:
 
 
 def mark_matrices(params: Params) -> Any:
-    """Return which parameters decay: all but the norms' scales, stacked or not."""
+    """Return which parameters decay: all except the scales of norms, stacked or not."""
     return jax.tree_util.tree_map_with_path(lambda path, _: getattr(path[-1], "key", None) != "scale", params)

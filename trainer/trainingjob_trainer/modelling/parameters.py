@@ -1,4 +1,4 @@
-"""How modules make their parameters: with logical axes, in the format of the spec."""
+"""Creation of parameters, with logical axes and in the format of the spec."""
 
 from typing import Any
 
@@ -14,5 +14,5 @@ def make_param(
 ) -> nnx.Param[Any]:
     """Return a parameter with normal initial values."""
     value = stddev * jax.random.normal(rngs.params(), shape, jnp.float32)
-    # Eager sharding would take the logical axes for those of a mesh.
+    # Eager sharding would treat the logical axes as mesh axes.
     return nnx.Param(value.astype(dtype), out_sharding=axes, eager_sharding=False)

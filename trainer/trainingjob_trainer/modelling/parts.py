@@ -1,8 +1,8 @@
-"""The model in its three parts, as they follow each other in a step: embedding, layers, losses.
+"""The three parts of the model in the order of a step: embedding, layers, losses.
 
-A pipeline has as many streams as there are microbatches, anything else has one.
+A pipeline has the hidden states of each microbatch, and any other mesh has those of one microbatch.
 
-Shapes: M microbatches, R rows, L length, S stages, V vocabulary, D model width.
+Shapes: M microbatches, R sequences, L length, S stages, V vocabulary, D model width.
 """
 
 from typing import Any, NamedTuple
@@ -18,18 +18,18 @@ from trainingjob_trainer.modelling.signature import Batch
 
 
 class Sums(NamedTuple):
-    """What rows add up to; divided by `weight` it is a mean over predictions."""
+    """Unnormalized sums over sequences; divide by `weight` for the mean per predicted token."""
 
     loss: jax.Array
-    """Cross-entropies."""
+    """Sum of cross-entropies."""
     weight: jax.Array
-    """Predictions that count."""
+    """Number of predicted tokens that count."""
     routing: Routing | None
-    """Of each prediction's row, over all layers. None: there are no experts."""
+    """Routing statistics of all layers, summed over predicted tokens. None: there are no experts."""
 
 
 class Parts:
-    """The parts of a model on the stages of a mesh."""
+    """The parts of a model on the pipeline stages of a mesh."""
 
     def __init__(self, model: SplitModel, mesh: Mesh) -> None:
         self._model = model
@@ -43,25 +43,25 @@ class Parts:
         return embedding, {"layers": params["layers"]}, last if "head" in last else embedding | last
 
     def embed(self, params: Params, rows: Batch) -> Stream:
-        """Return what enters the first layer of microbatches [M, R, L + 1]."""
+        """Return the hidden states before the first layer for microbatches [M, R, L + 1]."""
         if self._num_stages == 1:
             return self._model.embed(params, rows.tokens[0, :, :-1])
         streams: Stream = jax.lax.map(lambda tokens: self._model.embed(params, tokens[:, :-1]), rows.tokens)
         return streams
 
     def run_layers(self, params: Params, stream: Stream) -> Stream:
-        """Return what leaves the last layer."""
+        """Return the hidden states after the last layer."""
         if self._num_stages == 1:
             return self._model.run_layers(params, stream)
         return self._model.run_stages(params, stream, self._num_stages)
 
     def sum_losses(self, params: Params, stream: Stream, rows: Batch) -> Sums:
-        """Return what microbatches [M, R, L + 1] add up to, given what left the last layer."""
+        """Return the loss sums of microbatches [M, R, L + 1] from the hidden states after the last layer."""
         if self._num_stages == 1:
             (tokens,), (weights,) = rows
             loss, weight = sum_losses(self._model.head(params, stream.x), tokens, weights)
             return Sums(loss, weight, sum_routing(stream, weights))
-        # The stages share the read-out: each has every S-th microbatch.
+        # The stages share the LM head: each computes every S-th microbatch.
         in_turns = jax.tree.map(lambda leaf: leaf.reshape(-1, self._num_stages, *leaf.shape[1:]), (stream.x, rows))
         y_TSRLD, (tokens, weights) = in_turns
         turns = (
@@ -81,24 +81,24 @@ class Parts:
         return Sums(loss, weight, sum_routing(stream, rows.weights))
 
     def vary(self, tree: Any) -> Any:
-        """Declare values as different on each shard of the axis `data`, which is manual where it has several."""
+        """Declare values as varying over the axis `data`, which is manual if it has several shards."""
         return jax.lax.pcast(tree, "data", to="varying") if self._num_shards > 1 else tree
 
 
 def sum_losses(logits_RLV: jax.Array, tokens: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the sum of the cross-entropies of rows [R, L + 1] and the number of predictions that count."""
-    # Picked by comparison: XLA cannot partition a gather from a split vocabulary inside a partly manual shard_map.
+    """Return the summed cross-entropy of sequences [R, L + 1], and the number of predicted tokens that count."""
+    # Comparison instead of a gather, which XLA cannot partition over the vocabulary in a partly manual shard_map.
     is_target_RLV = tokens[:, 1:, None] == jnp.arange(logits_RLV.shape[-1])[None, None, :]
     target_logits_RL = jnp.sum(jnp.where(is_target_RLV, logits_RLV, 0.0), axis=-1)
     losses_RL = jax.nn.logsumexp(logits_RLV, axis=-1) - target_logits_RL
-    # A padding row may hold anything, also what makes a loss infinite: it must not reach the sum as 0 x infinity.
+    # The loss of a padding sequence may be infinite, and 0 x infinity must not reach the sum.
     counted_R1 = weights[:, None]
     total = jnp.sum(jnp.where(counted_R1 > 0, losses_RL * counted_R1, 0.0))
     return total, jnp.sum(weights) * losses_RL.shape[1]
 
 
 def sum_routing(stream: Stream, weights: jax.Array) -> Routing | None:  # None: there are no experts
-    """Return what routers said of weighted rows, summed over their predictions."""
+    """Return the routing statistics of weighted sequences, summed over their predicted tokens."""
     if stream.routing is None:
         return None
     length = stream.x.shape[-2]

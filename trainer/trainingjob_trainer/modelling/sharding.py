@@ -1,4 +1,4 @@
-"""From logical axes to mesh axes: the model names what its dims mean, the API's table says how they are split."""
+"""Mapping of logical axes to mesh axes: the model names its dimensions, and the API's table shards them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +12,16 @@ from trainingjob_api.sharding import RULES, Table, count_ways, find_spread_dim
 def partition(
     axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh, rules: Table = RULES
 ) -> PartitionSpec:
-    """Return how a tensor with these logical axes is split over a mesh.
+    """Return how a tensor with these logical axes is sharded over a mesh.
 
-    A dim that the mesh axes do not divide is not split: every shard then holds all of it. Mesh axes that are manual
-    in the surrounding `shard_map` are already taken off the shape.
+    A dimension whose size the mesh axes do not divide is replicated. Mesh axes that are manual in the surrounding
+    `shard_map` are already removed from the shape.
     """
     return PartitionSpec(*_split_dims(axes, shape, mesh, rules))
 
 
 def constrain(x: jax.Array, *axes: str | None, rules: Table = RULES) -> jax.Array:
-    """Tell the partitioner how an intermediate value is split; without a mesh do nothing."""
+    """Constrain the sharding of an intermediate value; without a mesh do nothing."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return x
@@ -31,14 +31,14 @@ def constrain(x: jax.Array, *axes: str | None, rules: Table = RULES) -> jax.Arra
 
 
 def shard_like(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
-    """Return the shardings of a tree of shapes, given a tree of the same structure with logical axes."""
+    """Return the shardings of a tree of shapes, given a tree of logical axes of the same structure."""
     return jax.tree.map(
         lambda shape, names: NamedSharding(mesh, partition(names, shape.shape, mesh, rules)), shapes, axes
     )
 
 
 def spread_like(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
-    """Return shardings as `shard_like` does, with one dim of each tensor split over `data` too where one divides."""
+    """Return ZeRO-1 shardings: those of `shard_like`, with one dimension also sharded over `data` if one divides."""
     ways, data = count_ways(mesh.shape, rules), mesh.shape.get("data", 1)
 
     def spread(shape: Any, names: tuple[str, ...]) -> NamedSharding:
@@ -54,7 +54,7 @@ def spread_like(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
 def _split_dims(
     axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh, rules: Table
 ) -> list[tuple[str, ...] | None]:
-    """Return the mesh axes that split each dim; None: none do."""
+    """Return the mesh axes that shard each dimension; None: the dimension is replicated."""
     manual = mesh.manual_axes if isinstance(mesh, AbstractMesh) else ()
     entries: list[tuple[str, ...] | None] = []
     for axis, size in zip(axes, shape, strict=True):

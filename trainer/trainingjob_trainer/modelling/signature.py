@@ -1,6 +1,6 @@
-"""What programs take and return: the state that a step carries on, a batch, what steers a step, what it measures.
+"""Types of the step programs' arguments and results: state, batch, controls and metrics.
 
-Shapes: A microsteps, M microbatches, R rows, L length.
+Shapes: A gradient-accumulation steps, M microbatches, R sequences, L length.
 """
 
 from collections.abc import Callable
@@ -14,54 +14,54 @@ from trainingjob_trainer.modelling.spikes import Window
 
 
 class State(NamedTuple):
-    """All that training carries from step to step, and all that a checkpoint holds."""
+    """Everything that training carries from step to step, and that a checkpoint holds."""
 
     step: jax.Array
-    """Finished steps, int32."""
+    """Number of finished steps, int32."""
     params: Params
     opt: Any
     non_finite: jax.Array
-    """Steps in a row, up to now, whose update was skipped because loss or gradients were not finite."""
+    """Consecutive steps up to now whose update was skipped because loss or gradients were not finite."""
     skipped: jax.Array
-    """Skipped updates in all."""
+    """Total number of skipped updates."""
     window: Window | None = None
-    """What tells a spike. None: the spec looks for none."""
+    """Statistics for spike detection. None: the spec configures none."""
 
 
 class Batch(NamedTuple):
-    """Rows of one step. A row has one token more than it has predictions; padding rows weigh 0."""
+    """Sequences of one step. A sequence has one more token than predictions; padding sequences have weight 0."""
 
     tokens: jax.Array  # int32 [A, M, R, L + 1]
     weights: jax.Array  # float32 [A, M, R]
 
 
 class Asked(IntFlag):
-    """What a process asks of all of them: each says it with its step, and all hear it with the step's measures."""
+    """Control signals of a process to all processes: sent with a step, and returned to all with the step's metrics."""
 
     NOTHING = 0
     LEAVE = 1
-    """Save at this step boundary, and leave the world."""
+    """Save at this step boundary and leave the world."""
     SAVE = 2
-    """Save at this step boundary: it is time."""
+    """Save at this step boundary, because a save is due."""
     POISON = 4
-    """Let the gradients of this step not be finite: a drill. Nobody asks for it where the spec refuses drills."""
+    """Fault injection: make the gradients of this step non-finite. Never sent if the spec forbids drills."""
     MOVE = 8
-    """Leave the world at this step boundary; what all hosts keep in memory need not be saved first."""
+    """Leave the world at this step boundary, without a save of a step that all hosts hold in memory."""
     STRETCH = 16
-    """Let more steps lie between two snapshots: they cost more than they are worth."""
+    """Take snapshots less often: they cost more than they are worth."""
 
 
 class Controls(NamedTuple):
-    """What steers a step and does not shape its program: that one serves on when any of it changes."""
+    """Inputs that control a step without changing its program."""
 
     asked: jax.Array  # int32 [devices]
-    """What the process of each device asks for, as `Asked`."""
+    """Control signals of the process of each device, as `Asked`."""
     last: jax.Array
-    """The number of steps in all, int32; an edit may change it in mid-training."""
+    """Total number of steps, int32; an edit of the spec may change it during training."""
 
 
 class Measures(NamedTuple):
-    """What a step says about itself; scalars, the same on every process."""
+    """Step metrics: replicated scalars."""
 
     loss: jax.Array
     grad_norm: jax.Array
@@ -69,16 +69,16 @@ class Measures(NamedTuple):
     non_finite: jax.Array
     skipped: jax.Array
     asked: jax.Array
-    """What any process asked for with this step, as `Asked`."""
+    """Control signals that any process sent with this step, as `Asked`."""
     load_balance: jax.Array | None = None
-    """Load-balancing loss a layer: 1 where experts get equally many tokens. None: there are no experts."""
+    """Load-balancing loss per layer: 1 if all experts get equally many tokens. None: there are no experts."""
     dropped: jax.Array | None = None
-    """Share of the routers' choices that found no place. None: there are no experts."""
+    """Share of the routers' choices that were dropped for lack of capacity. None: there are no experts."""
     spikes: jax.Array | None = None
-    """Spikes in a row, up to this step; 0: it is none. None: the spec looks for none."""
+    """Consecutive spikes up to this step; 0: this step is none. None: the spec configures no spike detection."""
 
 
 type BatchShape = tuple[int, int, int]
-"""Microsteps, microbatches of each, and rows of these."""
+"""Gradient-accumulation steps, microbatches of each, and sequences of each microbatch."""
 type TrainStep = Callable[[State, Batch, Controls], tuple[State, Measures]]
 type EvaluateStep = Callable[[Params, Batch, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]

@@ -1,8 +1,8 @@
-"""Spikes: a loss, or a norm of the gradients, far above those of the steps before.
+"""Spike detection: a loss or a gradient norm far above those of the previous steps.
 
-They are looked for inside the step, so that the update of such a batch is never made. What a step is compared with
-are the newest steps whose update was made: a spike does not make the next one look small. These numbers are part of the
-state, so every process, every size of world and every restart finds the same.
+Detection runs inside the step, so that the update of such a batch is never applied. A step is compared with the newest
+steps whose update was applied, so that a spike does not hide the next one. These statistics are part of the state:
+every process, every world size and every restart decides alike.
 """
 
 from typing import NamedTuple
@@ -13,32 +13,32 @@ import numpy as np
 
 
 class Window(NamedTuple):
-    """The newest steps whose update was made. W steps, of each M measures."""
+    """Metrics of the newest steps with an applied update: W steps of M metrics."""
 
     seen: jax.Array
-    """float32 [M, W]; the n-th step lies in place n modulo W."""
+    """float32 [M, W]; the n-th step is at position n modulo W."""
     num_steps: jax.Array
-    """How many there were, int32."""
+    """Number of steps that were recorded, int32."""
     in_a_row: jax.Array
-    """Spikes in a row, up to now, int32."""
+    """Consecutive spikes up to now, int32."""
 
 
 NUM_MEASURES = 2
-"""The loss, and the norm of the gradients."""
+"""Loss and gradient norm."""
 FEWEST = 4
-"""Steps without which nobody knows how far a measure varies; in a shorter window, all of it."""
+"""Minimum steps from which the variation of a metric can be estimated; a shorter window must be full."""
 LEAST_DEVIATION = 0.001
-"""Of the mean: what a standard deviation counts as at least, for a few steps may be alike by chance."""
+"""Minimum standard deviation as a share of the mean, because a few steps may be equal by chance."""
 
 
 def begin(size: int) -> Window:
-    """Return a window of so many steps that has seen none."""
+    """Return an empty window of `size` steps."""
     zero = jnp.zeros((), jnp.int32)
     return Window(jnp.zeros((NUM_MEASURES, size), jnp.float32), zero, zero)
 
 
 def begin_like(described: Window) -> Window:
-    """Return a window that has seen no step, with described shapes and shardings; outside of programs."""
+    """Return an empty window with the given shapes and shardings, outside of programs."""
 
     def make(leaf: jax.Array) -> jax.Array:
         zeros = np.zeros(leaf.shape, leaf.dtype)
@@ -48,9 +48,9 @@ def begin_like(described: Window) -> Window:
 
 
 def is_spike(window: Window, measured_M: jax.Array, sigma: float) -> jax.Array:
-    """Return whether a measure is so many standard deviations above its mean.
+    """Return whether any metric is more than `sigma` standard deviations above its mean.
 
-    Never before half the window is full, and never after fewer than `FEWEST` steps where the window has as many.
+    It is false until half the window is full, and before `FEWEST` steps if the window has as many.
     """
     size = window.seen.shape[1]
     is_known_1W = (jnp.arange(size) < window.num_steps)[None, :]
@@ -65,7 +65,7 @@ def is_spike(window: Window, measured_M: jax.Array, sigma: float) -> jax.Array:
 
 
 def follow(window: Window, measured_M: jax.Array, spike: jax.Array, taken: jax.Array) -> Window:
-    """Return the window after a step, whose update was made if `taken`."""
+    """Return the window after a step, whose update was applied if `taken`."""
     size = window.seen.shape[1]
     is_place_1W = (jnp.arange(size) == window.num_steps % size)[None, :]
     return Window(

@@ -1,9 +1,9 @@
-"""The train step: one pure, donated function from (state, batch, controls) to (state, measures), and its kin.
+"""The training step: one pure, donated function from (state, batch, controls) to (state, metrics), and its companions.
 
-A step's result does not depend on the mesh or on the number of microsteps: what all rows add up to is divided once, by
-the global weight.
+The result of a step does not depend on the mesh or on the number of gradient-accumulation steps: the sums over all
+sequences are divided once, by the global weight.
 
-Shapes: B bits of `Asked`, M what is measured of a step: loss and gradient norm.
+Shapes: B bits of `Asked`, M metrics of spike detection: loss and gradient norm.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ from trainingjob_trainer.programs import Programs
 
 
 class Steps:
-    """The programs over one mesh: make a state, train a step, measure the loss."""
+    """The programs over one mesh: initialize a state, train a step, evaluate the loss."""
 
     def __init__(self, spec: TrainingJobSpec, mesh: Mesh) -> None:
         self._spec = spec
@@ -50,9 +50,9 @@ class Steps:
         self._losses = Losses(self._model, spec.model.experts, self._rules, mesh)
         self._moments = self._describe_moments()
         self.state = self._describe_state()
-        """The state's shapes and shardings."""
+        """Shapes and shardings of the state."""
         self.rows = NamedSharding(mesh, PartitionSpec(None, None, RULES["batch"]))
-        """How the rows of a batch lie over the mesh."""
+        """Sharding of the sequences of a batch over the mesh."""
         self.last = spec.training.steps
         self.seed = spec.training.seed
         self._everywhere = NamedSharding(mesh, PartitionSpec())
@@ -67,7 +67,7 @@ class Steps:
         return compiled
 
     def compile_train(self, programs: Programs, shape: BatchShape) -> TrainStep:
-        """Return `train` compiled for batches of a shape. It consumes the state that it is given."""
+        """Return `train` compiled for batches of a shape. It donates the state that it is given."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
         compiled: TrainStep = programs.build(
             "train",
@@ -79,11 +79,11 @@ class Steps:
         return compiled
 
     def begin_loading_train(self, programs: Programs, shape: BatchShape) -> None:
-        """Begin to load `train`, beside whatever comes before it is compiled."""
+        """Start to load `train` in the background."""
         programs.begin_loading("train", *self._describe_train(shape))
 
     def _describe_train(self, shape: BatchShape) -> tuple[tuple[Any, ...], tuple[State, Measures]]:
-        """Return what `train` takes, and a tree of the structure that it returns."""
+        """Return the abstract arguments of `train`, and a tree of the structure that it returns."""
         everywhere: Any = self._everywhere
         untold = {"load_balance", "dropped"} if not self._spec.model.experts else set()
         untold |= {"spikes"} if not self._spec.protection.spikes else set()
@@ -106,7 +106,7 @@ class Steps:
         return compiled
 
     def controls(self, asked: Asked) -> Controls:
-        """Return what steers a step; `asked` is what this process asks for."""
+        """Return the controls of a step; `asked` are the control signals of this process."""
         may_ask = asked if self._spec.elastic.drills == "allowed" else asked & ~Asked.POISON
         here = np.full(1, int(may_ask), np.int32)
         return Controls(
@@ -118,7 +118,7 @@ class Steps:
         return jax.make_array_from_callback((), self._everywhere, lambda _: np.array(self.last, np.int32))
 
     def init(self) -> State:
-        """Return the state before the first step; to be compiled with the shardings of `state`."""
+        """Return the state before the first step; compile it with the shardings of `state`."""
         return self._begin(self._model.init(self._spec.training.seed))
 
     def _begin(self, params: Params) -> State:
@@ -135,7 +135,7 @@ class Steps:
         loss = sums.loss / sums.weight
         asked_B = _hear_all(put_after(controls.asked, sums.weight, mesh=self._mesh))
         weight = jnp.where(jnp.any(asked_B & int(Asked.POISON)), jnp.nan, sums.weight)
-        # Split as the optimizer's state is, so that each device makes its own part of the update.
+        # Sharded like the optimizer's state, so that each device computes its own part of the update.
         grads = jax.lax.with_sharding_constraint(jax.tree.map(lambda grad: grad / weight, grads), self._moments)
         grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
@@ -159,7 +159,7 @@ class Steps:
         return State(step, params, opt, non_finite, skipped, window), measures
 
     def evaluate(self, params: Params, batch: Batch, asked: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the sum of a batch's losses, its weight in predictions, and what any process asked for with it."""
+        """Return the loss sum of a batch, its weight in predicted tokens, and the control signals of all processes."""
         loss, weight = self._losses.sum_up(params, batch)
         asked_B = _hear_all(put_after(asked, weight, mesh=self._mesh))
         return loss, weight, jnp.sum(asked_B)
@@ -167,7 +167,7 @@ class Steps:
     def _judge(
         self, window: Window | None, measured_M: jax.Array, finite: jax.Array
     ) -> tuple[jax.Array, Window | None]:
-        """Return whether a step's update is made, and the window after the step."""
+        """Return whether a step's update is applied, and the window after the step."""
         spikes = self._spec.protection.spikes
         if window is None or spikes is None:
             return finite, None
@@ -182,7 +182,7 @@ class Steps:
         return Batch(tokens, weights)
 
     def _describe_moments(self) -> Any:
-        """Return the shardings of what the optimizer keeps of each parameter."""
+        """Return the shardings of the optimizer's moments."""
         shard = spread_like if self._spec.parallelism.shard_optimizer_over_data else shard_like
         return shard(self._model.axes, self._model.shapes, self._mesh, self._rules)
 
@@ -191,7 +191,7 @@ class Steps:
         everywhere: Any = NamedSharding(self._mesh, PartitionSpec())
         params = shard_like(self._model.axes, shapes.params, self._mesh, self._rules)
         opt = optax.tree_utils.tree_map_params(
-            partial(jax.eval_shape, self._optimizer.init),  # its counter would be compiled and made on a device
+            partial(jax.eval_shape, self._optimizer.init),  # else its counter would be created on a device
             lambda _, sharding: sharding,
             shapes.opt,
             self._moments,
@@ -206,6 +206,6 @@ class Steps:
 
 
 def _hear_all(asked: jax.Array) -> jax.Array:
-    """Return each bit that any device asks for, int32 [B], of what each of them asks for."""
+    """Return each bit that any device's signals contain, int32 [B]."""
     bits_B = jnp.asarray([int(one) for one in Asked], jnp.int32)
     return jnp.max(asked[:, None] & bits_B[None, :], axis=0)
