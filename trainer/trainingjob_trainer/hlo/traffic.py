@@ -70,9 +70,7 @@ def count_collectives(program: Program, layout: Layout) -> tuple[Collective, ...
     )
 
 
-def _read(
-    computation: Computation, one: Instruction, times: int, layout: Layout
-) -> _Found | None:  # None: it is no collective
+def _read(computation: Computation, one: Instruction, times: int, layout: Layout) -> _Found | None:  # None: no match
     if one.opcode == "send":
         return _read_send(one, times, layout)
     opcode = one.opcode.removesuffix("-start")
