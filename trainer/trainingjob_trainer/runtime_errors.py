@@ -2,11 +2,11 @@
 
 The reason decides which host is at fault. A failed device is a fault of its own node, which that host reports. The
 errors that a host sees when another host ends are no fault of this host. Nearly all connection errors of NCCL and gloo
-are of that kind, so that they count as network errors only if they name this host's own link. An error that matches no
-row is a crash: a program that XLA rejects, an access out of bounds.
+are of that kind. They count as network errors only if they name this host's own link. An error that matches no row is a
+crash: a program that XLA rejects, an access out of bounds.
 
-The first matching row counts. NCCL wraps a device's error if a collective met it, and libtpu wraps the end of a peer in
-a device error when it halts the cores of a slice.
+The first matching row counts. NCCL wraps a device's error if a collective met it. libtpu reports the end of a peer as a
+device error when it halts the cores of a slice.
 """
 
 import re

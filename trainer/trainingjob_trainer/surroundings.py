@@ -3,7 +3,7 @@
 They follow from the world alone. Values inherited from the image, the pod or a provider's webhook describe the world
 that the pod was created for: with them, a remaining slice waits for lost slices. Each variable of
 `trainingjob_api.variables.OF_A_WORLD` is therefore set here or removed. Only the nodes know how the chips of a slice
-lie (TPU_TOPOLOGY, TPU_ACCELERATOR_TYPE and the bounds), so that the values of the TPU device plugin stay. Tuning
+lie (TPU_TOPOLOGY, TPU_ACCELERATOR_TYPE and the bounds). The values of the TPU device plugin therefore stay. Tuning
 variables stay too, and override the defaults of this module; megascale is tuned in LIBTPU_INIT_ARGS.
 
 No TPU and no GPU has run this code. It is based on what the providers document, and on names found in their software:
@@ -13,10 +13,10 @@ No TPU and no GPU has run this code. It is based on what the providers document,
   `get_tpu_coordinator_env_vars` and KubeRay's webhook set all four, and Levanter's `megascale.py` writes the port into
   the address too. Unset, they mean one slice (`cloud_tpu_cluster.py`, `_get_num_slices`). SKIP_MEGASCALE_PJRT_CLIENT
   leaves slices apart (torch_xla sets it to compile).
-- TPU_WORKER_ID, TPU_WORKER_HOSTNAMES: a number for each pod of a slice from zero on, and in that order the host names
-  or IP addresses of the slice (GKE, on the variables of TPU workloads). TPU_PROCESS_ADDRESSES and its _PATH override
-  them (`cloud_tpu_cluster.py`, `_get_worker_host_names_env_var`), and are for several processes a host. By their names
-  in libtpu, so are CLOUD_TPU_TASK_ID, TPU_PROCESS_PORT and the lists of a slice builder's workers.
+- TPU_WORKER_ID, TPU_WORKER_HOSTNAMES: a number for each pod of a slice from zero on, and the host names or IP addresses
+  of the slice in that order (GKE, on the variables of TPU workloads). TPU_PROCESS_ADDRESSES and its _PATH override them
+  (`cloud_tpu_cluster.py`, `_get_worker_host_names_env_var`), and are for several processes a host. By their names in
+  libtpu, so are CLOUD_TPU_TASK_ID, TPU_PROCESS_PORT and the lists of a slice builder's workers.
 - The number of a process: slice by slice, host by host (`cloud_tpu_cluster.py`, `get_process_id`), as worlds count. The
   TPU runtime's own number, `jax.process_index`, follows from the position of the chips instead (see `Peers`).
 - JAX_COORDINATOR_* and JAX_PROCESS_ID repeat what is passed to JAX as arguments. JAX reads JAX_LOCAL_DEVICE_IDS,

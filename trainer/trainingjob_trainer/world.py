@@ -42,8 +42,8 @@ class Peers:
     A process has two numbers. The world's number, `process`, identifies its host for the operator and is used in
     barriers and exchanges. The runtime's number, the index, is how devices name their process, as do JAX itself
     (`jax.process_index`) and Orbax. On CPUs and GPUs the runtime takes the number that JAX is given, so that the two
-    are equal. On TPUs the index follows from where the chips lie in the slice, whatever JAX is given and TPU_WORKER_ID
-    says (SkyRL, pull request 1252, of a v6e slice of 4x4; Orbax has such a map too, `multihost.py`,
+    are equal. On TPUs the index follows from where the chips lie in the slice, regardless of JAX's arguments and
+    TPU_WORKER_ID (SkyRL, pull request 1252, of a v6e slice of 4x4). Orbax has such a map too (`multihost.py`,
     `initialize_runtime_to_distributed_ids`). Code that confuses the two names another host. No TPU has run this code;
     it was tested in worlds of CPUs whose runtime was given other numbers than JAX. The code assumes that the indices of
     a world of several TPU slices are 0 to n - 1.
@@ -182,9 +182,9 @@ def connect(
 def let_transport_give_way(before: Collection[int]) -> None:
     """Lower the priority of gloo's own thread: the first unnamed thread that started since `before`.
 
-    That thread reads all connections. If another thread holds the lock of a connection with data, it polls again
-    without a pause for as long as that lasts (gloo, `transport/tcp/pair.cc`, `handleEvents`). Where hosts share few
-    cores, this takes CPU time from the thread that holds the lock: with four hosts, a third of two cores was lost.
+    That thread reads all connections. While another thread holds the lock of a connection with data, it polls without a
+    pause (gloo, `transport/tcp/pair.cc`, `handleEvents`). Where hosts share few cores, this takes CPU time from the
+    thread that holds the lock: with four hosts, a third of two cores was lost.
     """
     nameless = Path("/proc/self/comm").read_text()
     came = sorted(thread for thread, name in list_threads().items() if thread not in before and name == nameless)

@@ -1,7 +1,7 @@
 """The mesh over the devices of a world: for each axis, the DCN size is the outer and the ICI size the inner factor.
 
 One function builds every mesh, from the world's own slice map. JAX's hybrid mesh needs the slice of each device, which
-CPU devices do not have, and JAX's two functions that make a mesh differ in their axis types.
+CPU devices do not have. JAX's two functions that make a mesh differ in their axis types.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """Order of collectives: the collectives for one value wait for those for another.
 
 XLA keeps the collectives of a CPU program in order. Devices rely on it, because they wait for each other in each
-collective. A program that was serialized and loaded again has lost the order between collectives inside a loop and
-those outside of it (`WhileThunkFromProto` in XLA's `thunk_proto_serdes.cc`). Data dependencies must therefore enforce
-the order. Without them, devices waited for each other forever, or ended because two of them met in different sums.
+collective. A serialized program loses the order between collectives inside a loop and those outside of it when it is
+loaded (`WhileThunkFromProto` in XLA's `thunk_proto_serdes.cc`). Data dependencies must therefore enforce the order.
+Without them, devices waited for each other forever, or ended because two of them met in different sums.
 """
 
 from typing import Any
