@@ -1,1 +1,1 @@
-"""What is kept of a state on storage: written, proven, fenced, found again, copied and deleted."""
+"""Checkpoints on storage: write, verify, fence, restore, back up and delete."""

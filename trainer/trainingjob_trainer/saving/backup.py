@@ -1,10 +1,10 @@
-"""Copies of saved steps on a second store, made beside training, at most one at a time.
+"""Copies of checkpoints on a second store, made beside training, one at a time.
 
-A step that was just saved and hashed is copied file by file, each host its share, and every file is compared with its
-hash on the way. The copy gets its name when all files are there, its `integrity.json` last; so it lies below the
-backup folder as a step lies below the checkpoint folder, and whoever reads the one reads the other.
+A step that was just saved and hashed is copied file by file, each host its share. Every file is compared with its hash
+during the copy. The copy gets its final name once all files exist, `integrity.json` last. So the backup folder has the
+same layout as the checkpoint folder, and the same code reads both.
 
-A copy that fails stops nothing: it is told, training and saves go on, and the next one that is due tries again.
+A failed copy does not stop training: it is reported, and the next copy that is due retries.
 """
 
 import logging
@@ -44,18 +44,18 @@ LOG = logging.getLogger(__name__)
 FIELD = "spec.checkpoint.backup.uri"
 OFFER_SECONDS = 1800
 COPY_SECONDS = 24 * 3600
-"""How long the first process waits for the last one's files: a store may be as slow as it likes."""
+"""Seconds for which the first process waits for the files of the last one: the store may be slow."""
 LAST_COPY_SECONDS = 3600
-"""How long the end of a job waits for the copy of its last step."""
+"""Seconds for which the end of a job waits for the copy of its last step."""
 RETRY_SECONDS = 60.0
-"""How long after a copy that failed the next saved step is copied at the earliest."""
+"""Seconds after a failed copy before the next saved step is copied."""
 
 
 def claim(config: RunConfig) -> None:
-    """Make the backup folder this job's own. A store that does not answer is told when there is something to copy.
+    """Claim the backup folder for this job. A store that does not answer is reported with the first copy.
 
     Raises:
-        TrainingError: it is another job's and the spec does not take over.
+        TrainingError: another job owns the folder and the spec has no takeover.
     """
     backup = config.spec.checkpoint.backup
     if backup is None:
@@ -69,10 +69,10 @@ def claim(config: RunConfig) -> None:
 
 
 class Backup:
-    """The copies of a job, as one process of one world makes them. `name` is this host's, for people.
+    """The copies of a job, as one process of one world makes them. `name` is the host in messages.
 
     Raises:
-        ValueError: the spec asks for none.
+        ValueError: the spec has no backup.
     """
 
     def __init__(self, config: RunConfig, world: World, peers: Peers, events: Events, name: str) -> None:
@@ -90,7 +90,7 @@ class Backup:
         self._votes = Votes(self._peers, name, "copy", COPY_SECONDS)
         self._pace = Pace()
         self._offers = 0
-        self._begun: float | None = None  # None: nothing was copied in this world
+        self._begun: float | None = None  # None: this world has copied nothing yet
         self._is_failing = False
         self._newest = 0
         self._copying: int | None = None
@@ -98,14 +98,14 @@ class Backup:
 
     @property
     def needed(self) -> tuple[int, ...]:
-        """Return the steps that must not be deleted where they were saved: they are being copied."""
+        """Return the steps that must not be deleted from the checkpoint folder, because they are being copied."""
         step = self._copying
         return () if step is None else (step,)
 
     def offer(self, folder: Path, record: Integrity, restored: int) -> None:
-        """Begin to copy a step that was just saved, if it is time: one process says so, for clocks differ.
+        """Begin to copy a step that was just saved, if a copy is due; process 0 decides, because clocks differ.
 
-        `restored` is the step that the world went on from: it stays.
+        `restored` is the step that the world resumed from: its copy is kept.
 
         Raises:
             JaxRuntimeError: another process is gone.
@@ -116,7 +116,7 @@ class Backup:
             self._begin(folder, record, restored)
 
     def finish(self, folder: Path, record: Integrity, restored: int) -> None:
-        """Wait until a step is copied, or could not be: it is the last one."""
+        """Wait until the last step is copied, or its copy has failed."""
         deadline = time.monotonic() + LAST_COPY_SECONDS
         self._pace.hurry()
         self._wait(deadline)
@@ -138,7 +138,7 @@ class Backup:
 
     def _begin(self, folder: Path, record: Integrity, restored: int) -> None:
         if self._thread:
-            self._thread.join()  # process 0 has seen the end of it, and the others are about to
+            self._thread.join()  # process 0 has seen its end, and the other processes are about to
         self._begun, self._copying = time.monotonic(), record.step
         self._thread = threading.Thread(
             target=self._copy, args=(folder, record, restored), name=f"copy-{record.step}", daemon=True
@@ -155,7 +155,7 @@ class Backup:
             self._tell_failure(record.step, str(error))
             if self._peers.process == 0:
                 shutil.rmtree(fresh, ignore_errors=True)
-        except Exception:  # another process is gone, and the training thread meets that too
+        except Exception:  # another process is gone, and the training thread sees that too
             LOG.exception("a copy was given up step=%d", record.step)
         else:
             self._is_failing, self._newest = False, record.step
@@ -173,10 +173,10 @@ class Backup:
         self._together(lambda: self._put_in_place(fresh, goal, record) if process == 0 else None)
 
     def _together(self, act: Callable[[], None]) -> None:
-        """Do this process's part of a stage, and hear how the others fared.
+        """Run this process's part of a stage, then exchange errors with all processes.
 
         Raises:
-            SaveFailedError: one of them failed.
+            SaveFailedError: a process failed.
         """
         problem = ""
         try:
@@ -189,7 +189,7 @@ class Backup:
         _claim(self.root, self._config)
         self._fence.check()
         fresh.parent.mkdir(parents=True, exist_ok=True)
-        for left in fresh.parent.glob(f"*{UNFINISHED_COPY}*"):  # of a world that was killed: it may fill the disk
+        for left in fresh.parent.glob(f"*{UNFINISHED_COPY}*"):  # of a killed world: it may fill the disk
             if LEFT_OVER.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left)
         fresh.mkdir()
@@ -205,11 +205,11 @@ class Backup:
 
 
 def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint], pace: Pace) -> None:
-    """Copy files of a step from folder to folder, and compare each with its fingerprint on the way.
+    """Copy files of a step from folder to folder, and compare each with its hash during the copy.
 
     Raises:
-        OSError: one cannot be read or written.
-        ValueError: one is not what was saved.
+        OSError: a file cannot be read or written.
+        ValueError: a file differs from what was saved.
     """
     for name, fingerprint in wanted.items():
         (goal / name).parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def _copy_file(source: Path, goal: Path, name: str, pace: Pace) -> Fingerprint:
 
 
 def _write(file: IO[bytes], parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield parts that are given, each once it is written."""
+    """Yield each chunk after it is written."""
     for part in parts:
         file.write(part)
         yield part

@@ -1,10 +1,10 @@
-"""Saving and restoring the state below `<uri>/lineage-<n>/<step>`: each rollback opens a lineage of its own.
+"""Saving and restoring the state below `<uri>/lineage-<n>/<step>`; each rollback opens a new lineage.
 
-Orbax writes in the background; then all hosts hash the files, process 0 writes `integrity.json` beside them and moves
-the folder into place, and only then the step is announced. Which steps exist, which may be restored and which are
-deleted is decided here: Orbax's own bookkeeping knows neither generations nor damage.
+Orbax writes in the background. Then all hosts hash the files, and process 0 writes `integrity.json` and renames the
+folder into place. Only then is the step reported as committed. This package decides which steps exist, which may be
+restored and which are deleted, because Orbax's own bookkeeping knows neither generations nor damage.
 
-A step that cannot be saved stops nothing: it is told, training goes on, and the next save tries again.
+A failed save does not stop training: it is reported, training continues, and the next save retries.
 """
 
 import logging
@@ -43,13 +43,13 @@ from trainingjob_trainer.world import Peers
 
 LOG = logging.getLogger(__name__)
 RETRY_SECONDS = 60.0
-"""How long after a save that failed the next one is due, if none is before."""
+"""Seconds after a failed save at which the next save is due, unless one is due earlier."""
 INSIST_SECONDS = 10.0
-"""The same where nothing is left to train."""
+"""Seconds between retries when no step is left to train."""
 
 
 class Checkpoints:
-    """The saved steps of a job, as one process of one world writes and reads them. `data` is the index's identity."""
+    """The checkpoints of a job, as one process of one world writes and reads them. `data` is the token index's hash."""
 
     def __init__(self, root: Path, config: RunConfig, world: World, peers: Peers, data: str, events: Events) -> None:
         self._root = root
@@ -63,37 +63,37 @@ class Checkpoints:
         self._events = events
         self._restored = 0
         self._newest = 0
-        self._owed: int | None = None  # None: no save is, but those by steps and by time; else from this step on
+        self._owed: int | None = None  # None: only saves by steps or time are due; else a save is due from this step on
         self._begun = time.monotonic()
         self._has_asked = False
         self.inventory = Inventory()
-        """What was saved, once this world knows what it goes on from."""
+        """The checkpoints that existed when this world resumed; empty before `restore`."""
         self._bests = Bests(self._checkpoint.keep.best, {})
         self.past = Past()
-        """That of all that this world keeps, once it knows what it goes on from."""
+        """The past of every state that this world saves; empty before `restore`."""
         self.recalled: Key | None = None
-        """The snapshot that was restored. None: none was, but a saved step, or nothing."""
+        """The snapshot that was restored. None: a checkpoint was restored, or nothing."""
         self._commit: threading.Thread | None = None
-        self._outcome: FailedSave | int | None = None  # None: there is none since the last look
+        self._outcome: FailedSave | int | None = None  # None: no save has ended since the last check
         self._error: Exception | None = None
         name = _name(world, peers.process)
         self._fence = Fence(root, world)
         self._committer = Committer(peers, name, self._fence)
         self._backup = Backup(config, world, peers, events, name) if self._checkpoint.backup else None
         self._is_copy = False
-        self._saved: Integrity | None = None  # None: nothing was saved in this world
+        self._saved: Integrity | None = None  # None: this world has saved nothing yet
         self.is_failing = False
-        """Whether the newest save that was waited for has failed: the same on all processes at the same step."""
+        """Whether the newest awaited save has failed: the same on all processes at the same step."""
 
     def restore(
         self, state: State, memory: Memory | None = None, replica: OneReplica | None = None
     ) -> State | None:  # None: start from scratch
-        """Return the newest whole state of the job's history, saved or in memory, laid out as `state` describes.
+        """Return the newest intact state of the job's history, from storage or memory, with the layout of `state`.
 
-        `replica` reads a saved one for the others. None: all processes read.
+        `replica` restores a checkpoint by broadcast from one replica. None: all processes read.
 
         Raises:
-            TrainingError: there are checkpoints, and none can be used.
+            TrainingError: checkpoints exist, and none can be used.
         """
         takeover = self._checkpoint.takeover
         backup = self._backup.root if self._backup else None
@@ -120,11 +120,11 @@ class Checkpoints:
             generation, self._newest = found.key
             self._take_inventory(search, self._world.job_uid, generation)
             self._go_on(found.past, generation)
-            # worlds that end again and again before their next multiple would leave storage ever further behind
+            # worlds that keep failing before their next multiple would leave the newest checkpoint ever further behind
             self._owed = max(self.inventory.newest + self._checkpoint.save.every_steps, self._newest + 1)
             return found.state
         saved = read_integrity(found)
-        assert saved is not None  # noqa: S101  # it was chosen and verified by it
+        assert saved is not None  # noqa: S101  # it was verified above
         self._restored = self._newest = saved.step
         self._is_copy = not found.is_relative_to(self._root)
         self._take_inventory(search, saved.job_uid, saved.generation)
@@ -142,26 +142,26 @@ class Checkpoints:
 
     @property
     def tier(self) -> Tier:
-        """Return where the state was restored from, if it was."""
+        """Return the tier that the state was restored from; `durable` also for a start from scratch."""
         if self.recalled is not None:
             return "ram"
         return "backup" if self._is_copy else "durable"
 
     @property
     def newest(self) -> int:
-        """Return the newest step that was saved or restored here; 0: none."""
+        """Return the newest step that this world saved or restored; 0: none."""
         return self._newest
 
     def is_due(self, step: int) -> bool:
-        """Return whether the spec asks for a save after a step, or one is owed."""
+        """Return whether a save is due after a step: at the step interval, or once no save was made for that long."""
         return step % self._checkpoint.save.every_steps == 0 or (self._owed is not None and step >= self._owed)
 
     def is_best(self, measured: Mapping[str, float]) -> bool:
-        """Return whether a step with these losses on held-out texts is to be saved for them."""
+        """Return whether a step with these held-out losses is to be saved as one of the best."""
         return self._bests.is_one(measured)
 
     def ask(self) -> Asked:
-        """Return, once for each, that it is time for a save: one process asks, for their clocks differ."""
+        """Return SAVE once for each save that is due by time; only process 0 signals, because clocks differ."""
         if self._peers.process != 0 or self._has_asked or (self._commit and self._commit.is_alive()):
             return Asked.NOTHING
         has_failed = self.is_failing if self._outcome is None else isinstance(self._outcome, FailedSave)
@@ -173,9 +173,9 @@ class Checkpoints:
         return Asked.SAVE
 
     def save(self, step: int, state: State, measured: Mapping[str, float] | None = None) -> None:
-        """Copy the state and write it in the background. Waits for the save before it, and raises what `wait` does.
+        """Copy the state and write it in the background. Waits for the previous save, and raises as `wait` does.
 
-        `measured` are the losses on held-out texts after this step, by their names.
+        `measured` are the held-out losses after this step, by evaluation name.
         """
         self.wait()
         self._begun, self._has_asked, self._owed = time.monotonic(), False, None
@@ -191,7 +191,7 @@ class Checkpoints:
         """Wait until the newest save is committed, or has failed.
 
         Raises:
-            TrainingError: a later world is there, so that this one is cut off.
+            TrainingError: a later world exists, so this one is fenced off.
             JaxRuntimeError: another process is gone.
         """
         if self._commit:
@@ -208,7 +208,7 @@ class Checkpoints:
         self._outcome = None
 
     def insist(self, step: int, state: State) -> None:
-        """Wait until a step is saved, and try again until it is: there is nothing else left to do."""
+        """Wait until a step is saved, and retry until it is: no other work is left."""
         self.wait()
         while self.is_failing:
             time.sleep(INSIST_SECONDS)
@@ -216,17 +216,17 @@ class Checkpoints:
             self.wait()
 
     def finish_copy(self) -> None:
-        """Wait until the newest step that was saved here is copied to the backup store, or could not be."""
+        """Wait until the newest step that this world saved is copied to the backup store, or its copy has failed."""
         if self._backup and self._saved:
             self._backup.finish(self._folder / str(self._saved.step), self._saved, self._restored)
 
     def check(self) -> None:
-        """Raise what went wrong in the background."""
+        """Raise the error of the background thread, if any."""
         if self._error:
             raise self._error
 
     def _load(self, folder: Path, saved: Integrity, state: State, replica: OneReplica | None) -> State:
-        """Return a saved state. Where it was saved before spikes were looked for, nothing was seen yet."""
+        """Return a saved state. A state without a loss window, saved before spike detection, gets an empty one."""
         if replica and saved.state == hash_shapes(state):
             return replica.load(folder)
         form = next(form for form in _forms(state) if hash_shapes(form) == saved.state)
@@ -262,7 +262,7 @@ class Checkpoints:
             self._clean_up(self._saved)
 
     def _clean_up(self, saved: Integrity) -> None:
-        """Begin to copy the step that was just saved, if it is time, and delete older ones that nobody needs."""
+        """Begin to copy the step that was just saved, if a copy is due, and delete steps that are not kept."""
         needed = [self._restored]
         if self._backup:
             try:
@@ -284,7 +284,7 @@ class Checkpoints:
 
 
 def _name(world: World, process: int) -> str:
-    """Return a host as people know it."""
+    """Return the name of a host as messages show it."""
     member = next((member for member in world.members if member.process == process), None)
     return f"host {member.host} of slice {member.slice}" if member else f"process {process}"
 
@@ -295,5 +295,5 @@ def _forms(state: State) -> list[State]:
 
 
 def _written(state: State) -> dict[str, Any]:
-    """Return a state as it is saved: what it does not have leaves no trace."""
+    """Return the parts of a state that are saved: absent parts are left out."""
     return {name: value for name, value in state._asdict().items() if value is not None}

@@ -1,11 +1,11 @@
-"""One save: the state copied, written in the background, hashed, proven and moved into place, by all processes.
+"""Commits of checkpoints: all processes write, hash and verify a step, then process 0 renames it into place.
 
-It is written under a name that no other world uses, and moved only when its proof lies beside it: so a step is there
-whole or not at all, and nothing of it can be another world's.
+A step is written under a name that no other world uses, and renamed only once its integrity manifest is beside it. So a
+step exists completely or not at all, and no other world can have written a part of it.
 
-After each stage every process says what went wrong on its host, if anything did, and all act on the same answers. So a
-store that fails one host fails the save and nothing else: nobody waits for a host that has given up, nobody takes for
-saved what another one could not write, and all know of it before the next save begins.
+After each stage, all processes exchange their errors and act on the same answers. So an error of storage on one host
+fails the save on all hosts. No process waits for a host that has given up or counts an incomplete step as saved. And
+all processes know the result before the next save begins.
 """
 
 import json
@@ -38,15 +38,15 @@ from trainingjob_trainer.world import Peers
 LOG = logging.getLogger(__name__)
 COMMIT_SECONDS = 1800
 UNPROVEN = ".saving"
-"""In the name of a folder that is being written and hashed, before the number of the generation that does."""
+"""Suffix of a folder that is being written and hashed; the generation of its writer follows."""
 VOID = ".void"
-"""At the end of the name of a step that is about to be deleted."""
+"""Suffix of a step that is about to be deleted."""
 ASIDE = ".damaged-"
-"""In the name of a step that was set aside, before the number of the generation that found the damage."""
+"""Suffix of a quarantined step; the generation that found the damage follows."""
 
 
 class Committer:
-    """Writes steps with Orbax, one at a time, as one process of a world. `name` is this host's, for people."""
+    """Writes steps with Orbax, one at a time, as one process of a world. `name` is the host in messages."""
 
     def __init__(self, peers: Peers, name: str, fence: Fence) -> None:
         self._peers = peers
@@ -56,21 +56,21 @@ class Committer:
         self.orbax = OrbaxWriter(peers)
 
     def begin(self, folder: Path, state: Mapping[str, Any]) -> Writing:
-        """Copy the arrays of a state, which may be consumed afterwards; `finish` writes them into a folder.
+        """Copy the arrays of a state, which may be donated afterwards; `finish` writes them into a folder.
 
-        Here training waits, so nobody waits for another process here.
+        Training is blocked here, so this method does not wait for any other process.
         """
         self._pace.begin()
         return self.orbax.copy(self._beside(folder), state)
 
     def finish(self, folder: Path, writing: Writing, record: Integrity) -> Integrity:
-        """Write a copied state, hash its files, each host its share, and write the record with the hashes.
+        """Write a copied state, hash its files, each host its share, and write the manifest with the hashes.
 
-        All processes return that record.
+        All processes return the manifest.
 
         Raises:
-            SaveFailedError: it could not be, and what there is of it is deleted.
-            TrainingError: a later world is there, so that this one is cut off.
+            SaveFailedError: a stage failed on a host; the partial step is deleted.
+            TrainingError: a later world exists, so this one is fenced off.
             JaxRuntimeError: another process is gone.
         """
         self._votes.begin()
@@ -84,11 +84,11 @@ class Committer:
             writing.give_up()
 
     def hurry(self) -> None:
-        """Finish what is being saved as fast as storage allows: somebody waits for it."""
+        """Lift the rate limit of the current save: another thread waits for it."""
         self._pace.hurry()
 
     def _beside(self, folder: Path) -> Path:
-        """Return where a step is written before it is put into place."""
+        """Return the temporary folder in which a step is written before it is renamed."""
         return folder.with_name(f"{folder.name}{UNPROVEN}-{self._fence.generation}")
 
     def _prove(self, folder: Path, writing: Writing, record: Integrity) -> Integrity:
@@ -111,7 +111,7 @@ class Committer:
                 put_in_place(fresh, folder, proven)
         except (SaveFailedError, TrainingError):
             raise
-        except Exception as error:  # Orbax tells a full disk as a ValueError
+        except Exception as error:  # Orbax reports a full disk as a ValueError
             if self._votes.lost:
                 raise self._votes.lost from error
             self._votes.cast(describe(error))
@@ -119,7 +119,7 @@ class Committer:
         return proven
 
     def _prepare(self, folder: Path) -> str:
-        """Make the folder that a step is written into, and way for it; return what is wrong, empty: nothing."""
+        """Create the temporary folder of a step; return an error message, empty: success."""
         fresh = self._beside(folder)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -135,14 +135,14 @@ class Committer:
 
 
 def put_in_place(fresh: Path, folder: Path, record: Integrity) -> None:
-    """Give a step that is written and proven its name, by which it is found.
+    """Rename a complete and verified step to its final name.
 
-    What has that name is deleted where an earlier world of the job has saved it, which was cut off while it did the
-    same. Anything else is set aside: this job has not written it.
+    An existing step of that name is deleted if an earlier world of the job saved it. That world was fenced off during
+    the same commit. Anything else is quarantined, because this job has not written it.
 
     Raises:
-        FileExistsError: a later world has put it there.
-        OSError: storage refuses it.
+        FileExistsError: a later world has committed the step.
+        OSError: storage refuses the rename or the deletion.
     """
     try:
         fresh.rename(folder)
@@ -151,7 +151,7 @@ def put_in_place(fresh: Path, folder: Path, record: Integrity) -> None:
             raise
         if _is_of_job(folder, record):
             void = fresh.with_name(fresh.name + VOID)
-            folder.rename(void)  # first, so that what is looked at is what is deleted
+            folder.rename(void)  # rename first, so that the folder that is checked is the one that is deleted
             there = read_integrity(void)
             if there is None or there.generation > record.generation:
                 void.rename(folder)
@@ -167,17 +167,19 @@ def _is_of_job(folder: Path, record: Integrity) -> bool:
     return there is not None and there.job_uid == record.job_uid
 
 
-def _read(folder: Path) -> Integrity | None:  # None: nothing shows who has saved what lies there
+def _read(folder: Path) -> Integrity | None:  # None: no manifest shows which job saved it
     with suppress(ValueError, NotADirectoryError):
         return None if folder.is_symlink() else read_integrity(folder)
     return None
 
 
 def delete_step(folder: Path) -> None:
-    """Delete a step so that no half of it can pass for a whole one, or for what somebody else has put there.
+    """Delete a step under another name, so that a partial deletion does not look like a checkpoint.
+
+    The rename also ensures that a step that another world puts under the old name meanwhile is not deleted.
 
     Raises:
-        OSError: storage refuses it.
+        OSError: storage refuses the rename or the deletion.
     """
     void = folder.with_name(folder.name + VOID)
     shutil.rmtree(void, ignore_errors=True)
@@ -186,10 +188,10 @@ def delete_step(folder: Path) -> None:
 
 
 def set_aside(folder: Path, generation: int) -> Path:
-    """Rename a step, so that it is no step any more and can still be looked at; return its new name.
+    """Rename a step so that it no longer counts as one and can still be inspected; return its new path.
 
     Raises:
-        OSError: storage refuses it.
+        OSError: storage refuses the rename.
     """
     name = f"{folder.name}{ASIDE}{generation}"
     names = chain([name], (f"{name}-{again}" for again in count(2)))

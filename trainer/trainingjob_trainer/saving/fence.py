@@ -1,12 +1,11 @@
-"""Which world of a job may write below a folder: the newest one that has come there, and no other.
+"""Write fences: only the newest world of a job may write below a checkpoint folder.
 
-A world that the operator has given up may go on where nobody hears it, on the same storage as its successor. So each
-world says that it is there, by a file of its own, before it reads what is saved; and before it puts a step into place
-or deletes one, it looks whether a later one has said so, or another job owns the folder by now. Then it ends.
+A world that the operator has given up may keep running unnoticed, on the same storage as its successor. So each world
+creates a marker file of its own before it reads checkpoints. Before it commits or deletes a step, it checks for the
+marker of a later world and for another owner of the folder. If it finds one, it ends.
 
-Between that look and what follows a world may be stopped for as long as it likes. So nothing that is being written has
-a name that another world uses, a step comes into place whole, with its proof, by one renaming, and what that would
-replace is looked at after it was moved out of the way.
+A world may be suspended between that check and the write. So temporary names are unique to a world. A step appears
+complete, with its manifest, by one rename. A step that the rename would replace is moved away before it is checked.
 """
 
 import os
@@ -34,10 +33,10 @@ class Fence:
         self.generation = world.generation
 
     def claim(self) -> None:
-        """Say that this world is there. One process of it does, before any reads what is saved.
+        """Create the marker of this world. One process calls this before any process reads checkpoints.
 
         Raises:
-            TrainingError: a later world of the job is there already.
+            TrainingError: a later world of the job has a marker.
             OSError: storage does not answer.
         """
         self.check()
@@ -45,14 +44,14 @@ class Fence:
         self.check()
         for generation, path in self._list():
             if generation < self.generation:
-                with suppress(OSError):  # it does no harm
+                with suppress(OSError):  # an old marker does no harm
                     path.unlink()
 
     def check(self) -> None:
-        """Confirm that no later world is there, and that the folder is still this job's.
+        """Check that no later world exists, and that this job still owns the folder.
 
         Raises:
-            TrainingError: this world is cut off.
+            TrainingError: this world is fenced off.
             OSError: storage does not answer.
         """
         self._refresh()
@@ -66,7 +65,7 @@ class Fence:
             raise self._cut_off("another job has taken it over.")
 
     def _refresh(self) -> None:
-        """Have the folder's listing read anew: on NFS it may be a minute old, unless something was made there."""
+        """Invalidate the cached folder listing by creating a file: on NFS the listing may be a minute old."""
         self._root.mkdir(parents=True, exist_ok=True)
         probe = self._root / f".look.{os.uname().nodename}.{os.getpid()}.{threading.get_native_id()}"
         probe.unlink(missing_ok=True)  # it may be a link
@@ -74,7 +73,7 @@ class Fence:
         probe.unlink()
 
     def _list(self) -> list[tuple[int, Path]]:
-        """Return the generations of this job that have said that they are there."""
+        """Return the generations of this job that have a marker."""
         found = ((NAME.fullmatch(path.name), path) for path in self._root.glob(f"{PREFIX}*"))
         return [
             (generation, path)

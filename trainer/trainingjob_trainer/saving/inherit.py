@@ -1,7 +1,7 @@
-"""The parameters that a job begins with, where another job has trained them: found, proven whole, laid out anew.
+"""Initial parameters from another job's checkpoint: selected, verified and resharded for this job.
 
-The other job's folder is only read. It may be on a volume that cannot be written, and its owner may be training.
-Everything but the parameters begins as in any job: the optimizer, the order of the data, the count of steps.
+The other job's folder is only read: it may be on a read-only volume, and its owner may be training. Only the parameters
+are taken. The optimizer, the data order and the step count start as in any new job.
 """
 
 import logging
@@ -24,27 +24,28 @@ from trainingjob_trainer.world import Peers
 LOG = logging.getLogger(__name__)
 PATH = "spec.checkpoint.initializeFrom"
 MOST_NAMED = 3
-"""How many damaged steps are named. Of arrays, all that differ are: a model that is scanned has few."""
+"""Maximum number of damaged steps that a message names. Of arrays, it names all that differ: a scanned model has few.
+"""
 
 
 type Shapes = dict[str, tuple[int, ...]]
 
 
 class Inherited(NamedTuple):
-    """Parameters, and where they come from in words."""
+    """Parameters, and a text that names their source."""
 
     params: Params
     source: str
 
 
 def inherit(source: InitializeFrom, params: Params, peers: Peers, random: Params) -> Inherited:
-    """Return the parameters that another job saved, laid out as `params` describes; all processes call it together.
+    """Return the parameters that another job saved, with the layout of `params`; all processes call this together.
 
-    Without a step in the source the newest one counts that proves whole. `random` are those to begin with where the
-    source has none; it is consumed, for both may not fit.
+    If the source names no step, the newest intact step is used. `random` holds the initial values of the parameters
+    that the source lacks. It is consumed, because both may not fit in memory.
 
     Raises:
-        TrainingError: there is none, or it holds the parameters of another model.
+        TrainingError: no intact step exists, or it holds the parameters of another model.
     """
     orbax = _open(peers)
     candidates = _list_candidates(source) if peers.process == 0 else []
@@ -83,7 +84,7 @@ def _open(peers: Peers) -> ocp.Checkpointer:
 
 
 def _list_candidates(source: InitializeFrom) -> list[Path]:
-    """Return the folders of the steps that may be meant, best first: of the newest lineage, then the newest step."""
+    """Return the candidate step folders, best first: the newest lineage, then the newest step."""
     root = Path(source.uri)
     try:
         saved = [
@@ -99,7 +100,7 @@ def _list_candidates(source: InitializeFrom) -> list[Path]:
 
 
 def _choose(source: InitializeFrom, candidates: list[Path], damages: list[str]) -> str:
-    """Return the best folder that is left."""
+    """Return the best remaining folder; raise TrainingError if none remains."""
     if candidates:
         return str(candidates[0])
     what = "no whole step" if source.step is None else f"no whole step {source.step}"
@@ -114,7 +115,7 @@ def _choose(source: InitializeFrom, candidates: list[Path], damages: list[str]) 
 
 
 def _check_shapes(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Shapes) -> None:
-    """Raise where a saved step does not have the parameters that are to be taken, and name all that differ."""
+    """Raise TrainingError where a checkpoint lacks the parameters of this model, and name all that differ."""
     differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
     both = [name for name in differing if name in ours and name in theirs]
     if source.allow_partial:
@@ -138,7 +139,7 @@ def _check_shapes(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Sh
 
 
 def _describe_source(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Shapes) -> str:
-    """Return where the parameters come from, and which of them do not, in words."""
+    """Return a text that names the source of the parameters and those that it lacks, and log it."""
     words = f"step {int(folder.name):,} of {source.uri}"
     missing, unused = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
     if missing:
@@ -150,7 +151,7 @@ def _describe_source(source: InitializeFrom, folder: Path, ours: Shapes, theirs:
 
 
 def _shapes(tree: Any) -> Shapes:
-    """Return the shapes of a tree's arrays by their names, in the order of its leaves."""
+    """Return the shapes of a tree's arrays by name, in the order of its leaves."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): tuple(leaf.shape)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

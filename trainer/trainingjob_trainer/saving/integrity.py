@@ -1,8 +1,8 @@
-"""Proof that a saved step is whole: the hash of every file, written after all of them, read before any is trusted.
+"""The integrity manifest of a checkpoint: `integrity.json` with the size and SHA-256 of every file.
 
-Orbax restores flipped bits without a word. So a step counts as saved only once `integrity.json` lies beside its files;
-it also says which job and generation wrote it, and from which data, and has a hash of all that it says. All hosts share
-the hashing.
+Orbax restores flipped bits without an error, so a step counts as saved only once `integrity.json` is beside its files.
+The manifest is written after all files and verified before a restore. It also records the job, generation and data of
+the checkpoint, and a hash of its own content. All hosts share the hashing.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ from trainingjob_trainer.history import Record
 LOG = logging.getLogger(__name__)
 FILE = "integrity.json"
 DIGEST = "sha256"
-"""Under which the record has the hash of all else that it says; one of an older trainer has none."""
+"""Key of the manifest's hash over all other keys. Manifests of older trainers lack it."""
 PATIENCE_SECONDS = 60.0
-"""For how long storage that does not let a file be read is asked again."""
+"""Seconds for which a failing read from storage is retried."""
 PAUSE_SECONDS = 2.0
 CHUNK = 1 << 22
 RATE = 256 << 20
-"""Bytes a second that a host reads at most of what was saved, beside training and its own saves."""
+"""Maximum rate, in bytes per second, at which a host hashes a checkpoint beside training and its own saves."""
 
 
 class Fingerprint(Open):
@@ -43,10 +43,10 @@ class Fingerprint(Open):
 
 
 class Integrity(Record):
-    """What `integrity.json` says: who saved which step, hashes of the data's rows and of the state's shapes, the files.
+    """Content of `integrity.json`: origin of the step, hashes of data and state shapes, and the file hashes.
 
-    File names are relative to the step's folder. `evaluations` are the losses on held-out texts that were measured
-    after this very step, by their names.
+    File names are relative to the step folder. `evaluations` are the held-out losses that were measured after this
+    step, by evaluation name.
     """
 
     evaluations: dict[str, float] = Field(default={})
@@ -54,11 +54,11 @@ class Integrity(Record):
 
 
 def read_integrity(folder: Path) -> Integrity | None:  # None: the step was never committed
-    """Return what a step's folder says about itself.
+    """Return the manifest of a step folder.
 
     Raises:
-        ValueError: the record is there and makes no sense, or is not what was written.
-        OSError: it cannot be read.
+        ValueError: the manifest is malformed, or its content does not match its own hash.
+        OSError: storage does not let it be read.
     """
     try:
         said = read_json(folder / FILE)
@@ -78,17 +78,17 @@ def read_integrity(folder: Path) -> Integrity | None:  # None: the step was neve
 
 
 def write_integrity(folder: Path, integrity: Integrity) -> None:
-    """Write the record, last of all files of a step.
+    """Write the manifest, as the last file of a step.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: storage refuses the write.
     """
     said = integrity.model_dump(mode="json", exclude_defaults=True)
     write_whole(folder / FILE, json.dumps(sign(said), indent=1).encode())
 
 
 def sign(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with the hash of what it says."""
+    """Return a record with the hash of its content added."""
     return {**said, DIGEST: _digest(said)}
 
 
@@ -97,7 +97,7 @@ def _digest(said: Mapping[str, Any]) -> str:
 
 
 def list_files(folder: Path) -> list[str]:
-    """Return all files of a step but the record, ordered by name."""
+    """Return all files of a step except the manifest, sorted by name."""
     return sorted(
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
@@ -106,7 +106,7 @@ def list_files(folder: Path) -> list[str]:
 
 
 class Pace:
-    """Keeps a reader to so many bytes a second, until somebody waits for it."""
+    """Limits the read rate, until another thread waits for the reader."""
 
     def __init__(self, rate: int = RATE) -> None:
         self._rate = rate
@@ -114,16 +114,16 @@ class Pace:
         self._hurry = threading.Event()
 
     def begin(self) -> None:
-        """Keep to the rate from now on."""
+        """Apply the rate limit from now on."""
         self._due = 0.0
         self._hurry.clear()
 
     def hurry(self) -> None:
-        """Read as fast as storage gives, until the next `begin`."""
+        """Lift the rate limit until the next `begin`."""
         self._hurry.set()
 
     def keep(self, parts: Iterable[bytes]) -> Iterator[bytes]:
-        """Return the same parts, none before its time."""
+        """Yield the same chunks, delayed to the rate limit."""
         begun = time.monotonic()
         for part in parts:
             yield part
@@ -133,11 +133,13 @@ class Pace:
 
 
 def read_parts(folder: Path, name: str, most: int | None = None) -> Iterator[bytes]:
-    """Return what is in a file of a step, in parts; no more than a byte above `most`. None: all of it.
+    """Yield the content of a file of a step in chunks, up to one byte more than `most`. None: all of it.
+
+    The extra byte shows that a file is longer than expected.
 
     Raises:
-        ValueError: it is no file of a step.
-        OSError: it cannot be read.
+        ValueError: the name is not that of a regular file below the folder.
+        OSError: the file cannot be read.
     """
     with open_below(folder, name) as file:
         yield from _read_parts(file, most)
@@ -151,9 +153,9 @@ def _read_parts(file: FileIO, most: int | None) -> Iterator[bytes]:
 
 
 def find_foreign(folder: Path) -> str:
-    """Return what lies in a step's folder that is neither a file nor a folder; empty: nothing. No link is followed.
+    """Return an entry of a step folder that is neither a file nor a folder; empty: none. Links are not followed.
 
-    What restores a step opens what it finds there, listed in the record or not.
+    A restore opens every entry of the folder, whether the manifest lists it or not.
 
     Raises:
         OSError: the folder cannot be read.
@@ -169,21 +171,21 @@ def find_foreign(folder: Path) -> str:
 
 
 def hash_files(folder: Path, names: Iterable[str], pace: Pace | None = None) -> dict[str, Fingerprint]:
-    """Return the fingerprints of files. `pace` None: as fast as storage gives them.
+    """Return the size and hash of files. `pace` None: without a rate limit.
 
     Raises:
-        ValueError: one is no file.
-        OSError: one cannot be read.
+        ValueError: a name is not that of a regular file.
+        OSError: a file cannot be read.
     """
     parts = {name: read_parts(folder, name) for name in names}
     return {name: take_fingerprint(pace.keep(each) if pace else each) for name, each in parts.items()}
 
 
 def find_damage(folder: Path, wanted: Mapping[str, Fingerprint]) -> str:
-    """Return what is wrong with files that should be as wanted; empty: nothing.
+    """Return how files differ from their expected size and hash; empty: they match.
 
     Raises:
-        OSError: a file is there and cannot be read.
+        OSError: a file exists and cannot be read.
     """
     for name, fingerprint in wanted.items():
         try:
@@ -204,17 +206,17 @@ def find_damage(folder: Path, wanted: Mapping[str, Fingerprint]) -> str:
 
 
 class Patience:
-    """Asks storage again that refuses to let something be read, for so long in all: most of what it has passes."""
+    """Retries failing reads from storage, with one time limit for all of them: most storage errors are transient."""
 
     def __init__(self, seconds: float = PATIENCE_SECONDS) -> None:
         self._seconds = seconds
-        self._deadline: float | None = None  # None: it has refused nothing yet
+        self._deadline: float | None = None  # None: no read has failed yet
 
     def read[T](self, act: Callable[[], T]) -> T:
-        """Return what an act returns that reads.
+        """Return the result of a read, which is repeated while it fails.
 
         Raises:
-            OSError: it could not for too long, or there is nothing to read.
+            OSError: the read failed until the time limit, or the file does not exist.
         """
         while True:
             try:
@@ -231,23 +233,23 @@ class Patience:
 
 
 def share[T](items: list[T], process: int, num_processes: int) -> list[T]:
-    """Return the part of a list that a process takes care of."""
+    """Return the items of a list that a process handles."""
     return items[process::num_processes]
 
 
 def dump_fingerprints(fingerprints: Mapping[str, Fingerprint]) -> str:
-    """Return fingerprints as text for another process."""
+    """Return file hashes as text for another process."""
     return json.dumps({name: [fingerprint.size, fingerprint.sha256] for name, fingerprint in fingerprints.items()})
 
 
 def merge_fingerprints(texts: Iterable[str]) -> dict[str, Fingerprint]:
-    """Return the fingerprints that several processes dumped."""
+    """Return the file hashes that several processes dumped, merged."""
     merged = {name: pair for text in texts for name, pair in json.loads(text).items()}
     return {name: Fingerprint(size=merged[name][0], sha256=merged[name][1]) for name in sorted(merged)}
 
 
 def take_fingerprint(parts: Iterable[bytes]) -> Fingerprint:
-    """Return the fingerprint of a file that is given in parts."""
+    """Return the size and hash of a file from its chunks."""
     size, digest = 0, hashlib.sha256()
     for part in parts:
         size += len(part)

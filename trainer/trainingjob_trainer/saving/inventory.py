@@ -1,6 +1,6 @@
-"""What is saved as a world goes on from a step: process 0 looked once, and all know the same.
+"""The inventory of checkpoints when a world resumes: process 0 reads storage, and all processes share its result.
 
-A shared folder may look older to the others, so they are not asked what they see.
+The other processes do not read it themselves, because their view of a shared folder may be older.
 """
 
 from collections.abc import Iterable
@@ -15,27 +15,27 @@ from trainingjob_trainer.saving.retention import find_losses
 from trainingjob_trainer.world import Peers
 
 AGREE_SECONDS = 300
-"""How long the first process to ask what is saved waits for the answer."""
+"""Seconds for which the first process waits for the inventory of process 0."""
 
 
 class Inventory(Open):
-    """The saved steps, up to the one that a world goes on from."""
+    """The checkpoints up to the step that a world resumes from."""
 
     newest: int = 0
-    """The last of them; 0: there is none."""
+    """The newest of them; 0: none."""
     evaluated: frozenset[str] | None = None
-    """Which evaluations were made of the step that the world goes on from. None: it is not saved."""
+    """Names of the evaluations of the step that the world resumes from. None: that step is not saved."""
     losses: dict[int, float] = Field(default={})
-    """Their losses on the text that decides which are best, of those that have one."""
+    """Their losses in the evaluation that selects the best checkpoints, where measured."""
 
     @property
     def is_saved(self) -> bool:
-        """Return whether the step that the world goes on from is."""
+        """Return whether the step that the world resumes from is saved."""
         return self.evaluated is not None
 
     @classmethod
     def take(cls, saved: Iterable[Integrity], origin: tuple[str, int, int], best: KeepBest | None) -> "Inventory":
-        """Return what all records together say to a world that goes on from `origin`: its job, generation and step."""
+        """Return the inventory of a world that resumes from `origin`: a job UID, a generation and a step."""
         records = {_origin(record): record for record in saved if record.step <= origin[2]}
         own = records.get(origin)
         return cls(
@@ -45,7 +45,7 @@ class Inventory(Open):
         )
 
     def agree(self, peers: Peers) -> "Inventory":
-        """Return that of process 0, on all processes of a world.
+        """Return the inventory of process 0, on all processes of a world.
 
         Raises:
             JaxRuntimeError: another process is gone.

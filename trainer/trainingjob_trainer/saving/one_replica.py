@@ -1,9 +1,11 @@
-"""Restoring a saved step with little to read: the hosts of one replica read it, and give it to all others.
+"""Single-replica restore: the hosts of one replica read a checkpoint and broadcast it to all others.
 
-Along the data axis a world holds the same state several times. Where hundreds of hosts begin at once, it is the storage
-that they wait for, while the network between them lies idle. So only those read whose devices come first along that
-axis, and one sum gives what they have read to the others, bit for bit. Arrays that are split along it, as moments of an
-optimizer may be, lie nowhere twice: each host reads its own part of them.
+Along the data axis, a world holds the same state several times. When hundreds of hosts restore at once, storage is the
+bottleneck, while the network between the hosts is idle. So only the hosts whose devices come first along that axis
+read. One sum over the mesh then gives their arrays to the others, bit for bit.
+
+Arrays that are sharded along the data axis, such as ZeRO-1 optimizer moments, have no replicas: each host reads its own
+part of them.
 """
 
 import logging
@@ -25,11 +27,11 @@ from trainingjob_trainer.world import Peers
 LOG = logging.getLogger(__name__)
 AXIS = "data"
 PLACEHOLDER = ocp.PLACEHOLDER
-"""Stands for an array that is not to be read."""
+"""Marks an array that is not read."""
 
 
 class OneReplica:
-    """Reads saved states for a world of which one replica does so. `state` describes them, `shards` are its own."""
+    """Restores states for a world with one reading replica. `state` describes the state, `shards` its shards."""
 
     def __init__(self, state: State, shards: Shards, programs: Programs, peers: Peers) -> None:
         self._state = state
@@ -43,7 +45,7 @@ class OneReplica:
 
     @property
     def is_fewer(self) -> bool:
-        """Return whether any process need not read."""
+        """Return whether some processes need not read."""
         return len(self.readers) < self._peers.num_processes
 
     def load(self, folder: Path) -> State:
@@ -67,7 +69,7 @@ class OneReplica:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     def _read(self, folder: Path, tree: Any, wanted: list[Any]) -> list[Any]:
-        """Return the arrays that are wanted, as far as they lie on this process; the others are not looked at."""
+        """Return the wanted arrays, as far as their shards are on this process; others are not read."""
         who = name_alone(self._peers)
         reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=who), multiprocessing_options=who)
         state = jax.tree.unflatten(tree, wanted)
@@ -77,7 +79,7 @@ class OneReplica:
         return jax.tree.leaves(State(**found))
 
     def _take(self, read: list[Any]) -> dict[int, np.ndarray]:
-        """Return the shards that this process gives to the others, by number: each shard has one giver."""
+        """Return the shards that this process broadcasts, by number: each shard has one sender."""
         on_device = [
             {} if leaf is PLACEHOLDER else {piece.device: piece.data for piece in leaf.addressable_shards}
             for leaf in read
@@ -87,14 +89,14 @@ class OneReplica:
             giver = next((device for device in shard.devices if device in self._first), shard.devices[0])
             if giver in self._shards.here(shard):
                 held[number] = np.asarray(on_device[shard.leaf][giver])
-        for leaf in read:  # both may not fit
+        for leaf in read:  # both may not fit in memory
             if leaf is not PLACEHOLDER:
                 leaf.delete()
         return held
 
 
 def _cut(mesh: Mesh) -> Mesh:
-    """Return the part of a mesh that comes first along the data axis."""
+    """Return the first slice of a mesh along the data axis."""
     place = mesh.axis_names.index(AXIS)
     return Mesh(mesh.devices.take([0], place), mesh.axis_names, axis_types=mesh.axis_types)
 
@@ -104,7 +106,7 @@ def _only(leaves: list[Any], wanted: list[bool]) -> list[Any]:
 
 
 def describe_read(leaf: Any) -> Any:
-    """Return how Orbax is to read an array, by its shape, format and sharding; a placeholder is not read."""
+    """Return Orbax's restore arguments of an array: sharding, shape and dtype. A placeholder is not read."""
     if leaf is PLACEHOLDER:
         return ocp.RestoreArgs()
     return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)

@@ -1,9 +1,9 @@
-"""What Orbax does with one state: it copies the arrays, and writes them, each process its part, where they belong.
+"""Orbax calls for one state: each process copies its arrays and writes its part of a checkpoint.
 
-Orbax's checkpointers do more: they let the processes meet, three times before training may go on. Where hosts are busy
-each of these meetings waits for the last of them to hear of it. So only the part below them is used here, which meets
-nobody: the handler, which copies at once, and writes as soon as it hears that the folder is there. Everything between
-the processes is `commit.py`'s. What is written is what a checkpointer would have written.
+Orbax's checkpointers also synchronize the processes, three times before training may continue. On busy hosts each of
+these barriers waits for the slowest process. So this module uses only the handler below them, which has no barrier. The
+handler copies at once, and writes as soon as its folder exists. `commit.py` synchronizes the processes. The files are
+those that a checkpointer would write.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
-from etils.epath.gpath import PosixGPath  # what `epath.Path` makes, by its name
+from etils.epath.gpath import PosixGPath  # the class that `epath.Path` returns, imported by name
 from orbax.checkpoint._src.futures.future import AwaitableSignalsContract  # it has no public name
 
 from trainingjob_trainer.saving.votes import describe
@@ -25,19 +25,19 @@ from trainingjob_trainer.world import Peers
 
 WRITE_SECONDS = 1200
 PART_BYTES = 4 << 20
-"""The least that each of several replicas writes of a shard; where it would be less, one of them writes it all."""
+"""Minimum bytes that each replica writes of a shared shard; below that, one replica writes the whole shard."""
 STEP_METADATA = "_CHECKPOINT_METADATA"
-"""The file by which Orbax tells what wrote a folder."""
+"""The file in which Orbax records what wrote a folder."""
 SUCCESS = "commit_success.txt"
-"""The file without which Orbax takes a folder for half written, where a store cannot rename one."""
+"""Without this file Orbax takes a folder for incomplete, on stores that cannot rename a folder."""
 
 
 class CreatedFolder(PosixGPath):  # type: ignore[misc]  # etils has no types
-    """A folder that is there, and can be awaited all the same.
+    """A folder that exists, and can be awaited nevertheless.
 
-    Two threads of Orbax share the description of each array (`ParamInfo.await_path_creation`). Each looks whether the
-    folder must be awaited, and then awaits what stands in its place. The other thread may just have put the path there,
-    and with a plain path the save failed.
+    Two threads of Orbax share the description of each array (`ParamInfo.await_path_creation`). Each checks whether the
+    folder must be awaited, and then awaits the object that is stored there. Meanwhile the other thread may have stored
+    the final path. With a plain path there, the save failed.
     """
 
     async def await_creation(self) -> epath.Path:
@@ -46,7 +46,7 @@ class CreatedFolder(PosixGPath):  # type: ignore[misc]  # etils has no types
 
 
 class ExpectedFolder:
-    """A folder that is not there yet, as Orbax waits for one (its `PathAwaitingCreation`)."""
+    """A folder that does not exist yet, in the form that Orbax waits for (its `PathAwaitingCreation`)."""
 
     def __init__(self, path: epath.Path, made: "Future[None] | None" = None) -> None:
         self.path = path
@@ -56,21 +56,21 @@ class ExpectedFolder:
         return ExpectedFolder(self.path / name, self._made)
 
     async def await_creation(self) -> epath.Path:
-        """Return the path once it may be written to; raises CancelledError where it never will be."""
+        """Return the path once it may be written to; raise CancelledError if `give_up` was called."""
         await asyncio.wrap_future(self._made)
         return CreatedFolder(self.path)
 
     def open(self) -> None:
-        """Tell that it is there."""
+        """Signal that the folder exists."""
         self._made.set_result(None)
 
     def give_up(self) -> None:
-        """Tell that it will not be there, unless it is: who waits for it ends without a word."""
+        """Cancel the waiters, unless the folder exists: they end without an error message."""
         self._made.cancel()
 
 
 class Writing:
-    """One state, copied, to be written into a folder. `problem` is what went wrong with the copy; empty: nothing."""
+    """A copied state that is to be written into a folder. `problem` is the error of the copy; empty: none."""
 
     def __init__(
         self, handler: ocp.StandardCheckpointHandler, folder: ExpectedFolder, parts: Iterable[Any], problem: str = ""
@@ -82,20 +82,20 @@ class Writing:
         self._begun = time.time_ns()
 
     def write(self) -> None:
-        """Write what is this process's into the folder, which must be there.
+        """Write this process's part into the folder, which must exist.
 
         Raises:
-            Exception: whatever Orbax says of storage that refuses it: of a full disk it is a ValueError.
+            Exception: any error of Orbax when storage refuses a write; for a full disk it is a ValueError.
         """
         self._folder.open()
         for part in self._parts:
             part.result(timeout=WRITE_SECONDS)
 
     def finalize(self) -> None:
-        """Make one whole of what all processes have written; one of them does it for all.
+        """Finalize the checkpoint after all processes have written; one process does this for all.
 
         Raises:
-            Exception: whatever Orbax says of storage that refuses it, or of parts that do not belong together.
+            Exception: any error of Orbax when storage refuses a write, or when the parts do not fit together.
         """
         folder = self._folder.path
         self._handler.finalize(folder)
@@ -111,51 +111,51 @@ class Writing:
         (folder / SUCCESS).write_text("Orbax has written all of it.\n")
 
     def give_up(self) -> None:
-        """Forget the copy, if nothing of it is written yet."""
+        """Discard the copy, if none of it is written yet."""
         self._folder.give_up()
 
 
 class OrbaxWriter:
-    """Orbax's handler of whole states, as one process of a world."""
+    """Orbax's handler of complete states, as one process of a world."""
 
     def __init__(self, peers: Peers) -> None:
         share_out_large_arrays()
         self._handler = ocp.StandardCheckpointHandler(multiprocessing_options=name_processes(peers, "trainingjob"))
 
     def copy(self, folder: Path, state: Mapping[str, Any]) -> Writing:
-        """Copy a state to the host, to be written into a folder later; the arrays may be consumed afterwards."""
+        """Copy a state to host memory, to be written into a folder later; its arrays may be donated afterwards."""
         expected = ExpectedFolder(epath.Path(folder))
         try:
             with awaiting_no_signals():
                 parts = asyncio.run(self._handler.async_save(expected, args=ocp.args.StandardSave(state)))
-        except Exception as error:  # noqa: BLE001  # whatever it is, the others write meanwhile and hear of it then
+        except Exception as error:  # noqa: BLE001  # the other processes write on, and get this error later
             expected.give_up()
             return Writing(self._handler, expected, (), describe(error))
         return Writing(self._handler, expected, parts or ())
 
     def restore(self, folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a saved state, laid out as `state` describes; all processes read it, each at its own pace."""
+        """Return a saved state with the shapes and shardings of `state`; all processes read it, without a barrier."""
         restored: dict[str, Any] = self._handler.restore(epath.Path(folder), args=ocp.args.StandardRestore(state))
         return restored
 
 
 def share_out_large_arrays() -> None:
-    """Have Orbax split the writing of a shard between its replicas only where each has much to write.
+    """Make Orbax split the write of a shard between its replicas only where each part is large.
 
-    A part is cut out by a program. The first save of every world would compile one for each shape while training waits:
-    for seconds where many are small and the machine is busy.
+    A compiled program cuts out each part. The first save of every world would compile one program for each shape while
+    training waits. That takes seconds where many shapes are small and the machine is busy.
     """
-    # Another handler in its place would be warned of in every world's log, and would not write what lies beside arrays.
+    # Registering another handler would log a warning in every world, and would not write the files beside the arrays.
     handler: Any = ocp.type_handlers.get_type_handler(jax.Array)
-    handler._min_slice_bytes_for_replica_parallel = PART_BYTES  # noqa: SLF001  # it takes that when it is made, only
+    handler._min_slice_bytes_for_replica_parallel = PART_BYTES  # noqa: SLF001  # settable only in its constructor
 
 
 @contextmanager
 def awaiting_no_signals() -> Iterator[None]:
-    """Have Orbax ask nobody what it must wait for before it writes: nothing but the folder, which it is told of.
+    """Disable Orbax's cross-process signal handshake: a save waits only for its folder.
 
-    For each part of a save it would ask the coordination service, which lives in process 0, while training waits. Where
-    that process hangs, so would all others, in a save: and a save is given minutes before it counts as hanging.
+    For each part of a save, Orbax would query the coordination service in process 0 while training waits. If process 0
+    hangs, all other processes would then hang in a save. A save may take minutes before it counts as hung.
     """
     known = vars(AwaitableSignalsContract)["get_awaitable_signals_from_contract"]
     AwaitableSignalsContract.get_awaitable_signals_from_contract = staticmethod(lambda operation_id=None: [])
@@ -166,11 +166,13 @@ def awaiting_no_signals() -> Iterator[None]:
 
 
 def name_processes(peers: Peers, prefix: str) -> ocp.options.MultiprocessingOptions:
-    """Return the processes of a world for Orbax, process 0 as its primary; `prefix` sets apart what else meets there.
+    """Return Orbax's options for all processes of a world, with process 0 as primary.
 
-    Named, they meet at the coordination service's barriers instead of in collectives. Orbax compares what it is given
-    with `jax.process_index`, and asks for the same numbers at those barriers, which go by the world's (`multihost.py`,
-    `get_barrier_sync_fn`). That is right for all processes together, and for no smaller number of several.
+    `prefix` separates its barriers from others. With named processes, Orbax uses barriers of the coordination service
+    instead of collectives. Orbax compares the given indices with `jax.process_index`. At the barriers it passes the
+    same indices, although the coordination service numbers processes by the world (`multihost.py`,
+    `get_barrier_sync_fn`). Both numberings have the same set for all processes together, but not for a subset of
+    several processes.
     """
     indices = [peers.index(process) for process in range(peers.num_processes)]
     return ocp.options.MultiprocessingOptions(
@@ -179,6 +181,6 @@ def name_processes(peers: Peers, prefix: str) -> ocp.options.MultiprocessingOpti
 
 
 def name_alone(peers: Peers) -> ocp.options.MultiprocessingOptions:
-    """Return this process for Orbax, as one that does something for itself and meets nobody."""
+    """Return Orbax's options for this process alone: no barriers with other processes."""
     index = peers.index(peers.process)
     return ocp.options.MultiprocessingOptions(primary_host=index, active_processes={index})

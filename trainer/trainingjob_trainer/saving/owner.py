@@ -1,7 +1,7 @@
-"""Whose checkpoints a folder holds: an OWNER file with the job's UID, made once, by exclusive creation.
+"""Ownership of a checkpoint folder: an OWNER file with the job's UID, made by exclusive creation.
 
-Two jobs that are pointed at one folder would mix their steps. The second one is refused, unless its spec says that it
-takes over.
+Two jobs that share one folder would mix their steps. The second job is refused, unless its spec sets
+`checkpoint.takeover`.
 """
 
 import json
@@ -17,21 +17,21 @@ from trainingjob_trainer.files import read_foreign, read_json, write_whole
 
 FILE = "OWNER"
 LARGEST = 4096
-"""Bytes of OWNER at most: names of Kubernetes are shorter."""
+"""Maximum size of OWNER in bytes: names of Kubernetes objects are shorter."""
 UNFINISHED_SECONDS = 2.0
-"""How long an empty OWNER may belong to a job that is just writing it."""
+"""Seconds for which an empty OWNER file counts as being written by a job."""
 
 
 def check_writable(root: Path, field: str = "spec.checkpoint.uri") -> None:
-    """Prove that this host can write below the folder that a field names, which is made if need be.
+    """Check that this host can write below the folder that a field names, and create the folder if it is missing.
 
     Raises:
-        TrainingError: it cannot.
+        TrainingError: the host cannot write there.
     """
     probe = root / f".probe.{os.uname().nodename}.{os.getpid()}"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        probe.unlink(missing_ok=True)  # it may be a link to what must not be written
+        probe.unlink(missing_ok=True)  # it may be a link to a file that must not be written
         probe.touch(exist_ok=False)
         probe.unlink()
     except OSError as error:
@@ -39,10 +39,10 @@ def check_writable(root: Path, field: str = "spec.checkpoint.uri") -> None:
 
 
 def claim(root: Path, config: RunConfig, field: str = "spec.checkpoint.uri") -> None:
-    """Make the folder that a field names this job's own, or confirm that it is.
+    """Claim the folder that a field names for this job, or confirm that the job owns it.
 
     Raises:
-        TrainingError: it is another job's and the spec does not take over, or it cannot be written.
+        TrainingError: another job owns the folder and the spec has no takeover, or the folder cannot be written.
     """
     job = config.job
     mine = {"uid": job.uid, "job": f"{job.namespace}/{job.name}"}
@@ -71,22 +71,22 @@ def claim(root: Path, config: RunConfig, field: str = "spec.checkpoint.uri") -> 
 
 
 def is_anothers(root: Path, uid: str) -> bool:
-    """Return whether a folder is known to be another job's by now.
+    """Return whether another job owns a folder.
 
     Raises:
         OSError: storage does not answer.
     """
     try:
         return bool(_parse(read_json(root / FILE, LARGEST))["uid"] != uid)
-    except (FileNotFoundError, ValueError):  # it never was anybody's, or is just being written
+    except (FileNotFoundError, ValueError):  # no job owns it, or the file is being written
         return False
 
 
 def _parse(said: Any) -> dict[str, str]:
-    """Return what OWNER says.
+    """Return the validated content of OWNER.
 
     Raises:
-        ValueError: it is not what a job writes.
+        ValueError: the content is not what a job writes.
     """
     match said:
         case {"uid": str(uid), "job": str(job)} if uid.isprintable() and job.isprintable():
@@ -94,8 +94,8 @@ def _parse(said: Any) -> dict[str, str]:
     raise ValueError("it names no job")
 
 
-def _read(path: Path, field: str) -> dict[str, str] | None:  # None: whoever made it died before writing a word
-    """Return what OWNER says."""
+def _read(path: Path, field: str) -> dict[str, str] | None:  # None: its writer died before it wrote any content
+    """Return the content of OWNER; wait for `UNFINISHED_SECONDS` while it is incomplete."""
     deadline = time.monotonic() + UNFINISHED_SECONDS
     while True:
         try:

@@ -1,11 +1,11 @@
-"""Which saved step a new world goes on from: the newest one of the job's history that proves whole.
+"""The search for the state that a new world resumes from: the newest intact step of the job's history.
 
-Copies on the backup store, and snapshots in the hosts' memory, are judged by the same rule, and the newest of all is
-taken. Where they are of the same step, that is the snapshot, for it is there already, and the copy last.
+Copies on the backup store and snapshots in host memory are ranked by the same rule. For the same step, the snapshot
+comes first, because it is already in memory, and the copy comes last.
 
-A damaged step is reported, moved aside and passed over. So is one that storage does not let be read for a minute, but
-only once another one was read whole: else it is storage that fails, and nothing is touched. When damage leaves
-nothing, the job fails: it never starts from scratch in silence.
+A damaged step is reported, quarantined and skipped. A step that stays unreadable for a minute is treated the same way,
+but only after another step was read completely. Otherwise storage itself fails, and nothing is changed. If no intact
+step remains, the job fails: it never starts from scratch silently.
 """
 
 import errno
@@ -42,7 +42,7 @@ from trainingjob_trainer.world import Peers
 LOG = logging.getLogger(__name__)
 VERIFY_SECONDS = 1800
 FROM_MEMORY = "memory"
-"""What is said in place of a step's name where the snapshot is newer."""
+"""Takes the place of a folder where the snapshot is newer."""
 GONE = "it is not there any more"
 
 
@@ -50,15 +50,15 @@ class Memory(Protocol):
     """The snapshots that the hosts of a world hold together."""
 
     @property
-    def newest(self) -> Key | None: ...  # noqa: D102  # None: no snapshot is whole
+    def newest(self) -> Key | None: ...  # noqa: D102  # None: no snapshot is complete
 
-    def load(self, key: Key) -> State | None: ...  # noqa: D102  # None: it is damaged, and never offered again
+    def load(self, key: Key) -> State | None: ...  # noqa: D102  # None: it is damaged, and is not offered again
     def past(self, key: Key) -> Past: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
 class Recalled:
-    """A state that was found in the hosts' memory."""
+    """A state that was restored from host memory."""
 
     key: Key
     state: State
@@ -66,16 +66,16 @@ class Recalled:
 
 
 class Finding(NamedTuple):
-    """What a process found of its share of a step's files: that they are wrong, or that it could not read them."""
+    """The result of verifying this process's share of a step: damage, or a failed read."""
 
     damage: str = ""
     unreadable: str = ""
     number: int = 0
-    """The operating system's number of what it could not."""
+    """The `errno` of the failed read."""
 
 
 class RestorePoint:
-    """The search for the step to restore below `root`, or `backup`, made by all processes of a world together."""
+    """The collective search for the step to restore, below `root` or `backup`."""
 
     def __init__(
         self,
@@ -103,21 +103,21 @@ class RestorePoint:
         self._damaged: list[Damage] = []
         self._unreadable: dict[Path, OSError] = {}
         self._stuck: set[Path] = set()
-        """Damaged steps that could not be moved aside, on a store that is only read."""
+        """Damaged steps that could not be quarantined, on a read-only store."""
         self.saved: list[Integrity] = []
-        """What process 0 last found saved below `root` itself, later steps too; empty elsewhere."""
+        """The manifests that process 0 last found below `root`, later steps included; empty on other processes."""
 
     def find(
         self, data: str, states: Collection[str], seed: int | None = None
     ) -> Path | Recalled | None:  # None: start from scratch
-        """Return the newest whole step, its folder or its state, and clear away what no history needs.
+        """Return the newest intact step, as a folder or a state, and delete later steps that no history needs.
 
-        `data` is the identity of the job's index, `states` the hashes of the shapes that its state may have had, `seed`
-        that of the order of its data. None: any will do.
+        `data` is the hash of the job's token index. `states` are the hashes of the state shapes that the job accepts.
+        `seed` is the seed of the data order; None: any.
 
         Raises:
-            TrainingError: every step is damaged, or the step is of other data, in another order, or of another model,
-                or this world is cut off.
+            TrainingError: every step is damaged, or the step has other data, another data order or another model, or
+                this world is fenced off.
             OSError: storage does not answer.
         """
         if self._peers.process == 0:
@@ -130,8 +130,8 @@ class RestorePoint:
             if not choice:
                 return None
             if choice == FROM_MEMORY:
-                assert self._memory is not None  # noqa: S101  # process 0 has found it there
-                assert snapshot is not None  # noqa: S101  # and all find the same one
+                assert self._memory is not None  # noqa: S101  # process 0 has found a snapshot in it
+                assert snapshot is not None  # noqa: S101  # and all processes find the same one
                 if loaded := self._memory.load(snapshot):
                     self._settle(f"recalled/{attempt}", snapshot[1])
                     return Recalled(snapshot, loaded, self._memory.past(snapshot))
@@ -141,7 +141,7 @@ class RestorePoint:
             attempt += 1
 
     def _is_whole(self, attempt: int, folder: Path) -> bool:
-        """Return whether all processes find their share of a step's files whole; if not, pass it over."""
+        """Return whether all processes find their share of a step intact; if not, skip the step."""
         mine = verify(folder, self._peers, self._readers, self._patience)
         said = self._peers.exchange(f"verify/{attempt}", json.dumps(mine), VERIFY_SECONDS)
         findings = [Finding(*json.loads(text)) for text in said]
@@ -156,7 +156,7 @@ class RestorePoint:
         return False
 
     def _settle(self, name: str, step: int) -> None:
-        """Clear away what comes after the step to go on from, on process 0, and tell what could not be read of it."""
+        """Clean up after the chosen step on process 0: report and quarantine unreadable steps, delete later ones."""
         known = len(self._damaged)
         if self._peers.process == 0:
             for folder, error in self._unreadable.items():
@@ -167,7 +167,7 @@ class RestorePoint:
         self._tell_on_all(name, known)
 
     def _tell_on_all(self, name: str, known: int, said: str = "") -> str:
-        """Return what process 0 says, on all processes, after all told what it found damaged since it knew of some."""
+        """Broadcast a text of process 0, and report on all processes the damage that it found since `known`."""
         new = [(one.step, one.message) for one in self._damaged[known:]]
         told, damaged = json.loads(self._peers.exchange(name, json.dumps([said, new]), VERIFY_SECONDS)[0])
         if self._peers.process != 0:
@@ -176,13 +176,13 @@ class RestorePoint:
         return str(told)
 
     def _agree(self, attempt: int, data: str, states: Collection[str], snapshot: Key | None) -> str:
-        """Return what process 0 chooses, on all processes, after all told what it found damaged."""
+        """Return the choice of process 0 on all processes, after they reported the damage that it found."""
         known = len(self._damaged)
         choice = self._choose(data, states, snapshot) if self._peers.process == 0 else ""
         return self._tell_on_all(f"restore/{attempt}", known, choice)
 
     def _choose(self, data: str, states: Collection[str], snapshot: Key | None) -> str:
-        """Return the best step's folder, or `FROM_MEMORY`; empty: there is none, and none is missing."""
+        """Return the best step's folder, or `FROM_MEMORY`; empty: no step exists, and none is missing."""
         saved = list_saved(self._root, self._patience)
         readable = self._sift([*saved, *self._list_copies()])
         self.saved = [one.integrity for one in readable if one.integrity and not self._is_copy(one.folder)]
@@ -205,7 +205,7 @@ class RestorePoint:
         return ""
 
     def _sift(self, saved: list[Saved]) -> list[Saved]:
-        """Return the steps that can be read, after the damaged ones were told and set aside."""
+        """Return the readable steps, after the damaged ones were reported and quarantined."""
         there = [one for one in saved if one.folder not in self._stuck]
         for one in there:
             if one.damage:
@@ -216,7 +216,7 @@ class RestorePoint:
         return [one for one in there if one.folder not in self._unreadable]
 
     def _check_usable(self, best: Integrity, data: str, states: Collection[str]) -> None:
-        """Raise where training cannot go on from a step as the spec says it."""
+        """Raise TrainingError where training cannot resume from a step under this spec."""
         if not is_of_known_lineage(best, self._world):
             raise TrainingError(
                 FailureReason.STORAGE,
@@ -246,13 +246,13 @@ class RestorePoint:
             )
 
     def _tell_of_lost(self, there: list[Saved], *, is_all: bool) -> None:
-        """Tell that the step that was known to be saved is not there, though no file shows that."""
+        """Report that the last committed step is missing, where no file shows it."""
         is_told = any(one.step == self._world.committed for one in self._damaged)
-        if not (there or is_told or is_all):  # where nothing is left at all, the failure tells it
+        if not (there or is_told or is_all):  # if nothing remains, the failure reports it
             self._tell(self._world.committed, GONE)
 
     def _refuse_scratch(self) -> None:
-        """Raise where a step was once saved: then something is missing, and to begin anew would hide it."""
+        """Raise TrainingError if a step was saved before: a start from scratch would hide the loss."""
         restored = max((span.first - 1 for span in self._world.lineage if span.tier in ON_STORAGE), default=0)
         parents = [rollback.parent for rollback in self._world.rollbacks[-1:]]
         known = max(restored, self._world.committed, *parents)
@@ -271,11 +271,11 @@ class RestorePoint:
         )
 
     def _rate(self, saved: Integrity) -> Key:
-        """Return by which a step is newer than a snapshot; another job's is older than all of our own."""
+        """Return the rank of a step against snapshots; a step of another job ranks below all own ones."""
         return (saved.generation if saved.job_uid == self._world.job_uid else 0), saved.step
 
     def _tell(self, step: int, message: str) -> None:
-        """Tell of a damaged step, as all do: whoever is heard first tells it with what training goes on from."""
+        """Report a damaged step. All processes do, because the operator may read any report first."""
         damage = Damage(step=step, message=message)
         self._damaged.append(damage)
         self._events.send(Event(damaged=damage))
@@ -290,16 +290,16 @@ class RestorePoint:
             self._stuck.add(folder)
 
     def _clear_after(self, step: int) -> None:
-        """Delete later steps of this job, which no history holds, and unfinished saves: they will be written anew.
+        """Delete later steps of this job, which no history holds, and temporary folders: training repeats them.
 
-        What others have put there is told and set aside: this job may not delete it.
+        Later steps that this job did not save are reported and quarantined: this job may not delete them.
         """
         self._fence.check()
         self._make_way(self._root, step)
         if self._backup:
             try:
                 self._make_way(self._backup, step)
-            except OSError as error:  # no reader takes them
+            except OSError as error:  # no world restores them
                 LOG.warning("later copies cannot be deleted error=%s", error)
 
     def _make_way(self, root: Path, step: int) -> None:
@@ -310,7 +310,7 @@ class RestorePoint:
                 self._set_aside(one.folder)
 
     def _list_copies(self) -> list[Saved]:
-        """Return the steps on the backup store; none where it does not answer: it is not what training goes on with."""
+        """Return the steps on the backup store; none if it does not answer, because training does not depend on it."""
         try:
             return list_saved(self._backup, self._patience) if self._backup else []
         except OSError as error:
@@ -321,12 +321,12 @@ class RestorePoint:
         return self._backup is not None and folder.is_relative_to(self._backup)
 
     def _where(self, folder: Path) -> str:
-        """Return what is said before what is wrong with a copy. Empty: it is a saved step itself."""
+        """Return the prefix of a message about a copy. Empty: the step is a checkpoint itself."""
         return f"its copy in {self._backup}: " if self._is_copy(folder) else ""
 
 
 def _check_seed(best: Integrity, seed: int | None) -> None:
-    """Raise where a step was trained in another order than the spec gives."""
+    """Raise TrainingError where a step was trained with another data order than the spec gives."""
     if seed is None or best.seed in (None, seed):
         return
     raise TrainingError(
@@ -342,10 +342,9 @@ def _check_seed(best: Integrity, seed: int | None) -> None:
 def verify(
     folder: Path, peers: Peers, readers: Sequence[int] | None = None, patience: Patience | None = None
 ) -> Finding:
-    """Return what is wrong with this process's share of a step's files, if anything.
+    """Verify this process's share of a step's files, and return the damage or the failed read.
 
-    `readers` are the processes that share them out, by default all of them. `patience` with what storage does not let
-    be read; None: as much as a search of its own has.
+    `readers` are the processes that share the files, by default all. `patience` retries failed reads; None: a new one.
     """
     readers = range(peers.num_processes) if readers is None else readers
     patience = patience or Patience()

@@ -1,4 +1,4 @@
-"""Which saved steps stay, and which steps are saved because they are among the best."""
+"""Retention: which checkpoints are kept, and which steps are saved because they are among the best."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -14,9 +14,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Bests:
-    """The saved steps' losses on the text that decides. All processes of a world know the same ones.
+    """The losses of the saved steps in the selecting evaluation. All processes of a world hold the same values.
 
-    Of `keep` None nothing is best.
+    With `keep` None, no step counts as best.
     """
 
     def __init__(self, keep: KeepBest | None, losses: Mapping[int, float]) -> None:
@@ -31,29 +31,29 @@ class Bests:
         return len(best) < self._keep.count or loss < best[-1]
 
     def add(self, step: int, measured: Mapping[str, float]) -> None:
-        """Take note of a step that is being saved."""
+        """Record the loss of a step that is being saved."""
         if self._keep and isfinite(loss := measured.get(self._keep.evaluation, nan)):
             self._losses[step] = loss
 
     def drop(self, step: int) -> None:
-        """Take note that a step could not be saved."""
+        """Remove a step whose save failed."""
         self._losses.pop(step, None)
 
 
 def find_losses(keep: KeepBest | None, saved: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
-    """Return the losses that decide, of those saved steps that have one."""
+    """Return the selecting losses of the saved steps that have one."""
     if keep is None:
         return {}
     return {step: measured[keep.evaluation] for step, measured in saved.items() if keep.evaluation in measured}
 
 
 def delete_old(root: Path, fence: Fence, keep: Keep, step: int, needed: Collection[int]) -> None:
-    """Delete what need not be kept of the job's own steps below `root`, up to one that this world has just put there.
+    """Delete the job's own steps below `root` that need not be kept, up to the step that was just committed.
 
-    Steps that were set aside are deleted once all that are kept are newer.
+    Quarantined steps are deleted once every kept step is newer.
 
     Raises:
-        TrainingError: a later world builds on what is here, and this one is cut off.
+        TrainingError: a later world exists, so this one is fenced off.
     """
     try:
         saved = [(one.folder, one.integrity) for one in list_saved(root) if one.integrity]
@@ -65,15 +65,15 @@ def delete_old(root: Path, fence: Fence, keep: Keep, step: int, needed: Collecti
             fence.check()
             delete_step(committed[old][0])
         delete_aside(root, min(committed.keys() - set(deleted), default=0), fence.job_uid)
-    except OSError as error:  # it is tried again after the next one
+    except OSError as error:  # the next call retries
         LOG.warning("an old step cannot be deleted error=%s", error)
 
 
 def choose_deletions(saved: Mapping[int, Mapping[str, float]], keep: Keep, needed: Collection[int]) -> list[int]:
-    """Return the steps to delete: not the newest few, no multiples to keep, not the best, none that is needed.
+    """Return the steps to delete: all but the newest, the multiples to keep, the best, and the needed ones.
 
-    Needed are the step that was restored, and one that is being copied. `saved` has what was measured of each step on
-    held-out texts. Of equally good steps the earlier one is better.
+    Needed are the step that was restored and a step that is being copied. `saved` maps each step to its held-out
+    losses. Of steps with the same loss, the earlier step is better.
     """
     losses = find_losses(keep.best, saved)
     best = sorted(losses, key=lambda step: (losses[step], step))[: keep.best.count if keep.best else 0]

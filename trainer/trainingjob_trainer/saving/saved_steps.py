@@ -1,4 +1,4 @@
-"""The steps that lie below a checkpoint folder: `lineage-<n>/<step>`, with what each says about itself."""
+"""The checkpoints below a checkpoint folder: `lineage-<n>/<step>`, each with its integrity manifest."""
 
 import errno
 import re
@@ -16,42 +16,42 @@ from trainingjob_trainer.saving.integrity import FILE, Integrity, Patience, read
 
 LINEAGE = "lineage-"
 UNFINISHED = ".orbax-checkpoint-tmp"
-"""At the end of the name of a folder that one of Orbax's own checkpointers has not finished."""
+"""Suffix of a folder that one of Orbax's own checkpointers has not finished."""
 UNFINISHED_COPY = ".copying"
-"""In the name of a folder on the backup store that is not whole yet."""
+"""Suffix of an incomplete copy on the backup store."""
 LEFT_OVER = re.compile(
     rf"[0-9]+(({re.escape(UNPROVEN)}|{re.escape(UNFINISHED_COPY)})-[0-9]+)?{re.escape(UNFINISHED)}(-[0-9]+)?"
     rf"|[0-9]+({re.escape(UNPROVEN)}|{re.escape(UNFINISHED_COPY)})-[0-9]+({re.escape(VOID)})?"
     rf"|[0-9]+({re.escape(ASIDE)}[0-9]+(-[0-9]+)?)?{re.escape(VOID)}"
 )
-"""The names of what a save, a copy or a deletion of this project leaves where it is killed."""
+"""Names of the folders that an interrupted save, copy or deletion of this project leaves."""
 NO_RECORD = f"{FILE} is missing"
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A step's folder. `integrity` is None where nothing can be told from it.
+    """A step folder. `integrity` is None where no valid manifest exists.
 
-    `damage` says what is known to be wrong. `unreadable` is what storage said when it was asked for the record.
+    `damage` describes the damage that is known. `unreadable` is the error of storage when the manifest was read.
     """
 
     step: int
     folder: Path
     integrity: Integrity | None
     damage: str = ""
-    unreadable: OSError | None = None  # None: it said nothing
+    unreadable: OSError | None = None  # None: storage reported no error
 
 
 def lineage_folder(root: Path, number: int) -> Path:
-    """Return where the steps of a lineage are saved."""
+    """Return the folder of a lineage's steps."""
     return root / f"{LINEAGE}{number}"
 
 
 def list_lineages(root: Path) -> list[Path]:
-    """Return the folders of all lineages that anything was saved in, oldest first.
+    """Return the folders of all lineages, oldest first.
 
     Raises:
-        OSError: the folder cannot be read, or that of a lineage is a link: steps would be deleted elsewhere.
+        OSError: the folder cannot be read, or a lineage folder is a link: steps would be deleted elsewhere.
     """
     folders = [
         (number, folder)
@@ -65,9 +65,9 @@ def list_lineages(root: Path) -> list[Path]:
 
 
 def list_saved(root: Path, patience: Patience | None = None) -> list[Saved]:
-    """Return the saved steps of all lineages, oldest first, finished or not.
+    """Return the checkpoints of all lineages, oldest first, complete or not.
 
-    `patience` with a record that cannot be read; None: there is none.
+    `patience` retries the read of a manifest; None: no retries.
 
     Raises:
         OSError: the folders cannot be listed.
@@ -84,7 +84,7 @@ def _list_after(root: Path, least: int, patience: Patience) -> list[Saved]:
 
 
 def _look(step: int, folder: Path, patience: Patience) -> Saved:
-    """Return what a step's folder says. One without a record is damaged: a save gives it its name with its record."""
+    """Return the content of a step folder. A folder without a manifest is damaged: a save renames both together."""
     if folder.is_symlink() or not folder.is_dir():
         return Saved(step, folder, None, damage="it is not a folder")
     try:
@@ -105,7 +105,7 @@ def _is_at_home(record: Integrity, step: int, lineage: Path) -> bool:
 
 
 def rank(saved: Iterable[Saved], world: World, *, takeover: bool) -> list[Saved]:
-    """Return the steps that a world may go on from, best first: its own job's before another's, then the newest."""
+    """Return the checkpoints that a world may resume from, best first: those of its own job, then the newest."""
     usable = [
         ((record.job_uid == world.job_uid, record.generation, one.step), one)
         for one in saved
@@ -115,10 +115,10 @@ def rank(saved: Iterable[Saved], world: World, *, takeover: bool) -> list[Saved]
 
 
 def delete_aside(root: Path, step: int, job_uid: str) -> None:
-    """Delete what was set aside of steps before one, where its record shows that a job has saved it.
+    """Delete quarantined steps before a step, where their manifest shows that this job saved them.
 
     Raises:
-        OSError: storage refuses it.
+        OSError: storage refuses the deletion.
     """
     for folder in (one for lineage in list_lineages(root) for one in lineage.glob(f"*{ASIDE}*")):
         number = parse_number(folder.name.partition(ASIDE)[0])
@@ -131,14 +131,14 @@ def delete_aside(root: Path, step: int, job_uid: str) -> None:
 
 
 def clear_after(root: Path, step: int, job_uid: str) -> list[Saved]:
-    """Delete a job's own steps after one, and all that was never finished; return what others have put there.
+    """Delete a job's own steps after a step, and all temporary folders; return the later steps of other jobs.
 
     Raises:
-        OSError: storage refuses it.
+        OSError: storage refuses the deletion.
     """
     for folder in (one for lineage in list_lineages(root) for one in lineage.iterdir()):
         if LEFT_OVER.fullmatch(folder.name):
-            shutil.rmtree(folder, ignore_errors=True)  # who is cut off may still be writing there
+            shutil.rmtree(folder, ignore_errors=True)  # a world that is fenced off may still write there
     later = _list_after(root, step, Patience(0))
     foreign = [one for one in later if not (one.integrity and one.integrity.job_uid == job_uid)]
     for one in later:

@@ -1,4 +1,4 @@
-"""Stages of what all processes of a world do to a store together: after each, all know what went wrong on any."""
+"""Error exchange after each stage of a collective write to a store: all processes learn of every error."""
 
 import json
 import os
@@ -12,13 +12,13 @@ MAX_PROBLEM = 512
 
 
 class SaveFailedError(Exception):
-    """A step could not be saved or copied on some host, in words. All processes know it, and training can go on."""
+    """A save or copy failed on a host, for the reason in the text. All processes know, and training can continue."""
 
 
 class Votes:
-    """What the processes of a world say after the stages of one thing after another; `name` is this host's, for people.
+    """The exchange of results after the stages of consecutive operations; `name` is the host in messages.
 
-    `prefix` sets apart what else they exchange; `seconds` is how long the first waits for the last.
+    `prefix` separates the exchange from others. `seconds` is how long the first process waits for the last.
     """
 
     def __init__(self, peers: Peers, name: str, prefix: str, seconds: float) -> None:
@@ -29,19 +29,19 @@ class Votes:
         self._number = 0
         self._cast = 0
         self.lost: JaxRuntimeError | None = None
-        """What was seen of a process that is gone. None: all have answered so far."""
+        """The error that showed a lost process. None: all have answered so far."""
 
     def begin(self) -> None:
-        """Begin the next thing that takes votes."""
+        """Begin the next operation."""
         self._number += 1
         self._cast = 0
 
     def cast(self, problem: str = "", said: str = "") -> list[str]:
-        """Return what each process says after a stage, in process order.
+        """Exchange the results of a stage; return the value of each process, in process order.
 
         Raises:
-            SaveFailedError: one of them says what is wrong.
-            JaxRuntimeError: one of them says nothing any more.
+            SaveFailedError: a process reports a problem.
+            JaxRuntimeError: a process does not answer any more.
         """
         name = f"{self._prefix}/{self._number}/{self._cast}"
         self._cast += 1
@@ -58,7 +58,7 @@ class Votes:
 
 
 def describe(error: Exception) -> str:
-    """Return what went wrong, in the operating system's words where it has any."""
+    """Return an error as text, as the operating system describes it where there is an error number."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return shorten(" ".join(str(error).split()) or type(error).__name__, MAX_PROBLEM)
