@@ -1,10 +1,10 @@
-"""The agent: process 1 of every pod. It keeps the pod, hears of worlds, and starts and ends trainer processes.
+"""The agent: process 1 of every pod. It reports to the operator, and starts and stops trainer processes.
 
-News comes in one queue, pure rules turn it into actions, and the state that remains is what is reported:
+Messages arrive in one queue. Pure rules turn them into actions. The resulting state is what the agent reports:
 
     answers (rendezvous, reporter)  ┐                                       ┌  actions: spawn, start, leave, kill,
-    events and ends (child)         ┼─ supervisor ── host.react(state) ─────┤           finish, stop
-    SIGTERM, the time               ┘                                       └  report.describe(state) → reporter
+    events and exits (child)        ┼─ supervisor ── host.react(state) ─────┤           finish, stop
+    SIGTERM, timers                 ┘                                       └  report.describe(state) → reporter
 
-`state` holds every value, `host` every rule; the rest does I/O and decides nothing.
+`state` holds every value and `host` every rule. The other modules do I/O and decide nothing.
 """

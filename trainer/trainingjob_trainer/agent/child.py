@@ -1,7 +1,7 @@
-"""A trainer process as its agent sees it: events and log lines come out, one world and one request to leave go in.
+"""A trainer process and its pipes: events and log lines are read, one start and later commands are written.
 
-The child leads a process group, so that ending it ends all that it started. Its end is told once, after everything it
-wrote before was read, and with its own words where it had any.
+The child leads a process group, so killing the group ends every process that it started. Its exit is reported once,
+after all its output was read, and with its own failure report if it sent one.
 """
 
 import asyncio
@@ -24,22 +24,23 @@ from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, STANDBY, Command, Event
 
 LOG = logging.getLogger(__name__)
 LAST_WORDS_SECONDS = 2.0
-"""How long a child that told its failure may take to end by itself."""
+"""Seconds that a child may take to exit by itself after it reported a failure."""
 DRAIN_SECONDS = 2.0
-"""How long pipes are read after the end: only a process that left the group can still hold them."""
+"""Seconds for which pipes are read after the exit: only a process that left the group can keep them open."""
 EXAMINATION_SECONDS = 0.4
-"""How long a child is looked at: long enough to tell a process that computes from one that does not."""
+"""Seconds over which CPU use is measured: long enough to tell a computing process from an idle one."""
 LONGEST_EXAMINATION_SECONDS = 1.5
-"""How long its stacks may take to come; on a busy machine they take longer than anywhere else."""
+"""Maximum seconds to wait for the thread stacks; a busy machine needs longest."""
 STACKS_POLL_SECONDS = 0.1
 LONGEST_EVENT = 1 << 20
 CHUNK = 1 << 16
 
 
 class Child:
-    """One trainer process, from its start as a standby to its end.
+    """One trainer process, from its start as a standby to its exit.
 
-    `tell` gets every event and, last, the end. `log` gets its output, each line behind the child's name.
+    `tell` receives every event and, last, the exit. `log` receives the output, each line prefixed with the child's
+    name.
 
     Raises:
         OSError: the process cannot be started.
@@ -54,7 +55,7 @@ class Child:
         self._name = STANDBY
         self._tail = Tail()
         self._failure: Failure | None = None
-        self._overheard: bytearray | None = None  # None: nobody waits for stacks
+        self._overheard: bytearray | None = None  # None: no thread stacks are awaited
         self._oom_kills = count_oom_kills()
         self._stdin: asyncio.WriteTransport | None = None
         events, events_for_child = os.pipe()
@@ -78,29 +79,29 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Return its process id, which is its group's too."""
+        """Return its process id, which is also its process group id."""
         return self._process.pid
 
     @property
     def lives(self) -> bool:
-        """Return whether it was not reaped yet."""
+        """Return whether it is not reaped yet."""
         return self._process.returncode is None
 
     @property
-    def moved(self) -> int | None:  # None: it has ended, or its kernel does not tell
+    def moved(self) -> int | None:  # None: it has exited, or the kernel does not count I/O
         """Return how many MiB it has read and written."""
         return read_moved(self.pid) if self.lives else None
 
     @property
-    def vitals(self) -> Vitals | None:  # None: it has ended
-        """Return whether it is stopped, and the CPU time that it has used."""
+    def vitals(self) -> Vitals | None:  # None: it has exited
+        """Return whether it is stopped, and its CPU time."""
         return read_vitals(self.pid) if self.lives else None
 
     async def follow(self) -> None:
-        """Pass on what the child writes until it has ended and was reaped. Whoever cancels this ends it."""
+        """Forward the output of the child until it has exited and is reaped. Cancellation kills it."""
         loop = asyncio.get_running_loop()
-        assert self._process.stdin is not None  # noqa: S101  # asked for above
-        assert self._process.stdout is not None  # noqa: S101  # asked for above
+        assert self._process.stdin is not None  # noqa: S101  # PIPE was requested above
+        assert self._process.stdout is not None  # noqa: S101  # PIPE was requested above
         with contextlib.ExitStack() as ending:
             ending.callback(self.close)
             stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
@@ -120,26 +121,26 @@ class Child:
         self._tell(self._describe_end())
 
     def start(self, start: Start) -> None:
-        """Hand over a world."""
+        """Start the child in a world."""
         self._name = start.title
         self._write(start)
 
     def leave(self, *, moves: bool = False) -> None:
-        """Ask it to leave its world at the next step boundary, saved; `moves`: kept in memory is enough."""
+        """Request that it saves and leaves at the next step boundary; `moves`: a state in memory suffices."""
         self._write(Command(move=True) if moves else Command(leave=True))
 
     def poison(self) -> None:
-        """Have the gradients of its world's next step not be finite."""
+        """Make the gradients of its world's next step non-finite."""
         self._write(Command(poison=True))
 
-    async def examine(self) -> Examined | None:  # None: it has ended
-        """Look at it for a moment, and have it write where its threads stand. It goes on as before."""
+    async def examine(self) -> Examined | None:  # None: it has exited
+        """Collect diagnostics: measure its CPU use and make it dump its thread stacks. The child continues."""
         loop = asyncio.get_running_loop()
         begun, before = loop.time(), look_at(self.pid)
         if self._process.returncode is not None or before is None:
             return None
         self._overheard = bytearray()
-        if before.state not in STOPPED:  # it would not hear
+        if before.state not in STOPPED:  # a stopped process does not handle signals
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)
         await asyncio.sleep(EXAMINATION_SECONDS)
@@ -152,19 +153,19 @@ class Child:
         return Examined(self._number, state, cores, stacks)
 
     def freeze(self) -> None:
-        """Stop it where it is, until it is thawed or ended."""
+        """Stop it until `thaw` or `kill`."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it and all that it started, at once."""
+        """Kill it and its process group at once."""
         self._signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """End it and give back all that it took, also where nobody has followed it yet."""
+        """Kill it and release its resources, also if `follow` never ran."""
         self._reap()
         for pipe in (self._process.stdin, self._process.stdout, self._events):
             if pipe is not None:
@@ -176,7 +177,7 @@ class Child:
                 os.killpg(self.pid, number)
 
     async def _overhear(self, until: float) -> str:
-        """Return the stacks in its log: once something has come and no more does, or it is too late for that."""
+        """Return the stacks in its log: once the dump has begun and no longer grows, or at the deadline."""
         heard = self._overheard or bytearray()
         size = -1
         while asyncio.get_running_loop().time() < until and (not heard or len(heard) > size):
@@ -185,11 +186,11 @@ class Child:
         return find_stacks(heard.decode(errors="replace"))
 
     def _write(self, message: Start | Command) -> None:
-        if self._stdin is not None:  # None: it ended before it could be spoken to
+        if self._stdin is not None:  # None: it exited before its pipe was connected
             self._stdin.write(message.model_dump_json(by_alias=True).encode() + b"\n")
 
     async def _died(self) -> None:
-        """Wait for the end."""
+        """Wait for the exit, then reap it."""
         loop = asyncio.get_running_loop()
         dead = asyncio.Event()
         pidfd = os.pidfd_open(self.pid)
@@ -202,7 +203,7 @@ class Child:
         self._reap()
 
     def _reap(self) -> None:
-        """End what is left of the group, then reap: until then nobody else can have its number."""
+        """Kill the rest of the group, then reap: until then no other process can get its process id."""
         self.kill()
         self._process.wait()
 
@@ -237,7 +238,7 @@ class Child:
     def _print(self, lines: list[bytes]) -> None:
         if lines:
             prefix = f"[{self._name}] ".encode()
-            with contextlib.suppress(OSError):  # a log that nobody takes must not stop the training
+            with contextlib.suppress(OSError):  # a blocked log must not stop the training
                 self._log.write(b"".join(prefix + line + b"\n" for line in lines))
                 self._log.flush()
 
@@ -262,7 +263,7 @@ async def _open_reader(pipe: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.R
 
 
 def _abort(pipe: asyncio.WriteTransport) -> None:
-    if not pipe.is_closing():  # it closes by itself when the reader is gone
+    if not pipe.is_closing():  # the transport closes by itself when the reader is gone
         pipe.abort()
 
 

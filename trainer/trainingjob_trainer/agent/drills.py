@@ -1,7 +1,7 @@
-"""What an agent does to its own host when a drill asks for it.
+"""Fault injection on the agent's own host, requested by a drill.
 
-Nothing here is simulated: the process stops, the bit is flipped, the operator hears nothing. What follows is what would
-follow in earnest.
+Faults are real, not simulated: the process stops, the bit is flipped, the operator gets no report. The recovery is the
+same as after a real fault.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from trainingjob_trainer.saving.integrity import FILE
 
 LOG = logging.getLogger(__name__)
 STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.1
-"""For how long in turn a slow trainer is stopped and goes on."""
+"""Seconds for which a slow trainer is stopped and running, in turn."""
 SETTLE_SECONDS = 1.0
-"""For how long a stopped trainer's peers may still finish a save that it has done its part of."""
+"""Seconds in which the peers of a stopped trainer may finish a save to which it has already contributed."""
 STEPS_TO_SPARE = 2
-"""Saved steps that there must be before the newest is damaged."""
+"""Minimum number of checkpoints before the newest may be damaged."""
 
 
 async def strike(
     drill: Drill, child: Child, reporter: Reporter, checkpoints: Path, tell: Callable[[Struck], None]
 ) -> None:
-    """Make the fault, say so before its effects are seen, and end what lasts."""
+    """Inject the fault, report it before its effects show, and end it if it is temporary."""
     match drill.kind:
         case DrillKind.HANG:
             child.freeze()
@@ -42,7 +42,7 @@ async def strike(
             child.poison()
             tell(Struck(drill.id))
         case DrillKind.CORRUPT_CHECKPOINT:
-            child.freeze()  # no save is finished without it
+            child.freeze()  # no save can complete without this process
             await asyncio.sleep(SETTLE_SECONDS)
             why = await asyncio.to_thread(damage_newest, checkpoints)
             tell(Struck(drill.id, why))
@@ -60,7 +60,7 @@ async def strike(
 
 
 async def slow_down(child: Child, seconds: float) -> None:
-    """Stop a trainer again and again; it is left running."""
+    """Stop and resume a trainer repeatedly; it is left running."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while loop.time() < until and child.lives:
@@ -71,7 +71,7 @@ async def slow_down(child: Child, seconds: float) -> None:
 
 
 def damage_newest(checkpoints: Path) -> str:
-    """Flip a bit in the largest file of the newest saved step; return why that cannot be done, empty where it was."""
+    """Flip a bit in the largest file of the newest checkpoint; return the reason if that fails, empty: done."""
     try:
         saved = _list_saved(checkpoints)
         if len(saved) < STEPS_TO_SPARE:
@@ -93,7 +93,7 @@ def damage_newest(checkpoints: Path) -> str:
 
 
 def _list_saved(checkpoints: Path) -> list[tuple[int, int, Path]]:
-    """Return the lineage, the number and the folder of each saved step; other names are nobody's steps."""
+    """Return lineage, step and folder of each checkpoint; other names are ignored."""
     found = []
     for path in checkpoints.glob(f"lineage-*/*/{FILE}"):
         lineage = parse_number(path.parent.parent.name.removeprefix("lineage-"))

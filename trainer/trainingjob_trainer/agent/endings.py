@@ -1,7 +1,7 @@
-"""Why a child ended: from its own words, else from what the kernel and its log say.
+"""Exit reasons of children: from their own failure report, else from the kernel and the log.
 
-The operator decides by the reason between starting again and giving up, so a guess must err to the side of the facts:
-a signal that a program raises against itself is a crash, one that comes from outside is a kill.
+The operator chooses between restart and failure by the reason, so a guess must stay close to the facts. A signal that a
+program raises itself is a crash. A signal from outside is a kill.
 """
 
 from collections.abc import Iterable
@@ -15,17 +15,17 @@ from trainingjob_trainer.missed import find_missed
 
 OWN_FAULTS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
 PEER_DIED = (
-    "the JAX distributed service detected fatal errors",  # its client, when the service says that another is gone
-    "terminate called after throwing an instance of 'gloo::",  # gloo's own thread, to which errors of connections come
+    "the JAX distributed service detected fatal errors",  # its client, when the service reports a lost process
+    "terminate called after throwing an instance of 'gloo::",  # gloo's own thread, on connection errors
 )
-"""What libraries write before they abort, when another process of the world is gone."""
+"""Log lines of libraries that abort because another process of the world is gone."""
 
 
 def explain_end(ended: Ended, *, step: int | None, memory: str, env: Iterable[EnvVar] = ()) -> Failure:
-    """Return why a child ended that nobody asked to end.
+    """Return the failure of a child that ended without a request.
 
-    `step` is the newest step that it finished, `memory` the container's memory limit as the spec writes it, and `env`
-    the variables that the spec sets.
+    `step` is the newest step that it finished. `memory` is the container's memory limit as the spec writes it. `env`
+    are the variables that the spec sets.
     """
     if ended.failure is not None:
         named = ended.failure.path == ENV

@@ -1,6 +1,6 @@
-"""What the pod tells its agent: environment variables and the files that they name.
+"""The agent's environment: variables and the files that they name.
 
-Everything wrong is found at once and said in words, because whoever reads it sees only a pod that does not start.
+All errors are reported together and as text, because users see only a pod that does not start.
 """
 
 import ipaddress
@@ -20,12 +20,12 @@ FINISH_AFTER_SECONDS = 300.0
 
 
 class BrokenEnvironmentError(Exception):
-    """The pod does not say what the agent must know. The text lists every problem, one a line."""
+    """The pod's environment is invalid. The text lists every problem, one per line."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """The agent's surroundings. `ca` is None where the rendezvous is on this machine's own loopback."""
+    """The validated environment of an agent. `ca` is None for a rendezvous on loopback."""
 
     config: RunConfig
     rendezvous: str
@@ -45,22 +45,22 @@ class Environment:
 
 
 class Variables:
-    """The agent's environment variables, read one by one; what is wrong with them is gathered on the way."""
+    """The agent's environment variables. Problems are collected while they are read."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
         self._problems: list[Problem] = []
 
     def blame(self, name: str, message: str) -> None:
-        """Note a problem of a variable."""
+        """Record a problem of a variable."""
         self._problems.append(Problem(PREFIX + name, self.optional(name), message))
 
     def describe_problems(self) -> str:
-        """Return all problems noted so far, one a line; empty: there is none."""
+        """Return all recorded problems, one per line; empty: none."""
         return "\n".join(f"  {problem}" for problem in in_order(self._problems))
 
     def optional(self, name: str, default: str = "") -> str:
-        """Return a variable, or the default where it is unset or empty."""
+        """Return a variable, or the default if it is unset or empty."""
         return self._values.get(PREFIX + name) or default
 
     def required(self, name: str) -> str:
@@ -71,14 +71,14 @@ class Variables:
         return value
 
     def count(self, name: str) -> int:
-        """Return a whole number from zero on."""
+        """Return a non-negative whole number."""
         value = self.required(name)
         if value and not (value.isascii() and value.isdigit()):
             self.blame(name, f"is '{value}' and must be a whole number from zero on.")
         return int(value) if value.isascii() and value.isdigit() else 0
 
     def seconds(self, name: str, default: float) -> float:
-        """Return a span of time that may be left out."""
+        """Return an optional number of seconds."""
         value = self.optional(name, str(default))
         try:
             span = float(value)
@@ -89,7 +89,7 @@ class Variables:
         return span
 
     def expected(self, name: str) -> Expected:
-        """Return what the devices should do; an operator of an older release says nothing of it."""
+        """Return the expected performance of the devices. Older operators do not set it."""
         text = self.optional(name, "{}")
         try:
             return Expected.model_validate_json(text)
@@ -98,7 +98,7 @@ class Variables:
             return Expected()
 
     def url(self, name: str, *, ca: str) -> str:
-        """Return the address of a server: https with a certificate authority, or http on loopback."""
+        """Return a server URL: https with a certificate authority, or http on loopback."""
         value = self.required(name)
         try:
             parts = urlsplit(value)
@@ -113,8 +113,8 @@ class Variables:
             self.blame("CA", f"must name a file with the certificate authority of {value}.")
         return value.rstrip("/")
 
-    def config(self, name: str) -> RunConfig | None:  # None: a problem was noted
-        """Return the run's config from the file that a variable names."""
+    def config(self, name: str) -> RunConfig | None:  # None: a problem was recorded
+        """Return the RunConfig from the file that a variable names."""
         path = self.required(name)
         if not path:
             return None
@@ -134,15 +134,15 @@ class Variables:
 
 
 def find_termination_log(values: Mapping[str, str]) -> Path:
-    """Return the file that Kubernetes shows as the container's last word."""
+    """Return the file that Kubernetes reads as the container's termination message."""
     return Path(Variables(values).optional("TERMINATION_LOG", TERMINATION_LOG))
 
 
 def read_environment(values: Mapping[str, str]) -> Environment:
-    """Read and check everything.
+    """Return the validated environment.
 
     Raises:
-        BrokenEnvironmentError: something is missing or makes no sense.
+        BrokenEnvironmentError: a variable is missing or invalid.
     """
     variables = Variables(values)
     config = variables.config("CONFIG")

@@ -1,14 +1,14 @@
-"""The rules of an agent: what it does about an answer, a child's word, a child's end, or the passing of time.
+"""The rules of an agent: its reaction to an answer, to an event or exit of a child, and to the passing of time.
 
-News is first absorbed into what is known, then `_advance` compares what is with what should be, whatever brought it
-about. So a lost, late or repeated answer can only delay a step, never add or skip one.
+A message is first applied to the state. Then `_advance` compares the actual with the desired state, independent of the
+message. So a lost, late or repeated answer can delay an action, but never add or skip one.
 
-- Only worlds of this job count, and an answer about a generation lower than one heard of before is ignored.
-- A child lives in one generation. Any other target ends it at once; nothing waits for a collective to time out.
-- A world goes to the standby when the child before it is reaped: on most platforms one process owns the devices. A
-  shadow that waits for it is on CPUs, and gets it as soon as the child before it is killed.
-- There is one standby at a time, and it imports once the child has made a step: the way to that one is what the others
-  wait for, and on few cores both would take twice as long.
+- Only worlds of this job count. An answer with a lower generation than an earlier one is ignored.
+- A child belongs to one generation. Another target ends the child at once; nothing waits for a collective to time out.
+- The standby gets a world after the previous child is reaped: on most platforms, one process owns the devices.
+- A hot standby runs on CPUs, and takes over as soon as the previous child is killed.
+- Only one standby exists at a time. It starts after the child's first step: the other hosts wait for that step, and on
+  few cores both would take twice as long.
 """
 
 from dataclasses import replace
@@ -55,27 +55,27 @@ from trainingjob_trainer.agent.state import (
 from trainingjob_trainer.wire import Event
 
 STANDBY_TRIES = 3
-"""Standbys that may die in a row before the host reports itself as failed."""
+"""Consecutive exits of standbys after which the host reports itself as failed."""
 BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 UNREAPED_SECONDS = 30.0
-"""How long a child that was killed may take to end: what holds many GB of memory or a device takes some seconds."""
+"""Seconds that a killed child may take to end: releasing many GB of memory or a device takes some seconds."""
 UNREAPED = Failure(
     reason=FailureReason.KILLED,
     signal="SIGKILL",
     message=f"a trainer that was killed has not ended within {UNREAPED_SECONDS:.0f} s: the kernel holds it, for "
     "storage or a device that does not answer. No other trainer can start beside it. Look at the node, and restart it.",
 )
-"""What a host tells of itself that has such a child."""
+"""The failure that a host with such a child reports."""
 LEFT_WELL = (Phase.LEFT, Phase.DONE)
-"""Phases that a child keeps, however it ends after them."""
+"""Final phases, which the exit of a child does not change."""
 OF_DEVICES = frozenset({FailureReason.CORRUPTION, FailureReason.ACCELERATOR})
-"""Failures after which a host must prove anew that its devices compute right."""
+"""Failures after which a host must check its devices again."""
 OUTCOME_CHARACTERS = 2048
 MAX_NAME = 256
 
 
 def begin(remembered: int, now: float) -> State:
-    """Return what an agent knows when it starts; `remembered` is the generation its pod was last in, 0: in none."""
+    """Return the initial state; `remembered` is the last generation of the pod before a restart, 0: none."""
     if not remembered:
         return State(contact=now)
     failure = Failure(
@@ -86,12 +86,12 @@ def begin(remembered: int, now: float) -> State:
 
 
 def react(host: Host, state: State, news: News, now: float) -> Step:
-    """Return what the agent knows and does after a piece of news."""
+    """Return the state and actions after a message."""
     return _advance(host, _leave_behind(_absorb(host, state, news, now), now), now)
 
 
-def next_tick(host: Host, state: State) -> float | None:  # None: only news can change anything
-    """Return when the passing of time alone calls for something."""
+def next_tick(host: Host, state: State) -> float | None:  # None: no timer is pending
+    """Return the time of the next timer."""
     times = []
     if _wants_standby(state):
         times.append(state.spawn_after)
@@ -156,7 +156,7 @@ def _obey(host: Host, state: State, answer: Answer, now: float) -> State:
 
 
 def _forget_evidence(active: Active | None) -> Active | None:
-    """Return a child that goes on, without what it looked like when it did not."""
+    """Return the child without its diagnostics, because it makes progress again."""
     if active is None or (not active.examined and active.evidence is None):
         return active
     return replace(active, examined=False, evidence=None)
@@ -172,7 +172,7 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
     active = state.active
     if not active or active.child != child:
         return state
-    # What a killed child still said stays true, but it is in no phase any more.
+    # Events of a killed child are still valid, except its phase.
     phase = active.phase if active.killed and event.phase not in LEFT_WELL else event.phase
     if phase and phase is not active.phase:
         longest = max(state.phase_seconds.get(active.phase, 0.0), now - active.since)
@@ -201,7 +201,7 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
 
 
 def _note(state: State, found: Examined) -> State:
-    """Return the state with what a child looked like, if that is still asked for."""
+    """Return the state with the diagnostics of a child, if they are still requested."""
     active = state.active
     if not active or active.child != found.child or not active.examined:
         return state
@@ -244,15 +244,15 @@ def _bury_standby(host: Host, state: State, ended: Ended, now: float) -> State:
         return state
     state = replace(state, broken=broken)
     if state.target and state.target.generation > state.started and not state.live:
-        # The others of this world wait for us: say that we failed in it, so that the next world is formed.
+        # The other hosts of this world are waiting. Report a failure in it, so that the next world is formed.
         state = replace(state, active=_gone(ended.child, state.target.generation, broken))
     return state
 
 
 def _leave_behind(state: State, now: float) -> State:
-    """Return the state without a child that does not end, though it was killed long ago.
+    """Return the state without a killed child that the kernel has not released in time.
 
-    A world that waits for this host hears that it has failed in it, so that the next one is formed without it.
+    A world that waits for this host gets a failure report for it, so that the next world is formed without the host.
     """
     live = state.live
     if live and live.killed and now >= live.killed_at + UNREAPED_SECONDS:
@@ -267,7 +267,7 @@ def _gone(child: int, generation: int, failure: Failure) -> Active:
 
 
 def _advance(host: Host, state: State, now: float) -> Step:
-    """Do what lies between what is and what should be."""
+    """Return all actions that lead from the actual to the desired state."""
     actions: list[Action] = []
     while (due := _find_due(host, state, now)) is not None:
         state, action = due
@@ -277,8 +277,8 @@ def _advance(host: Host, state: State, now: float) -> Step:
     return Step(state, tuple(actions))
 
 
-def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | None:  # None: all is as it should be
-    """Return the one action that is due next, and what is known once it is done; earlier rules win."""
+def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | None:  # None: no action is due
+    """Return the next due action and the state after it; earlier rules take precedence."""
     if state.outcome is not None:
         return state, Finish(_termination(host, state, state.outcome))
     if (finish_at := _finish_alone_at(host, state)) is not None and now >= finish_at:
@@ -305,7 +305,7 @@ def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | No
 def _find_due_for_child(
     host: Host, state: State, live: Active, now: float
 ) -> tuple[State, Action] | None:  # None: let it train
-    """Return the end of the child in a world, the request to leave, a look at it or a drill, whichever is due."""
+    """Return the due action for the child in a world: kill it, request it to leave, examine it, or start a drill."""
     in_place = state.target is not None and state.target.generation == live.generation
     if not in_place or (state.stop_by is not None and now >= state.stop_by):
         phase = live.phase if live.phase in LEFT_WELL else Phase.IDLE
@@ -324,8 +324,8 @@ def _find_due_for_child(
     return None
 
 
-def _find_start(host: Host, state: State) -> StartChild | None:  # None: no world to join, or nobody ready to
-    """Return the hand-over of the target to the standby, or to the shadow that waits for it."""
+def _find_start(host: Host, state: State) -> StartChild | None:  # None: no world to join, or no child is ready
+    """Return the start of the standby, or of a waiting hot standby, in the target world."""
     if not state.target or state.target.generation <= state.started:
         return None
     member = state.target.find_member(host.pod_uid)
@@ -348,8 +348,8 @@ def _wants_standby(state: State) -> bool:
     return phase is not Phase.DONE and not is_on_its_way
 
 
-def _finish_alone_at(host: Host, state: State) -> float | None:  # None: there is more to do, or to save
-    """Return when a host that has trained all steps ends without a word from the operator."""
+def _finish_alone_at(host: Host, state: State) -> float | None:  # None: steps remain to be trained or saved
+    """Return when a host that has trained all steps finishes without an answer from the operator."""
     if not state.active or state.active.done_at is None:
         return None
     return max(state.contact, state.active.done_at) + host.finish_after

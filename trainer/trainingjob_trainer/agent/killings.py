@@ -1,14 +1,14 @@
-"""How often the kernel killed in this container for want of memory, from its own memory cgroup."""
+"""The count of OOM kills in this container, from its memory cgroup."""
 
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
 COUNTERS = ("memory.events", "memory/memory.oom_control")
-"""Version 2 and version 1; both have a line `oom_kill <count>`."""
+"""Cgroup version 2 and version 1; both files have a line `oom_kill <count>`."""
 
 
 def count_oom_kills(cgroup: Path = CGROUP) -> int:
-    """Return the number of processes killed for memory since the container started; 0 where that cannot be read."""
+    """Return the number of OOM kills since the container started; 0 if the counter cannot be read."""
     for counter in COUNTERS:
         try:
             lines = (cgroup / counter).read_text().splitlines()

@@ -1,7 +1,7 @@
-"""Which worlds this pod has been in, for the agent that follows when the container is restarted.
+"""The highest generation that a child of this pod has joined, stored for an agent that restarts with the container.
 
-A pod's folder for temporary files outlives its container. Without this an agent that was restarted would take the world
-of its dead child for one that it has yet to join, and a process that the others believe dead would knock at their door.
+A pod's temporary folder outlives its container. Without this file, a restarted agent would join the world of its dead
+child again. Its process would try to reconnect to a world that already considers it dead.
 """
 
 import tempfile
@@ -11,7 +11,7 @@ from pathlib import Path
 class Ledger:
     """The highest generation that a child of this pod was started in.
 
-    Reading and writing raise `OSError` where the folder cannot be used, and `ValueError` where the file is not ours.
+    Reading and writing raise `OSError` if the folder cannot be used, and `ValueError` if the file is malformed.
     """
 
     def __init__(self, pod_uid: str, folder: Path | None = None) -> None:
@@ -26,11 +26,11 @@ class Ledger:
             return 0
 
     def write(self, generation: int) -> None:
-        """Remember a generation."""
+        """Store a generation."""
         fresh = self._path.with_suffix(".new")
         fresh.write_text(str(generation))
         fresh.replace(self._path)
 
     def forget(self) -> None:
-        """Leave nothing behind."""
+        """Delete the file."""
         self._path.unlink(missing_ok=True)

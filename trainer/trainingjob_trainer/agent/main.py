@@ -1,6 +1,6 @@
 """The entry point `trainingjob-agent`: process 1 of every pod.
 
-It exits 0 when the job is over, 143 when the pod is deleted, and 78 when the pod does not tell what an agent must know.
+The exit code is 0 when the job is over, 143 when the pod is deleted, and 78 when the pod's environment is invalid.
 """
 
 import asyncio

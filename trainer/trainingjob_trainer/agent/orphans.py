@@ -1,6 +1,6 @@
-"""Reaping what nobody waits for: process 1 inherits every orphan of its container.
+"""Reaping of orphans: process 1 inherits every orphan of its container.
 
-Outside a container the agent asks to be the reaper of its descendants, so that both behave alike.
+Outside a container, the agent becomes a child subreaper, so that both environments behave alike.
 """
 
 import ctypes
@@ -11,15 +11,15 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies."""
+    """Become the parent of every descendant whose parent dies."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_orphans(own: Container[int]) -> None:
-    """Reap every dead child except the `own` ones, whose keepers wait for them.
+    """Reap every dead child except the `own` ones, which their `Child` objects reap.
 
-    The kernel shows one dead child at a time, so a dead child of our own hides those behind it: call this again once
-    it is reaped.
+    The kernel shows one dead child at a time, so an own dead child hides the others. Call this again after it is
+    reaped.
     """
     while True:
         try:

@@ -1,12 +1,12 @@
-"""A port that is free for a coordinator, kept by holding it until a child may need it."""
+"""A free port for a coordinator, reserved until a child may need it."""
 
 import socket
 
 
 class HeldPort:
-    """A TCP port that the kernel gives to nobody else while it is held.
+    """A TCP port that no other process can bind while this object holds it.
 
-    It is bound and not listened on, so that whoever dials it is refused at once.
+    The socket is bound but does not listen, so connections are refused at once.
     """
 
     def __init__(self, address: str) -> None:
@@ -17,5 +17,5 @@ class HeldPort:
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
-        """Let a child have it."""
+        """Release the port for a child."""
         self._socket.close()

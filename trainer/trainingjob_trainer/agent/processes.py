@@ -1,6 +1,6 @@
-"""What the kernel says of a process: whether it is stopped, waits for storage or computes. No rights are needed for it.
+"""Process states from `/proc`: stopped, waiting for storage, or computing. No privileges are needed.
 
-A process that hangs cannot be asked, and in a hardened pod it cannot be traced either; what stands in `/proc` is free.
+A hung process cannot be queried, and a hardened pod does not allow tracing.
 """
 
 import os
@@ -16,7 +16,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Look:
-    """A process at one moment: its main thread's state, its CPU seconds so far, its threads that no signal wakes."""
+    """A sample of a process: the main thread's state, CPU seconds, and threads in uninterruptible sleep."""
 
     state: str
     cpu_seconds: float
@@ -25,14 +25,14 @@ class Look:
 
 @dataclass(frozen=True)
 class Vitals:
-    """What each report says of a process: whether it is stopped, and its whole CPU seconds so far."""
+    """The part of a report about a process: whether it is stopped, and its CPU time in whole seconds."""
 
     stopped: bool
     cpu_seconds: int
 
 
-def read_vitals(pid: int) -> Vitals | None:  # None: there is no such process
-    """Return the vitals of a process: one file is read, because each report has them."""
+def read_vitals(pid: int) -> Vitals | None:  # None: no such process
+    """Return the vitals of a process. Only one file is read, because every report needs them."""
     try:
         fields = _read_fields(PROC / str(pid))
     except OSError:
@@ -40,8 +40,8 @@ def read_vitals(pid: int) -> Vitals | None:  # None: there is no such process
     return Vitals(fields[0] in STOPPED, (int(fields[11]) + int(fields[12])) // TICKS_PER_SECOND)
 
 
-def look_at(pid: int) -> Look | None:  # None: there is no such process
-    """Return what the kernel says of a process now."""
+def look_at(pid: int) -> Look | None:  # None: no such process
+    """Return a sample of a process."""
     try:
         fields = _read_fields(PROC / str(pid))
         tasks = [task for task in (PROC / str(pid) / "task").iterdir() if _is_stuck(task)]
@@ -51,10 +51,10 @@ def look_at(pid: int) -> Look | None:  # None: there is no such process
     return Look(fields[0], cpu_seconds, frozenset(task.name for task in tasks))
 
 
-def read_moved(pid: int) -> int | None:  # None: there is no such process, or its kernel does not count that
-    """Return how many MiB a process has read and written so far, whatever it read them from.
+def read_moved(pid: int) -> int | None:  # None: no such process, or the kernel does not count its I/O
+    """Return how many MiB a process has read and written, from any source.
 
-    In whole MiB, because every process writes a line of its log now and then, also one that hangs.
+    The unit is whole MiB, because every process writes a few log lines, also a hung one.
     """
     try:
         counted = dict(line.split(": ") for line in (PROC / str(pid) / "io").read_text().splitlines())
@@ -64,7 +64,7 @@ def read_moved(pid: int) -> int | None:  # None: there is no such process, or it
 
 
 def compare(before: Look, after: Look, seconds: float) -> tuple[ProcessState, float]:
-    """Return what a process did between two looks: its state, and how many CPU cores it used."""
+    """Return the state of a process between two samples, and how many CPU cores it used."""
     cores = max(after.cpu_seconds - before.cpu_seconds, 0.0) / seconds
     if after.state in STOPPED:
         return ProcessState.STOPPED, cores
@@ -76,10 +76,10 @@ def compare(before: Look, after: Look, seconds: float) -> tuple[ProcessState, fl
 def _is_stuck(task: Path) -> bool:
     try:
         return _read_fields(task)[0] == "D"
-    except OSError:  # the thread ended meanwhile
+    except OSError:  # the thread has ended
         return False
 
 
 def _read_fields(process: Path) -> list[str]:
-    """Return what follows the name, which may hold anything: the state first."""
+    """Return the fields after the process name, which may contain any character; the state is the first."""
     return (process / "stat").read_text().rpartition(") ")[2].split()

@@ -1,7 +1,7 @@
-"""Secrets are taken out of what an agent reports: its texts go into the job's status, which more people may read.
+"""Redaction of secrets in reports: their texts go into the job's status, which more people may read.
 
-Taken out are the values of variables that come from Secrets, whole or as the end of one that was cut, and what has the
-shape of a credential. A shape can be wrong about harmless text, so none is taken by its length or randomness alone.
+Two kinds of text are removed: values of variables from Secrets, complete or as the end of a truncated one, and text
+with the shape of a credential. Harmless text may match a shape, so no shape goes by length or randomness alone.
 """
 
 import re
@@ -13,14 +13,14 @@ from trainingjob_api.running import EnvVar
 
 REDACTED = "[redacted]"
 SHORTEST = 6
-"""Shorter values are no secrets worth the name, and would take words out of every text."""
+"""Minimum length of a redacted value: shorter values are weak secrets and match parts of ordinary words."""
 _NAMES = (
     r"(?:[A-Za-z0-9_.-]*(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|"
     r"credential|account[_-]?key)s?|[A-Za-z0-9_.-]*token)"
 )
 _SHAPES = (
     re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-    re.compile(r"\A[A-Za-z0-9+/=\s\\n]*-----END [A-Z0-9 ]*PRIVATE KEY-----"),  # the beginning was cut off
+    re.compile(r"\A[A-Za-z0-9+/=\s\\n]*-----END [A-Z0-9 ]*PRIVATE KEY-----"),  # the beginning was truncated
     re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"),  # a JSON Web Token
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),  # AWS
     re.compile(r"\bAIza[A-Za-z0-9_-]{30,}"),  # Google
@@ -34,21 +34,21 @@ _SHAPES = (
     re.compile(r"(?<=[?&]sig=)[^\s&\"']+"),  # Azure
     re.compile(r"(?<=X-Amz-Signature=)[0-9a-fA-F]+"),
     re.compile(r"(?<=X-Goog-Signature=)[0-9a-fA-F]+"),
-    re.compile(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"),  # a user and a password in an address
-    re.compile(r"(?<=://)[^\s/@:]{20,}(?=@)"),  # a token alone
+    re.compile(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"),  # user and password in a URL
+    re.compile(r"(?<=://)[^\s/@:]{20,}(?=@)"),  # a token in a URL
 )
 _HEADER = re.compile(r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token)?\s*)[^\s\"',]+")
 _BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}")
 _NAMED = re.compile(rf"(?i)(?<![A-Za-z0-9_.-])({_NAMES}[\"']?\s*(?:[=:]|=>)\s*[\"']?)([^\s\"',;&)}}\]]{{6,}})")
 _NO_SECRET = re.compile(r"\d+(?:\.\d+)?|true|false|none|null|None|/\S*", re.IGNORECASE)
-"""What a name such as `token` may well have: a number, a flag, nothing, a path."""
+"""Values that a name such as `token` may have without being secret: a number, a flag, null, a path."""
 
 
 class Redactor:
-    """Takes the values of some variables, and all that looks like a credential, out of texts."""
+    """Removes the values of given variables, and text that looks like a credential."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        """Know values that are secret."""
+        """Store the secret values."""
         parts = {
             part
             for value in values
@@ -69,7 +69,7 @@ class Redactor:
         return _NAMED.sub(lambda found: found[0] if _NO_SECRET.fullmatch(found[2]) else found[1] + REDACTED, text)
 
     def redact_report(self, report: HostReport) -> HostReport:
-        """Return a report whose texts for people have no secrets."""
+        """Return a report without secrets in its text fields."""
         changes = {name: self._redact_value(getattr(report, name)) for name in _TEXTS}
         return report.model_copy(update=changes)
 
@@ -86,7 +86,7 @@ class Redactor:
 
 
 _TEXTS = ("failure", "broken", "evidence", "failed_save", "failed_copy", "damaged", "inherited", "unmade")
-"""What of a report has texts that the trainer, a library or the kernel wrote."""
+"""Report fields with text that the trainer, a library or the kernel wrote."""
 _FIELDS = ("message", "path", "value", "log", "stack", "newest", "signal")
 
 
@@ -96,7 +96,7 @@ def find_secrets(env: Iterable[EnvVar], environ: Mapping[str, str]) -> list[str]
 
 
 def _cut_end(text: str, value: str) -> str:
-    """Return a text without the end of a value that its own beginning may have cut in two."""
+    """Return a text without the end of a secret value, whose beginning was truncated with the text."""
     for length in range(len(value) - 1, SHORTEST - 1, -1):
         if text.startswith(value[-length:]):
             return REDACTED + text[length:]

@@ -1,7 +1,7 @@
-"""The agent's side of the rendezvous: one report goes out, one answer comes back.
+"""The agent's client of the rendezvous: it posts one report and gets one answer.
 
-The token and the certificate authority are files that Kubernetes renews under the running process, so both are looked
-at again for every report.
+Kubernetes renews the token and the certificate authority as files while the process runs. So both files are checked for
+every report.
 """
 
 import ssl
@@ -14,13 +14,13 @@ import aiohttp
 from trainingjob_api.protocol import REPORT_PATH, Answer, HostReport
 
 TIMEOUT_SECONDS = 10.0
-"""For one exchange. The operator holds an answer back for about a second; what takes longer is a dead connection."""
+"""Seconds for one exchange. The operator delays an answer by about a second; a longer wait is a dead connection."""
 CONNECT_SECONDS = 3.0
 SHOWN_CHARACTERS = 300
 
 
 class RendezvousError(Exception):
-    """The operator could not be reached, refused, or spoke in riddles. The text says which."""
+    """The operator is unreachable, refuses the report, or sends an invalid answer. The text names the case."""
 
 
 class Rendezvous:
@@ -32,7 +32,7 @@ class Rendezvous:
         self._authority = _Authority(ca) if ca else None
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, sock_connect=CONNECT_SECONDS),
-            connector=aiohttp.TCPConnector(limit=4),  # the newest report, those that it overtook, a farewell
+            connector=aiohttp.TCPConnector(limit=4),  # the newest report, those that it overtook, the last one
         )
 
     async def __aenter__(self) -> Self:
@@ -44,12 +44,12 @@ class Rendezvous:
         await self._session.close()
 
     async def post(self, report: HostReport) -> Answer:
-        """Send a report and return the answer, which may take as long as there is no news.
+        """Send a report and return the answer, which the operator may delay until it has a change.
 
-        Fields of an answer that this version does not know are ignored: the operator may be newer than its pods.
+        Unknown fields of an answer are ignored: the operator may be newer than its pods.
 
         Raises:
-            RendezvousError: there is no answer.
+            RendezvousError: no valid answer.
         """
         try:
             async with self._session.post(
@@ -76,7 +76,7 @@ class Rendezvous:
 
 
 class _Authority:
-    """Trust in exactly one file, read again when it changed."""
+    """An SSL context that trusts exactly one file, read again when the file changes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -84,7 +84,7 @@ class _Authority:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
     def context(self) -> ssl.SSLContext:
-        """Return a context that trusts the file as it is now. Raises `OSError` where it cannot be read."""
+        """Return a context that trusts the current file. Raises `OSError` if the file cannot be read."""
         stat = self._path.stat()
         seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         if seen != self._read:

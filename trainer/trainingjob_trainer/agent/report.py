@@ -1,4 +1,4 @@
-"""What an agent reports: its whole state, each time, so that a lost report loses nothing."""
+"""The agent's report: its complete state each time, so a lost report loses nothing."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from trainingjob_trainer.agent.state import Host, State
 
 @dataclass(frozen=True)
 class Place:
-    """Where the host stands in its job, and which agent process speaks."""
+    """The host's position in its job, and the id of the agent process."""
 
     pod: str
     slice: int
@@ -31,8 +31,9 @@ def describe(
 ) -> HostReport:
     """Return the report of a state.
 
-    `port` is free for a coordinator, `shadow_port` for that of a shadow world; `moved` is how many MiB the child in a
-    world has read and written, `vitals` are of that child or else of the standby. None: there is none, or nobody knows.
+    `port` is a free port for a coordinator, `shadow_port` one for the coordinator of a hot standby world. `moved` is
+    the MiB that the child in a world has read and written. `vitals` are those of that child, or else of the standby.
+    None: no such process, or unknown.
     """
     active, shadow = state.active, state.shadow
     return HostReport(
@@ -75,7 +76,7 @@ def describe(
 
 
 def is_news(new: HostReport, old: HostReport | None) -> bool:
-    """Return whether a report is worth sending at once: what a child has done waits for the next one."""
+    """Return whether a report must be sent at once. Mere progress of a child waits for the next report."""
     return old is None or _settled(new) != _settled(old)
 
 

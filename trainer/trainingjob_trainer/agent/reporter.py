@@ -1,10 +1,12 @@
-"""Keeping the operator informed: one report is always on its way, or about to be.
+"""The report loop: one report is always waiting for its answer, or about to be sent.
 
-The operator holds the answer back while there is no news, so a report that is waiting for its answer is how commands
-arrive at once. When this host itself has news, it sends a fresh report beside the waiting one, which the operator then
-answers at once: to drop that one would be to lose an answer that is on its way, and a host that has news all the time
-would never hear any. An operator that is away is tried again with a growing, random delay, so that the hosts of a job
-do not all come back in one instant.
+The operator delays the answer until it has a change, so a pending report delivers commands at once. When the state of
+this host changes, the agent sends a new report beside the pending one, and the operator then answers the pending one.
+Canceling the pending report instead would lose an answer in flight. A host that changes all the time would then get no
+answer.
+
+An unreachable operator is retried with exponential backoff and jitter, so that the hosts of a job do not reconnect at
+the same time.
 """
 
 import asyncio
@@ -19,9 +21,9 @@ from trainingjob_trainer.agent.rendezvous import RendezvousError
 
 LOG = logging.getLogger(__name__)
 SPACING_SECONDS = 0.2
-"""Shortest time between the starts of two reports."""
+"""Minimum seconds between the starts of two reports."""
 MAX_OVERTAKEN = 2
-"""How many reports may wait for answers beside the newest one."""
+"""Maximum number of pending reports beside the newest one."""
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 5.0
 FAREWELL_SECONDS = 2.0
@@ -34,7 +36,7 @@ class Post(Protocol):
 
 
 class Reporter:
-    """Reports what `describe` returns, and passes on each answer."""
+    """Sends the reports of `describe`, and passes each answer on."""
 
     def __init__(self, post: Post, describe: Callable[[], HostReport], hear: Callable[[Answer], None]) -> None:
         self._post = post
@@ -46,11 +48,11 @@ class Reporter:
         self._silence = 0.0
 
     def fall_silent(self, seconds: float) -> None:
-        """Say nothing for a while, once one more report is through."""
+        """Send one more report, then none for some seconds."""
         self._silence = seconds
 
     def hurry(self) -> None:
-        """Report anew at once: there is something that the report under way does not say."""
+        """Send a new report at once, because the state has changed."""
         self._news.set()
 
     async def run(self) -> None:
@@ -69,14 +71,14 @@ class Reporter:
             self._news.clear()
             silence = self._silence
             pause = await self._exchange()
-            if silence and pause:  # no fresh one overtook it
+            if silence and pause:  # no newer report overtook it
                 self._silence = 0.0
                 await asyncio.sleep(silence)
             await asyncio.sleep(began + SPACING_SECONDS - loop.time())
             await self._wait_for_news(began + pause - loop.time())
 
     async def say_farewell(self) -> None:
-        """Send one last report and do not care about the answer."""
+        """Send a last report and ignore the answer."""
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
                 await self._post(self._describe())
@@ -84,7 +86,7 @@ class Reporter:
             LOG.info("the last report stayed without an answer error=%r", str(error))
 
     async def _exchange(self) -> float:
-        """Send a report; return how long after its start the next one is due if nothing happens."""
+        """Send a report; return the seconds from its start to the next regular one."""
         post = asyncio.ensure_future(self._post(self._describe()))
         self._unanswered.append(post)
         news = asyncio.ensure_future(self._news.wait())
@@ -100,13 +102,13 @@ class Reporter:
         return self._accept(post)
 
     def _accept_late(self, post: asyncio.Future[Answer]) -> None:
-        """Pass on the answer to a report that was overtaken, which makes those to older ones useless."""
+        """Pass on the answer to an overtaken report, and cancel older reports, whose answers are now obsolete."""
         if not post.cancelled() and post.exception() is None and post in self._unanswered:
             self._give_up(keep=len(self._unanswered) - self._unanswered.index(post) - 1)
             self._hear(post.result())
 
     def _give_up(self, keep: int) -> None:
-        """Wait for no more answers but those to the newest reports."""
+        """Cancel all pending reports but the newest `keep`."""
         while len(self._unanswered) > keep:
             self._unanswered.popleft().cancel()
 
@@ -118,7 +120,7 @@ class Reporter:
                 LOG.warning("the operator cannot be reached, training goes on error=%r", str(error))
             longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10))
             self._failures += 1
-            return random.uniform(longest / 2, longest)  # noqa: S311  # spreads load, hides nothing
+            return random.uniform(longest / 2, longest)  # noqa: S311  # jitter, not cryptography
         if self._failures:
             LOG.info("the operator answers again failures=%d", self._failures)
             self._failures = 0

@@ -1,7 +1,7 @@
-"""Where a trainer's threads stand: the dump that it writes into its log when it is asked by signal.
+"""Thread stacks of a trainer, from the dump that it writes into its log on a signal.
 
-`faulthandler` writes it from within the signal handler, so it comes also from a process that will never again run a
-line of Python. Nothing marks its end, and other lines of the log may stand before and behind it.
+`faulthandler` writes the dump inside the signal handler. So a process that never runs Python code again writes it too.
+The dump has no end marker, and other log lines may precede and follow it.
 """
 
 import re
@@ -13,7 +13,7 @@ _LINE = re.compile(r'^  (File ".*", line (\d+|\?\?\?) in|<|\.\.\.)')
 
 
 def find_stacks(log: str) -> str:
-    """Return the threads of the dump in a piece of a log, the main one first; empty: there is none."""
+    """Return the thread stacks of the dump in a log, the main thread first; empty: no dump."""
     threads: list[list[str]] = []
     is_inside = False
     for line in log.splitlines():
@@ -24,12 +24,12 @@ def find_stacks(log: str) -> str:
             threads[-1].append(line)
         else:
             is_inside = is_inside and not line
-    # The oldest thread comes last: that is the main one.
+    # The main thread is the oldest, and the dump lists it last.
     return "\n\n".join("\n".join(lines) for lines in reversed(threads))
 
 
 def cut_stacks(stacks: str, limit: int = LOG_EXCERPT_BYTES) -> str:
-    """Return as many lines of the threads, from the main one on, as an excerpt may have."""
+    """Return the first lines of the stacks, up to the size of an excerpt."""
     kept = stacks.encode()[: limit + 1]
     if len(kept) > limit:
         kept = kept.rpartition(b"\n")[0] or kept[:limit]

@@ -1,7 +1,7 @@
-"""What an agent knows: the values that its rules work on.
+"""State, messages and actions of an agent: the values that the rules in `host` work on.
 
-They live apart from the rules so that a reader sees the whole memory of an agent on one page. Every value is frozen;
-the time is seconds on the agent's own monotonic clock and comes from outside.
+They are separate from the rules so that the complete memory of an agent is on one page. Every value is frozen. Times
+are seconds of the agent's monotonic clock, passed in by the caller.
 """
 
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ from trainingjob_trainer.wire import Event
 
 @dataclass(frozen=True)
 class Host:
-    """What never changes while an agent lives.
+    """Constants of an agent.
 
-    `memory` is the container's limit as the spec writes it. `finish_after` is how long a host that has trained all
-    steps waits for an operator that cannot be reached, `grace` how long a child may take to save and leave when the
-    pod is deleted; both in seconds. `drills`: the job may be made to suffer faults that its owner asks for. `shadows`:
-    further children may wait in shadow worlds. `env`: the variables that the spec sets.
+    `memory` is the container's limit as the spec writes it. `finish_after` is how many seconds a host that has trained
+    all steps waits for an unreachable operator. `grace` is how many seconds a child may take to save and leave when the
+    pod is deleted. `drills`: the spec allows fault injection. `shadows`: the spec allows hot standbys. `env` are the
+    variables that the spec sets.
     """
 
     job_uid: str
@@ -47,7 +47,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Standby:
-    """A child that imports, or has imported, everything and has no world yet."""
+    """A child without a world that has finished its imports, or is about to."""
 
     child: int
     ready: bool = False
@@ -55,17 +55,17 @@ class Standby:
 
 @dataclass(frozen=True)
 class Shadow:
-    """A child that is to wait in a shadow world: it imports, then joins, then is ready to take over."""
+    """A hot standby: a child that imports, then joins a hot standby world, and then is ready to take over."""
 
     child: int
     imported: bool = False
-    world: World | None = None  # None: it has joined none yet
+    world: World | None = None  # None: it has joined no world yet
     ready: bool = False
 
 
 @dataclass(frozen=True)
 class Active:
-    """The child that is in a world, or was the last to be in one, and all that it said."""
+    """The child that is in a world, or was the last to be in one, and all that it reported."""
 
     child: int
     generation: int
@@ -74,16 +74,16 @@ class Active:
     killed_at: float = 0.0
     asked_to_leave: bool = False
     asked_to_save: bool = False
-    """Whether it is to save before it leaves."""
+    """Whether it must save before it leaves."""
     phase: Phase = Phase.PREPARING
     since: float = 0.0
     """When this phase began."""
     entered: int = 0
-    """How many steps, evaluations and meetings it entered."""
+    """Number of steps, evaluations and barriers that it has entered."""
     newest: str = ""
-    """The newest of them, in words."""
+    """Description of the newest of them."""
     examined: bool = False
-    """Whether it was asked for evidence; `evidence` comes a little later."""
+    """Whether evidence of it was requested; `evidence` follows a little later."""
     evidence: Evidence | None = None
     progress: Progress | None = None
     restored: int | None = None
@@ -91,10 +91,10 @@ class Active:
     unheard: tuple[Span, ...] = ()
     committed: int | None = None
     failed_save: FailedSave | None = None
-    """The newest save, where it failed."""
+    """The newest save, if it failed."""
     copied: int | None = None
     failed_copy: FailedSave | None = None
-    """The newest copy to the backup store, where it failed."""
+    """The newest copy to the backup store, if it failed."""
     inherited: str = ""
     damaged: tuple[Damage, ...] = ()
     data: DataReport | None = None
@@ -106,16 +106,23 @@ class Active:
 class State:
     """The memory of an agent.
 
-    `target` is the world that this host is to be in (None: in none). `newest` is the highest generation that an answer
-    spoke of: answers about lower ones come from an operator that is behind. `moves`: who leaves may do so unsaved, for
-    the next world has the same hosts and others. `standby_failures` counts the standbys
-    that died in a row, `broken` says why once they are too many. `outcome` is set when the job is over, `stop_by` when
-    the pod is being deleted. `drill` is the fault that is asked for, `begun` the newest that was begun: none is begun
-    twice. `drilled` is the newest that was made, or not: `unmade` says why. `phase_seconds` is the longest that any
-    child took for each phase that it came through. `proven`: a child of this host has come as far as training, and none
-    has found a device of it broken since. `asked` is the shadow world that a child is to wait in, `shadow_failures`
-    counts the shadows that ended beside this world, and `worn`: the port that is told for them has served. `unreaped`
-    is a child that was killed long ago and that the kernel has not let go of: no other gets a world while it is there.
+    `target` is the world that this host is to join (None: none). `newest` is the highest generation that an answer
+    named: answers with lower ones come from an outdated operator. `moves`: the child may leave unsaved, because the
+    next world has all hosts of this one.
+
+    `standby_failures` counts consecutive exits of standbys; `broken` is the failure once there are too many. `outcome`
+    is set when the job is over, `stop_by` when the pod is being deleted.
+
+    `drill` is the requested fault. `begun` is the newest drill that was begun: none begins twice. `drilled` is the
+    newest drill that was injected or refused, and `unmade` the reason of a refusal.
+
+    `phase_seconds` is the longest time that a child took for each phase that it completed. `proven`: a child of this
+    host has reached training, and no child has reported a broken device since.
+
+    `asked` is the hot standby world that a child is to join. `shadow_failures` counts the hot standbys that ended
+    beside this world. `worn`: the reported port for hot standby worlds is used up.
+
+    `unreaped` is a killed child that the kernel has not released. No other child gets a world while it exists.
     """
 
     target: World | None = None
@@ -147,12 +154,12 @@ class State:
 
     @property
     def started(self) -> int:
-        """Return the highest generation that a child of this host was started in; 0: none was."""
+        """Return the highest generation that a child of this host was started in; 0: none."""
         return self.active.generation if self.active else 0
 
     @property
     def live(self) -> Active | None:  # None: no child is in a world
-        """Return the child in a world, if it has not ended."""
+        """Return the running child in a world."""
         return self.active if self.active and self.active.alive else None
 
 
@@ -165,7 +172,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Spoke:
-    """A child wrote an event. Its failure is not told here but with its end."""
+    """A child sent an event. Its failure is not reported here but with its exit."""
 
     child: int
     event: Event
@@ -173,10 +180,10 @@ class Spoke:
 
 @dataclass(frozen=True)
 class Ended:
-    """A child ended: its own words if it had any, and what the kernel says.
+    """A child exited: its own failure report, if any, and its exit status.
 
-    `code` is None where a signal ended it; `out_of_memory`: the kernel killed for memory while it lived; `log` is the
-    end of its log, more than an excerpt.
+    `code` is None if a signal ended it. `out_of_memory`: the kernel killed a process of the container for memory while
+    the child ran. `log` is the end of its log, longer than an excerpt.
     """
 
     child: int
@@ -189,7 +196,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Examined:
-    """What a child looks like from outside: its process, the CPU cores that it uses, where its threads stand."""
+    """Diagnostics of a child from outside: its process state, the CPU cores that it uses, and its thread stacks."""
 
     child: int
     state: ProcessState
@@ -199,7 +206,7 @@ class Examined:
 
 @dataclass(frozen=True)
 class Struck:
-    """A drill was made; or not, and then `why` says why."""
+    """A drill was injected; or refused, for the reason in `why`."""
 
     drill: str
     why: str = ""
@@ -212,7 +219,7 @@ class Terminated:
 
 @dataclass(frozen=True)
 class Ticked:
-    """Nothing but time passed."""
+    """Time has passed."""
 
 
 type News = Answered | Spoke | Ended | Examined | Struck | Terminated | Ticked
@@ -227,7 +234,7 @@ class SpawnStandby:
 
 @dataclass(frozen=True)
 class StartChild:
-    """Hand a world to the standby."""
+    """Start the standby in a world."""
 
     child: int
     world: World
@@ -236,14 +243,14 @@ class StartChild:
 
 @dataclass(frozen=True)
 class SpawnShadow:
-    """Start a child that imports everything, to wait in a shadow world."""
+    """Start a child that imports everything, to join a hot standby world."""
 
     child: int
 
 
 @dataclass(frozen=True)
 class StartShadow:
-    """Hand a shadow world to the child that is to wait in it."""
+    """Start a hot standby in its world."""
 
     child: int
     world: World
@@ -252,14 +259,14 @@ class StartShadow:
 
 @dataclass(frozen=True)
 class RenewPort:
-    """Tell another port for shadow worlds: the one before has served."""
+    """Report a new port for hot standby worlds, because the previous one is used up."""
 
 
 @dataclass(frozen=True)
 class AskToLeave:
-    """Ask a child to save at the next step boundary and to leave its world.
+    """Request that a child saves at the next step boundary and leaves its world.
 
-    `moves`: without a save, where all hosts keep the step in memory.
+    `moves`: without a save, if all hosts keep the step in memory.
     """
 
     child: int
@@ -268,14 +275,14 @@ class AskToLeave:
 
 @dataclass(frozen=True)
 class ExamineChild:
-    """Find out where a child stands; that comes back as `Examined`."""
+    """Collect diagnostics of a child; they return as `Examined`."""
 
     child: int
 
 
 @dataclass(frozen=True)
 class Strike:
-    """Make the fault that a drill asks for."""
+    """Inject the fault of a drill."""
 
     child: int
     drill: Drill
@@ -283,21 +290,21 @@ class Strike:
 
 @dataclass(frozen=True)
 class KillChild:
-    """End a child, and all that it started, at once."""
+    """Kill a child and its process group at once."""
 
     child: int
 
 
 @dataclass(frozen=True)
 class Finish:
-    """The job is over: leave the word as termination message and exit 0."""
+    """Exit with 0 because the job is over, and write the termination message."""
 
     termination: Termination
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The pod goes: exit, but not with 0, which would complete this host's index for good."""
+    """Exit because the pod is deleted. The exit code is not 0, which would mark this host's index as completed."""
 
 
 type Action = (
@@ -317,7 +324,7 @@ type Action = (
 
 @dataclass(frozen=True)
 class Step:
-    """What a piece of news comes to."""
+    """The result of a message: the new state, and the actions to perform."""
 
     state: State
     actions: tuple[Action, ...] = field(default=())

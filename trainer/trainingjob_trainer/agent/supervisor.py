@@ -1,7 +1,7 @@
-"""The agent at work: news comes in one queue, the rules decide, and this performs what they decide.
+"""The agent's event loop: it receives messages in one queue, applies the rules, and performs their actions.
 
-Nothing here decides anything. What an agent knows is lost with it, and that is meant: its children die when their
-standard input closes, Kubernetes starts the container again, and the ledger keeps the new agent out of the old world.
+This module decides nothing. The agent's state is lost with the agent, by design. Its children exit when their standard
+input closes, and Kubernetes restarts the container. The ledger keeps the new agent out of the old world.
 """
 
 import asyncio
@@ -56,11 +56,11 @@ TRAINER = (sys.executable, "-m", "trainingjob_trainer.child")
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FINISHED = 0
 TERMINATED = 128 + signal.SIGTERM
-"""Not 0: that would complete this host's index for good."""
+"""Not 0: that would mark this host's index as completed."""
 
 
 class Supervisor:
-    """One host's agent. `command` starts a trainer process."""
+    """The agent of one host. `command` starts a trainer process."""
 
     def __init__(self, environment: Environment, command: Sequence[str] = TRAINER) -> None:
         config = environment.config
@@ -97,7 +97,7 @@ class Supervisor:
         self._news.put_nowait(Ticked())
 
     async def run(self) -> int:
-        """Live until the job is over or the pod goes; return the exit code."""
+        """Run until the job is over or the pod is deleted; return the exit code."""
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         for number in END_SIGNALS:
             self._loop.add_signal_handler(number, self._news.put_nowait, Terminated())
@@ -113,7 +113,7 @@ class Supervisor:
                 if code == TERMINATED:
                     await reporter.say_farewell()
         finally:
-            for child in self._children.values():  # whose following was cancelled before it began
+            for child in self._children.values():  # children whose `follow` was cancelled before it began
                 child.close()
             self._port.release()
             self._shadow_port.release()
@@ -138,7 +138,7 @@ class Supervisor:
             told = report
 
     async def _next_news(self) -> News:
-        """Return what happens next, or that the time has come for something."""
+        """Return the next message, or `Ticked` at the next timer."""
         try:
             async with asyncio.timeout_at(next_tick(self._host, self._state)):
                 news = await self._news.get()
@@ -150,7 +150,7 @@ class Supervisor:
             self._reap()
         return news
 
-    def _perform(self, action: Action, reporter: Reporter) -> int | None:  # None: go on; else the exit code
+    def _perform(self, action: Action, reporter: Reporter) -> int | None:  # None: continue; else the exit code
         match action:
             case SpawnStandby(child) | SpawnShadow(child):
                 self._spawn(child)
@@ -241,7 +241,7 @@ class Supervisor:
         place = self._place
         path = self._checkpoints / "stacks" / f"{generation}-{place.slice}-{place.host}.txt"
         words = f"host {place.host} of slice {place.slice}, child {number}: {found.state}, {found.cores:.2f} cores\n\n"
-        # In a thread of its own that nobody waits for: the storage may be what hangs.
+        # A daemon thread that is never joined: the storage itself may hang.
         threading.Thread(target=write_stacks, args=(path, words + found.stacks + "\n"), daemon=True).start()
 
     def _end_children(self) -> None:
@@ -264,7 +264,7 @@ class Supervisor:
         return self._redactor.redact_report(report)
 
     def _hear(self, answer: Answer) -> None:
-        self._program_secret = answer.program_secret or self._program_secret  # an answer without a world has none
+        self._program_secret = answer.program_secret or self._program_secret  # an answer without a world has no secret
         self._news.put_nowait(Answered(answer))
 
     def _reap(self) -> None:
@@ -283,7 +283,7 @@ class Supervisor:
 
 
 def write_stacks(path: Path, words: str) -> None:
-    """Write where a child's threads stand beside the checkpoints, where all hosts' are found together."""
+    """Write a child's thread stacks beside the checkpoints, so that those of all hosts are in one place."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(words)
@@ -292,7 +292,7 @@ def write_stacks(path: Path, words: str) -> None:
 
 
 def write_last_words(path: Path, words: str) -> None:
-    """Write a container's termination message, where Kubernetes or a local runner reads it."""
+    """Write a container's termination message, for Kubernetes or a local runner."""
     try:
         path.write_text(words)
     except OSError as error:

@@ -1,1 +1,1 @@
-"""What hosts keep of a state in their own memory, and how a world goes on from it."""
+"""Snapshots: copies of the state in host memory, and restores from them."""

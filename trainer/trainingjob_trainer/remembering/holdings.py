@@ -1,7 +1,7 @@
-"""What the processes of a world hold of snapshots, and which one they can go on from together.
+"""The inventory of snapshot shards over the processes of a world, and the choice of the snapshot to restore.
 
-A snapshot counts only if every shard of the new layout is held, of that very generation and step, by a process that
-needs it: its other replicas then lie where one sum over the mesh reaches them.
+A snapshot can be restored only if every shard of the new layout is held, for the same generation and step. A process
+that needs the shard must hold it: one sum over the mesh then gives it to the other replicas.
 """
 
 import json
@@ -14,14 +14,14 @@ from trainingjob_trainer.remembering.snapshot_files import Key
 
 @dataclass(frozen=True)
 class Holding:
-    """What one process says: how many shards it needs, and which of them it holds, by snapshot."""
+    """The inventory of one process: how many shards it needs, and which of them it holds, by snapshot."""
 
     num_needed: int
     shards: Mapping[Key, frozenset[int]] = field(default_factory=dict)
     pasts: Mapping[Key, Past] = field(default_factory=dict)
 
     def dump(self) -> str:
-        """Return it as text for the other processes."""
+        """Return the inventory as text for the other processes."""
         kept = [
             [*key, sorted(held), self.pasts.get(key, Past()).model_dump(exclude_defaults=True)]
             for key, held in self.shards.items()
@@ -30,7 +30,7 @@ class Holding:
 
 
 def parse_holding(text: str) -> Holding:
-    """Return what a process dumped."""
+    """Return the inventory that a process dumped."""
     num_needed, snapshots = json.loads(text)
     return Holding(
         num_needed,
@@ -41,8 +41,8 @@ def parse_holding(text: str) -> Holding:
 
 def choose_snapshot(
     holdings: Sequence[Holding], num_shards: int, refused: Collection[Key] = ()
-) -> Key | None:  # None: no snapshot is whole
-    """Return the newest snapshot of which every shard is held by somebody."""
+) -> Key | None:  # None: no snapshot is complete
+    """Return the newest snapshot of which every shard is held by some process."""
     keys = {key for holding in holdings for key in holding.shards} - set(refused)
     for key in sorted(keys, reverse=True):
         if len(frozenset().union(*(holding.shards.get(key, ()) for holding in holdings))) == num_shards:
@@ -50,8 +50,8 @@ def choose_snapshot(
     return None
 
 
-def find_givers(holdings: Sequence[Holding], key: Key) -> dict[int, int] | None:  # None: each has all it needs
-    """Return which process gives each shard to the others: the first that holds it."""
+def find_givers(holdings: Sequence[Holding], key: Key) -> dict[int, int] | None:  # None: no shard is missing
+    """Return the process that broadcasts each shard: the first process that holds it."""
     if all(len(holding.shards.get(key, ())) == holding.num_needed for holding in holdings):
         return None
     givers: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""Going on from the hosts' own memory: the newest snapshot that all shards are left of, on whichever hosts.
+"""Restore from host memory: the newest snapshot of which every shard is held by some host.
 
-Hosts that hold what they need put it on their devices. Where a host came anew, one program sums every shard over its
-replicas: the bits as integers, of which one device gives those of the shard and all others zeros. So what arrives is
-the same to the last bit, over the network that training uses anyway.
+Hosts that hold the shards they need copy them to their devices. For a host that lacks them, one program sums every
+shard over its replicas. It sums the bits as integers: one device contributes those of the shard, all others zeros. So
+the result is bit-exact, and travels over the network that training uses.
 """
 
 import logging
@@ -28,7 +28,7 @@ RECALL_SECONDS = 1800
 
 
 class Recall:
-    """The snapshots of a new world, found and loaded by all its processes together. `state` describes the state."""
+    """The snapshots of a new world, restored by all its processes together. `state` has the shapes and shardings."""
 
     def __init__(self, snapshots: Snapshots, state: State, programs: Programs, peers: Peers) -> None:
         self._snapshots = snapshots
@@ -43,15 +43,15 @@ class Recall:
         self._holdings = [parse_holding(text) for text in peers.exchange("held", holding.dump(), RECALL_SECONDS)]
 
     @property
-    def newest(self) -> Key | None:  # None: no snapshot is whole
-        """Return the newest snapshot that the world can go on from; all processes find the same one."""
+    def newest(self) -> Key | None:  # None: no snapshot is complete
+        """Return the newest snapshot that the world can resume from; the same on all processes."""
         return choose_snapshot(self._holdings, len(self._snapshots.shards.all), self._refused)
 
     def past(self, key: Key) -> Past:
-        """Return how the state of a snapshot came about."""
+        """Return the past of a snapshot's state."""
         return next((holding.pasts[key] for holding in self._holdings if key in holding.pasts), Past())
 
-    def load(self, key: Key) -> State | None:  # None: it is damaged, and never offered again
+    def load(self, key: Key) -> State | None:  # None: it is damaged, and is not offered again
         """Return the state of a snapshot, on every device of the world."""
         mine, held, problem = self._snapshots.shards.mine, {}, ""
         if key in self._kept:
@@ -75,14 +75,17 @@ class Recall:
 
 def assemble(
     shards: Shards, state: State, held: Mapping[int, np.ndarray], gives: Collection[int] | None
-) -> State:  # gives is None: every device has its own
-    """Return a state of what this process holds; to be spread, one replica of each shard that it gives, and zeros."""
+) -> State:  # gives None: every device has its own shards
+    """Return a state of the shards that this process holds.
+
+    For a broadcast, it has one replica of each shard in `gives`, and zeros elsewhere.
+    """
     arrays: dict[int, list[jax.Array]] = {}
     for number, shard in shards.mine.items():
         for place, device in enumerate(shards.here(shard)):
             is_held = gives is None or (number in gives and place == 0)
             numbers = held[number] if is_held else np.zeros(shard.shape, shard.dtype)
-            # A device of a CPU would else compute in the snapshot's own memory.
+            # Without a copy, a CPU device would compute in the snapshot's own memory.
             arrays.setdefault(shard.leaf, []).append(jax.device_put(numbers, device, may_alias=False))
     leaves, tree = jax.tree.flatten(state)
     whole = [
@@ -94,13 +97,13 @@ def assemble(
 
 
 def spread(programs: Programs, state: State, given: State) -> State:
-    """Return a state in which all replicas are alike, of one where each shard is in one place and zeros elsewhere."""
+    """Return a state with equal replicas, from one with each shard on one device and zeros elsewhere."""
     whole: State = jax.block_until_ready(compile_spread(programs, state)(given))
     return whole
 
 
 def compile_spread(programs: Programs, state: State) -> Callable[[State], State]:
-    """Return what `spread` runs, compiled. It consumes the state that it is given."""
+    """Return the compiled program of `spread`. It donates its argument."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
     mesh = jax.tree.leaves(shardings)[0].mesh
@@ -117,16 +120,16 @@ def compile_spread(programs: Programs, state: State) -> Callable[[State], State]
 
 
 def _unused(spec: PartitionSpec, mesh: Any) -> tuple[str, ...]:
-    """Return the axes of a mesh over which an array is replicated."""
+    """Return the mesh axes over which an array is replicated."""
     used = split_axes(spec)
     return tuple(axis for axis, degree in mesh.shape.items() if degree > 1 and axis not in used)
 
 
 def _sum_bits(numbers: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """Return the sum of the bits over axes of the mesh: of one value and zeros, that is the value, also a NaN."""
+    """Return the sum of the bits over mesh axes. With zeros elsewhere this is the one value, NaN included."""
     if not axes:
         return numbers
     bits = jax.lax.bitcast_convert_type(numbers, jnp.dtype(f"uint{8 * numbers.dtype.itemsize}"))
     narrow = bits.dtype
-    summed = jax.lax.psum(bits.astype(jnp.uint32), axes)  # collectives between CPUs know no 16-bit integers
+    summed = jax.lax.psum(bits.astype(jnp.uint32), axes)  # CPU collectives do not support 16-bit integers
     return jax.lax.bitcast_convert_type(summed.astype(narrow), numbers.dtype)

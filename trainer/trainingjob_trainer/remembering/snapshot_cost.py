@@ -1,15 +1,15 @@
-"""What snapshots cost: the share of the time for which training waits for them, measured."""
+"""The measured cost of snapshots: the share of time for which training waits for them."""
 
 from collections import deque
 
 SHARE = 0.01
-"""Of the time that training may wait for snapshots, as the plan has it."""
+"""Maximum share of time that training may wait for snapshots, the same as in the plan."""
 JUDGED = 8
-"""Snapshots that the share is measured over."""
+"""Number of snapshots over which the share is measured."""
 
 
 class SnapshotCost:
-    """The newest snapshots' times. The first `num_unlike` do not count: each writes memory that is not there yet."""
+    """Wait times of the newest snapshots. The first `num_unlike` are excluded: each allocates its memory."""
 
     def __init__(self, num_unlike: int) -> None:
         self._num_left = num_unlike
@@ -17,24 +17,24 @@ class SnapshotCost:
         self._newest = 0.0
 
     def add(self, waited: float, now: float) -> None:
-        """Take note of a snapshot that is taken `now`, and for how many seconds training waited for it."""
+        """Record a snapshot taken at `now`, and the seconds for which training waited for it."""
         if self._num_left < 0:
             self._spans.append((waited, now - self._newest))
         self._num_left, self._newest = max(self._num_left - 1, -1), now
 
     def begin_anew(self) -> None:
-        """Forget what was measured: the next snapshots are other steps apart."""
+        """Discard the measurements, because the snapshot interval has changed."""
         self._spans.clear()
         self._num_left = 0
 
     @property
-    def share(self) -> float | None:  # None: it is not known yet
-        """Return for which share of the time training has waited lately."""
+    def share(self) -> float | None:  # None: fewer than `JUDGED` snapshots were measured
+        """Return the share of recent time for which training waited."""
         if len(self._spans) < JUDGED:
             return None
         return sum(waited for waited, _ in self._spans) / max(sum(span for _, span in self._spans), 1e-9)
 
     @property
     def is_too_high(self) -> bool:
-        """Return whether that is more than snapshots are worth."""
+        """Return whether the share exceeds `SHARE`."""
         return (self.share or 0.0) > SHARE

@@ -1,10 +1,11 @@
-"""Snapshots on a host: three files of fixed size in a memory volume, each with a header that says what is in it.
+"""Snapshot files of a host: three files of fixed size in a memory volume, each with a header.
 
-A header is written last and renamed into place, and taken away before its file is written again: a file without one
-holds nothing. It names job, generation, step, data and shapes, and the CRC-32 of every shard; its own SHA-256 stands
-before it. (Checkpoints, which lie for long, are hashed better; this is done every few steps, beside training.) The
-memory of the files is taken once and for all: a full volume is an error when a file is made, and never a fault in the
-middle of a copy.
+A header is written last and renamed into place, and deleted before its file is rewritten. A file without a header holds
+no snapshot. The header names job, generation, step, data and shapes, and the CRC-32 of every shard. Its own SHA-256
+precedes it. (Checkpoints live longer and have a stronger hash; snapshots are hashed every few steps, beside training.)
+
+The memory of the files is allocated once: a full volume is an error when a file is created, never a fault during a
+copy.
 """
 
 import hashlib
@@ -26,14 +27,14 @@ from trainingjob_trainer.shards import Shard
 NUM_SLOTS = 3
 """Two snapshots are kept while a third is written."""
 ALIGNMENT = 64
-"""Bytes to whose multiples shards are aligned."""
+"""Shards are aligned to multiples of this many bytes."""
 
 type Key = tuple[int, int]
-"""Generation and step of a snapshot: a later generation is the newer one, as with checkpoints."""
+"""Generation and step of a snapshot: a later generation is newer, as with checkpoints."""
 
 
 class Piece(Open):
-    """Where a shard lies in the file, and the CRC-32 of its bytes."""
+    """Position of a shard in the file, and the CRC-32 of its bytes."""
 
     offset: Annotated[int, Field(ge=0)]
     size: Annotated[int, Field(ge=0)]
@@ -41,18 +42,18 @@ class Piece(Open):
 
 
 class Header(Record):
-    """What a snapshot is: who made it of which step, hashes of the data's rows and the state's shapes, its shards."""
+    """Metadata of a snapshot: its origin and step, hashes of data and state shapes, and its shards."""
 
     pieces: dict[str, Piece]
 
     @property
     def key(self) -> Key:
-        """Return by which it is newer than others."""
+        """Return the key by which snapshots are ordered."""
         return self.generation, self.step
 
 
 class Slot:
-    """One file and its header."""
+    """One snapshot file and its header."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.path = folder / f"snapshot-{number}"
@@ -60,14 +61,14 @@ class Slot:
 
     @property
     def num_bytes(self) -> int:
-        """Return what the file takes of the volume."""
+        """Return the size of the file in the volume."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
             return 0
 
-    def read_header(self) -> Header | None:  # None: there is no whole snapshot
-        """Return what the file holds.
+    def read_header(self) -> Header | None:  # None: the file holds no complete snapshot
+        """Return the header of the file.
 
         Raises:
             ValueError: the header is damaged.
@@ -85,14 +86,14 @@ class Slot:
             raise ValueError(f"{self._header} cannot be read: {error.errors()[0]['msg']}") from error
 
     def clear(self) -> None:
-        """Take the header away: from now on the file holds nothing."""
+        """Delete the header: from now on the file holds no snapshot."""
         self._header.unlink(missing_ok=True)
 
     def open(self, size: int) -> mmap.mmap:
-        """Return the file as memory that can be written, all of it taken from the volume.
+        """Return the file as writable memory, allocated from the volume.
 
         Raises:
-            OSError: the volume has no room.
+            OSError: the volume is full.
         """
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -103,17 +104,17 @@ class Slot:
             os.close(file)
 
     def write_header(self, header: Header) -> None:
-        """Say what is in the file; from now on it is a snapshot."""
+        """Write the header: from now on the file holds a snapshot."""
         body = header.model_dump_json(exclude_defaults=True).encode()
         fresh = self._header.with_suffix(".new")
         fresh.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         fresh.replace(self._header)
 
     def load(self, header: Header, shards: Mapping[int, Shard]) -> dict[int, np.ndarray]:
-        """Return the shards of a snapshot, every one verified.
+        """Return the shards of a snapshot, each verified.
 
         Raises:
-            ValueError: one of them is not there, or has changed since it was written.
+            ValueError: a shard is missing, or has changed since it was written.
             OSError: the file cannot be read.
         """
         with self.path.open("rb") as file:
@@ -122,7 +123,7 @@ class Slot:
 
 
 def place(shards: Iterable[Shard]) -> tuple[dict[str, int], int]:
-    """Return where each shard begins in a file, by name, and the size of the file."""
+    """Return the offset of each shard in a file, by name, and the size of the file."""
     offsets: dict[str, int] = {}
     end = 0
     for shard in shards:

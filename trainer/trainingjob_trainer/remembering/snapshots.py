@@ -1,9 +1,8 @@
-"""Snapshots of the state in the host's own memory, every few steps: what a shrink goes on from.
+"""Snapshots of the state in host memory, every few steps: a smaller world resumes from them.
 
-Training waits only while the state is copied: until then the next step, which consumes it, may not run. Hashing, the
-header and the room for the next one come afterwards, in a thread. The files lie in a memory volume of the pod, so they
-survive the process and the container. Nothing about them can stop training: what goes wrong is a warning, and the
-durable checkpoints are still there.
+Training waits only while the state is copied, because the next step donates the arrays. Hashing, the header and the
+allocation for the next snapshot follow in a thread. The files are in a memory volume of the pod, so they survive the
+process and the container. No snapshot error stops training: it is logged as a warning, and durable checkpoints remain.
 """
 
 import logging
@@ -32,10 +31,10 @@ type Room = tuple[Slot, mmap.mmap]
 
 
 class Snapshots:
-    """The snapshots of one host. `folder` is the memory volume; where it is empty, or `every` is 0, none are taken.
+    """The snapshots of one host. `folder` is the memory volume; no snapshots are taken if it is empty or `every` is 0.
 
-    `data` is the identity of the job's index, `state` the shapes and shardings of its state, `shards` are its shards.
-    Where they cost too much, up to `most` steps lie between two; 0: `every`, whatever they cost.
+    `data` is the hash of the job's token index, `state` has the shapes and shardings, `shards` are the state's shards.
+    If snapshots cost too much, the interval grows up to `most` steps; 0: the interval stays at `every`.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Snapshots:
         self._offsets, self._size = place(self.shards.mine.values())
         self._copiers = ThreadPoolExecutor(
             jax.local_device_count(), "snapshot-copy"
-        )  # one alone fills no way to the host
+        )  # one copier cannot saturate the transfer to the host
         self._writer = ThreadPoolExecutor(1, "snapshot-write")
         self._room: Future[Room | None] | None = None
         self._restored: Key | None = None
@@ -62,17 +61,17 @@ class Snapshots:
         self._is_told = False
         self._kept_until = 0  # the step from which on the interval may change again
         self.newest = 0
-        """The newest step that is whole in this host's memory; 0: none of this world."""
+        """The newest complete step of this world in this host's memory; 0: none."""
         self.seconds = 0.0
-        """For how long the newest snapshot kept training waiting."""
+        """Seconds for which the newest snapshot blocked training."""
 
     @property
     def bytes_to_come(self) -> int:
-        """Return the memory that its files have not taken yet."""
+        """Return the memory in bytes that the snapshot files have still to allocate."""
         return sum(max(self._size - slot.num_bytes, 0) for slot in self._slots) if self._every else 0
 
     def find(self) -> Kept:
-        """Return the whole snapshots of this host that the world may go on from."""
+        """Return the complete snapshots of this host that the world may resume from."""
         kept: Kept = {}
         for slot, header in self._read_headers():
             if (
@@ -85,9 +84,9 @@ class Snapshots:
         return kept
 
     def begin(self, restored: Key | None, past: Past) -> None:
-        """Make room for the first snapshot, in the background; the one that was restored stays.
+        """Allocate memory for the first snapshot, in the background; the restored snapshot is kept.
 
-        `past` is that of all that the world keeps.
+        `past` is the past of every state that this world snapshots.
         """
         self._restored = restored
         self._past = past
@@ -95,17 +94,17 @@ class Snapshots:
             self._room = self._writer.submit(self._make_room)
 
     def is_due(self, step: int) -> bool:
-        """Return whether a snapshot is to be taken after a step."""
+        """Return whether a snapshot is due after a step."""
         return bool(self._every) and step % self._every == 0
 
     def ask(self) -> Asked:
-        """Return that snapshots are to lie further apart, where this host has measured that they cost too much."""
+        """Return STRETCH if this host measures that snapshots cost too much and the interval may still double."""
         return Asked.STRETCH if self._cost.is_too_high and 2 * self._every <= self._most else Asked.NOTHING
 
     def heed(self, step: int, asked: Asked) -> None:
-        """Let twice as many steps lie between two snapshots, where any host has asked for that up to this step.
+        """Double the snapshot interval if any host has signaled STRETCH up to this step.
 
-        All hosts hear the same. Who asked before it heard that another had asked means no more than that.
+        All hosts receive the same signals. Signals that were sent before a host received the last change are ignored.
         """
         if Asked.STRETCH not in asked or step < self._kept_until:
             return
@@ -121,12 +120,12 @@ class Snapshots:
         )
 
     def take(self, step: int, state: State) -> None:
-        """Copy the state, which may be consumed afterwards."""
+        """Copy the state, which may be donated afterwards."""
         if self._room is None:
             return
         jax.block_until_ready(state)
         began = time.monotonic()
-        room = self._room.result()  # the one before is whole: so all hosts have snapshots of the same steps
+        room = self._room.result()  # the previous snapshot is complete, so all hosts have snapshots of the same steps
         if room:
             slot, memory = room
             pieces = self.shards.take(state)
@@ -142,22 +141,22 @@ class Snapshots:
         self._tell_cost()
 
     def wait(self) -> None:
-        """Wait until the newest snapshot is whole."""
+        """Wait until the newest snapshot is complete."""
         if self._room:
             self._room.result()
 
     def keeps(self, step: int) -> bool:
-        """Return whether a step is whole in this host's memory. Waits for the newest snapshot."""
+        """Return whether a step is complete in this host's memory. Waits for the newest snapshot."""
         self.wait()
         return self.newest == step
 
     def close(self) -> None:
-        """End the threads."""
+        """Shut the threads down."""
         self._writer.shutdown()
         self._copiers.shutdown()
 
     def _copy(self, memory: mmap.mmap, shard: Shard, replica: jax.Array) -> None:
-        numbers = np.asarray(replica)  # on a CPU a view of the device's own memory, gone before the step may run
+        numbers = np.asarray(replica)  # on CPU a view of device memory, released before the next step runs
         goal = np.frombuffer(memory, np.uint8, shard.num_bytes, self._offsets[shard.name])
         np.copyto(goal.view(shard.dtype).reshape(shard.shape), numbers)
 
@@ -187,8 +186,8 @@ class Snapshots:
             LOG.warning("a snapshot cannot be kept, training goes on without it step=%d error=%s", step, error)
         return self._make_room()
 
-    def _make_room(self) -> Room | None:  # None: there is none now
-        """Return the file of the least worth, to be written anew: never one of the two best that are whole."""
+    def _make_room(self) -> Room | None:  # None: the volume is full
+        """Return the least valuable file, cleared for writing: never one of the two best complete snapshots."""
         headers = dict(self._read_headers())
         slot = min(self._slots, key=lambda slot: self._rate(headers[slot]))
         try:
@@ -203,7 +202,7 @@ class Snapshots:
         return room
 
     def _rate(self, header: Header | None) -> tuple[bool, bool, bool, Key]:
-        """Return what a snapshot is worth: this world's own first, then what it went on from."""
+        """Return the value of a snapshot: snapshots of this world rank first, then the restored one."""
         if header is None:
             return False, False, False, (0, 0)
         return True, header.generation == self._world.generation, header.key == self._restored, header.key
@@ -212,7 +211,7 @@ class Snapshots:
         return [(slot, _read(slot)) for slot in self._slots]
 
     def _tell_cost(self) -> None:
-        """Say once where training waits for snapshots for more than they are worth, and their interval stays."""
+        """Warn once if snapshots block training for too long and the interval cannot grow."""
         if self._cost.is_too_high and not (self.ask() or self._is_told):
             self._is_told = True
             LOG.warning(
@@ -242,7 +241,7 @@ def _read(slot: Slot) -> Header | None:
 
 
 def describe_kept(kept: Kept, shards: Mapping[int, Shard]) -> dict[Key, frozenset[int]]:
-    """Return which of some shards each snapshot holds, by number."""
+    """Return the numbers of the given shards that each snapshot holds."""
     return {
         key: frozenset(number for number, shard in shards.items() if shard.name in header.pieces)
         for key, (_, header) in kept.items()
