@@ -1,6 +1,6 @@
-"""Write the files that are made from the models and the rules: the CRD, the chart's copy of it, the page of fields.
+"""Generate files from the models and rules: the CRD, the chart's copy of it, and the field reference.
 
-`python crds/generate.py` writes them; with `--check` it only compares, and fails with the difference.
+`python crds/generate.py` writes the files. With `--check` it compares them instead, and fails with the difference.
 """
 
 import difflib
@@ -19,7 +19,7 @@ HEADER = "# Made by `make generate` from crds/trainingjob_api; do not edit.\n"
 
 
 def render() -> str:
-    """Return the text of the CRD's files."""
+    """Return the text of the CRD files."""
     return HEADER + yaml.dump(make_crd(), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
@@ -44,10 +44,10 @@ def main(arguments: list[str]) -> int:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Writes equal parts out each time: the API server knows no anchors."""
+    """A YAML dumper without anchors, which the API server does not support."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Return that no part is ever an alias."""
+        """Disable aliases."""
         return True
 
 

@@ -1,1 +1,1 @@
-"""What a TrainingJob is: the models that the operator and the trainer share. Pure."""
+"""The TrainingJob API: models that the operator and the trainer share. Pure, without I/O."""

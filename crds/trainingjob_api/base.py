@@ -1,6 +1,6 @@
-"""The bases of all models: frozen, camelCase outside and snake_case inside; closed where a user writes them.
+"""Base classes of all models: frozen, camelCase in JSON and snake_case in Python; closed where users write them.
 
-Also the string types that several sections share, each with the pattern that the API server checks.
+This module also holds the string types that several sections share, each with the pattern that the API server checks.
 """
 
 import re
@@ -23,22 +23,22 @@ class Strict(BaseModel):
 
 
 class Open(Strict):
-    """What one side tells the other, or its later self: a field that a newer version added is passed over, not refused.
+    """A message or stored value of a program: fields that a newer version added are ignored, not refused.
 
-    So operators and agents of neighbouring versions understand each other, and a status survives a step back.
+    So operators and agents of adjacent versions understand each other, and a status survives a downgrade.
     """
 
     model_config = ConfigDict(extra="ignore")
 
 
 def _is_whole(value: object) -> bool:
-    """Return whether a value is a whole number, as JSON has it: `2e9` is sent as 2000000000."""
+    """Return whether a value is a whole number in JSON: `2e9` is sent as 2000000000."""
     return type(value) is int or (type(value) is float and value.is_integer())
 
 
 type Axis = str
 AXES: tuple[Axis, ...] = ("data", "stage", "fsdp", "expert", "context", "tensor")
-"""Mesh axes, outermost first: the order of every mesh that this project builds."""
+"""Mesh axes, outermost first: the order of every mesh of this project."""
 
 MAX_PATH = 1024
 AbsolutePath = Annotated[
@@ -51,7 +51,7 @@ Duration = Annotated[
     str,
     Field(pattern=r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", min_length=2, max_length=24),
 ]
-"""A span of time as Kubernetes writes it: `90s`, `5m`, `1h30m`."""
+"""A duration in Kubernetes notation: `90s`, `5m`, `1h30m`."""
 Quantity = Annotated[
     str,
     Field(
@@ -61,7 +61,7 @@ Quantity = Annotated[
     ),
     BeforeValidator(lambda value: str(int(value)) if _is_whole(value) else value),
 ]
-"""A Kubernetes resource quantity: `500m`, `4`, `16Gi`. A whole number needs no quotes, as everywhere in Kubernetes."""
+"""A Kubernetes resource quantity: `500m`, `4`, `16Gi`. A whole number needs no quotes, as in Kubernetes."""
 Label = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$", max_length=63)]
 """The value of a Kubernetes label."""
 LabelKey = Annotated[
@@ -79,9 +79,9 @@ ShortName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$"
 """A name inside the spec: at most 32 lower-case letters, digits and `-`."""
 
 BY_NAME: dict[str, JsonValue] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-"""How the API server takes a list of named objects: no name twice, in any order, merged item by item."""
+"""List type of named objects for the API server: unique names, any order, merged item by item."""
 A_SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
-"""How the API server takes a list of values of which none may stand there twice, in any order."""
+"""List type of unique values for the API server, in any order."""
 
 _DURATION = re.compile(r"^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
 
@@ -90,7 +90,7 @@ def seconds(duration: str) -> int:
     """Return a `Duration` in seconds.
 
     Raises:
-        ValueError: the text is no duration.
+        ValueError: the text is not a duration.
     """
     match = _DURATION.match(duration)
     if not match or not duration:

@@ -1,7 +1,7 @@
-"""The rules that the API server checks itself, in CEL: the shape of unions, and what may never change.
+"""CEL rules that the API server checks: the form of unions, and immutable fields.
 
-It tells them before it asks the webhook, and then the webhook's answer is not asked for. So this is only about what is
-written where; whatever compares values is left to the webhook, which can name them and the nearest legal ones.
+The API server reports them before it calls the webhook, and a violation skips the webhook. So these rules cover only
+which fields are set. Rules that compare values are in the webhook, which can name them and the nearest legal values.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ type CelRule = dict[str, Any]
 type Rules = dict[tuple[str, ...], tuple[CelRule, ...]]
 
 MAX_NAME = 38
-"""The longest pod name adds 25 characters, and more where slices or hosts have two digits: the webhook counts them."""
+"""The longest pod name adds 25 characters, more if slice or host indices have two digits, as the webhook checks."""
 
 ROOT_RULES: tuple[CelRule, ...] = (
     {
@@ -25,8 +25,8 @@ ROOT_RULES: tuple[CelRule, ...] = (
         "message": f"metadata.name must have at most {MAX_NAME} characters: it begins the names of pods.",
     },
     {
-        # The API server itself allows a digit first and dots, and else no more than this. To match a pattern would be
-        # a fifth of what one rule may cost.
+        # The API server already allows only these characters, besides a digit first and dots. A pattern match would
+        # cost a fifth of the budget of one rule.
         "rule": "self.metadata.name >= 'a' && !self.metadata.name.contains('.')",
         "message": "metadata.name must be lower-case letters, digits and `-`, with a letter first and no `-` last.",
     },
@@ -34,12 +34,12 @@ ROOT_RULES: tuple[CelRule, ...] = (
 
 
 def _at(path: str, rule: str, message: str) -> CelRule:
-    """Return a rule whose error stands at a field below the object that is checked."""
+    """Return a rule whose error is reported at a field below the checked object."""
     return {"rule": rule, "message": message, "fieldPath": path}
 
 
 UNCHANGED = "self == oldSelf"
-"""The rule of a field that never changes."""
+"""The rule of an immutable field."""
 
 
 def _fixed(reason: str, instead: str) -> CelRule:
@@ -47,9 +47,10 @@ def _fixed(reason: str, instead: str) -> CelRule:
 
 
 def _fixed_but(free: tuple[str, ...], path: tuple[str, ...], section: type[Strict], fixed: CelRule) -> Rules:
-    """Return the rules that let some fields of an object change and no others.
+    """Return rules that let the named fields of an object change, and no others.
 
-    A rule of a field is asked only where it was and is there. So the object has one more for each that need not be.
+    A transition rule is evaluated only if the field existed before and still exists. So the object has an additional
+    rule for each optional field.
     """
     others = {to_camel(name): field for name, field in section.model_fields.items() if to_camel(name) not in free}
     optional = [
@@ -152,4 +153,4 @@ SPEC_RULES: Rules = {
     ("runtime", "env", "[]"): (_ENV,),
     ("scheduling",): (_PODS,),
 }
-"""Rules of each object of the spec. What is fixed nowhere here may change, and takes effect while the job trains."""
+"""Rules of each object of the spec. Fields without an immutability rule may change while the job trains."""

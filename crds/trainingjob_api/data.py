@@ -33,7 +33,7 @@ class TextSource(Strict):
 class Data(Strict):
     """What to train on."""
 
-    train: tuple[TextSource, ...] = Field(  # a list by place, not by name: the order of the data follows from theirs
+    train: tuple[TextSource, ...] = Field(  # no list-map: the order of the list determines the order of the data
         min_length=1,
         max_length=16,
         description="Sources of training text. Each is read in proportion to its size, in an order that only `seed` "

@@ -1,7 +1,7 @@
-"""Drills: faults that a job's owner asks for, to see what they cost.
+"""Drills: faults that a job's owner requests, to measure the recovery.
 
-The request is an annotation on the job, so it needs no more than the right to edit it. It names the job by its UID and
-has a number of its own: a job of the same name, or a copy of the manifest, is never struck by it.
+The request is an annotation on the job, so the right to edit the job suffices. It contains the job's UID and a drill
+id. So a job of the same name, or a copy of the manifest, is not affected by it.
 """
 
 from typing import Annotated
@@ -19,22 +19,22 @@ DrillSeconds = Annotated[int, Field(ge=1, le=3600)]
 
 
 class DrillRequest(Open):
-    """What the annotation says."""
+    """Content of the drill annotation."""
 
     id: DrillId
     job_uid: Uid
     kind: DrillKind
     slice: Count | None = None
-    """None: the last of the world."""
+    """None: the last slice of the world."""
     host: Count | None = None
-    """None: the last of the slice."""
+    """None: the last host of the slice."""
     seconds: DrillSeconds = DRILL_SECONDS
-    """How long what passes lasts."""
+    """Duration of a temporary fault in seconds."""
     asked: Annotated[str, Field(max_length=32)]
 
 
 class Drill(Open):
-    """What an agent is asked to do to its own host, once."""
+    """The fault that an agent is to inject on its own host, once."""
 
     id: DrillId
     kind: DrillKind

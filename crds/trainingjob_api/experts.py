@@ -1,7 +1,7 @@
-"""The section of a mixture of experts: how many MLPs a layer has, how many of them a token uses, and how full they get.
+"""The experts section of the spec: number of experts, routing and capacity.
 
-What follows from it for a sequence is derived here once, for the planner and the trainer alike. Tokens compete for
-places in groups inside one sequence, so that what is dropped depends neither on the mesh nor on the other rows.
+The values that follow from it for a sequence are derived here, for planner and trainer alike. Tokens compete for
+capacity in groups inside one sequence. So dropped tokens depend neither on the mesh nor on the other sequences.
 """
 
 import math
@@ -52,10 +52,10 @@ class Experts(Strict):
     )
 
     def tokens_of_group(self, sequence_length: int) -> int:
-        """Return the tokens that compete for the same places."""
+        """Return the size of a routing group in tokens."""
         return self.group_length or sequence_length
 
     def capacity(self, sequence_length: int) -> int:
-        """Return the places that an expert has for each group of tokens: enough for all of them at most."""
+        """Return the capacity of an expert for each routing group, at most the size of the group."""
         tokens = self.tokens_of_group(sequence_length)
         return min(math.ceil(tokens * self.per_token * self.capacity_factor / self.count), tokens)

@@ -1,4 +1,4 @@
-"""The fields of the spec as a tree that can be walked by path: what stands where, and under which names."""
+"""The fields of the spec as a tree: lookup by path, names and enumeration."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -9,29 +9,29 @@ from pydantic import BaseModel
 from trainingjob_api.job import TrainingJobSpec
 
 type Location = tuple[str | int, ...]
-"""A place below the spec: keys and list indices."""
+"""A path below the spec: keys and list indices."""
 
 MAX_KEY = 64
-"""Characters of a key that a path shows: keys may come from a user."""
+"""Maximum characters of a key in a displayed path: keys may come from a user."""
 
 
 def format_path(location: Location) -> str:
-    """Return a place as people write it: `spec.data.train[0].path`."""
+    """Return a path as users write it: `spec.data.train[0].path`."""
     path = "spec"
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part[:MAX_KEY]}"
     return path
 
 
-def find_model(location: Location) -> type[BaseModel] | None:  # None: there is no object of the spec there
-    """Return the model of the object at a place."""
+def find_model(location: Location) -> type[BaseModel] | None:  # None: no object of the spec is there
+    """Return the model of the object at a path."""
     annotation: Any = TrainingJobSpec
     for part in location:
         model = _model_in(annotation)
         if model is None:
             return None
         if isinstance(part, int):
-            continue  # an item: `_model_in` looks into lists
+            continue  # an item: `_model_in` unwraps lists
         field = next((info for info in model.model_fields.values() if info.alias == part), None)
         if field is None:
             return None
@@ -46,7 +46,7 @@ def field_names(model: type[BaseModel]) -> tuple[str, ...]:
 
 @cache
 def all_fields() -> tuple[Location, ...]:
-    """Return the places of all fields of the spec; items of lists are not counted as places of their own."""
+    """Return the paths of all fields of the spec, without list indices."""
     return tuple(_walk((), TrainingJobSpec))
 
 
@@ -60,7 +60,7 @@ def _walk(location: Location, model: type[BaseModel]) -> Iterator[Location]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model of an annotation: itself, optional, or in a list."""
+    """Return the model in an annotation: the annotation itself, optional, or in a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) is dict:

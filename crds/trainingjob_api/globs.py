@@ -1,6 +1,6 @@
-"""Glob patterns of text sources: which paths they match, and which spellings from elsewhere they do not support.
+"""Glob patterns of text sources: matching, and unsupported syntax from other programs.
 
-The apply check and the hosts read a pattern with the same code, so a pattern that is accepted also works.
+The apply check and the hosts use the same code, so an accepted pattern also works.
 """
 
 import re
@@ -10,11 +10,11 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 type States = frozenset[int]
-"""How many parts of a pattern a path has matched so far, in every possible way."""
+"""The numbers of pattern parts that a path may have matched so far."""
 
 ANY = "**"
 MAX_GLOB = 256
-"""Characters that a pattern may have."""
+"""Maximum length of a pattern in characters."""
 NOT_TEXT = frozenset(
     {"$RECYCLE.BIN", "@eaDir", "#recycle", "#snapshot", "__MACOSX", "lost+found", "System Volume Information"}
 )
@@ -29,12 +29,12 @@ _CLASS = re.compile(r"\[[!^]?\]?[^\]]*\]")
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a source leaves out a file or folder of this name, unless its pattern names it."""
+    """Return whether a source skips a file or folder of this name, unless its pattern names it."""
     return name.startswith(".") or name in NOT_TEXT
 
 
 class Glob:
-    """A pattern, matched part by part along a path. `**` stands for any number of folders.
+    """A pattern, matched part by part along a path. `**` matches any number of folders.
 
     Wildcards do not match hidden names, as in a shell, unless `hidden` is set.
     """
@@ -57,7 +57,7 @@ class Glob:
         return self._close(found)
 
     def is_match(self, states: States) -> bool:
-        """Return whether the path up to here matches the pattern."""
+        """Return whether the path so far matches the pattern."""
         return len(self._parts) in states
 
     def reaches_below(self, states: States) -> bool:
@@ -65,7 +65,7 @@ class Glob:
         return any(state < len(self._parts) for state in states)
 
     def matches(self, path: str) -> bool:
-        """Return whether a whole relative path matches."""
+        """Return whether a complete relative path matches."""
         states = self.start
         for name in PurePosixPath(path).parts:
             states = self.advance(states, name)
@@ -75,7 +75,7 @@ class Glob:
         return self._hidden or not is_hidden(name) or part.startswith(".") or part == name
 
     def _close(self, states: set[int]) -> States:
-        """Return the states and those that follow from `**` matching no folder."""
+        """Return the states, and those that follow if `**` matches no folder."""
         closed = set(states)
         for state in range(len(self._parts)):
             if state in closed and self._parts[state] == ANY:
@@ -90,14 +90,14 @@ def _compile(part: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a pattern, and the patterns that were probably meant, best first."""
+    """An error of a pattern, and the patterns that were probably meant, best first."""
 
     message: str
     nearest: tuple[str, ...] = ()
 
 
 def find_fault(pattern: str, *, folders: bool = False) -> Fault | None:  # None: the pattern is supported
-    """Return what is wrong with a pattern of files; `folders`: it may match folders too."""
+    """Return the error of a file pattern; `folders`: the pattern may also match folders."""
     fault = _find_foreign(pattern) or _find_misspelt(pattern) or (None if folders else _find_folder(pattern))
     if fault is None:
         return None
@@ -106,7 +106,7 @@ def find_fault(pattern: str, *, folders: bool = False) -> Fault | None:  # None:
 
 
 def _find_foreign(pattern: str) -> Fault | None:
-    """Return the fault of a pattern that is written for another program."""
+    """Return the error of a pattern with the syntax of another program."""
     if _CONTROL.search(pattern):
         plain = _CONTROL.sub("", pattern)
         return Fault("must not contain line breaks, tabs or other control characters.", (plain,))
@@ -131,7 +131,7 @@ def _find_foreign(pattern: str) -> Fault | None:
 
 
 def _find_misspelt(pattern: str) -> Fault | None:
-    """Return the fault of a pattern whose stars or brackets are not in their place."""
+    """Return the error of a pattern with misplaced stars or brackets."""
     parts = pattern.split("/")
     if "***" in pattern:
         message = "must not contain `***`: a `*` matches within a name, `**` any number of folders."
@@ -149,7 +149,7 @@ def _find_misspelt(pattern: str) -> Fault | None:
 
 
 def _find_folder(pattern: str) -> Fault | None:
-    """Return the fault of a pattern that matches no file."""
+    """Return the error of a pattern that matches no file."""
     if not PurePosixPath(pattern).parts:
         return Fault("must match files: it names the folder itself.", ("**/*",))
     if pattern.endswith("/"):
@@ -170,7 +170,7 @@ def _is_empty_range(chars: str) -> bool:
 
 
 def leaves_nothing(pattern: str, exclude: str) -> bool:
-    """Return whether an exclude pattern leaves out every file that a pattern can match."""
+    """Return whether an exclude pattern excludes every file that a pattern can match."""
     parts = PurePosixPath(exclude).parts
     everything = set(parts) <= {ANY, "*"} and parts.count("*") <= 1
     return everything or parts == PurePosixPath(pattern).parts

@@ -1,4 +1,4 @@
-"""Habits of Kubernetes and of other frameworks: what people write by them, and what a spec has in its place."""
+"""Corrections for spellings from Kubernetes and other frameworks: what users write, and the spec's form of it."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from trainingjob_api.problem import as_text
 from trainingjob_api.schema import spec_schema
 
 MAX_SUGGESTED = 240
-"""Characters of a list or an object that a suggestion writes out."""
+"""Maximum characters of a list or an object in a suggestion."""
 
 type Answer = tuple[str, tuple[str, ...]]
 """What must hold, without the value, and the nearest legal values."""
@@ -25,7 +25,7 @@ ALIASES: dict[str, str] = {
     **dict.fromkeys(("pp", "pipe", "pipeline", "stage", "stages"), "stage"),
     **dict.fromkeys(("ep", "expert", "experts", "moe"), "expert"),
 }
-"""Names of mesh axes in other frameworks, without what they put around them: `ici_`, `_parallelism`, `_size`."""
+"""Names of mesh axes in other frameworks, without prefixes and suffixes such as `ici_`, `_parallelism`, `_size`."""
 _AROUND = re.compile(r"^(ici|dcn|num)_|_?(parallelism|parallel|size|degree|axis|dim)$")
 
 _VOLUME = "mount a claim of it in spec.runtime.volumes, and write the path below its mountPath."
@@ -47,7 +47,7 @@ PLAIN_PATH = r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$"
 
 
 def answer_path(location: Location, path: str, pattern: str) -> Answer | None:  # None: only its first `/` is missing
-    """Return what must be otherwise about a path."""
+    """Return the error of a path, and its nearest legal values."""
     is_plain = pattern == PLAIN_PATH
     if match := _URL.fullmatch(path):
         scheme, rest = match[1].lower(), f"/{match[2].lstrip('/')}"
@@ -82,13 +82,13 @@ def _differing(path: str) -> tuple[str, ...]:
 
 
 def _clean(path: str) -> str:
-    """Return a path with `-` for what it must not hold, and without empty folder names."""
+    """Return a path with `-` in place of illegal characters, and without empty folder names."""
     parts = (_STRANGE.sub("-", part).strip("-") for part in path.split("/"))
     return "/" + "/".join(part for part in parts if part)
 
 
 def answer_truth(value: bool, kind: str, choices: tuple[str, ...]) -> Answer:  # noqa: FBT001  # the value itself
-    """Return what must stand in the place of a truth value that YAML made of a word."""
+    """Return the correction for a boolean that YAML parsed from a word."""
     words = ("yes", "on", "true") if value else ("no", "off", "false")
     reads = f"YAML reads `{words[0]}`, `{words[1]}` and `{words[2]}` without quotes as {words[2]}"
     if kind == "choice":
@@ -98,7 +98,7 @@ def answer_truth(value: bool, kind: str, choices: tuple[str, ...]) -> Answer:  #
 
 
 def find_axis(name: str) -> str:
-    """Return the mesh axis that another framework calls by a name; empty where none is known."""
+    """Return the mesh axis for another framework's name; empty: unknown."""
     plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("-", "_")
     while (shorter := _AROUND.sub("", plain)) != plain:
         plain = shorter
@@ -106,12 +106,12 @@ def find_axis(name: str) -> str:
 
 
 def is_of_axes(location: Location) -> bool:
-    """Return whether a place holds the names of mesh axes: degrees, or a rule about parameters."""
+    """Return whether a path holds the names of mesh axes: axis sizes, or a sharding rule."""
     return location[:2] in (("parallelism", "ici"), ("parallelism", "dcn"), ("parallelism", "rules"))
 
 
 def hint_unknown(location: Location, value: Any) -> str:
-    """Return what stands in the place of a field of a pod; empty where there is nothing like it."""
+    """Return the replacement of a field from a pod spec; empty: no such replacement."""
     *parents, last = ("[]" if isinstance(part, int) else part for part in location)
     name, given = str(last), value if isinstance(value, dict) else {}
     match parents:
@@ -144,7 +144,7 @@ def _fields(found: Mapping[str, Any]) -> str:
 
 
 def reshape(location: Location, kind: str, value: Any) -> tuple[str, ...]:
-    """Return a value of another shape as the field has it: the list of a map, the name in an object."""
+    """Return a value of another shape in the field's shape: a map as a list, an object as its name."""
     node = schema_at(location)
     shaped = _reshape(node, kind, value)
     text = "" if shaped is None else as_text(shaped) if isinstance(shaped, str) else _json(shaped)
@@ -173,7 +173,7 @@ def _reshape(node: Mapping[str, Any], kind: str, value: Any) -> Any:
 
 
 def _reshape_list(fields: Mapping[str, Any], value: Any) -> Any:
-    """Return the list that a value stands for; its items have these fields, or are texts."""
+    """Return the list for a value; its items are objects with these fields, or texts if there are no fields."""
     match value:
         case str() if not fields:
             return [part.strip() for part in value.split(",") if part.strip()] or None
@@ -193,7 +193,7 @@ def _json(value: Any) -> str:
 
 
 def schema_at(location: Location) -> Mapping[str, Any]:
-    """Return the schema of a place in the spec; an empty one where there is none."""
+    """Return the schema of a path in the spec; an empty one if there is none."""
     node: Mapping[str, Any] = _spec_schema()
     for part in location:
         below = node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part)
@@ -223,7 +223,7 @@ _SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([A-Za-z]*)[\s,]*")
 
 
 def mend_amount(text: str) -> str:
-    """Return a resource quantity as Kubernetes spells it: `16GB`, `4 cores` and `2e9` are `16G`, `4` and `2G`."""
+    """Return a resource quantity in Kubernetes notation: `16GB`, `4 cores` and `2e9` become `16G`, `4` and `2G`."""
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or match[3].lower() not in _UNITS:
         return text
@@ -237,7 +237,7 @@ def mend_amount(text: str) -> str:
 
 
 def mend_span(text: str) -> str:
-    """Return a span of time as Kubernetes spells it: `1 day` and `10min` are `24h` and `10m`."""
+    """Return a duration in Kubernetes notation: `1 day` and `10min` become `24h` and `10m`."""
     parts = _SPAN.findall(text)
     is_whole = "".join(match[0] for match in _SPAN.finditer(text)) == text
     if not parts or not is_whole or any(unit.lower() not in _SPANS for _, unit in parts):

@@ -1,4 +1,4 @@
-"""The spec of a TrainingJob: its sections in the order in which people write them."""
+"""The spec of a TrainingJob: its sections in the order in which users write them."""
 
 from typing import Annotated
 

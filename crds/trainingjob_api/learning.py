@@ -1,4 +1,4 @@
-"""The learning sections of the spec: model, training, optimizer, schedule, precision, memory."""
+"""Training sections of the spec: model, training, optimizer, schedule, precision, memory."""
 
 from typing import Annotated, Literal
 
@@ -43,7 +43,7 @@ class Model(Strict):
 
 
 class Training(Strict):
-    """How long and on how much at once. None of it depends on how many slices train."""
+    """Training length, batch size and sequence length. They do not depend on the number of slices."""
 
     steps: Annotated[int, Field(ge=1, le=100_000_000)] = Field(description="Optimizer steps until the job succeeds.")
     global_batch_size: Annotated[int, Field(ge=1, le=1_048_576)] = Field(
@@ -106,7 +106,7 @@ class Precision(Strict):
 
 
 class Memory(Strict):
-    """What to keep and what to compute again."""
+    """Activation memory: rematerialization and layer scanning."""
 
     remat: Remat = Field(
         default="none", description="`full` keeps only each layer's input and computes the rest again going backward."

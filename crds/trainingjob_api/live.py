@@ -1,7 +1,7 @@
-"""What of a spec may change while the job trains, apart from what only the operator reads.
+"""Live fields of the spec: those that may change while the job trains, except for those that only the operator reads.
 
-A trainer holds such values fixed too: they change from one world to the next, which all hosts enter together. So a
-world carries the values that it was formed with, and the status keeps them.
+A trainer holds these values constant, too. They change from one world to the next, which all hosts enter together. So a
+world contains the values that it was formed with, and the status stores them.
 """
 
 from typing import Annotated
@@ -51,7 +51,7 @@ def with_live(spec: TrainingJobSpec, live: Live) -> TrainingJobSpec:
 
 
 def list_changes(before: Live, after: Live) -> list[str]:
-    """Return what differs, in words: `training.steps is 500, was 300`."""
+    """Return the differences as text: `training.steps is 500, was 300`."""
     values: list[tuple[str, int | str | None, int | str | None]] = [
         ("training.steps", before.steps, after.steps),
         ("checkpoint.save.everySteps", before.save.every_steps, after.save.every_steps),

@@ -1,4 +1,4 @@
-"""The machine sections of the spec: which slices, and how the mesh lies over them."""
+"""The machine sections of the spec: slices, and the layout of the mesh over them."""
 
 from operator import attrgetter
 from typing import Annotated, Any, Literal
@@ -8,7 +8,7 @@ from pydantic import Field
 from trainingjob_api.base import AXES, Axis, Strict
 
 Degree = Annotated[int, Field(ge=-1, le=65536)]
-"""How many ways an axis is split; -1 takes what the other axes leave. 0 is refused by a rule that names the field."""
+"""The size of a mesh axis; -1 takes the remaining devices. A rule that names the field rejects 0."""
 
 
 _read_degrees = attrgetter(*AXES)
@@ -49,12 +49,12 @@ class Slices(Strict):
 
     @property
     def fewest(self) -> int:
-        """Return the fewest slices the job may train on."""
+        """Return the smallest number of slices that the job may train on."""
         return self.count or self.min or self.max or 1
 
     @property
     def most(self) -> int:
-        """Return the most slices the job may train on."""
+        """Return the largest number of slices that the job may train on."""
         return self.count or self.max or self.min or 1
 
     @property
@@ -65,7 +65,7 @@ class Slices(Strict):
 
 
 class AxisDegrees(Strict):
-    """How many ways each mesh axis is split. At most one axis is -1: it takes what the others leave."""
+    """Size of each mesh axis. At most one axis is -1 and takes the remaining devices."""
 
     data: Degree = Field(default=1, description="Data parallelism: replicas of the parameters.")
     stage: Degree = Field(default=1, description="Pipeline parallelism: each stage has its share of the layers.")
@@ -83,16 +83,16 @@ class AxisDegrees(Strict):
     tensor: Degree = Field(default=1, description="Tensor parallelism: heads and MLP columns are split.")
 
     def items(self) -> tuple[tuple[Axis, int], ...]:
-        """Return (axis, degree) in mesh order."""
-        return tuple(zip(AXES, _read_degrees(self), strict=True))  # a plan of 256 sizes asks some 5,000 times
+        """Return (axis, size) in mesh order."""
+        return tuple(zip(AXES, _read_degrees(self), strict=True))  # a plan of 256 sizes calls this about 5,000 times
 
     def split(self) -> tuple[tuple[Axis, int], ...]:
-        """Return (axis, degree) of the axes that are split or take the rest, in mesh order."""
+        """Return (axis, size) of the axes that are sharded or take the remaining devices, in mesh order."""
         return tuple((axis, degree) for axis, degree in self.items() if degree != 1)
 
 
 class Pipeline(Strict):
-    """How the stages of a pipeline share a batch (GPipe; Huang et al., arXiv 1811.06965)."""
+    """Schedule of a pipeline (GPipe; Huang et al., arXiv 1811.06965)."""
 
     microbatches: Annotated[int, Field(ge=1, le=65536)] | None = Field(
         default=None,
@@ -102,7 +102,7 @@ class Pipeline(Strict):
 
 
 RuleAxis = Literal["fsdp", "expert", "context", "tensor"]
-"""A mesh axis that may split parameters. `data` replicates them and `stage` splits the layers, whatever the rules."""
+"""A mesh axis that may shard parameters. `data` always replicates them, and `stage` always shards the layers."""
 
 
 def _rule(what: str, built_in: str) -> Any:
@@ -110,10 +110,10 @@ def _rule(what: str, built_in: str) -> Any:
 
 
 class Rules(Strict):
-    """Which mesh axes split which dims of parameters, and of what the optimizer keeps of them, while nobody uses them.
+    """Mesh axes that shard the dims of parameters and optimizer state at rest.
 
     A name is the logical axis of a dim. Activations follow the mesh alone: parameters are gathered for use. An axis
-    splits no two dims of a tensor. An empty list splits nothing.
+    shards at most one dim of a tensor. An empty list shards nothing.
     """
 
     embed: tuple[RuleAxis, ...] | None = _rule(
@@ -131,12 +131,12 @@ class Rules(Strict):
     )
 
     def written(self) -> dict[str, tuple[Axis, ...]]:
-        """Return the rules that are written out, by logical axis."""
+        """Return the rules that the spec overrides, by logical axis."""
         return {name: axes for name, axes in self if axes is not None}
 
 
 class Parallelism(Strict):
-    """The mesh: ICI degrees inside a slice, DCN degrees across slices. Their product is the mesh shape."""
+    """The mesh: ICI axis sizes inside a slice, DCN axis sizes across slices. Their product is the mesh shape."""
 
     strategy: Literal["explicit", "auto"] = Field(
         default="explicit",

@@ -1,8 +1,8 @@
-"""Parsing: from whatever stands in `spec` to a `TrainingJobSpec`, or to every reason why not.
+"""Parsing of a raw `spec` into a `TrainingJobSpec`, or into every problem that prevents it.
 
-The API server refuses text where a number belongs, ignores null, and knows fields by one name only; so does this. A
-spec with errors is repaired where that is possible, so that rules across fields can be checked on the rest of it: one
-answer then holds all problems. Nothing here raises, whatever comes in.
+Like the API server, the parser rejects text in place of a number, ignores null, and knows each field by one name only.
+A spec with errors is repaired where possible, so that rules across fields can still be checked. So one answer lists all
+problems. No input raises an exception.
 """
 
 import copy
@@ -23,26 +23,26 @@ from trainingjob_api.wording import explain, meant, place_of, show
 MAX_DEPTH = 16
 """Levels of objects and lists; the spec itself has 6."""
 MAX_BYTES = 256 * 1024
-"""The spec goes into a ConfigMap, and twice into each request about its object."""
+"""The spec is stored in a ConfigMap, and twice in each request about its object."""
 MAX_PROBLEMS = 64
 MAX_ERRORS = 256
-"""Of a spec that is repaired. With more of them it is no slip of a hand, and mending it would take seconds."""
+"""Limit for repair. A spec with more errors is not a typo, and a repair would take seconds."""
 _MAX_BITS = 1024
-"""Of a whole number; Python itself refuses to write out one much longer."""
+"""Limit of a whole number: Python refuses to print much longer ones."""
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A parsed spec. With problems, `spec` is a repaired one: only what lies outside of `broken` may be judged."""
+    """A parsed spec. With problems, `spec` is a repaired one: only fields outside of `broken` may be validated."""
 
     spec: TrainingJobSpec | None
-    """None: too little of it can be used."""
+    """None: too little of the spec is usable."""
     problems: tuple[Problem, ...] = ()
     broken: frozenset[Location] = frozenset()
-    """Places whose value in `spec` is not the user's."""
+    """Locations whose value in `spec` is not the user's."""
 
     def is_intact(self, paths: Sequence[str]) -> bool:
-        """Return whether the fields at these paths, such as `training.steps`, are as the user wrote them."""
+        """Return whether the fields at these paths, such as `training.steps`, have the user's values."""
         if not self.broken:
             return True
         wanted = [tuple(path.split(".")) for path in paths]
@@ -54,10 +54,10 @@ class _TooDeepError(Exception):
 
 
 def parse_spec(raw: object) -> Parsed:
-    """Return the spec that a raw value stands for, with all problems of its shape and ranges."""
+    """Return the spec of a raw value, with all problems of its structure and ranges."""
     if not isinstance(raw, dict):
         return _refuse(raw, f"{show(_shallow(raw))} is not an object of fields.")
-    num_bytes = count_bytes(raw)  # first: whatever follows takes much longer for each of them
+    num_bytes = count_bytes(raw)  # first, because every later check takes much longer per byte
     if num_bytes > MAX_BYTES:
         return _refuse(None, f"has {num_bytes:,} bytes as JSON, but must have at most {MAX_BYTES:,}.")
     try:
@@ -79,12 +79,12 @@ def _refuse(value: object, message: str) -> Parsed:
 
 
 def _shallow(raw: object) -> object:
-    """Return a value that is safe to print: the kind of a container, not what is in it."""
+    """Return a value that is safe to print: the type of a container, not its content."""
     return raw if isinstance(raw, str | int | float | bool | None) else type(raw).__name__
 
 
 def count_bytes(raw: dict[str, Any]) -> int:
-    """Return how long a value is as JSON; 0 where that cannot be said, as of endless nesting or numbers."""
+    """Return the length of a value as JSON; 0 if unknown, as for endless nesting or numbers."""
     try:
         return len(json.dumps(raw, default=str, skipkeys=True, separators=(",", ":")))
     except (ValueError, RecursionError):
@@ -105,13 +105,13 @@ def _as_json(value: Any, depth: int) -> Any:
 
 
 def _as_text(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which are no text."""
+    """Return a text without unpaired surrogates, which are not valid text."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _parse(plain: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
     try:
-        # JSON mode: strict about types, but a list is a list. Python mode would ask for tuples.
+        # JSON mode is strict about types, but accepts lists. Python mode would require tuples.
         spec = TrainingJobSpec.model_validate_json(json.dumps(plain), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         return None, error.errors(include_url=False)
@@ -119,9 +119,9 @@ def _parse(plain: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
 
 
 def _write_whole(plain: dict[str, Any], errors: list[Any]) -> bool:
-    """Write whole numbers in the place of floats without a fraction; return whether there were any.
+    """Replace floats without a fraction by whole numbers; return whether any was replaced.
 
-    The API server's type `integer` takes `1.0`, and `kubectl` sends `1e6` as 1000000.
+    The API server's type `integer` accepts `1.0`, and `kubectl` sends `1e6` as 1000000.
     """
     is_any = False
     for error in errors[:MAX_ERRORS]:
@@ -137,8 +137,8 @@ def _write_whole(plain: dict[str, Any], errors: list[Any]) -> bool:
 
 
 def _is_telling(error: Any, errors: list[Any]) -> bool:
-    """Return whether an error says what no other one says better."""
-    if error["type"] == "missing":  # misspelt, and told as such
+    """Return whether no other error explains the problem better."""
+    if error["type"] == "missing":  # a misspelt field, which another error reports
         return all(other["type"] != "extra_forbidden" or meant(other["loc"]) != error["loc"] for other in errors)
     if error["type"] == "too_short":  # pydantic counts only the items that it could parse
         return bool(len(error["input"]) < error["ctx"]["min_length"])
@@ -146,19 +146,19 @@ def _is_telling(error: Any, errors: list[Any]) -> bool:
 
 
 def _repair(plain: dict[str, Any], errors: list[Any], problems: tuple[Problem, ...]) -> Parsed:
-    """Put sample values in the place of broken ones; they are legal, so that what is left parses."""
+    """Replace invalid values by sample values, which are valid, so that the rest can be parsed."""
     broken = {place_of(error) for error in errors}
     mended = copy.deepcopy(plain)
-    for location in sorted(broken, key=len, reverse=True):  # what is inside first: its object may go next
+    for location in sorted(broken, key=len, reverse=True):  # innermost first: an enclosing object may be removed next
         _replace(mended, location)
-    # What a misspelt field was meant to be is not what the user had in mind either.
+    # A misspelt field also leaves the intended field without the user's value.
     misspelt = (meant(error["loc"]) for error in errors if error["type"] == "extra_forbidden")
     spec, _ = _parse(mended)
     return Parsed(spec, problems, frozenset(broken | {location for location in misspelt if location}))
 
 
 def _replace(mended: Any, location: Location) -> None:
-    """Set the sample's value at a place, or take away what the sample does not have."""
+    """Set the sample's value at a location, or remove the field if the sample has none."""
     *parents, last = location
     place, sample = mended, sample_at(location)
     for part in parents:
@@ -170,5 +170,5 @@ def _replace(mended: Any, location: Location) -> None:
 
 
 def _overlap(location: Location, path: Location) -> bool:
-    """Return whether one place is the other, or lies below it."""
+    """Return whether one location is the other, or a prefix of it."""
     return all(mine == theirs for mine, theirs in zip(location, path, strict=False))

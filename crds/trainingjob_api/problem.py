@@ -1,6 +1,6 @@
-"""A problem of a spec: where, what, and the way out. The unit of every answer to bad input.
+"""A problem of a spec: the field, the error and a fix.
 
-The webhook, the condition on the object and the command line print the same text, made here once.
+The webhook, the condition on the object and the command line print the same text, which is composed here.
 """
 
 import json
@@ -19,14 +19,14 @@ _PLAIN = re.compile(r"[\w/.][\w./:@%+=,-]*")
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a spec, or wasteful in it.
+    """One error or inefficiency in a spec.
 
-    `path` is the field as a user writes it (`spec.model.numHeads`), `value` what stands there, `message` what must
-    hold instead, `nearest` the legal values closest to it, best first (empty: there are none to compute).
+    `path` is the field as users write it (`spec.model.numHeads`) and `value` its value. `message` states what must
+    hold. `nearest` lists the nearest legal values, best first (empty: none can be computed).
 
-    A program can follow `nearest` too: it is a value in YAML for the path, perhaps with a remark in parentheses, or
-    changes of other fields, `fsdp: 4 and data: 1`, or both, `1 and spec.model.numKvHeads: 1`. Fields that begin with
-    `spec.` are paths, others stand below the problem's own. Of a field that nobody knows, it is the right name.
+    `nearest` is also machine-readable. An entry is a YAML value for the path, with an optional remark in parentheses,
+    or changes of other fields, `fsdp: 4 and data: 1`, or both, `1 and spec.model.numKvHeads: 1`. Fields that begin with
+    `spec.` are full paths; others are below the problem's path. For an unknown field, `nearest` is the correct name.
     """
 
     path: str
@@ -35,7 +35,7 @@ class Problem:
     nearest: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return the line a user reads."""
+        """Return the line that users read."""
         text = f"{self.path}: {self.message}"
         if not self.nearest:
             return text
@@ -44,13 +44,13 @@ class Problem:
 
 
 def as_text(value: str) -> str:
-    """Return a text as a suggestion shows it: in quotes where YAML would else read something else."""
+    """Return a text as a suggestion shows it: in quotes where YAML would otherwise parse another type."""
     is_plain = _PLAIN.fullmatch(value) and not _NO_TEXT.fullmatch(value) and not value.endswith(":")
     return value if is_plain else json.dumps(value, ensure_ascii=False)
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems without repetition, ordered by path and then by text."""
+    """Return the problems without duplicates, ordered by path and then by text."""
     unique = {(problem.path, problem.message): problem for problem in problems}
     return [unique[key] for key in sorted(unique)]
 

@@ -1,4 +1,4 @@
-"""The section of the spec that protects training from steps that would spoil it."""
+"""The protection section of the spec: loss spikes, non-finite steps and corrupted replicas."""
 
 from typing import Annotated, Literal
 
@@ -7,11 +7,11 @@ from pydantic import Field
 from trainingjob_api.base import Strict
 
 BadStep = Literal["skip", "rollback", "stop"]
-"""What follows a step whose update must not be made."""
+"""Reaction to a bad step, whose update is discarded."""
 
 
 class Spikes(Strict):
-    """When a loss is a spike, and what follows."""
+    """Loss spikes: their definition and the reaction to them."""
 
     action: BadStep = Field(
         default="skip",
@@ -40,7 +40,7 @@ class Compare(Strict):
 
 
 class Protection(Strict):
-    """What follows when a step would spoil the parameters. The update of a bad step is made in no case."""
+    """Protection of the parameters from bad steps. The update of a bad step is never applied."""
 
     non_finite: BadStep = Field(
         default="skip",

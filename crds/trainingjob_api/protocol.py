@@ -1,8 +1,8 @@
-"""What agents and the operator say to each other: a report, and its answer.
+"""The protocol between agents and the operator: a report and its answer.
 
-An agent posts a `HostReport` to the rendezvous. The operator holds the answer back until it has news for that agent or
-a short while has passed, so that one exchange is heartbeat, state and command at once. Ages are measured by the
-receiver's own clock: nothing here carries a time of day.
+An agent posts a `HostReport` to the rendezvous. The operator delays the answer until it has a change for that agent, or
+until a short time has passed. So one exchange is heartbeat, state and command at once. The receiver measures ages with
+its own clock: no message contains a time of day.
 """
 
 from enum import StrEnum
@@ -24,55 +24,55 @@ MAX_DAMAGED = 64
 MAX_EVALUATIONS = 16
 MAX_OUTCOME = 16_384
 MAX_REPORTED = 10**12
-"""The largest count that a host may report: far more than a job can come to, and far from where sums end."""
+"""The largest count that a host may report: more than any job reaches, and small enough that sums do not overflow."""
 MAX_MEASURE = 1e39
-"""More than the largest float32."""
+"""Larger than the largest float32."""
 MAX_SECONDS = 1e9
 LATELY_STEPS = 100
-"""Over how many steps it is looked how many updates were not made."""
+"""The number of newest steps over which skipped updates are counted."""
 
 
 class Phase(StrEnum):
-    """What a host is doing. The order is the order of a world's life."""
+    """What a host is doing, in the order of a world's life."""
 
-    IDLE = "idle"  # the agent runs, no child is in a world
-    PREPARING = "preparing"  # tokenising, or waiting for the host that does
+    IDLE = "idle"  # the agent runs, and no child is in a world
+    PREPARING = "preparing"  # tokenizing, or waiting for the host that does
     CONNECTING = "connecting"  # forming the JAX world
     RESTORING = "restoring"
     COMPILING = "compiling"
     TRAINING = "training"
     EVALUATING = "evaluating"
     SAVING = "saving"
-    LEFT = "left"  # saved at a step boundary and left the world, as asked
+    LEFT = "left"  # saved at a step boundary and left the world, as requested
     DONE = "done"  # all steps are trained and saved
-    FAILED = "failed"  # the child ended without being asked; `failure` says why
+    FAILED = "failed"  # the child exited without a request; `failure` has the reason
 
 
 ON_FILES = frozenset({Phase.PREPARING, Phase.RESTORING, Phase.COMPILING, Phase.EVALUATING, Phase.SAVING})
-"""Phases in which a host that reads or writes comes further by that. In TRAINING only a step counts."""
+"""Phases in which reading and writing counts as progress. In TRAINING only a step counts."""
 STARTING_UP = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING})
-"""Phases of a world before it trains."""
+"""Phases of a world before training."""
 
 
 class FailureReason(StrEnum):
-    """Why a child ended. What decides between restart and stop."""
+    """Why a child exited. The reason decides between a restart and a failure of the job."""
 
-    CONFIG = "Config"  # the spec asks for what this host cannot do
+    CONFIG = "Config"  # the spec requires what this host cannot do
     DATA = "Data"  # the text or the tokenizer cannot be used
     STORAGE = "Storage"  # checkpoints cannot be written or read
     OUT_OF_MEMORY = "OutOfMemory"
     NON_FINITE = "NonFinite"
     LOSS_SPIKE = "LossSpike"
-    CORRUPTION = "Corruption"  # devices hold other bits than their replicas
-    ACCELERATOR = "Accelerator"  # a device fails or is gone, computes wrongly, or falls far behind the others
-    NETWORK = "Network"  # a host cannot reach the others, or numbers change on the way
-    CRASH = "Crash"  # an exception that none of the above explains
+    CORRUPTION = "Corruption"  # replicas on different devices differ
+    ACCELERATOR = "Accelerator"  # a device fails, is gone, computes wrongly, or is far slower than the others
+    NETWORK = "Network"  # a host cannot reach the others, or data changes in transit
+    CRASH = "Crash"  # an exception without a more specific reason
     KILLED = "Killed"  # ended by a signal
-    PEER = "Peer"  # an error that follows from another host's end; never the cause
+    PEER = "Peer"  # an error that follows from another host's exit; never the cause
 
 
 def _cut(value: object) -> object:
-    """Return words that are too long with an ellipsis at their end: a report is never refused for them."""
+    """Return the value, truncated with an ellipsis if it is too long: a long text must not invalidate a report."""
     too_long = isinstance(value, str) and len(value) > MAX_MESSAGE
     return f"{str(value)[: MAX_MESSAGE - 1]}…" if too_long else value
 
@@ -90,10 +90,10 @@ Words = Annotated[str, BeforeValidator(_cut), Field(max_length=MAX_MESSAGE)]
 
 
 class Failure(Open):
-    """How a child ended, in the host's own words.
+    """How a child exited, as its host reports it.
 
-    `fatal`: the same would happen again, so the job fails at once. `path` and `value` name the field of the spec
-    that is to be changed, where one is.
+    `fatal`: a restart would fail again, so the job fails at once. `path` and `value` are the spec field to change, if
+    any.
     """
 
     reason: FailureReason
@@ -116,19 +116,19 @@ class Failure(Open):
 
 
 class ProcessState(StrEnum):
-    """What the kernel says of a process."""
+    """State of a process in the kernel."""
 
     RUNNING = "running"
     SLEEPING = "sleeping"
-    WAITING_FOR_STORAGE = "waitingForStorage"  # a thread sleeps where no signal wakes it
+    WAITING_FOR_STORAGE = "waitingForStorage"  # a thread is in uninterruptible sleep
     STOPPED = "stopped"  # by SIGSTOP or a debugger
 
 
 class Evidence(Open):
-    """What an agent found out about its child when it was asked to: its world makes no progress.
+    """Diagnostics of a child whose world makes no progress, collected by its agent on request.
 
-    All processes of a world enter the same steps and meetings in the same order, so who has entered fewest is the one
-    that the others wait for.
+    All processes of a world enter the same steps and barriers in the same order. So the others wait for the process
+    that has entered the fewest.
     """
 
     state: ProcessState
@@ -143,7 +143,7 @@ class Evidence(Open):
 
 
 class Progress(Open):
-    """The newest finished optimizer step and its measures."""
+    """The newest finished optimizer step and its metrics."""
 
     step: Reported
     loss: Measure | None = None
@@ -188,24 +188,24 @@ class Progress(Open):
 
 
 class Damage(Open):
-    """A saved step that was found damaged, reported once and skipped."""
+    """A damaged checkpoint, reported once and skipped."""
 
     step: Reported
     message: Words
 
 
 class FailedSave(Open):
-    """A step that could not be saved, or not copied; training goes on, and the next save tries again."""
+    """A failed save or copy of a step. Training continues, and the next save retries."""
 
     step: Reported
     message: Words
 
 
 class HostReport(Open):
-    """The state of one host, complete each time: a lost report loses nothing.
+    """The complete state of one host, so that a lost report loses nothing.
 
-    `restored` and `committed` speak of the child's own generation: the step that it started from (0: from scratch) and
-    the newest step that is saved, hashed and announced. `tier` is what held the first of the two.
+    `restored` and `committed` refer to the child's own generation. `restored` is the step that it resumed from (0: from
+    scratch), and `tier` held that step. `committed` is the newest step that is saved, hashed and announced.
     """
 
     job_uid: Uid
@@ -298,18 +298,18 @@ class HostReport(Open):
 
 
 class Directive(StrEnum):
-    """What an agent is to do."""
+    """The command to an agent."""
 
-    WAIT = "wait"  # be in no world: end a child of any generation, keep a standby
-    TRAIN = "train"  # be in the answer's world, if a member of it
-    LEAVE = "leave"  # save at the next step boundary, then leave the answer's world; `moves` may spare the save
-    FINISH = "finish"  # the job is over: write `outcome` as termination message and exit 0
+    WAIT = "wait"  # be in no world: end any child, keep a standby
+    TRAIN = "train"  # train in the world of the answer, if a member of it
+    LEAVE = "leave"  # save at the next step boundary, then leave the world; `moves` allows to skip the save
+    FINISH = "finish"  # the job is over: write `outcome` as the termination message and exit with 0
 
 
 class Answer(Open):
-    """The operator's answer: the committed world and what to do about it."""
+    """The operator's answer: the committed world, and a directive for it."""
 
-    model_config = ConfigDict(hide_input_in_errors=True)  # it holds a secret
+    model_config = ConfigDict(hide_input_in_errors=True)  # it contains a secret
 
     directive: Directive
     world: World | None = None
@@ -338,10 +338,10 @@ class Answer(Open):
 
 
 class Termination(Open):
-    """The termination message of a host's container that exited with 0: how the job ended, as this host knows it.
+    """The termination message of a host's container that exited with 0: the outcome of the job.
 
-    `outcome` is the operator's word. It is empty where the agent ended by itself, all steps trained, because the
-    operator could not be reached.
+    The operator supplies `outcome`. It is empty if the agent finished without the operator, because all steps were
+    trained and the operator was unreachable.
     """
 
     job_uid: Uid

@@ -1,4 +1,4 @@
-"""What the hosts read of a job's text sources, and what they skipped: reported once a world, shown in the status."""
+"""Report of a job's text sources: what the hosts read and skipped. Sent once per world and shown in the status."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -14,14 +14,14 @@ MAX_WARNING = 400
 
 
 class SkipReason(StrEnum):
-    """Why a source leaves out a file or folder that lies below its path."""
+    """Why a source skips a file or folder below its path."""
 
     HIDDEN = "hidden"  # the name begins with a dot, or a file system made it; the pattern does not name it
     EXCLUDED = "excluded"  # it matches `exclude`
     OTHER_NAME = "otherName"  # a file that does not match `pattern`
     NOT_SEARCHED = "notSearched"  # a folder in which nothing can match `pattern`
-    DUPLICATE = "duplicate"  # the same file or folder, reached by another name
-    BROKEN_LINK = "brokenLink"  # a link to what is not there
+    DUPLICATE = "duplicate"  # the same file or folder, reached by another path
+    BROKEN_LINK = "brokenLink"  # a link without a target
     NOT_A_FILE = "notAFile"  # a socket, a pipe or a device
     INSTALLED = "installed"  # not part of Python's standard library itself
     EMPTY = "empty"  # a file without text

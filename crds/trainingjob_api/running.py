@@ -1,4 +1,4 @@
-"""The running sections of the spec: checkpoints, elasticity, metrics, pods and their scheduling."""
+"""Run-time sections of the spec: checkpoints, elasticity, metrics, pods and their scheduling."""
 
 from typing import Annotated, Literal
 
@@ -19,9 +19,9 @@ from trainingjob_api.base import (
 )
 
 LEAVE_MARGIN = 5
-"""Seconds of a pod's grace period that its agent needs: it ends a trainer that has not left, and tells of it."""
+"""Seconds of a pod's grace period that are reserved for the agent, to kill a late trainer and report it."""
 AHEAD_BYTES = 1 << 30
-"""Memory of a host that must be free to compile ahead: for a small model that takes 500 MB, and others need some."""
+"""Free host memory in bytes that ahead-of-time compilation needs: a small model takes 500 MB, larger models more."""
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$", max_length=128)]
 
 
@@ -39,7 +39,7 @@ class Save(Strict):
 
 
 class KeepBest(Strict):
-    """The steps that do best on a held-out text."""
+    """The steps with the lowest loss on a held-out text."""
 
     evaluation: ShortName = Field(description="Name of the evaluation whose loss decides.")
     count: Annotated[int, Field(ge=1, le=100)] = Field(
@@ -48,7 +48,7 @@ class KeepBest(Strict):
 
 
 class Keep(Strict):
-    """What to keep."""
+    """Checkpoint retention."""
 
     last: Annotated[int, Field(ge=1, le=1000)] = Field(default=3, description="How many of the newest steps to keep.")
     every_steps: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
@@ -62,7 +62,7 @@ class Keep(Strict):
 
 
 class Snapshots(Strict):
-    """Copies of the state in the hosts' own memory. They outlive the program, but not the pod that it runs in."""
+    """Snapshots of the state in host memory. They survive the program, but not its pod."""
 
     every_steps: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         default=None,
@@ -73,7 +73,7 @@ class Snapshots(Strict):
 
 
 class Backup(Strict):
-    """Copies of saved steps on a second store, which is slower and still there when the first one is lost."""
+    """Copies of checkpoints on a second store, which is slower and survives a loss of the first."""
 
     uri: AbsolutePath = Field(
         description="A folder of the job's own on another volume of `runtime.volumes`, at least two levels deep. All "
@@ -90,7 +90,7 @@ class Backup(Strict):
 
 
 class InitializeFrom(Strict):
-    """The parameters that another job saved, for a job that has nothing of its own yet."""
+    """Initial parameters from another job's checkpoint, for a job without checkpoints of its own."""
 
     uri: AbsolutePath = Field(
         description="The folder that was `checkpoint.uri` of the job that saved them. It is only read."
@@ -106,7 +106,7 @@ class InitializeFrom(Strict):
 
 
 class Checkpoint(Strict):
-    """Where the state of training lives. All hosts must see the same files there."""
+    """Checkpoint storage. All hosts must see the same files there."""
 
     uri: AbsolutePath = Field(
         description="A folder on shared storage that `runtime.volumes` mounts, at least two levels deep."
@@ -146,7 +146,7 @@ class Checkpoint(Strict):
 
 
 class Elastic(Strict):
-    """How the job answers when slices go and come."""
+    """Elasticity: how the job reacts to lost and recovered slices."""
 
     policy: Literal["shrink", "wait", "auto"] = Field(
         default="shrink",
@@ -204,7 +204,7 @@ class Elastic(Strict):
 
 
 class Metrics(Strict):
-    """What the trainer writes under `checkpoint.uri`/metrics."""
+    """Metrics that the trainer writes under `checkpoint.uri`/metrics."""
 
     every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=10,
@@ -235,7 +235,7 @@ class EnvVar(Strict):
 
 
 class Resources(Strict):
-    """What one host's container gets. Accelerators are added by the plan."""
+    """Resources of one host's container. The plan adds the accelerators."""
 
     cpu: Quantity = Field(
         default="1", description="CPU cores that it is promised. It may use more where they lie idle."
@@ -255,7 +255,7 @@ class Volume(Strict):
 
 
 class CompileCache(Strict):
-    """Compiled programs, kept."""
+    """The cache of compiled programs."""
 
     enabled: bool = Field(
         default=True,
@@ -268,7 +268,7 @@ class CompileCache(Strict):
 
 
 class Runtime(Strict):
-    """The pods: an allow-list of what may be chosen. Everything else of the pod is fixed and hardened."""
+    """The pods: an allow-list of options. All other fields of the pod are fixed and hardened."""
 
     image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")] | None = Field(
         default=None, description="The trainer image. Unset: the one that the operator was installed with."
@@ -310,7 +310,7 @@ class Runtime(Strict):
 
     @property
     def leave_seconds(self) -> int:
-        """Return how long the trainer of a pod that is deleted may take to save and leave."""
+        """Return the seconds in which the trainer of a deleted pod may save and leave."""
         return seconds(self.termination_grace_period) - LEAVE_MARGIN
 
 
@@ -331,7 +331,7 @@ class Toleration(Strict):
 
 
 class Scheduling(Strict):
-    """Where the pods may run, and in which queue they wait."""
+    """Where the pods may run, and the queue in which they wait."""
 
     queue_name: ObjectName | None = Field(default=None, description="A Kueue LocalQueue of the namespace.")
     priority_class_name: ObjectName | None = Field(

@@ -1,6 +1,6 @@
-"""A complete spec with every field written out: what a missing field is answered with.
+"""A sample spec with every field set: the source of example values for missing fields.
 
-It also stands in for values that cannot be used, so that the rest of a spec can still be checked.
+Its values also replace unusable ones, so that the rest of a spec can still be validated.
 """
 
 from typing import Any
@@ -136,11 +136,11 @@ SAMPLE: dict[str, Any] = {
     "ttlSecondsAfterFinished": 86400,
     "activeDeadlineSeconds": 604800,
 }
-"""Parses field by field; as a whole it contradicts itself where two fields exclude each other."""
+"""Each field is valid by itself. Some fields exclude each other, so the sample as a whole is invalid."""
 
 
-def sample_at(location: tuple[str | int, ...]) -> Any:  # None: the sample has nothing there
-    """Return the sample's value at a place; every item of a list is answered with the sample's first."""
+def sample_at(location: tuple[str | int, ...]) -> Any:  # None: the sample has no such field
+    """Return the sample's value at a location; list items always use the first item of the sample."""
     value: Any = SAMPLE
     for part in location:
         key = 0 if isinstance(part, int) else part

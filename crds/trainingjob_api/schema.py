@@ -1,9 +1,9 @@
-"""The CustomResourceDefinition, made from the models: what the API server itself checks and explains.
+"""The CustomResourceDefinition, generated from the models: what the API server validates and explains.
 
-Pydantic's JSON schema is rewritten as a structural schema: no references, no `anyOf` with null, bounds as OpenAPI 3.0
-writes them. Objects of the spec keep unknown fields, because the API server would else drop them without a word; the
-webhook and the condition refuse them by name. Defaults are written into the spec, so that no later version of this file
-changes a job.
+Pydantic's JSON schema is rewritten as a structural schema: no references, no `anyOf` with null, bounds in the notation
+of OpenAPI 3.0. Objects of the spec preserve unknown fields, because the API server would otherwise drop them silently;
+the webhook and the condition report them by name. Defaults are written into the spec, so that no later version of this
+file changes a job.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("Checkpoint", "string", ".status.display.checkpoint", 1),
     ("Reason", "string", ".status.display.reason", 1),
 )
-"""Name, type, path and priority; priority 1 is shown by `-o wide` alone."""
+"""Name, type, path and priority; columns of priority 1 appear only with `-o wide`."""
 
 
 def make_crd() -> Schema:
@@ -64,13 +64,13 @@ def make_crd() -> Schema:
 
 
 def spec_schema() -> Schema:
-    """Return the structural schema of the spec, without its rules."""
+    """Return the structural schema of the spec, without its CEL rules."""
     schema = TrainingJobSpec.model_json_schema(by_alias=True)
     return _structural(schema, schema["$defs"], keep_unknown=True)
 
 
 def status_schema() -> Schema:
-    """Return the structural schema of the status. It has no defaults: the operator writes it whole."""
+    """Return the structural schema of the status. It has no defaults: the operator writes every field."""
     schema = TrainingJobStatus.model_json_schema(by_alias=True)
     return _structural(schema, schema["$defs"], keep_unknown=False)
 
@@ -93,7 +93,7 @@ def _object_schema() -> Schema:
         "properties": {
             "apiVersion": {"type": "string", "description": "The version of this object's schema."},
             "kind": {"type": "string", "description": f"The kind of this object: {KIND}."},
-            "metadata": {"type": "object"},  # the API server describes it itself, and allows nothing else here
+            "metadata": {"type": "object"},  # the API server adds its description, and allows nothing else here
             "spec": spec,
             "status": status_schema(),
         },
@@ -102,7 +102,7 @@ def _object_schema() -> Schema:
 
 
 def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any], *, keep_unknown: bool) -> Schema:
-    """Return a node of a JSON schema, and all below it, as a structural schema."""
+    """Return a node of a JSON schema, and all nodes below it, as a structural schema."""
     node = _resolve(node, definitions)
 
     def inner(child: Mapping[str, Any]) -> Schema:
@@ -145,7 +145,7 @@ _KEPT = (
 
 
 def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a node with its reference followed and its null taken away; what the node itself says goes first."""
+    """Return a node with its reference resolved and its null removed; the node's own keys take precedence."""
     if "$ref" in node:
         return {**_resolve(definitions[node["$ref"].rpartition("/")[2]], definitions), **node}
     if "anyOf" in node:
@@ -155,14 +155,14 @@ def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a default without the fields that it leaves unset."""
+    """Return a default without unset fields."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return value
 
 
 def _bounds(node: Mapping[str, Any]) -> Schema:
-    """Return what OpenAPI 3.0 writes in another way: single values, and limits that are themselves not allowed."""
+    """Return bounds in OpenAPI 3.0 notation: a constant as an enum, and exclusive limits as flags."""
     bounds: Schema = {"enum": [node["const"]]} if "const" in node else {}
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if exclusive in node:
@@ -170,11 +170,11 @@ def _bounds(node: Mapping[str, Any]) -> Schema:
     return bounds
 
 
-def _values(node: Mapping[str, Any]) -> Mapping[str, Any] | None:  # None: objects with fields, not a map
+def _values(node: Mapping[str, Any]) -> Mapping[str, Any] | None:  # None: not a map
     """Return the schema of a map's values."""
     patterns = node.get("patternProperties")
     if patterns:
-        (values,) = patterns.values()  # of its keys the API server knows nothing; the webhook does
+        (values,) = patterns.values()  # the API server cannot check the keys; the webhook does
         return dict(values)
     values = node.get("additionalProperties")
     return values if isinstance(values, dict) else None

@@ -1,6 +1,6 @@
-"""How tensors are split: from the logical axes of the model's tensors to the axes of the mesh.
+"""Sharding rules: from the logical axes of tensors to mesh axes.
 
-The planner counts bytes by this table and the trainer places arrays by it, so that both mean the same program.
+The planner counts bytes and the trainer places arrays by the same table, so that both describe the same program.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from trainingjob_api.base import Axis
 
 type Table = Mapping[str, tuple[Axis, ...]]
 type Ways = Mapping[str, int]
-"""How many ways a mesh splits dims, by logical axis, where it divides them."""
+"""The number of shards along a dim, by logical axis, where that number divides the dim."""
 
 RULES: Table = {
     "batch": ("data", "fsdp", "expert"),
@@ -28,16 +28,16 @@ RULES: Table = {
     "norm": (),
     "length": ("context",),
 }
-"""Mesh axes that split a tensor's dim, by the dim's logical axis: of activations always, of parameters by default."""
+"""Mesh axes that shard a dim, by the dim's logical axis: for activations always, for parameters by default."""
 
 
 def merge_rules(written: Mapping[str, tuple[Axis, ...]]) -> Table:
-    """Return the rules for parameters: the built-in ones where none are written."""
+    """Return the rules for parameters: the built-in rules with overrides."""
     return {**RULES, **written}
 
 
 def count_ways(degrees: Mapping[Axis, int], rules: Table = RULES) -> Ways:
-    """Return how many ways a mesh splits the dims of each logical axis, where it divides them."""
+    """Return the number of shards that a mesh makes of each logical axis, where it divides the dim."""
     ways = dict.fromkeys(rules, 1)
     for logical_axis, axes in rules.items():
         for axis in axes:
@@ -46,7 +46,7 @@ def count_ways(degrees: Mapping[Axis, int], rules: Table = RULES) -> Ways:
 
 
 def split_ways(logical_axis: str, size: int, ways: Ways) -> int:
-    """Return how many ways a dim is split; 1 where the mesh axes do not divide it: every shard then holds all of it."""
+    """Return the number of shards of a dim; 1 where the mesh axes do not divide it, so that it is replicated."""
     wanted = ways[logical_axis]
     return wanted if size % wanted == 0 else 1
 
@@ -54,7 +54,7 @@ def split_ways(logical_axis: str, size: int, ways: Ways) -> int:
 def find_spread_dim(
     axes: Sequence[str], shape: Sequence[int], ways: Ways, data: int
 ) -> int | None:  # None: no dim of the tensor divides
-    """Return the dim of a tensor that can be split over `data` beside its own axes: the first one."""
+    """Return the first dim of a tensor that can be sharded over `data` beside its own axes."""
     for dim, (axis, size) in enumerate(zip(axes, shape, strict=True)):
         if size % (split_ways(axis, size, ways) * data) == 0:
             return dim

@@ -1,8 +1,8 @@
-"""The status of a TrainingJob: what the operator tells people, and what it must remember.
+"""The status of a TrainingJob: information for users, and the operator's memory.
 
-`world`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `backup`, `failingCopies`, `restarts`, `waiting`,
-`nodes`, `straggler`, `attempts`, `goodput`, `drills`, `startTime`, `completionTime` and the conditions Succeeded and
-Failed are memory: the operator reads them back. All the rest is for people; nothing decides by it.
+The operator reads back `world`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `backup`, `failingCopies`,
+`restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`, `drills`, `startTime`, `completionTime`, and the
+conditions Succeeded and Failed. All other fields are for users; no decision depends on them.
 """
 
 from typing import Annotated, Literal
@@ -53,7 +53,7 @@ class SizeStatus(Open):
 
 
 class PlanStatus(Open):
-    """What the spec comes to."""
+    """The plan of the spec."""
 
     parameters: int = Field(description="How many numbers the model learns.")
     active_parameters: int = Field(
@@ -66,7 +66,7 @@ class PlanStatus(Open):
 
 
 class WorldStatus(Open):
-    """The committed world: no agent hears of a generation that is not written here."""
+    """The committed world: agents receive only generations that are written here."""
 
     generation: int = Field(description="The number of the world; each new one is higher.")
     slices: tuple[int, ...] = Field(default=(), max_length=256, description="Which slices train in it, by index.")
@@ -116,7 +116,7 @@ class ProgressStatus(Open):
 
 
 class CheckpointStatus(Open):
-    """The newest state that survives everything."""
+    """The newest durable checkpoint."""
 
     step: int = Field(description="Newest step that is saved, hashed and announced.")
     time: Time = Field(description="When the operator heard of it.")
@@ -126,7 +126,7 @@ class CheckpointStatus(Open):
 
 
 class FailingSaves(Open):
-    """Saves, or copies of saved steps, that fail one after the other while the job trains on."""
+    """Consecutive failures of saves, or of copies of checkpoints, while the job trains on."""
 
     since: Time = Field(description="When the first of them was heard of.")
     step: int = Field(description="The newest step for which it failed.")
@@ -134,7 +134,7 @@ class FailingSaves(Open):
 
 
 class BackupStatus(Open):
-    """The newest copy of a saved step on the backup store."""
+    """The newest copy of a checkpoint on the backup store."""
 
     step: int = Field(description="Newest step that is copied, hashed and announced.")
     time: Time = Field(description="When the operator heard of it.")
@@ -149,7 +149,7 @@ class RollbackStatus(Rollback):
 
 
 class Waiting(Open):
-    """A world of before that is to come back at its size, under `elastic.policy: wait` or `auto`."""
+    """A previous world size that the job waits for, under `elastic.policy: wait` or `auto`."""
 
     slices: int = Field(description="How many slices it had.")
     since: Time = Field(description="Since when they are waited for. It stays until a world makes a step again.")
@@ -167,7 +167,7 @@ class NodeFaults(Open):
 
 
 class Restarts(Open):
-    """How often training began again after a world had ended without being asked."""
+    """Restarts of training after unplanned ends of worlds."""
 
     total: int = Field(default=0, description="All of them, lost nodes among them.")
     counted: int = Field(default=0, description="Failures of the program: these count against `maxRestarts`.")
@@ -199,7 +199,7 @@ class Goodput(Open):
 
 
 class Cause(Open):
-    """What ended a world."""
+    """The cause of a world's end."""
 
     reason: Annotated[str, Field(max_length=64)] = Field(description="What happened, in one CamelCase word.")
     message: Text = Field(default="", description="What happened, in words for people.")
@@ -245,7 +245,7 @@ class Attempt(Open):
 
 
 class Straggler(Open):
-    """A host that keeps its world."""
+    """A straggler: the host that the rest of the world waits for."""
 
     slice: int = Field(description="Index of the slice that it is in.")
     host: int = Field(description="Its index in that slice.")

@@ -1,7 +1,7 @@
-"""Environment variables that say what a world or a slice is, by the beginnings of their names.
+"""Environment variables that describe a world or a slice, by name prefix. A job must not set them.
 
-A world's are set anew for each process of each world or taken away, for what was inherited speaks of a world that is
-gone. A slice's come from its nodes, which alone know them. Neither are a job's to choose.
+The variables of a world are set or removed for each process of each world, because inherited values describe an earlier
+world. The variables of a slice come from its nodes, which alone know them.
 """
 
 OF_A_WORLD = (
@@ -25,7 +25,7 @@ OF_A_WORLD = (
     "TPU_WORKER_HOSTNAMES",
     "TPU_WORKER_ID",
 )
-"""Who its processes are, where they meet, and which of them one is."""
+"""The processes of a world, their addresses, and the process's own id."""
 OF_A_SLICE = (
     "CHIPS_PER_HOST_BOUNDS",
     "CLOUD_TPU_ACCELERATOR_TYPE",
@@ -37,11 +37,11 @@ OF_A_SLICE = (
     "TPU_TOPOLOGY",
     "TPU_VISIBLE_",
 )
-"""Which TPU it is, how its chips lie, and which of them are this host's."""
+"""The TPU type, the arrangement of its chips, and the chips of this host."""
 FLAGS_OF_A_WORLD = (
     "megascale_coordinator_address",
     "megascale_num_slices",
     "megascale_port",
     "megascale_slice_id",
 )
-"""What libtpu takes as a flag too, in LIBTPU_INIT_ARGS."""
+"""Settings of a world that libtpu also accepts as flags, in LIBTPU_INIT_ARGS."""

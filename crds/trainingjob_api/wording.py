@@ -1,4 +1,4 @@
-"""Errors of parsing in words: what stands there, what is allowed, and what was probably meant."""
+"""Messages for parse errors: the value, what is allowed, and what was probably meant."""
 
 import json
 import math
@@ -25,10 +25,10 @@ from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.sample import sample_at
 
 MAX_SHOWN = 60
-"""Characters of a value that a message shows."""
+"""Maximum characters of a value in a message."""
 _LARGE, _FIRST_WITH_EXPONENT = 1e5, 1e21
 MAX_MATCHED = 64
-"""Longer names are compared by their beginning."""
+"""Longer names are compared by their first characters."""
 
 PATTERNS: dict[str, str] = {
     r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$": "an absolute path such as /shared/run",
@@ -48,7 +48,7 @@ PATTERNS: dict[str, str] = {
     r"^[A-Za-z0-9._-]+$": "a key: letters, digits, `-`, `_` and `.`",
     r"^[^\s]+$": "an image such as registry.example/trainer:1.0, without spaces",
 }
-"""What each pattern of the models asks for."""
+"""Description of what each pattern of the models accepts."""
 
 _NOUNS = {
     "int": "a whole number",
@@ -78,7 +78,7 @@ type _Error = Mapping[str, Any]
 
 
 def explain(error: _Error) -> Problem:
-    """Return the problem that one of pydantic's errors about the spec stands for."""
+    """Return the problem for one of pydantic's errors about the spec."""
     location = place_of(error)
     kind = error["type"]
     if kind == "missing":
@@ -91,19 +91,19 @@ def explain(error: _Error) -> Problem:
 
 
 def place_of(error: _Error) -> Location:
-    """Return the place in the spec that an error is about, which is the key itself for a bad key of a dict."""
+    """Return the path that an error is about; for a bad key of a dict, the path of the key itself."""
     location: Location = error["loc"]
     return location[:-1] if _is_of_key(error) else location
 
 
 def _is_of_key(error: _Error) -> bool:
-    """Return whether pydantic's extra `[key]` ends an error's place; a field may have that name, too."""
+    """Return whether pydantic's marker `[key]` ends the error's path; a field may have that name, too."""
     is_marked: bool = error["loc"][-2:] == (error["input"], "[key]")
     return is_marked and error["type"] != "extra_forbidden"
 
 
 def meant(location: Location) -> Location | None:  # None: no field of that object has a similar name
-    """Return the place of the field that an unknown one was probably meant to be."""
+    """Return the path of the field that an unknown field was probably meant to be."""
     model = find_model(location[:-1])
     name = str(location[-1])[:MAX_MATCHED]
     close = _closest(name, field_names(model) if model else ())
@@ -111,11 +111,11 @@ def meant(location: Location) -> Location | None:  # None: no field of that obje
 
 
 def show(value: Any) -> str:
-    """Return a value as a message shows it: plain words as they are, the rest as JSON, long ones cut."""
+    """Return a value as a message shows it: plain words unquoted, others as JSON, long values truncated."""
     if isinstance(value, str) and re.fullmatch(r"[\w./:@+-]{1,60}", value):
         return value
     if isinstance(value, float) and value.is_integer() and _LARGE <= abs(value) < _FIRST_WITH_EXPONENT:
-        return str(int(value))  # as `kubectl` sends `2e9`
+        return str(int(value))  # `kubectl` sends `2e9` in this form
     text = json.dumps(value if not isinstance(value, str) else value[: MAX_SHOWN + 1], default=str, ensure_ascii=False)
     text = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
@@ -147,25 +147,25 @@ def _unknown(location: Location, value: Any) -> Problem:
 
 
 def describe_fields(path: str) -> str:
-    """Return the sentence about the fields that stand beside one at a path such as `spec.model.heads`."""
+    """Return a sentence that lists the fields beside a path such as `spec.model.heads`."""
     parts = re.findall(r"[^.\[\]]+", path)[1:-1]
     model = find_model(tuple(int(part) if part.isdigit() else part for part in parts))
     return f" It has {', '.join(field_names(model) if model else ())}."
 
 
 def _closest(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names most like a given one, best first; letters' case does not count."""
+    """Return the names most similar to a name, best first, ignoring case."""
     by_plain = {_plain(known): known for known in names}
     return tuple(by_plain[found] for found in get_close_matches(_plain(name), by_plain, n=2, cutoff=0.7))
 
 
 def _is_alike(value: Any, sample: Any) -> bool:
-    """Return whether a value has the shape of a field's: an object, a list, or neither."""
+    """Return whether a value has the shape of a field's value: an object, a list, or neither."""
     return all(isinstance(value, shape) == isinstance(sample, shape) for shape in (dict, list))
 
 
 def _plain(name: str | int) -> str:
-    """Return a name as it compares: without case and underscores."""
+    """Return a name normalized for comparison: lower case, without underscores."""
     return str(name).lower().replace("_", "")
 
 
@@ -180,13 +180,13 @@ def _say_type(error: _Error) -> tuple[str, tuple[str, ...]]:
     nearest = _as_meant(kind, value) or reshape(location, kind, value)
     if kind == "string" and isinstance(value, int | float):
         nearest = _as_text(location, value)
-    if isinstance(value, str) and noun in _PLAIN_NOUNS:  # without its quotes, "100" would look like the number
+    if isinstance(value, str) and noun in _PLAIN_NOUNS:  # unquoted, "100" would look like the number
         return f"{json.dumps(value) if len(value) < MAX_SHOWN else show(value)} is text, not {noun}.", nearest
     return f"{show(value)} is not {noun}.", nearest
 
 
 def _as_meant(kind: str, value: Any) -> tuple[str, ...]:
-    """Return the number or the truth that a text spells, and the whole numbers beside a fraction."""
+    """Return the number or boolean that a text spells, or the whole numbers next to a fraction."""
     if kind == "int" and isinstance(value, float) and abs(value) < _FIRST_WITH_EXPONENT:
         return (str(math.floor(value)), str(math.ceil(value)))
     if not isinstance(value, str) or len(value) > MAX_SHOWN:
@@ -216,7 +216,7 @@ def _is_legal(location: Location, text: str) -> bool:
 
 
 def _mend(pattern: str, text: str) -> str:
-    """Return what a text was probably meant to be by a pattern."""
+    """Return what a text was probably meant to be, by the pattern of its field."""
     words = PATTERNS.get(pattern, "")
     return next((mend for kind, mend in _MENDS.items() if words.startswith(kind)), str)(text[:MAX_SHOWN])
 
@@ -245,7 +245,7 @@ def _say_choice(error: _Error) -> tuple[str, tuple[str, ...]]:
 _OTHER_TOKENIZERS = ("sentencepiece", "spm", "tiktoken")
 _OTHER_DATA = " Data of another kind must be written to text files first, on a volume of spec.runtime.volumes."
 _HINTS: dict[str | int, str] = {"data": _OTHER_DATA, "evaluation": _OTHER_DATA}
-"""What to do where a section has one type alone."""
+"""Advice for sections with a single type."""
 
 
 def _say_limit(error: _Error) -> tuple[str, tuple[str, ...]]:
@@ -268,7 +268,7 @@ def _say_length(error: _Error) -> tuple[str, tuple[str, ...]]:
 def _say_pattern(error: _Error) -> tuple[str, tuple[str, ...]]:
     pattern, value = error["ctx"]["pattern"], error["input"]
     message = f"{show(value)} is not {PATTERNS[pattern]}."
-    if _is_of_key(error):  # the value of a key is another thing than the key
+    if _is_of_key(error):  # the pattern applies to the key, not to its value
         return message, ()
     if PATTERNS[pattern].startswith("an absolute path"):
         answer = answer_path(place_of(error), value[:MAX_PATH], pattern)
@@ -280,7 +280,7 @@ def _say_pattern(error: _Error) -> tuple[str, tuple[str, ...]]:
 
 
 def slug(text: str) -> str:
-    """Return a text as lower-case letters and digits with `-` between, as names of objects have them."""
+    """Return a text as lower-case letters and digits separated by `-`, as in object names."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
@@ -296,7 +296,7 @@ _MENDS: dict[str, Callable[[str], str]] = {
     "an image": lambda text: "".join(text.split()),
     "a label's value": lambda text: re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII),
 }
-"""What turns a text into one that its pattern allows, by the beginning of the pattern's words."""
+"""Functions that turn a text into one that its pattern accepts, by the start of the pattern's description."""
 
 
 _SAYINGS: tuple[tuple[Mapping[str, Any] | tuple[str, ...], Callable[[_Error], tuple[str, tuple[str, ...]]]], ...] = (

@@ -1,7 +1,7 @@
-"""A world: the hosts that train together now, and the layout of the program over them.
+"""A world: the hosts that currently train together, and the layout of the program over them.
 
-The operator forms worlds, an agent hears of them, the trainer builds its mesh from one. A world has a number, its
-generation; a higher generation replaces a lower one, and a process belongs to one generation for all its life.
+The operator forms a world, agents receive it, and the trainer builds its mesh from it. The number of a world is its
+generation: a higher generation replaces a lower one. A process belongs to one generation for its whole life.
 """
 
 import math
@@ -22,25 +22,26 @@ MAX_MEMBERS = 16_384
 MAX_SPANS = 1024
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Name = Annotated[str, Field(max_length=253)]
-"""The name of an object of the cluster, or an address."""
+"""The name of a Kubernetes object, or an address."""
 Uid = Annotated[str, Field(max_length=128)]
 Tier = Literal["durable", "ram", "backup"]
-"""What holds a step: storage that outlives pods and nodes, the memory of hosts, or a copy on a second storage."""
+"""The storage tier of a step: durable storage, host memory, or a copy on a second store."""
 ON_STORAGE: tuple[Tier, ...] = ("durable", "backup")
 """The tiers that hold a step without any host."""
 
 
 def join_address(host: str, port: int | None) -> str:
-    """Return `host:port`, also of an IPv6 address; unset: port 0."""
+    """Return `host:port`, with brackets for an IPv6 address; `port` None: port 0."""
     return f"[{host}]:{port or 0}" if ":" in host else f"{host}:{port or 0}"
 
 
 class Layout(Strict):
-    """How the program lies over the devices at one number of slices. Every number is resolved: no -1.
+    """The layout of the program over the devices at one number of slices. Every number is resolved: no -1.
 
-    A batch of G rows is cut into `accumulation` microsteps of `microbatches` microbatches, and these into
-    `rows_per_shard` rows on each of the mesh's batch shards (the axes data, fsdp and expert, over ICI and DCN); the
-    last `padding_rows` of them carry weight zero. Only a pipeline has several microbatches a microstep.
+    A global batch of G sequences is split into `accumulation` gradient-accumulation steps of `microbatches`
+    microbatches. Each microbatch has `rows_per_shard` rows on each of the mesh's batch shards (the axes data, fsdp and
+    expert, over ICI and DCN). The last `padding_rows` rows have weight zero. Only a pipeline has several microbatches
+    per accumulation step.
     """
 
     num_slices: Count
@@ -65,22 +66,22 @@ class Layout(Strict):
 
     @property
     def batch_shards(self) -> int:
-        """Return how many ways a microbatch is split over the mesh."""
+        """Return the number of batch shards of a microbatch over the mesh."""
         return math.prod([getattr(degrees, axis) for degrees in (self.ici, self.dcn) for axis in RULES["batch"]])
 
     @property
     def num_stages(self) -> int:
-        """Return how many stages the layers are split into."""
+        """Return the number of pipeline stages."""
         return self.ici.stage * self.dcn.stage
 
     @property
     def rows_per_microbatch(self) -> int:
-        """Return the rows of one microbatch over all devices, padding included."""
+        """Return the rows of one microbatch over all devices, including padding."""
         return self.batch_shards * self.rows_per_shard
 
 
 class JobIdentity(Strict):
-    """Which job this is. The UID fences its storage and its worlds against a namesake."""
+    """Identity of a job. The UID separates its storage and worlds from those of another job with the same name."""
 
     name: str
     namespace: str
@@ -88,9 +89,9 @@ class JobIdentity(Strict):
 
 
 class RunConfig(Strict):
-    """All that the agents and the trainer of a job are told when their pods start.
+    """The configuration that the agents and the trainer of a job get when their pods start.
 
-    What a world was formed with wins over it: a pod may be older than an edit of the spec.
+    Values in a world take precedence over it: a pod may be older than an edit of the spec.
     """
 
     job: JobIdentity
@@ -99,7 +100,7 @@ class RunConfig(Strict):
     layouts: tuple[Layout, ...] = Field(description="One for each number of slices the job may train on.")
 
     def at(self, world: "World") -> "RunConfig":
-        """Return what the trainer is told in a world."""
+        """Return the configuration of the trainer in a world."""
         spec = with_live(self.spec, world.live) if world.live else self.spec
         if world.remat:
             spec = spec.model_copy(update={"memory": spec.memory.model_copy(update={"remat": world.remat})})
@@ -113,7 +114,7 @@ class RunConfig(Strict):
         """Return the layout for a number of slices.
 
         Raises:
-            KeyError: the plan proved no such size.
+            KeyError: the plan has no valid layout for that number.
         """
         for layout in self.layouts:
             if layout.num_slices == num_slices:
@@ -122,20 +123,20 @@ class RunConfig(Strict):
 
 
 class Expected(Open):
-    """What a device is to be capable of, by the hardware table and the plan. 0: unknown, never judged."""
+    """Expected capability of a device, from the hardware table and the plan. 0: unknown, not checked."""
 
     flops: Annotated[float, Field(ge=0)] = 0.0
-    """FLOP/s of products in bfloat16 at best."""
+    """Peak FLOP/s of bfloat16 matmuls."""
     link: Annotated[float, Field(ge=0)] = 0.0
-    """Bytes/s that it sends to other devices of its slice at best."""
+    """Peak bytes/s that the device sends to other devices of its slice."""
     network: Annotated[float, Field(ge=0)] = 0.0
-    """Bytes/s that its host sends to other slices at best."""
+    """Peak bytes/s that its host sends to other slices."""
     memory: Annotated[int, Field(ge=0)] = 0
-    """Bytes that the program needs by the estimate, at the size where it needs most."""
+    """Estimated bytes that the program needs, at the number of slices where it needs most."""
 
 
 class Member(Open):
-    """One host of a world. `process` is its JAX process id: dense, slice by slice, host by host."""
+    """One host of a world. `process` is its JAX process id: dense, ordered by slice and then by host."""
 
     process: Count
     slice: Count
@@ -181,11 +182,11 @@ class Rollback(Open):
 
 
 class World(Open):
-    """The hosts that train together, what they were formed for, and which saved steps they may build on.
+    """The hosts that train together, their configuration, and the checkpoints that they may resume from.
 
-    `layout`, `remat`, `snapshots` and `live` hold for all its hosts, whatever their pods were made with: the program is
-    one and the same on all of them, also where an operator of another version chose differently. Unset: as in the
-    RunConfig. (A trainer that knows of no `rollbacks` knows no spec that asks for them, and refuses its RunConfig.)
+    `layout`, `remat`, `snapshots` and `live` apply to all hosts of the world, whatever configuration their pods started
+    with. So all hosts run the same program, even if an operator of another version would choose other values. Unset:
+    the value of the RunConfig. (A trainer without support for `rollbacks` refuses a RunConfig whose spec uses them.)
     """
 
     generation: Annotated[int, Field(ge=1, le=MAX_COUNT)]
@@ -224,9 +225,9 @@ class World(Open):
 
     @property
     def slices(self) -> tuple[int, ...]:
-        """Return the slice numbers of the world, ascending: the slice map of its mesh."""
+        """Return the slice indices of the world, ascending: the slice map of its mesh."""
         return tuple(sorted({member.slice for member in self.members}))
 
-    def find_member(self, pod_uid: str) -> Member | None:  # None: that pod is not in this world
+    def find_member(self, pod_uid: str) -> Member | None:  # None: the pod is not in this world
         """Return the member that runs in a pod."""
         return next((member for member in self.members if member.pod_uid == pod_uid), None)
