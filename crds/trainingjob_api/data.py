@@ -31,7 +31,7 @@ class TextSource(Strict):
 
 
 class Data(Strict):
-    """What to train on."""
+    """Training data."""
 
     train: tuple[TextSource, ...] = Field(  # no list-map: the order of the list determines the order of the data
         min_length=1,

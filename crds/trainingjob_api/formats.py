@@ -1,4 +1,4 @@
-"""File formats by name: those that cannot be read as text, and those whose markup would be trained on."""
+"""File formats by suffix: formats that cannot be read as text, and record formats whose markup would be trained on."""
 
 COMPRESSED = {
     ".gz": "gzip",
@@ -15,7 +15,7 @@ COMPRESSED = {
     ".br": "Brotli",
     ".snappy": "Snappy",
 }
-"""Suffixes of compressed files; the name before the suffix is that of the content."""
+"""Suffixes of compressed files; the name without the suffix is that of the content."""
 
 BINARY = {
     ".zip": "a ZIP archive",
@@ -59,29 +59,29 @@ RECORDS = {
     ".csv": "CSV",
     ".tsv": "TSV",
 }
-"""Suffixes of text files that hold records: they are read as they are, with keys, quotes and separators."""
+"""Suffixes of text files that contain records: keys, quotes and separators are read as text."""
 
 
 def find_suffix(name: str) -> str:
-    """Return the last suffix of a file name or pattern, in lower case; empty: it has none."""
+    """Return the last suffix of a file name or pattern, in lower case; empty: no suffix."""
     last = name.rsplit("/", 1)[-1]
     _, dot, suffix = last.rpartition(".")
     return f".{suffix.lower()}" if dot else ""
 
 
 def find_unsupported(name: str) -> str:
-    """Return the format of a file name or pattern that cannot be read as text; empty: nothing is known against it."""
+    """Return the format of a file name or pattern that cannot be read as text; empty: none is known."""
     suffix = find_suffix(name)
     return COMPRESSED.get(suffix) or BINARY.get(suffix) or ""
 
 
 def find_records(name: str) -> str:
-    """Return the format of a file name or pattern whose records would be read as they are; empty: it has none."""
+    """Return the record format of a file name or pattern; empty: none."""
     return RECORDS.get(find_suffix(name), "")
 
 
 def without_compression(name: str) -> str:
-    """Return a pattern for the files that come of decompressing what a pattern matches; empty: they are not text."""
+    """Return the pattern for the decompressed files of a pattern; empty: they are not text."""
     suffix = find_suffix(name)
     plain = name[: -len(suffix)] if suffix in COMPRESSED else ""
     return plain if find_suffix(plain) and not find_unsupported(plain) else ""

@@ -90,7 +90,7 @@ class Backup(Strict):
 
 
 class InitializeFrom(Strict):
-    """Initial parameters from another job's checkpoint, for a job without checkpoints of its own."""
+    """Initial parameters from another job's checkpoint, for a job without own checkpoints."""
 
     uri: AbsolutePath = Field(
         description="The folder that was `checkpoint.uri` of the job that saved them. It is only read."

@@ -163,9 +163,10 @@ class Span(Open):
 
 
 class Rollback(Open):
-    """Training went back for a bad step: it goes on in a lineage of its own, without the samples that led there.
+    """A return to an earlier step because of a bad step, and the samples to skip from then on.
 
-    The first rollback opens lineage 1, whose checkpoints lie in `lineage-1`, and so on.
+    Training resumes in a new lineage, without the samples that led to the bad step. The first rollback opens lineage 1,
+    with its checkpoints in `lineage-1`, and so on.
     """
 
     lineage: Annotated[int, Field(ge=1, le=MAX_COUNT)] = Field(

@@ -89,7 +89,7 @@ def find_due(host: Host, state: State, now: float) -> tuple[State, Action] | Non
     if shadow and not _is_wanted(state, shadow):
         return replace(state, shadow=None), KillChild(shadow.child)
     if target and target.shadow and not shadow and target.generation > state.started and not state.live:
-        # The others of this world have begun. Report this host as gone, so that the next world is formed.
+        # The other hosts of this world have started. Report this host as gone, so that the next world is formed.
         gone = Active(0, target.generation, alive=False, phase=Phase.IDLE, since=now)
         return replace(state, active=gone), RenewPort()
     if shadow and shadow.imported and shadow.world is None and state.asked:

@@ -78,7 +78,7 @@ class Committer:
             return self._prove(folder, writing, record)
         except SaveFailedError:
             if self._peers.process == 0:
-                shutil.rmtree(self._beside(folder), ignore_errors=True)  # it may be what fills the disk
+                shutil.rmtree(self._beside(folder), ignore_errors=True)  # the partial step may be filling the disk
             raise
         finally:
             writing.give_up()

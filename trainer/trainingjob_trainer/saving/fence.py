@@ -1,8 +1,8 @@
 """Write fences: only the newest world of a job may write below a checkpoint folder.
 
 A world that the operator has given up may keep running unnoticed, on the same storage as its successor. So each world
-creates a marker file of its own before it reads checkpoints. Before it commits or deletes a step, it checks for the
-marker of a later world and for another owner of the folder. If it finds one, it ends.
+creates a marker file before it reads checkpoints. Before it commits or deletes a step, it checks for the marker of a
+later world and for another owner of the folder. If it finds one, it ends.
 
 A world may be suspended between that check and the write. So temporary names are unique to a world. A step appears
 complete, with its manifest, by one rename. A step that the rename would replace is moved away before it is checked.

@@ -2,7 +2,7 @@
 
 Orbax restores flipped bits without an error, so a step counts as saved only once `integrity.json` is beside its files.
 The manifest is written after all files and verified before a restore. It also records the job, generation and data of
-the checkpoint, and a hash of its own content. All hosts share the hashing.
+the checkpoint, and a hash of the manifest itself. All hosts share the hashing.
 """
 
 import hashlib
