@@ -1,34 +1,34 @@
-# Every target is a command, never a file: several of them share their name with a folder.
+# Every target is phony: several targets share their name with a folder.
 .DEFAULT_GOAL := help
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 
-# `.python-version` names the version; a pyenv shim called `python` honours it, a plain machine has the versioned name.
+# `.python-version` names the Python version. A pyenv shim called `python` honours it; other machines have a versioned name.
 WANTED := $(shell cat .python-version)
 BASE_PYTHON := $(shell for p in python$(WANTED) python python3; do \
   if command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then echo $$p; break; fi; done)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q
-# What takes longest is told at the end, so that it is known what to make quicker.
+# Print the slowest tests at the end, as candidates for optimization.
 SLOWEST := --durations=8 --durations-min=5
 WORKERS := -n auto --maxprocesses=8 --dist worksteal
 FAST := -m 'not cluster and not slow' $(WORKERS)
-# Which branches a property test reaches is chance: each must have an example, and the properties go faster unwatched.
+# Property tests reach branches by chance, so example tests alone must reach full coverage. Properties run faster without it.
 EXAMPLES := -m 'not cluster and not slow and not hypothesis' $(WORKERS)
 PROPERTIES := -m 'not cluster and not slow and hypothesis' $(WORKERS)
 SLOW := -m slow -n auto --maxprocesses=2 --dist worksteal $(SLOWEST)
-# The pure rooms' own tests reach their every branch; to watch the others too would take a minute more.
+# Tests of the pure packages, which have full branch coverage. Coverage of the other tests would take a minute more.
 PURE := tests/api tests/core tests/corpus
-# By itself: JAX's threads and the command line's child processes do not go together.
+# Separate run: JAX's threads conflict with the child processes of the command line's tests.
 TRAINER := tests/trainer
 LOCK := $(BIN)/uv pip compile -q pyproject.toml --generate-hashes --universal --python-version 3.12 \
   --no-emit-index-url --no-header --no-annotate
-# A lock is whole, so pip resolves nothing: a release of today that a lock does not name would only mislead it.
+# Locks are complete; --no-deps stops pip from resolving anything else.
 LOCKED := --no-deps --require-hashes -r
 export E2E_CLUSTER ?= local
-# Tests that pytest has rewritten once are kept so, and each of many child processes starts sooner.
+# Keep the bytecode of tests that pytest rewrote, so that child processes start faster.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
@@ -45,7 +45,7 @@ $(INSTALLED): requirements.lock pyproject.toml .python-version
 	@touch $@
 
 .PHONY: install
-install: $(INSTALLED) ## Make .venv with everything pinned, the project itself editable
+install: $(INSTALLED) ## Create .venv with pinned dependencies and the project in editable mode
 
 .PHONY: format
 format: install ## Format the code and apply safe lint fixes
@@ -60,7 +60,7 @@ lint: install ## Check format, lint, strict types and the import contracts
 	$(BIN)/lint-imports
 
 .PHONY: generate
-generate: install ## Rewrite every generated file: the CRD, the chart's copy of it, docs/fields.md, the list of JAX's options
+generate: install ## Rewrite all generated files: the CRD, the chart's copy, docs/fields.md, the list of JAX options
 	$(BIN)/python crds/generate.py
 	$(BIN)/python operator/jax_options.py
 
@@ -70,7 +70,7 @@ golden: install ## Rewrite the golden files; read the diff before you commit it
 	GOLDEN=write $(PYTEST) $(FAST) $(TRAINER)
 
 .PHONY: check
-check: lint ## The fast part: lint, types, contracts, generated files, every test that needs no cluster
+check: lint ## Run the fast checks: lint, types, contracts, generated files, all tests without a cluster
 	$(BIN)/python crds/generate.py --check
 	$(PYTEST) $(EXAMPLES) $(PURE) --cov --cov-report=term:skip-covered --cov-fail-under=100
 	$(PYTEST) $(PROPERTIES) $(PURE)
@@ -78,40 +78,40 @@ check: lint ## The fast part: lint, types, contracts, generated files, every tes
 	$(PYTEST) $(FAST) $(TRAINER)
 
 .PHONY: mutations
-mutations: install ## Put faults into copies of the code, one by one; fast tests must notice each (ONLY=name)
+mutations: install ## Mutate copies of the code one by one; fast tests must fail for each mutation (ONLY=name)
 	$(BIN)/python -m tests.mutations $(if $(ONLY),"$(ONLY)")
 
 .PHONY: slow
-slow: install ## Whole runs of the real trainer on this machine, without a cluster
+slow: install ## Run the slow tests: whole runs of the trainer on this machine, without a cluster
 	$(PYTEST) $(SLOW) tests --ignore=$(TRAINER)
 	$(PYTEST) $(SLOW) $(TRAINER)
 
 .PHONY: journeys
-journeys: install ## The journeys on a real cluster (E2E_CLUSTER=local|kind|existing)
+journeys: install ## Run the journeys on a real cluster (E2E_CLUSTER=local|kind|existing)
 	$(PYTEST) -v -m cluster $(SLOWEST) e2e/journeys tests
-	$(PYTEST) tests/render/chart # left out of the first `make check` of a machine without helm; now it has one
+	$(PYTEST) tests/render/chart # skipped by `make check` on a machine without helm, which the cluster has installed by now
 
 .PHONY: soak
-soak: install ## A thousand random faults on jobs of this machine, at most 40 minutes (FAULTS=1000, SEED=1)
+soak: install ## Inject 1,000 random faults into jobs of this machine, at most 40 minutes (FAULTS=1000, SEED=1)
 	$(BIN)/python -m e2e.soak --faults $(or $(FAULTS),1000) --seed $(or $(SEED),1)
 
 .PHONY: soak-cut
-soak-cut: install ## A soak of three minutes
+soak-cut: install ## Run a soak of three minutes
 	$(BIN)/python -m e2e.soak --seconds 110
 
 .PHONY: soak-cluster
-soak-cluster: install ## Long faults on the real cluster: the operator killed, doubled, cut off
+soak-cluster: install ## Inject long operator faults on the real cluster: kills, two operators, partitions
 	$(PYTEST) -m soak e2e/journeys
 
 .PHONY: test
-test: check slow soak-cut journeys ## Everything: the fast tests, the slow ones, faults, then the journeys on the real cluster
+test: check slow soak-cut journeys ## Run everything: fast tests, slow tests, random faults, then the journeys on a real cluster
 
 .PHONY: test-one-core
-test-one-core: ## Everything with the CPU time of one core: no test may depend on the machine's speed
+test-one-core: ## Run everything with the CPU time of one core: no test may depend on the machine's speed
 	e2e/one_core.sh $(MAKE) test
 
 .PHONY: cluster-up
-cluster-up: install ## Bring up the local four-node cluster and build its images
+cluster-up: install ## Start the local four-node cluster and build its images
 	$(BIN)/python -m e2e.cluster up
 
 .PHONY: cluster-down
@@ -119,34 +119,34 @@ cluster-down: install ## Stop the local cluster and leave nothing behind
 	$(BIN)/python -m e2e.cluster down
 
 .PHONY: demo
-demo: install ## Watch a job train on a real cluster, lose a node, shrink, grow back and finish
+demo: install ## Show a job on a real cluster: it trains, loses a node, shrinks, grows back and finishes
 	$(BIN)/python -m e2e.demo
 
 .PHONY: demo-down
-demo-down: cluster-down ## Remove all that the demo started
+demo-down: cluster-down ## Remove everything that the demo started
 
 .PHONY: bench-demo
-bench-demo: install ## Measure the demo: first step, shrink, grow, and the same without a cluster
+bench-demo: install ## Measure the demo: first step, shrink and grow, on the cluster and without one
 	$(BIN)/python -m e2e.benchmarks.demo
 
 .PHONY: bench-restart
-bench-restart: install ## Measure how long training stands still for each kind of loss, without a cluster (RUNS=20, ONLY=hang,planned)
+bench-restart: install ## Measure the downtime for each kind of loss, without a cluster (RUNS=20, ONLY=hang,planned)
 	$(BIN)/python -m e2e.benchmarks.restart
 
 .PHONY: bench-restart-pods
-bench-restart-pods: install ## The same on pods of the real cluster, by drills and power cuts (RUNS=20, ONLY=hang)
+bench-restart-pods: install ## Measure the downtime on pods of the real cluster, by drills and power cuts (RUNS=20, ONLY=hang)
 	$(BIN)/python -m e2e.benchmarks.restart_pods
 
 .PHONY: bench-verdicts
-bench-verdicts: install ## Hold verdicts against real hosts: healthy in noise, then hanging, slow, with flipped bits (HEALTHY=600, RUNS=20, ONLY=healthy)
+bench-verdicts: install ## Measure the diagnosis of real hosts: healthy under noise, hanging, slow, flipped bits (HEALTHY=600, RUNS=20, ONLY=healthy)
 	$(BIN)/python -m e2e.benchmarks.verdicts
 
 .PHONY: bench-saves
-bench-saves: install ## Measure how long snapshots and saves keep training waiting, first saves apart (RUNS=20)
+bench-saves: install ## Measure how long snapshots and saves block training, first saves listed separately (RUNS=20)
 	$(BIN)/python -m e2e.benchmarks.saves
 
 .PHONY: bench-goodput
-bench-goodput: install ## Hold the simulator against a job of this machine whose slices lose their power (LENGTH=300, MTBF=60)
+bench-goodput: install ## Compare the simulator with a job of this machine whose slices lose power (LENGTH=300, MTBF=60)
 	$(BIN)/python -m e2e.benchmarks.goodput
 
 .PHONY: bench-simulate
@@ -154,28 +154,28 @@ bench-simulate: install ## Measure the simulator: a year of 1,024 slices under f
 	$(BIN)/python -m e2e.benchmarks.simulate
 
 .PHONY: bench-webhook
-bench-webhook: install ## Measure the webhook: twenty creates at once of the largest example, and the costliest refusal
+bench-webhook: install ## Measure the webhook: twenty concurrent creates of the largest example, and the costliest rejection
 	$(BIN)/python -m e2e.benchmarks.webhook
 
 .PHONY: bench-attacks
-bench-attacks: install ## Attack the operator on loopback for a minute: its event loop, its Lease, its memory
+bench-attacks: install ## Attack the operator on loopback for a minute: event loop, Lease and memory
 	$(BIN)/python -m e2e.benchmarks.attacks
 
 .PHONY: bench-plan
-bench-plan: install ## Measure the planner: verdicts on 10,000 random jobs, and on jobs of 16,384 chips
+bench-plan: install ## Measure the planner: 10,000 random jobs, and jobs of 16,384 chips
 	$(BIN)/python -m e2e.benchmarks.plan
 
 .PHONY: bench-gradients
-bench-gradients: install ## Measure the gradients of bfloat16 against those of float32: each tensor, microsteps and layouts
+bench-gradients: install ## Compare bfloat16 gradients with float32, per tensor, microbatch count and layout
 	$(BIN)/python -m e2e.benchmarks.gradients
 
 .PHONY: bench-compiler
-bench-compiler: install ## Hold the estimates against real compilers, TPUs too, without a device (RECORD=1, MESHES=1)
+bench-compiler: install ## Compare the planner's estimates with real compilers, TPU included, without a device (RECORD=1, MESHES=1)
 	$(BIN)/python -m pip install --quiet $(LOCKED) trainer/tpu-compile.lock
 	$(BIN)/python -m e2e.benchmarks.compiler $(if $(RECORD),--record) $(if $(MESHES),--meshes)
 
 .PHONY: lock
-lock: ## Resolve the pins anew: requirements.lock and the images' own
+lock: ## Resolve the pins again: requirements.lock and the locks of the images
 	@test -x $(BIN)/python || $(BASE_PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet "$$(grep -oE 'uv==[0-9.]+' pyproject.toml)"
 	$(LOCK) --extra operator --extra trainer --extra cli --extra e2e --group dev -o requirements.lock
@@ -183,5 +183,5 @@ lock: ## Resolve the pins anew: requirements.lock and the images' own
 	$(LOCK) --extra tpu-compile -c requirements.lock -o trainer/tpu-compile.lock
 
 .PHONY: clean
-clean: ## Remove what builds and tests write; the cluster must be down
+clean: ## Remove the output of builds and tests; the cluster must be down
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
