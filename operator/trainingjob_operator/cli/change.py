@@ -1,4 +1,4 @@
-"""`scale`, `suspend` and `resume`: edits of a job that lives, each one patch that the webhook judges."""
+"""`scale`, `suspend` and `resume`: edits of a running job, each a single patch that the webhook checks."""
 
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.interrupts import run_interruptible
@@ -11,11 +11,11 @@ FIELDS = ("count", "min", "max")
 
 
 def scale(target: Target, bounds: dict[str, int | None]) -> None:
-    """Change how many slices a job may train on. `bounds` are those of `spec.slices` that are to be set.
+    """Change the allowed number of slices. `bounds` holds the fields of `spec.slices` to set.
 
     Raises:
         CommandError: there is no such job, or the change is refused; the text is the API server's.
-        UsageError: the bounds are none, or do not go together.
+        UsageError: no bound is set, or the bounds contradict each other.
     """
     asked = {field: value for field, value in bounds.items() if value is not None}
     if not asked:
@@ -26,7 +26,7 @@ def scale(target: Target, bounds: dict[str, int | None]) -> None:
 
 
 def set_suspend(target: Target, *, suspend: bool) -> None:
-    """Suspend a job, or let it go on.
+    """Suspend or resume a job.
 
     Raises:
         CommandError: there is no such job, or the change is refused.
@@ -55,7 +55,7 @@ async def _set_suspend(target: Target, *, suspend: bool) -> str:
 
 
 def _merge(before: dict[str, int | None], asked: dict[str, int]) -> dict[str, int | None]:
-    """Return all bounds: a fixed size has no others, and one that becomes elastic keeps its size as the other bound."""
+    """Return all bounds. `count` clears the others; a fixed job that becomes elastic keeps its size as the other."""
     if "count" in asked:
         return {"count": asked["count"], "min": None, "max": None}
     fixed = before["count"]

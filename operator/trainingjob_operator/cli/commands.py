@@ -1,4 +1,4 @@
-"""The commands that need no cluster: their options and their help."""
+"""Commands that need no cluster: their options and help texts."""
 
 from pathlib import Path
 from typing import Annotated

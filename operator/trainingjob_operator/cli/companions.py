@@ -1,4 +1,4 @@
-"""Processes that live no longer than the command that started them, however it ends."""
+"""Child processes that end with their parent, even if the parent is killed."""
 
 import ctypes
 import signal
@@ -21,4 +21,4 @@ def _die_with_parent() -> None:
 
 
 DIE_WITH_PARENT: Callable[[], None] | None = _die_with_parent if _PRCTL else None
-"""What a process does between fork and exec, so that Linux kills it when its parent is gone. None: not on Linux."""
+"""`preexec_fn` that makes Linux kill the child when its parent ends. None on other systems."""

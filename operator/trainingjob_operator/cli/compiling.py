@@ -1,6 +1,6 @@
-"""`trainingjob plan --compile`: the plan beside what the real compiler makes of it, on a machine without the device.
+"""`trainingjob plan --compile`: the plan beside the real compiler's figures, on a machine without the device.
 
-The trainer compiles, in a process of its own: this program imports neither the trainer nor JAX.
+The trainer compiles in a process of its own. This program imports neither the trainer nor JAX.
 """
 
 import importlib.util
@@ -35,18 +35,18 @@ from trainingjob_operator.core.planner.workload import describe_workload
 from trainingjob_operator.core.units import plural, short, size
 
 PROGRAM = ("-m", "trainingjob_trainer.compiling")
-"""What Python runs: the trainer's compiler."""
+"""Python arguments that run the trainer's compiler."""
 SMALL = 0.01
-"""Share of the largest traffic below which traffic is not shown: scalars and norms."""
+"""Share of the largest traffic below which traffic is not shown, such as that of scalars and norms."""
 LAST_WORDS = 20
-"""Lines of the compiler's own output that are shown when it ends without an answer."""
+"""Number of lines of the compiler's output to show when it ends without an answer."""
 
 
 def print_compiled(file: str, hardware: Hardware, *, as_json: bool) -> bool:
     """Print the plan of a file's TrainingJob beside the compiler's figures; return whether every size compiled.
 
     Raises:
-        CommandError: the file has no single valid TrainingJob, or there is no compiler for it here.
+        CommandError: the file does not hold exactly one valid TrainingJob, or no compiler for it is installed.
     """
     job = read_one_job(file)
     plan, warnings = require_valid(job, hardware)
@@ -65,7 +65,7 @@ def require_compiler(plan: Plan) -> None:
     """Check that the compiler for a plan's devices is installed.
 
     Raises:
-        CommandError: it is not; the text says what to install.
+        CommandError: it is missing, with the package to install, or the platform cannot be compiled for.
     """
     shape = plan.shape
     if shape.platform == "cuda":
@@ -86,10 +86,10 @@ def require_compiler(plan: Plan) -> None:
 
 
 def compile_sizes(name: str, plan: Plan) -> Iterator[CompileAnswer]:
-    """Yield the compiler's answer for each size that can train; a terminal shows which one it is at.
+    """Yield the compiler's answer for each size that can train. A terminal shows the progress.
 
     Raises:
-        CommandError: it ended without an answer.
+        CommandError: the compiler failed, or its answer cannot be read.
     """
     config = run_config(JobIdentity(name=name, namespace="", uid=""), plan)
     console = SafeConsole(stderr=True)
@@ -103,7 +103,7 @@ def compile_sizes(name: str, plan: Plan) -> Iterator[CompileAnswer]:
             stdout=pipe,
             stderr=log,
             text=True,
-            preexec_fn=DIE_WITH_PARENT,  # noqa: PLW1509  # it takes no lock
+            preexec_fn=DIE_WITH_PARENT,  # noqa: PLW1509  # prctl takes no lock
         ) as process,
     ):
         try:
@@ -120,7 +120,7 @@ def _converse(process: subprocess.Popen[str], config: RunConfig, console: SafeCo
     try:
         process.stdin.write(config.model_dump_json())
         process.stdin.close()
-    except BrokenPipeError:  # it is gone already; its last words say why
+    except BrokenPipeError:  # the compiler has already ended; its output gives the reason
         return
     numbers = [layout.num_slices for layout in config.layouts]
     for place, number in enumerate(numbers, 1):
@@ -140,9 +140,9 @@ def _last_words(log: IO[bytes]) -> str:
 
 
 def compiled_table(plan: Plan, answers: list[CompileAnswer]) -> list[str]:
-    """Return the compiler's figures of each size, each with how far the estimate is from it; below, what failed.
+    """Return the estimate and the compiler's figure of each size with the deviation, then the failures.
 
-    Memory, FLOPs and bytes are those of one device and one step.
+    Memory, FLOPs and bytes are per device and per step.
     """
     sizes = {one.num_slices: one for one in plan.sizes}
     rows: list[tuple[str, ...]] = [("slices", "what", "estimate", "compiler", "off")]
@@ -154,7 +154,7 @@ def compiled_table(plan: Plan, answers: list[CompileAnswer]) -> list[str]:
 
 
 def _compare(plan: Plan, one: SizePlan, step: CompiledStep) -> Iterator[tuple[str, str, str, str]]:
-    """Yield what is compared, the estimate, the compiler's figure, and how far the first is from the second."""
+    """Yield the name of each quantity, its estimate, the compiler's figure, and the deviation of the estimate."""
     assert one.layout  # noqa: S101
     assert one.memory  # noqa: S101
     workload = describe_workload(plan.spec)
@@ -171,7 +171,7 @@ def _compare(plan: Plan, one: SizePlan, step: CompiledStep) -> Iterator[tuple[st
 
 
 def sum_compiled(step: CompiledStep) -> dict[tuple[Network, tuple[Axis, ...]], int]:
-    """Return the bytes of a compiled step over each network along each set of axes."""
+    """Return the bytes of a compiled step by network and set of axes."""
     sums: dict[tuple[Network, tuple[Axis, ...]], int] = {}
     for one in step.collectives:
         sums[one.network, one.axes] = sums.get((one.network, one.axes), 0) + one.bytes
@@ -179,5 +179,5 @@ def sum_compiled(step: CompiledStep) -> dict[tuple[Network, tuple[Axis, ...]], i
 
 
 def _off(estimate: int, measured: int) -> str:
-    """Return how far an estimate is from the measure, in percent of it."""
+    """Return the deviation of an estimate from the measured value, in percent of the measured value."""
     return f"{(estimate / measured - 1) * 100:+.0f} %" if measured else "-"

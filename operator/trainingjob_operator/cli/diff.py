@@ -1,4 +1,4 @@
-"""`trainingjob plan --diff`: what changes between two jobs, in what was written and in what follows from it."""
+"""`trainingjob plan --diff`: the differences between two jobs, in their specs and in their plans."""
 
 import json
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from trainingjob_operator.core.validation.reference import find_field
 ABSENT = "-"
 _BYTES = ("memory.", "slice.memoryBytes")
 _TOLD_BY_MESH = ("layout.ici.", "layout.dcn.", "layout.numSlices")
-"""The line about the mesh says them in fewer words."""
+"""Paths that are not listed, because the line `mesh` shows them in short form."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One value that differs. None: it is not there."""
+    """One value that differs. None: absent."""
 
     path: str
     before: Any
@@ -33,25 +33,25 @@ class Change:
 
 @dataclass(frozen=True)
 class Differences:
-    """All that differs between two jobs."""
+    """All differences between two jobs."""
 
     spec: tuple[Change, ...]
     plan: tuple[Change, ...]
-    """What holds at every size."""
+    """Values that hold at every size."""
     sizes: dict[int, tuple[Change, ...]]
-    """By number of slices. A size that only one of the jobs has is a change of all its values."""
+    """By number of slices. A size that only one job has counts as a change of all its values."""
     warnings: tuple[Change, ...]
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether there are differences."""
         return bool(self.spec or self.plan or self.warnings or self.sizes)
 
 
 def print_diff(before: str, after: str, hardware: Hardware, *, as_json: bool) -> bool:
-    """Print what changes from one file's job to the other's; return whether anything does.
+    """Print the differences between the jobs of two files; return whether there are any.
 
     Raises:
-        CommandError: a file has no single TrainingJob, or the job has problems.
+        CommandError: a file does not hold exactly one TrainingJob, or the job has problems.
     """
     jobs = [read_one_job(file) for file in (before, after)]
     plans = [require_valid(job, hardware) for job in jobs]
@@ -65,7 +65,7 @@ def print_diff(before: str, after: str, hardware: Hardware, *, as_json: bool) ->
 
 
 def compare(before: Object, after: Object) -> Differences:
-    """Return the differences of two jobs; each is an object of `spec` and the keys of a plan."""
+    """Return the differences between two jobs. Each is an object with `spec` and the keys of a plan."""
     mine, theirs = _by_size(before), _by_size(after)
     sizes = {number: _changes(mine.get(number), theirs.get(number)) for number in sorted({*mine, *theirs})}
     return Differences(
@@ -77,13 +77,13 @@ def compare(before: Object, after: Object) -> Differences:
 
 
 def as_object(found: Differences) -> Object:
-    """Return the differences as JSON has them."""
+    """Return the differences as JSON types."""
     changes = asdict(found)
     return {**changes, "sizes": [{"slices": number, "changes": one} for number, one in changes["sizes"].items()]}
 
 
 def describe(found: Differences) -> list[str]:
-    """Return the differences as people read them."""
+    """Return the differences as lines of text."""
     if not found:
         return ["The two jobs are the same."]
     tables = [
@@ -106,7 +106,7 @@ def _by_size(job: Object) -> dict[int, Object]:
 
 
 def _general(job: Object) -> Object:
-    """Return what holds at every size; the name is no part of a plan."""
+    """Return the values that hold at every size. The name is not part of a plan."""
     return {key: value for key, value in job.items() if key not in ("name", "spec", "sizes", "warnings")}
 
 
@@ -124,7 +124,7 @@ def _changes(before: Any, after: Any, path: str = "") -> tuple[Change, ...]:
 
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the plain values in a value by path, as problems write paths."""
+    """Yield the leaf values with their paths, in the notation of problems. A list without objects is one value."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _flat(item, f"{path}.{key}" if path else key)
@@ -150,7 +150,7 @@ def _write(path: str, value: Any) -> str:
 
 
 def _allows(path: str) -> str:
-    """Return whether a running job takes the change of a field."""
+    """Return whether a running job accepts a change of the field."""
     field = find_field(path)
     return "may change" if field and not field.frozen else "another job"
 

@@ -1,7 +1,7 @@
-"""TrainingJobs as they stand in YAML files: read, counted and named, before anything judges them.
+"""TrainingJob documents in YAML files, read and identified before validation.
 
-A file may hold several documents, as `kubectl apply -f` takes them. What is no TrainingJob is named, not passed over in
-silence: a misspelt `kind` must not look like success.
+A file may hold several documents, as `kubectl apply -f` accepts. Documents that are not TrainingJobs are reported, not
+skipped: a misspelt `kind` must not look like success.
 """
 
 import re
@@ -21,21 +21,21 @@ from trainingjob_operator.core.yaml_limits import MAX_BYTES, UNREADABLE, Bounded
 
 STDIN = "-"
 ALIKE = 0.9
-"""From which ratio of equal letters on two words are one, misspelt."""
+"""Similarity ratio from which a word counts as a misspelling of another."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-"""How text in UTF-16 begins, as some shells of Windows write it."""
+"""Byte order marks of UTF-16, which some Windows shells write."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document. `place` is where it stands, as messages name it."""
+    """One YAML document. `place` is its location, as messages show it."""
 
     place: str
     content: Any
 
     @property
     def is_job(self) -> bool:
-        """Return whether the document says that it is a TrainingJob of the version that this program knows."""
+        """Return whether the document is a TrainingJob of the supported `apiVersion`."""
         return (
             isinstance(self.content, dict)
             and self.content.get("apiVersion") == API_VERSION
@@ -44,9 +44,9 @@ class Document:
 
     @property
     def is_misspelt(self) -> bool:
-        """Return whether the document was meant to be a TrainingJob: its kind or its group is nearly that of one.
+        """Return whether the document looks like a misspelt TrainingJob, by its API group or its kind.
 
-        Another project's kind of the same name, in a group of its own, is none.
+        A kind of the same name in another project's API group does not count.
         """
         if self.is_job or not isinstance(self.content, dict):
             return False
@@ -56,7 +56,7 @@ class Document:
 
     @property
     def name(self) -> str:
-        """Return the object's name as a message shows it, empty where it has none."""
+        """Return the object's name as messages show it; empty if it has none."""
         metadata = self.content.get("metadata") if isinstance(self.content, dict) else None
         name = metadata.get("name") if isinstance(metadata, dict) else None
         return name if isinstance(name, str) else show(name) if isinstance(name, int | float) else ""
@@ -67,7 +67,7 @@ class Document:
         return self.content.get("spec")
 
     def describe(self) -> str:
-        """Return what the document is, for a message about one that is no TrainingJob."""
+        """Return a description of a document that is not a supported TrainingJob, for messages."""
         if not isinstance(self.content, dict) or "kind" not in self.content:
             return "not a Kubernetes object (it has no `kind`)"
         if self.content["kind"] == KIND:
@@ -76,7 +76,7 @@ class Document:
 
 
 def _is_alike(text: str, wanted: str) -> bool:
-    """Return whether a text is another one but for its case, its signs and a slip of a letter."""
+    """Return whether two texts match apart from case, punctuation and a small misspelling."""
     one, other = (re.sub(r"[^a-z0-9]", "", each.lower()) for each in (text, wanted))
     return SequenceMatcher(None, one, other).ratio() >= ALIKE
 
@@ -85,7 +85,7 @@ def read_documents(files: Iterable[str]) -> list[Document]:
     """Return the documents of all files in order; `-` is standard input. Empty documents are left out.
 
     Raises:
-        UsageError: a file cannot be read or is no YAML.
+        UsageError: a file cannot be read or is not valid YAML.
     """
     return [document for file in files for document in _read_file(file)]
 
@@ -115,7 +115,7 @@ def _read_file(file: str) -> list[Document]:
     except UnicodeDecodeError as error:
         hint = " It looks like UTF-16: save it as UTF-8." if content[:2] in UTF_16 else ""
         raise UsageError(f"{label} is not UTF-8 text: {error.reason} at byte {error.start}.{hint}") from error
-    except (OSError, ValueError) as error:  # a path may not hold a null character
+    except (OSError, ValueError) as error:  # ValueError: the path holds a null character
         raise UsageError(f"Cannot read {label}: {getattr(error, 'strerror', None) or error}.") from error
     if len(content) > MAX_BYTES:
         raise UsageError(
@@ -133,7 +133,7 @@ def _read_file(file: str) -> list[Document]:
 
 
 def _read_bytes(file: str) -> bytes:
-    """Return a file's bytes, at most one more than it may have: a device may have no end."""
+    """Return a file's bytes, at most one more than the limit, because a device file can be endless."""
     if file == STDIN:
         return sys.stdin.buffer.read(MAX_BYTES + 1) if sys.stdin else b""
     with Path(file).open("rb") as stream:
@@ -156,15 +156,15 @@ def _explain(error: Exception) -> str:
 
 
 class KubectlLoader(BoundedLoader):
-    """YAML as `kubectl` reads it: a key stands once in a mapping, dates are text, `3e-4` is a number, `y` is true.
+    """YAML as `kubectl` reads it: duplicate keys are errors, dates are text, `3e-4` is a number, `y` is true.
 
-    `kubectl` reads YAML by sigs.k8s.io/yaml, whose words for true and false are those of YAML 1.1.
+    `kubectl` uses sigs.k8s.io/yaml, which reads the booleans of YAML 1.1.
     """
 
     bool_values: ClassVar = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-        """Refuse the second of two equal keys; plain YAML loaders would let it win in silence."""
+        """Reject duplicate keys; plain YAML loaders silently keep the last value."""
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.value == "<<":

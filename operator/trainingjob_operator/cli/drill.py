@@ -1,4 +1,4 @@
-"""`drill`: let a job suffer a fault on purpose, and print what it cost beside the drills before it."""
+"""`drill`: inject a fault into a job, and print its cost beside those of earlier drills."""
 
 import secrets
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from trainingjob_operator.core.units import plural
 
 SECONDS_BETWEEN_LOOKS = 0.5
 ENDS = {"recovered": 0, "withstood": 0, "refused": NO_SUCCESS, "over": NO_SUCCESS}
-"""The exit code by the state that a drill ends in."""
+"""Exit code by the final state of a drill."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asks for. None: as the operator chooses, the last slice of the world and its last host."""
+    """The requested drill. None: the operator chooses the last slice of the world and its last host."""
 
     kind: DrillKind
     slice: int | None = None
@@ -35,10 +35,10 @@ class Wanted:
 
 
 def drill(target: Target, wanted: Wanted, timeout: float) -> int:
-    """Ask for a drill, follow it to its end or for so many seconds, and return the exit code.
+    """Request a drill, follow it to its end or for `timeout` seconds, and return the exit code.
 
     Raises:
-        CommandError: there is no such job, it may not be drilled, or it does not train now.
+        CommandError: there is no such job, it does not allow drills, or it is not training.
     """
     return run_interruptible(_drill(target, wanted, timeout))
 
@@ -47,7 +47,7 @@ def make_request(job: Manifest, wanted: Wanted, number: str, now: datetime) -> D
     """Return the request for a drill of a job.
 
     Raises:
-        CommandError: the job may not be drilled, or does not train now.
+        CommandError: the job does not allow drills, or is not training.
     """
     name = text(job, "metadata", "name")
     if dig(job, "spec", "elastic", "drills") != "allowed":
@@ -70,7 +70,7 @@ def make_request(job: Manifest, wanted: Wanted, number: str, now: datetime) -> D
 
 
 def list_operations(job: Manifest, request: DrillRequest) -> list[Manifest]:
-    """Return the JSON patch that asks for a drill."""
+    """Return the JSON patch that requests a drill."""
     value = request.model_dump_json(by_alias=True, exclude_none=True)
     key = DRILL_ANNOTATION.replace("/", "~1")
     if isinstance(dig(job, "metadata", "annotations"), dict):
@@ -101,10 +101,10 @@ async def _drill(target: Target, wanted: Wanted, seconds: float) -> int:
 
 
 def _look(status: TrainingJobStatus, number: str) -> Look:
-    """Return what has become of a drill.
+    """Return the state of a drill.
 
     Raises:
-        CommandError: the job is over, and nothing will come of it any more.
+        CommandError: the job ended before the drill did.
     """
     one = next((one for one in status.drills if one.id == number), None)
     code = ENDS.get(one.state) if one else None

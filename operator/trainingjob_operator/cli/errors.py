@@ -1,7 +1,7 @@
-"""What a command says when it cannot go on, and the exit code that goes with it.
+"""Errors that end a command, and their exit codes.
 
-0 is success. 1 is an answer that is no success: a job with problems, two plans that differ, a run that failed. 2 is no
-answer: the command was not understood, or what it was to read, a file, the job or the cluster, cannot be read.
+0 is success. 1 is a negative result: an invalid job, two plans that differ, a failed run. 2 is no result: the command
+line is wrong, or a file, the job or the cluster cannot be read.
 """
 
 NO_SUCCESS = 1
@@ -9,18 +9,18 @@ NO_ANSWER = 2
 
 
 class CommandError(Exception):
-    """The command ends without success. The text is for the user: why, and what to do."""
+    """Ends the command with exit code 1. The text tells the user the cause and the remedy."""
 
     code = NO_SUCCESS
 
 
 class UsageError(CommandError):
-    """The command could not be carried out as it was written."""
+    """The command cannot be carried out as written."""
 
     code = NO_ANSWER
 
 
 class NoAnswerError(CommandError):
-    """What was asked does not answer, or the cluster has no such job, so nothing is known of it."""
+    """The state is unknown: the cluster or the compiler does not answer, or the cluster has no such job."""
 
     code = NO_ANSWER

@@ -1,4 +1,4 @@
-"""`trainingjob explain`: what a field means, what it may hold, and which rules look at it."""
+"""`trainingjob explain`: the meaning, allowed values and rules of a field."""
 
 import json
 from dataclasses import asdict
@@ -14,10 +14,10 @@ TOP = "spec"
 
 
 def explain_field(text: str, *, recursive: bool, as_json: bool) -> None:
-    """Print what is known of a field, and of all fields below it if asked to.
+    """Print the reference of a field, and with `recursive` of all fields below it.
 
     Raises:
-        UsageError: no field is called so, or several are; the text names the nearest.
+        UsageError: the path matches no field, or several; the text names the nearest.
     """
     field = find_field(text or TOP)
     if field is None:
@@ -33,12 +33,12 @@ def explain_field(text: str, *, recursive: bool, as_json: bool) -> None:
 
 
 def as_object(field: FieldReference) -> dict[str, Any]:
-    """Return a field as JSON: every key of `FieldReference`."""
+    """Return a field as JSON, with every key of `FieldReference`."""
     return asdict(field)
 
 
 def describe(field: FieldReference) -> list[str]:
-    """Return the lines about one field."""
+    """Return the reference of one field as lines."""
     facts = {
         "Unit": field.unit,
         "Allowed": field.allowed,
@@ -53,25 +53,25 @@ def describe(field: FieldReference) -> list[str]:
 
 
 def list_children(field: FieldReference) -> list[str]:
-    """Return a table of the fields right below one."""
+    """Return a table of a field's direct children."""
     found = children(field)
     return ["", *_table(found, [one.names[-1] for one in found])] if found else []
 
 
 def tree(field: FieldReference, below: tuple[FieldReference, ...]) -> list[str]:
-    """Return a table of all fields below one, each as deep as it stands."""
+    """Return a table of all fields below a field, indented by depth."""
     depth = len(field.names) + 1
     labels = [f"{'  ' * (len(one.names) - depth)}{one.names[-1]}" for one in below]
     return ["", f"  {plural(len(below), 'field')} below", *_table(list(below), labels)]
 
 
 def children(field: FieldReference) -> list[FieldReference]:
-    """Return the fields right below one."""
+    """Return a field's direct children."""
     return [one for one in fields_below(field) if len(one.names) == len(field.names) + 1]
 
 
 def write_default(field: FieldReference) -> str:
-    """Return what holds where the field is left out; of an object, what its own fields do not say."""
+    """Return the value of an omitted field. For an object, return only what differs from its fields' defaults."""
     if field.required:
         return "none: it must be written"
     if field.fields and isinstance(field.default, dict):
@@ -82,7 +82,7 @@ def write_default(field: FieldReference) -> str:
 
 
 def write_changes(field: FieldReference) -> str:
-    """Return whether the field may change while the job lives."""
+    """Return whether the field may change during the job's lifetime."""
     if field.frozen:
         return f"never: {field.frozen}"
     if any(one.frozen for one in fields_below(field)):

@@ -1,4 +1,4 @@
-"""The page of all fields, `docs/fields.md`: what `trainingjob explain` says, section by section."""
+"""The field reference `docs/fields.md`: the content of `trainingjob explain`, section by section."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ Every field of `spec`, as `trainingjob explain FIELD` tells it offline. A field 
 says whether the field may change while the job lives, or is fixed by what was made with it.
 """
 BAR = "\\|"
-"""A bar inside a cell of a table."""
+"""A vertical bar, escaped for a table cell."""
 
 
 def render_page() -> str:

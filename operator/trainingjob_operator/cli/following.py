@@ -1,4 +1,4 @@
-"""A job that is followed: what is new of it is told line by line, until there is an end to tell."""
+"""Polling of a job: each new state is printed as a line until the command has its exit code."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,23 +14,23 @@ from trainingjob_operator.core.remember import read_status
 
 @dataclass(frozen=True)
 class Look:
-    """What one look at a job shows: a line to be told where it is another than before, and an exit code."""
+    """The result of one poll: a line, printed if it differs from the previous one, and an exit code."""
 
     line: str = ""
-    """Empty: there is nothing to tell yet."""
+    """Empty: nothing to print yet."""
     code: int | None = None
-    """None: it goes on."""
+    """None: keep polling."""
 
 
 async def follow(
     remote: Remote, look: Callable[[TrainingJobStatus], Look], *, every: float, within: float | None, late: str
 ) -> int:
-    """Look at a job every so many seconds and tell each new line with its time; return the exit code.
+    """Poll a job every `every` seconds and print each new line with its time; return the exit code.
 
-    After `within` seconds `late` is said instead; None: as long as it takes.
+    After `within` seconds, `late` is printed as an error. None: no time limit.
 
     Raises:
-        CommandError: there is no such job, or the cluster cannot be asked.
+        CommandError: there is no such job, or the cluster cannot be reached.
     """
     told = ""
     try:

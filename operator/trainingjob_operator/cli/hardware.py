@@ -1,4 +1,4 @@
-"""The hardware table of the offline commands: the built-in one, and an administrator's rows."""
+"""Hardware table of the offline commands: the built-in rows and an administrator's rows."""
 
 from pathlib import Path
 
@@ -9,7 +9,9 @@ from trainingjob_operator.shell.accelerators import load_accelerators
 
 
 def read_hardware(path: Path | None) -> Hardware:
-    """Return the table with a file's rows. Rows that an operator would leave out are named, and left out too.
+    """Return the hardware table with the rows of a file added.
+
+    Rows that the operator would reject are reported as warnings and left out.
 
     Raises:
         UsageError: the file cannot be read, or holds no rows at all.

@@ -1,4 +1,4 @@
-"""The commands about a job of a cluster: their options and their help."""
+"""Commands for a job on a cluster: their options and help texts."""
 
 from typing import Annotated
 

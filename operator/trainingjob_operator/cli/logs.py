@@ -1,4 +1,4 @@
-"""`trainingjob logs`: what the hosts of a job print, each line behind its host."""
+"""`trainingjob logs`: the output of a job's hosts, each line prefixed with its slice and host."""
 
 import asyncio
 import contextlib
@@ -19,22 +19,22 @@ SECONDS_BETWEEN_LOOKS = 2.0
 
 @dataclass(frozen=True)
 class Selection:
-    """Whose lines, and which. None: all."""
+    """The hosts and lines to print. None: all."""
 
     slice: int | None = None
     host: int | None = None
     tail: int | None = None
 
     def covers(self, pod: Pod) -> bool:
-        """Return whether the user asked for a pod's lines."""
+        """Return whether the selection includes a pod."""
         return self.slice in (None, pod.slice) and self.host in (None, pod.host)
 
 
 def show_logs(target: Target, selection: Selection, write: Callable[[str], None], *, follow: bool) -> None:
-    """Write the lines of a job's hosts, host by host; with `follow` as they come, until the job is over.
+    """Write the logs of a job's hosts, host by host. With `follow`, stream them until the job has ended.
 
     Raises:
-        NoAnswerError: there is no such job or host, or the cluster cannot be asked.
+        NoAnswerError: there is no such job or host, or the cluster cannot be reached.
     """
     run_interruptible(_show(target, selection, write, follow=follow))
 
@@ -55,7 +55,7 @@ async def _show(target: Target, selection: Selection, write: Callable[[str], Non
 
 
 async def _follow(remote: Remote, selection: Selection, write: Callable[[str], None]) -> None:
-    """Copy all logs at once; pods that come later join, until the job is over and every log has ended."""
+    """Stream all logs concurrently, including those of new pods, until the job and every log have ended."""
     following: dict[str, asyncio.Task[None]] = {}
     ended: dict[str, datetime] = {}
     try:
@@ -67,7 +67,7 @@ async def _follow(remote: Remote, selection: Selection, write: Callable[[str], N
                     await following.pop(pod.uid)
                     ended[pod.uid] = datetime.now(UTC)
                 if pod.uid not in following and (pod.running or pod.uid not in ended):
-                    # The stream of a container that is started again, or that broke, goes on where it ended.
+                    # After a container restart or a broken connection, the new stream begins where the old one ended.
                     since = ended.get(pod.uid)
                     lines = remote.log_lines(pod, follow=True, tail=None if since else selection.tail, since=since)
                     following[pod.uid] = asyncio.create_task(_copy_what_there_is(lines, pod, write))
@@ -76,13 +76,13 @@ async def _follow(remote: Remote, selection: Selection, write: Callable[[str], N
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
         if not reader_has_left():
             await asyncio.gather(*following.values())
-    finally:  # no task group: it would wrap what is wrong with the cluster
+    finally:  # no task group: it would wrap cluster errors in an exception group
         for task in following.values():
             task.cancel()
 
 
 async def _copy_what_there_is(lines: AsyncIterator[str], pod: Pod, write: Callable[[str], None]) -> None:
-    """Copy lines until they end; a log that is not there yet, or that breaks, ends at once and is tried again."""
+    """Copy lines until the stream ends. A missing or broken log ends the stream; `_follow` opens it again."""
     with contextlib.suppress(NoLogError, ClusterUnavailableError):
         await _copy(lines, pod, write)
 

@@ -1,4 +1,4 @@
-"""The entry point of `trainingjob`, also called as `kubectl trainingjob`: the program with all its commands."""
+"""Entry point of `trainingjob` and `kubectl trainingjob`. Importing it registers every command."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ __all__ = ["app", "commands", "job_commands", "main"]
 
 
 def main() -> None:
-    """Run the program that the user typed."""
+    """Run the command line."""
     use_patient_streams()
     called_by_kubectl = Path(sys.argv[0]).name == "kubectl-trainingjob"
     app(prog_name="kubectl trainingjob" if called_by_kubectl else "trainingjob")

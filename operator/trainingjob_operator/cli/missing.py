@@ -1,17 +1,17 @@
-"""What to install for a command whose library is not there."""
+"""Install hints for commands whose optional libraries are missing."""
 
 EXTRAS = {
     "cli": ("aiohttp", "kubernetes"),
     "operator": ("cryptography", "kopf", "prometheus_client"),
     "trainer": ("etils", "flax", "jax", "jaxlib", "numpy", "optax", "orbax", "tensorboardX", "tokenizers"),
 }
-"""The extra of the package that brings each library; all others come with the package itself."""
+"""The package extra that installs each library. The package itself installs all other libraries."""
 
 
 def describe_missing(error: Exception, extra: str = "") -> str:
-    """Return what to install, if an error says that a library is missing; else nothing.
+    """Return an install hint if the error reports a missing library, else an empty string.
 
-    `extra` is the one that brings all libraries of a program. Empty: the one of the library.
+    `extra` is the package extra to recommend. Empty: the extra that contains the library.
     """
     library = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     found = next((name for name, libraries in EXTRAS.items() if library in libraries), "")

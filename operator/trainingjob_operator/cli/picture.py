@@ -1,4 +1,4 @@
-"""The plan as a picture in plain text: where each mesh axis lies, and what fills a device's memory."""
+"""Text charts of a plan: the position of each mesh axis, and the use of a device's memory."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,9 +9,9 @@ from trainingjob_operator.core.planner.torus import AxisPlace, Stretch, place_ax
 from trainingjob_operator.core.units import plural, runs, size
 
 BAR = 48
-"""Characters of a memory bar."""
+"""Width of a memory bar in characters."""
 MOST_SLICES, MOST_HOSTS = 4, 8
-"""How much of the machine is drawn; what is left out is alike."""
+"""Numbers of slices and hosts that are drawn; the others look the same."""
 PARTS = (
     ("P", "params", "parameters"),
     ("G", "gradients", "gradients"),
@@ -23,7 +23,7 @@ FREE = "."
 
 
 def mesh_picture(plan: Plan) -> list[str]:
-    """Return where the axes of the largest size lie: over slices, over links or hosts, and which host has what."""
+    """Return the mesh of the largest size: each axis over slices, links or hosts, and each host's coordinates."""
     layout = plan.layout(plan.allowed[-1])
     rows = [("dcn", *row) for row in _dcn_rows(layout)] + [("ici", *row) for row in _ici_rows(plan.shape, layout)]
     if not rows:
@@ -35,7 +35,7 @@ def mesh_picture(plan: Plan) -> list[str]:
 
 
 def memory_bars(plan: Plan) -> list[str]:
-    """Return what fills a device's memory and what stays free, a bar for all sizes at which it is alike."""
+    """Return a device's used and free memory as bars, one bar for all sizes with the same estimate."""
     alike: dict[MemoryEstimate, list[int]] = {}
     for one in plan.sizes:
         if one.memory:
@@ -47,7 +47,7 @@ def memory_bars(plan: Plan) -> list[str]:
 
 
 def _bar(memory: MemoryEstimate, most: int) -> str:
-    """Return a bar whose letters are as many as their shares, rounded so that their ends are right."""
+    """Return a memory bar. The ends of the segments are rounded, so that rounding errors do not add up."""
     ends, filled = [], 0
     for letter, field, _ in PARTS:
         filled += getattr(memory, field)
@@ -78,7 +78,7 @@ def _ici_rows(shape: SliceShape, layout: Layout) -> Iterator[tuple[str, str, str
 
 
 def _describe(place: AxisPlace) -> str:
-    """Return what an axis spans of the torus: `x (ring of 4) and 2 of 8 along y`."""
+    """Return the part of the torus that an axis spans: `x (ring of 4) and 2 of 8 along y`."""
     if not place.stretches:
         return "one ring through all chips of the slice"
     return " and ".join(_describe_stretch(stretch) for stretch in place.stretches)
@@ -91,7 +91,7 @@ def _describe_stretch(stretch: Stretch) -> str:
 
 
 def _over_hosts(shape: SliceShape, degree: int, stride: int) -> str:
-    """Return whether an axis stays inside a host, where devices are numbered host by host."""
+    """Return whether an axis stays inside a host. Devices are numbered host by host."""
     if stride * degree <= shape.devices_per_host:
         return "inside a host"
     if stride >= shape.devices_per_host:
@@ -100,7 +100,7 @@ def _over_hosts(shape: SliceShape, degree: int, stride: int) -> str:
 
 
 def _host_picture(shape: SliceShape, layout: Layout) -> list[str]:
-    """Return which part of each axis each host has; nothing where the links decide, or where there is one host."""
+    """Return the mesh coordinates of each host; empty for a torus, where links decide, and for a single host."""
     if shape.torus or layout.num_hosts == 1:
         return []
     slices, hosts = min(layout.num_slices, MOST_SLICES), min(shape.num_hosts, MOST_HOSTS)
@@ -116,7 +116,7 @@ def _host_picture(shape: SliceShape, layout: Layout) -> list[str]:
 
 
 def _host_cell(shape: SliceShape, layout: Layout, slice_number: int, host: int) -> str:
-    """Return the coordinates of a host's devices in the mesh, each axis as a range."""
+    """Return the mesh coordinates of a host's devices, each axis as a range."""
     ici = [degree for _, degree in layout.ici.items()]
     outer = _unravel(slice_number, [degree for _, degree in layout.dcn.items()])
     first = host * shape.devices_per_host
@@ -130,7 +130,7 @@ def _host_cell(shape: SliceShape, layout: Layout, slice_number: int, host: int) 
 
 
 def _unravel(index: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the place of a row-major index."""
+    """Return the coordinates of a row-major index."""
     places = []
     for length in reversed(shape):
         index, place = divmod(index, length)

@@ -1,4 +1,4 @@
-"""`trainingjob plan`: what a spec comes to at every number of slices, before anything runs."""
+"""`trainingjob plan`: the plan of a spec for every number of slices."""
 
 import json
 
@@ -22,7 +22,7 @@ from trainingjob_operator.core.planner.workload import describe_workload
 from trainingjob_operator.core.units import percent, plural, precise, short, size, span
 
 SPEED = ("step", "tokens/s", "MFU")
-"""Columns that are there where the accelerator's peak rates are known: the step at best, by a roofline."""
+"""Columns of the roofline's upper bounds, shown if the accelerator's peak rates are known."""
 
 BOUND = "step, tokens/s, MFU: upper bounds of the speed, from peak rates, until they are calibrated by a real run"
 SPARE = "to spare: slices that may die at once, whichever, with every shard of the state in the memory of the others"
@@ -32,7 +32,7 @@ def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
     """Print the plan of a file's TrainingJob.
 
     Raises:
-        CommandError: the file has no single TrainingJob, or it has problems.
+        CommandError: the file does not hold exactly one TrainingJob, or it has problems.
     """
     job = read_one_job(file)
     plan, warnings = require_valid(job, hardware)
@@ -50,7 +50,7 @@ def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
 
 
 def headline(name: str, plan: Plan) -> str:
-    """Return what is trained on what, on one line."""
+    """Return the model and the hardware on one line."""
     shape = plan.shape
     flops = f"{short(count_useful_flops(describe_workload(plan.spec)))} FLOPs a token"
     parts = (name, describe_parameters(plan), flops, f"{shape.accelerator} {shape.topology}", describe_sizes(plan))
@@ -58,7 +58,7 @@ def headline(name: str, plan: Plan) -> str:
 
 
 def plan_table(plan: Plan) -> list[str]:
-    """Return one line a number of slices, under headings, and below why some are not possible."""
+    """Return a table with one row per number of slices, then the reasons for impossible sizes and the notes."""
     device = plan.shape.device_noun
     rooflines = predict_sizes(plan)
     fast = SPEED if rooflines else ()
@@ -88,7 +88,7 @@ def plan_table(plan: Plan) -> list[str]:
 
 
 def _waiting(plan: Plan) -> list[str]:
-    """Return what a loss means beyond a smaller world: nothing, or that it is put off."""
+    """Return how long the job waits after a loss before it shrinks; empty for the policy `shrink`."""
     elastic = plan.spec.elastic
     if elastic.policy == "shrink":
         return []
@@ -101,7 +101,7 @@ def _waiting(plan: Plan) -> list[str]:
 
 
 def _snapshot_line(shape: SliceShape, snapshots: SnapshotPlan) -> str:
-    """Return how often the hosts keep a snapshot, what memory that takes, and whether it is known to be there."""
+    """Return the snapshot interval and its host memory, and whether the host's memory size is unknown."""
     unknown = "" if shape.host_memory_bytes else f"; nobody knows how much a host of {shape.accelerator} has"
     return (
         f"a snapshot every {plural(snapshots.every_steps, 'step')} takes {size(snapshots.memory_bytes)} of a host's "
@@ -110,7 +110,7 @@ def _snapshot_line(shape: SliceShape, snapshots: SnapshotPlan) -> str:
 
 
 def _save_line(plan: Plan) -> str:
-    """Return what storage must do for a pod that is deleted to lose nothing. How fast it is nobody knows before."""
+    """Return the storage rate with which a save ends in time on a deleted pod. The actual rate is unknown."""
     return (
         f"a save writes {size(measure_save(plan))} from a host: to be through in the "
         f"{span(plan.spec.runtime.leave_seconds)} of a pod that is deleted, storage must take "
@@ -119,7 +119,7 @@ def _save_line(plan: Plan) -> str:
 
 
 def choice_lines(choice: Choice) -> list[str]:
-    """Return what `strategy: auto` took, what it took it from, and how to write the same explicitly."""
+    """Return the choice of `strategy: auto`, the alternatives, and the same choice as an explicit spec."""
     best = choice.best
     ways = plural(choice.num_fitting, "way")
     compared = (
@@ -131,7 +131,7 @@ def choice_lines(choice: Choice) -> list[str]:
 
 
 def _after(choice: Choice, one: Candidate) -> str:
-    """Return the time of a step, and how much longer that is than the best."""
+    """Return the time of a step, and its excess over the best candidate's."""
     if not choice.is_timed:
         return ""
     more = one.score / choice.best.score - 1
@@ -139,7 +139,7 @@ def _after(choice: Choice, one: Candidate) -> str:
 
 
 def _written(degrees: AxisDegrees) -> str:
-    """Return degrees as a spec has them. Where nothing is split, it names one axis all the same."""
+    """Return axis degrees in the notation of a spec. An unsharded mesh is written as one axis of degree 1."""
     split = degrees.split() or (("data", 1),)
     return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in split)}}}"
 

@@ -1,6 +1,6 @@
-"""A plan as JSON: everything that was derived, under the names that it has in the plan.
+"""A plan as JSON: all derived values, under the names that they have in the plan.
 
-Fields may be added; a field that is there keeps its name and its meaning. Bytes, rows and counts are plain numbers.
+Fields may be added; existing fields keep their names and meanings. Bytes, rows and counts are plain numbers.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ type Object = dict[str, Any]
 
 
 def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object:
-    """Return a job's plan: its slice, every size with layout, memory and roofline, and what is wasteful in it."""
+    """Return a job's plan: its slice shape, every size with layout, memory and roofline, and its warnings."""
     rooflines = predict_sizes(plan)
     return {
         "name": name,
@@ -55,7 +55,7 @@ def _size(plan: Plan, one: SizePlan, roofline: Roofline | None) -> Object:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of the plan as JSON has it."""
+    """Return a value of the plan as JSON types."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True)
     if is_dataclass(value):

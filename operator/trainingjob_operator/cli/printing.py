@@ -1,7 +1,7 @@
-"""What commands print, made safe for a terminal and for a pipe.
+"""Output of commands, safe for terminals and pipes.
 
-Names, messages and logs come from clusters and files, where others write. Their control characters could move the
-cursor, clear the screen or fill the clipboard, so a terminal never gets them: each is printed as its escape.
+Names, messages and logs come from clusters and files that other people write. Their control characters could move the
+cursor, clear the screen or fill the clipboard. Each control character is therefore printed as its escape.
 """
 
 import io
@@ -14,31 +14,31 @@ import typer
 from trainingjob_operator.cli.errors import UsageError
 
 _COLOURS = re.compile(r"(?:\x1b\[|\x9b)[0-9;:]*m")
-"""What only changes colours says nothing: it is left out."""
+"""Colour codes. They carry no information and are removed."""
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # they change the order in which text is read
-    "\u2028\u2029\ud800-\udfff]"  # line ends of their own; halves of a character, which cannot be written
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional controls
+    "\u2028\u2029\ud800-\udfff]"  # Unicode line separators; lone surrogates, which cannot be encoded
 )
 
 
 def escape_controls(text: str) -> str:
-    r"""Return text without colours, and with every other control character as its escape, such as `\x1b`."""
+    r"""Return text without colour codes; every other control character becomes its escape, such as `\x1b`."""
     return _CONTROLS.sub(lambda match: _escape(ord(match[0])), _COLOURS.sub("", text))
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text to standard output or standard error, control characters escaped."""
+    """Print text to standard output or standard error, with control characters escaped."""
     typer.echo(escape_controls(text), err=err, nl=nl)
 
 
 class PatientStream(io.TextIOWrapper):
-    """Standard output or standard error whose reader may go away, as `head` does, without ending the command."""
+    """Standard output or standard error that discards its output after the reader closed the pipe, as `head` does."""
 
     reader_has_left = False
 
     def write(self, text: str) -> int:
-        """Write text; where nobody reads it any more, to nowhere."""
+        """Write text, or discard it if the reader has closed the pipe."""
         try:
             return super().write(text)
         except OSError as error:
@@ -46,17 +46,17 @@ class PatientStream(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """Send what was written."""
+        """Flush the buffer, or discard it if the reader has closed the pipe."""
         try:
             super().flush()
         except OSError as error:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Send all that follows to nowhere.
+        """Redirect all further output to the null device.
 
         Raises:
-            UsageError: the reader is there, but takes nothing, such as a full disk.
+            UsageError: writing failed for another reason than a closed pipe, such as a full disk.
         """
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  # a descriptor, not a path
             os.dup2(nowhere.fileno(), self.fileno())
@@ -66,15 +66,18 @@ class PatientStream(io.TextIOWrapper):
 
 
 def reader_has_left() -> bool:
-    """Return whether nobody reads standard output any more."""
+    """Return whether the reader of standard output has closed the pipe."""
     return bool(getattr(sys.stdout, "reader_has_left", False))
 
 
 def use_patient_streams() -> None:
-    """Let the process print to `PatientStream`s. What the terminal's encoding lacks is printed as its escape."""
+    """Replace standard output and standard error with `PatientStream`s.
+
+    Characters that the terminal's encoding lacks are printed as escapes.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper):  # None: it was closed by who started the command
+        if isinstance(stream, io.TextIOWrapper):  # None if the parent process closed it
             patient = PatientStream(
                 stream.buffer,
                 encoding=stream.encoding,

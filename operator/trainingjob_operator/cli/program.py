@@ -1,6 +1,6 @@
-"""The program that all commands belong to, and the arguments that several of them take.
+"""The Typer application that all commands register with, and the arguments that several commands share.
 
-Each command imports what it needs when it runs, so that `--help` and shell completion answer at once.
+Each command imports its dependencies when it runs, so that `--help` and shell completion stay fast.
 """
 
 import os
@@ -17,14 +17,14 @@ from trainingjob_operator.cli.missing import describe_missing
 from trainingjob_operator.cli.printing import echo
 
 TRACEBACK = "TRAININGJOB_TRACEBACK"
-"""A variable that lets an unforeseen error end the command with its traceback."""
+"""Environment variable: if it is set, an unexpected error ends the command with its traceback."""
 
 
 class Program(TyperGroup):
-    """The group of all commands; it turns every error into one line and its exit code."""
+    """The command group. It turns every error into one line and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command."""
+        """Run the selected command."""
         try:
             return super().invoke(ctx)
         except TyperException as error:
@@ -43,7 +43,7 @@ class Program(TyperGroup):
 
 
 def _without_library_words(message: str) -> str:
-    """Return what is wrong with an argument without the phrases of the library that found it."""
+    """Remove pydantic's phrases from the message about an invalid argument."""
     return (
         re.sub(r"Input should be (a |an )?", r"it must be \1", message)
         .replace("Value error, ", "")
@@ -53,7 +53,7 @@ def _without_library_words(message: str) -> str:
 
 def find_version() -> str:
     """Return the version of the installed package."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # help answers without it
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # keeps `--help` fast
 
     try:
         return version("trainingjob")

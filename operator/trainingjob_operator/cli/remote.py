@@ -1,4 +1,4 @@
-"""A TrainingJob of a cluster, as commands read and edit it: job, pods and logs; every failure is put into words."""
+"""A TrainingJob on a cluster: reads and edits of the job, its pods and logs, with readable errors."""
 
 import contextlib
 import logging
@@ -26,7 +26,7 @@ from trainingjob_operator.shell.ports import (
 
 @dataclass(frozen=True)
 class Target:
-    """Which job the user means. None: what the kubeconfig says."""
+    """The job that the user means. None: the kubeconfig's value."""
 
     name: str
     namespace: str | None = None
@@ -35,7 +35,7 @@ class Target:
 
 
 class Remote:
-    """One job of a cluster."""
+    """One job on a cluster."""
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
         """Name a job; it need not exist."""
@@ -44,18 +44,18 @@ class Remote:
         self._name = name
 
     def now(self) -> datetime:
-        """Return the time of day as the cluster has it, once it has answered."""
+        """Return the API server's time of day; valid after its first answer."""
         return self._api.clock.now()
 
     async def read_job(self) -> Manifest:
-        """Return the job as it is now. Raises `NoAnswerError` where there is none."""
+        """Return the current job. Raises `NoAnswerError` if there is none."""
         job = await self._api.get(TRAINING_JOB, self._namespace, self._name)
         if job is None:
             raise self._no_such_job()
         return job
 
     async def edit(self, operations: list[Manifest]) -> None:
-        """Change the job by a JSON patch. Raises `CommandError` where that is refused, in the API server's words."""
+        """Apply a JSON patch to the job. Raises `CommandError` with the API server's message if it is refused."""
         try:
             await self._api.patch(TRAINING_JOB, self._namespace, self._name, operations)
         except NotFoundError as error:
@@ -66,7 +66,7 @@ class Remote:
             raise CommandError(str(error)) from error
 
     async def list_pods(self, job: Manifest) -> list[Pod]:
-        """Return the job's pods in the order of their slices and hosts, older ones of the same host first."""
+        """Return the job's pods ordered by slice, host and age, oldest first."""
         labels = f"{UID_LABEL}={text(job, 'metadata', 'uid')}"
         pages = [page async for page in self._api.pages(POD, self._namespace, labels=labels)]
         children = Children(pods=tuple(manifest for page in pages for manifest in page.items))
@@ -75,9 +75,9 @@ class Remote:
     async def log_lines(
         self, pod: Pod, *, follow: bool = False, tail: int | None = None, since: datetime | None = None
     ) -> AsyncIterator[str]:
-        """Yield the lines of a pod's log: the last `tail`, or those that came after `since`.
+        """Yield the lines of a pod's log: the last `tail` lines, or those after `since`.
 
-        Raises `NoLogError` where there is none, now or any more.
+        Raises `NoLogError` if the log does not exist yet or any more.
         """
         query = {"follow": "true"} if follow else {}
         query |= {} if tail is None else {"tailLines": str(tail)}
@@ -85,7 +85,7 @@ class Remote:
         try:
             async for line in self._api.log_lines(self._namespace, pod.name, query):
                 yield line
-        except (NotFoundError, ForbiddenError) as error:  # gone, or its container has not started
+        except (NotFoundError, ForbiddenError) as error:  # the pod is gone, or its container has not started
             raise NoLogError(str(error)) from error
 
     def _no_such_job(self) -> NoAnswerError:
@@ -96,7 +96,7 @@ class Remote:
 
 
 class NoLogError(Exception):
-    """A pod has no log, now or any more. The text is the API server's."""
+    """The log of a pod does not exist yet or any more. The text is the API server's."""
 
 
 @contextlib.asynccontextmanager
@@ -105,10 +105,11 @@ async def open_remote(target: Target) -> AsyncIterator[Remote]:
 
     Raises:
         UsageError: there is no kubeconfig.
-        NoAnswerError: the cluster cannot be reached, refuses, knows no TrainingJobs, or does not take the credentials.
+        NoAnswerError: the cluster is unreachable, refuses a request, has no TrainingJob definition, or rejects the
+            credentials.
     """
     kubeconfig = _find_kubeconfig(target)
-    logging.getLogger("kubernetes").addHandler(logging.NullHandler())  # what goes wrong is said below
+    logging.getLogger("kubernetes").addHandler(logging.NullHandler())  # errors are reported below
     try:
         api, namespace = await connect_as_user(kubeconfig, target.context)
         async with api:
@@ -122,7 +123,11 @@ async def open_remote(target: Target) -> AsyncIterator[Remote]:
 
 
 def _find_kubeconfig(target: Target) -> str:
-    """Return the path of the kubeconfig, or several as KUBECONFIG has them. Raises `UsageError` where none is."""
+    """Return the kubeconfig path, or several paths in the form of KUBECONFIG.
+
+    Raises:
+        UsageError: none of the files exists.
+    """
     default = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     paths = str(target.kubeconfig) if target.kubeconfig else default
     if not any(Path(path).is_file() for path in paths.split(os.pathsep)):

@@ -1,4 +1,4 @@
-"""`trainingjob render`: the very objects that the operator would create, before it does."""
+"""`trainingjob render`: the objects that the operator would create for a job."""
 
 from pathlib import Path
 
@@ -17,21 +17,21 @@ from trainingjob_operator.render.jobset import render_jobsets
 from trainingjob_operator.render.settings import RenderSettings
 
 UID = "00000000-0000-0000-0000-000000000000"
-"""The API server gives a job its UID when it is created; names of objects carry a hash of it."""
+"""Placeholder. The API server assigns the UID at creation; object names carry a hash of it."""
 SETTINGS = RenderSettings(
     trainer_image="trainingjob-trainer",
     rendezvous_url="https://trainingjob-operator.trainingjob-system.svc:8443",
     ca_pem="",
 )
-"""What an installation adds: its image, where its operator is to be found, and its certificates."""
+"""Placeholders for the settings of an installation: trainer image, operator address and certificates."""
 
 
 def render_file(file: str, output: Path | None, hardware: Hardware) -> None:
-    """Print the objects of a file's TrainingJob, or write one file each into a folder.
+    """Print the objects of a file's TrainingJob, or write each into a file of its own in a folder.
 
     Raises:
         CommandError: the job has problems.
-        UsageError: the file has no single TrainingJob, or the folder cannot be written to.
+        UsageError: the file does not hold exactly one TrainingJob, or the folder cannot be written to.
     """
     job = read_one_job(file)
     plan, _ = require_valid(job, hardware)
@@ -52,15 +52,15 @@ def render_file(file: str, output: Path | None, hardware: Hardware) -> None:
 
 
 def to_yaml(manifests: list[Manifest]) -> str:
-    """Return manifests as YAML documents, keys in the order in which they were made."""
+    """Return manifests as YAML documents, with keys in insertion order."""
     return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as a block, so that the config in a ConfigMap can be read; no anchors."""
+    """Writes multi-line text as a block, so that the config in a ConfigMap is readable. Writes no anchors."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Write each value out where it stands."""
+        """Write every value in full, without anchors."""
         del data
         return True
 

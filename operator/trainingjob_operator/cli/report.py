@@ -1,6 +1,6 @@
-"""A TrainingJob's status as people read it: what it does now, how far it is, what happened, where the time went.
+"""A TrainingJob's status as text: phase, progress, checkpoints, attempts, drills and goodput.
 
-Pure. `status` prints it of a job in a cluster, `run` at the end of a local one.
+Pure. `status` prints it for a job on a cluster, and `run` at the end of a local run.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ _EXPLAINED_BY = {
     "Succeeded": "Succeeded",
     "Failed": "Failed",
 }
-"""The condition whose message says why a job is in a phase; every other phase is explained by Running."""
+"""The condition whose message explains each phase. `Running` explains every other phase."""
 
 
 def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[str]:
-    """Return all that is worth knowing of a job, one line each."""
+    """Return the lines of a job's status report."""
     lines = [_headline(name, status)]
     if status.progress:
         lines.append(describe_progress(status.progress))
@@ -61,18 +61,18 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
 
 
 def find_reason(status: TrainingJobStatus) -> str:
-    """Return why the job is as it is, in the operator's words; empty where they say nothing."""
+    """Return the operator's explanation of the job's phase; empty while there is nothing to explain."""
     found = find_condition(status, _EXPLAINED_BY.get(status.phase, "Running"))
     return found.message if found and found.reason != Reason.TRAINING else ""
 
 
-def find_condition(status: TrainingJobStatus, kind: str) -> Condition | None:  # None: it was not set yet
+def find_condition(status: TrainingJobStatus, kind: str) -> Condition | None:  # None: not set yet
     """Return a condition by its type."""
     return next((condition for condition in status.conditions if condition.type == kind), None)
 
 
 def describe_progress(progress: ProgressStatus) -> str:
-    """Return how far training is and how fast, on one line."""
+    """Return the progress, losses and speed of training on one line."""
     parts = [f"step {progress.step:,} of {progress.of:,} ({progress.percent:.0f} %)"]
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4g}")
@@ -87,7 +87,7 @@ def describe_progress(progress: ProgressStatus) -> str:
 
 
 def describe_data(data: DataReport) -> list[str]:
-    """Return a table of what was read of each source, what was skipped, and what is unusual about it."""
+    """Return the totals of the training text, a table with one row per source, and the warnings."""
     total = f"text {short(data.tokens)} tokens   {plural(data.rows, 'row')}   {data.epochs:,.2f} epochs"
     rows = [_source_row(source) for source in data.sources]
     lines = [f"  {line}" for line in align(rows)]
@@ -109,7 +109,7 @@ def _source_row(source: SourceReport) -> tuple[str, ...]:
 
 
 def describe_attempts(attempts: Sequence[Attempt]) -> list[str]:
-    """Return a table of worlds, oldest first: their size, their steps, their end, and how quickly the next went on."""
+    """Return a table of worlds, oldest first: size, steps, end, and the recovery that followed."""
     if not attempts:
         return []
     followers = [*attempts[1:], None]
@@ -118,14 +118,14 @@ def describe_attempts(attempts: Sequence[Attempt]) -> list[str]:
 
 
 def describe_drills(drills: Sequence[DrillStatus]) -> list[str]:
-    """Return a table of drills, oldest first: what was done to whom, what came of it, where the time went."""
+    """Return a table of drills, oldest first: kind, target, result, cost and time per phase."""
     if not drills:
         return []
     return ["drills", *(f"  {line}" for line in align([_drill_row(one) for one in drills]))]
 
 
 def describe_goodput(goodput: Goodput) -> list[str]:
-    """Return where the time went, largest first, on one line; no line where none has passed."""
+    """Return one line with the goodput and the time per bucket, largest first; empty if no time was recorded."""
     if not goodput.seconds:
         return []
     spent = sorted(goodput.seconds.items(), key=lambda item: -item[1])
@@ -172,7 +172,7 @@ def _drill_row(one: DrillStatus) -> tuple[str, ...]:
 
 
 def describe_recovery(attempt: Attempt) -> str:
-    """Return how quickly a world went on after the one before it, and what that cost."""
+    """Return the duration of the recovery into a world, its source, and the steps lost."""
     return _describe_cost(attempt.recovery_seconds, attempt.tier, attempt.lost_steps, shadow=attempt.shadow)
 
 
@@ -188,5 +188,5 @@ def _describe_cost(seconds: float | None, tier: Tier | None, lost_steps: int | N
 
 
 def _words(bucket: str) -> str:
-    """Return a camelCase name as words: `lostSteps` is `lost steps`."""
+    """Return a camelCase name as words: `lostSteps` becomes `lost steps`."""
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in bucket)

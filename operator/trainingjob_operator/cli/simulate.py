@@ -1,4 +1,4 @@
-"""`trainingjob simulate`: how a job would fare under faults, and what would make it fare better."""
+"""`trainingjob simulate`: the effect of faults on a job, and the changes that would reduce it."""
 
 import json
 import math
@@ -29,72 +29,72 @@ from trainingjob_operator.core.simulating.simulate import Outcome, simulate
 from trainingjob_operator.core.units import percent, plural, precise, span
 
 EXPECTED_FAULTS = 60
-"""Faults over which chance evens out: a job of fewer is run several times."""
+"""Number of faults over which chance averages out. A job with fewer faults is run several times."""
 MOST_RUNS = 20
 LONGEST_DAYS = 3650
 PATIENCE = 10
-"""A run is given up where it takes so many times longer than without a fault, and a mean repair for each."""
+"""A run is abandoned after this multiple of its fault-free time plus one mean repair time."""
 INTERVALS = (1, 3)
-"""Steps between two checkpoints that are tried: these times a power of ten."""
+"""Checkpoint intervals to try, in steps: these values times each power of ten."""
 MOST_INTERVAL = 5000
 ENOUGH = 0.001
-"""Share of all time by which a change must be better to be worth the words."""
+"""Smallest gain in throughput, as a share of all steps, that is reported."""
 MANY_RESTARTS = 1000
-"""As many failures of the program as a job may have where restarts are not what it fails by."""
+"""Value of `maxRestarts` for the variant that never fails for lack of restarts."""
 MONTH = 30 * DAY
 SEEDS_APART = 1_000_003
-"""Between the seeds of two runs, so that another `--seed` gives none of the same runs."""
+"""Distance between the seeds of two runs, so that another `--seed` repeats none of the runs."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says. Spans are as written there: `30d`, `1h30m`."""
+    """The options of the command line. Time spans are text: `30d`, `1h30m`."""
 
     mtbf: str
     repair: str
     time: str | None
-    """The longest to simulate one run. None: until the job is over."""
+    """Longest simulated time of one run. None: until the job has ended."""
     step: float | None
-    """Seconds of a step at the largest size. None: as by the roofline."""
+    """Seconds per step at the largest size. None: the roofline's estimate."""
     pace: Pace
-    """Of all but the steps."""
+    """All durations except those of steps."""
     slices: int | None
-    """The most slices that the job has. None: as the file says."""
+    """Maximum number of slices. None: as in the file."""
     spares: int
     seed: int
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run the job. `change` is what differs from the file; empty: nothing."""
+    """One way to run the job. `change` is the difference from the file; empty: no difference."""
 
     change: str
     plan: Plan
     spares: int
     kind: str = ""
-    """What it is a change of."""
+    """Category of the change."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """What became of all runs of one variant."""
+    """The outcomes of all runs of one variant."""
 
     outcomes: tuple[Outcome, ...]
 
     @property
     def seconds(self) -> float:
-        """Return the time of all runs together."""
+        """Return the total time of all runs."""
         return sum(one.seconds for one in self.outcomes)
 
     @property
     def throughput(self) -> float:
-        """Return the share of the steps that the largest size makes in the time without a fault."""
+        """Return the steps trained, as a share of those that the largest size trains in that time without a fault."""
         watched = sum(one.watched for one in self.outcomes)
         return sum(one.ideal_seconds for one in self.outcomes) / watched if watched else 0.0
 
     @property
     def spent(self) -> dict[str, float]:
-        """Return where the time went."""
+        """Return the seconds by goodput bucket."""
         buckets: Counter[str] = Counter()
         for one in self.outcomes:
             buckets.update(one.status.goodput.seconds)
@@ -102,13 +102,13 @@ class Runs:
 
     @property
     def goodput(self) -> float:
-        """Return the share of the time that trained for good."""
+        """Return the share of the time spent on training steps that were kept."""
         spent = self.spent
         return spent.get(Bucket.TRAINING, 0.0) / total if (total := sum(spent.values())) else 0.0
 
     @property
     def restarts(self) -> int:
-        """Return how often a world was formed because another one had ended."""
+        """Return the number of worlds formed because another world had ended."""
         return sum(one.status.restarts.total for one in self.outcomes)
 
     def list_ended(self, phase: str) -> list[Outcome]:
@@ -120,11 +120,11 @@ type Lived = Sequence[tuple[Variant, Runs]]
 
 
 def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: bool) -> None:
-    """Simulate a file's job, and variants of it under the same faults, and print how each fared.
+    """Simulate a file's job and its variants under the same faults, and print the results.
 
     Raises:
-        CommandError: the file has no single TrainingJob, it has problems, nobody knows how long a step takes, or an
-            option is no span of time.
+        CommandError: the file does not hold exactly one TrainingJob, it has problems, the duration of a step is
+            unknown, or an option is not a time span.
     """
     job = _resize(read_one_job(file), options.slices)
     plan, _ = require_valid(job, hardware)
@@ -161,7 +161,7 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
 
 
 def _resize(job: Document, num_slices: int | None) -> Document:
-    """Return the job with another number of slices at most; nothing else is changed to make that valid."""
+    """Return the job with another maximum number of slices. Nothing else is adjusted to keep it valid."""
     slices = job.spec.get("slices") if isinstance(job.spec, dict) else None
     if num_slices is None or not isinstance(slices, dict):
         return job
@@ -170,7 +170,10 @@ def _resize(job: Document, num_slices: int | None) -> Document:
 
 
 def _read_weather(options: Options, ideal: float) -> Weather:
-    """Return what the options say; a run lasts until the job is over, or it is hopeless."""
+    """Return the fault model of the options. Its length is the time limit of a run.
+
+    By default a run ends with the job, or when it exceeds `PATIENCE` or `LONGEST_DAYS`.
+    """
     mtbf, repair = parse_span(options.mtbf, "--mtbf"), parse_span(options.repair, "--repair")
     weather = Weather(mtbf, repair, 0.0, options.seed)
     longest = min(PATIENCE * (ideal + mean_repair(weather)), LONGEST_DAYS * DAY)
@@ -178,7 +181,7 @@ def _read_weather(options: Options, ideal: float) -> Weather:
 
 
 def _repeat(weather: Weather, ideal: float, num_slices: int) -> list[Weather]:
-    """Return the same weather with one seed for each run."""
+    """Return one copy of the fault model per run, each with its own seed."""
     expected = num_slices * min(ideal, weather.length) / (weather.mtbf + mean_repair(weather))
     num_runs = min(math.ceil(EXPECTED_FAULTS / expected), MOST_RUNS) if expected else MOST_RUNS
     return [replace(weather, seed=weather.seed + number * SEEDS_APART) for number in range(num_runs)]
@@ -188,7 +191,7 @@ def parse_span(text: str, option: str) -> float:
     """Return the seconds of `30d`, `12h`, `1d6h` or `90s`.
 
     Raises:
-        UsageError: the text is no span of time above zero.
+        UsageError: the text is not a positive time span.
     """
     match = re.fullmatch(r"(?:(\d+)d)?(.*)", text)
     try:
@@ -202,17 +205,17 @@ def parse_span(text: str, option: str) -> float:
 
 
 def _list_variants(plan: Plan, hardware: Hardware, pace: Pace, spares: int) -> Iterator[Variant]:
-    """Yield the job as it is written, then with one thing changed at a time.
+    """Yield the job as written, then variants with one change each.
 
-    No two are changed together: what was best of each kind, taken together, made within 0.0002 of the steps of the best
-    of all 144 combinations, for the example of four slices struck each second day and each week.
+    Changes are not combined. For the example of four slices, with faults every second day and every week, the best
+    change of each kind together came within 0.0002 of the steps of the best of all 144 combinations.
     """
     spec, largest = plan.spec, plan.allowed[-1]
     written = spec.checkpoint.save.every_steps
     yield Variant("", plan, spares)
     intervals = (base * 10**power for power in range(4) for base in INTERVALS)
     for every in intervals:
-        # A save must be done before the next one begins.
+        # A save must end before the next one begins.
         most = min(MOST_INTERVAL, spec.training.steps)
         if pace.save <= every * pace.steps[largest] and every <= most and every != written:
             save = spec.checkpoint.save.model_copy(update={"every_steps": every})
@@ -264,13 +267,13 @@ def _cells(runs: Runs) -> tuple[str, ...]:
 
 
 def _advise(lived: Lived) -> list[str]:
-    """Return of each kind of change the one that helps most by itself, the best first; before all, a job that fails."""
+    """Return the best change of each kind, most effective first, after the failures of the job as written."""
     written = lived[0][1].throughput
     best: dict[str, tuple[float, str]] = {}
     for one, runs in lived[1:]:
         if one.kind == "restarts":
-            continue  # fewer failures are what they are for
-        known = best.get(one.kind, (written, ""))[0]  # a larger change of the same effect helps no more
+            continue  # restarts are judged by failures: see `_advise_restarts`
+        known = best.get(one.kind, (written, ""))[0]  # prefer the smaller change if a larger one gains nothing
         if runs.throughput >= known + ENOUGH and percent(runs.throughput) != percent(known):
             best[one.kind] = (runs.throughput, one.change)
     words = [
@@ -282,7 +285,10 @@ def _advise(lived: Lived) -> list[str]:
 
 
 def _advise_restarts(lived: Lived) -> list[str]:
-    """Return how many runs more restarts would save. A run that fails early wastes little time, but trains no job."""
+    """Return the number of failed runs that more restarts avoid.
+
+    Throughput does not show this: a run that fails early wastes little time but does not finish the job.
+    """
     before = len(lived[0][1].list_ended("Failed"))
     return [
         f"{one.change} alone: {len(runs.list_ended('Failed'))} of {len(runs.outcomes)} runs fail instead of {before}"
@@ -292,7 +298,7 @@ def _advise_restarts(lived: Lived) -> list[str]:
 
 
 def _describe_failures(runs: Runs) -> list[str]:
-    """Return why and when a job was given up; nothing where it lives."""
+    """Return when and why the job as written fails; empty if it does not."""
     failed = runs.list_ended("Failed")
     if not failed:
         return []

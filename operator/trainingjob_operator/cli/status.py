@@ -1,4 +1,4 @@
-"""`trainingjob status`: what a job of a cluster does, how far it is and what happened to it."""
+"""`trainingjob status`: the state of a job on a cluster."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -17,10 +17,10 @@ SECONDS_BETWEEN_LOOKS = 2.0
 
 
 def show_status(target: Target, console: SafeConsole, *, watch: bool) -> None:
-    """Print a job's state once, or again and again until the job is over.
+    """Print a job's state once, or repeatedly until the job has ended.
 
     Raises:
-        CommandError: there is no such job, or the cluster cannot be asked.
+        CommandError: there is no such job, or the cluster cannot be reached.
     """
     run_interruptible(_show(target, console, watch=watch))
 
@@ -39,7 +39,7 @@ async def _show(target: Target, console: SafeConsole, *, watch: bool) -> None:
 
 
 async def _look(remote: Remote, name: str) -> tuple[Text, bool]:
-    """Return a job's state as text, and whether the job is over."""
+    """Return a job's state as text, and whether the job has ended."""
     status = read_status(await remote.read_job())
     lines = describe_job(name, status, datetime.now(UTC))
     return Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), status.completion_time is not None

@@ -1,4 +1,4 @@
-"""Plain tables: columns under their headings, never wrapped or boxed, so that they can be grepped and pasted."""
+"""Plain-text tables: aligned columns without wrapping or borders, so that they can be grepped and pasted."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ GAP = "  "
 
 
 def align(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
-    """Return one line a row; the first row holds the headings. Columns in `right` are flush right."""
+    """Return one line per row. The first row holds the headings; columns in `right` are right-aligned."""
     if not rows:
         return []
-    rows = [[escape_controls(cell) for cell in row] for row in rows]  # before their widths are counted
+    rows = [[escape_controls(cell) for cell in row] for row in rows]  # escaping changes the width
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [_join(row, widths, right) for row in rows]
 

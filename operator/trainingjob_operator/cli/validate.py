@@ -1,4 +1,4 @@
-"""`trainingjob validate`: the verdict of the webhook, in its words, without a cluster."""
+"""`trainingjob validate`: the checks and messages of the webhook, without a cluster."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,12 +15,12 @@ from trainingjob_operator.core.validation.validate import check_manifest
 
 
 def validate_files(files: Sequence[str], hardware: Hardware) -> int:
-    """Print the verdict on every TrainingJob of the files; return the exit code: the worst of all files.
+    """Print the result for every TrainingJob of the files; return the highest exit code.
 
-    A file that cannot be read keeps no other from its verdict.
+    An unreadable file does not prevent the checks of the others.
 
     Raises:
-        UsageError: there is no TrainingJob in any of them.
+        UsageError: all files are readable, but none holds a TrainingJob.
     """
     documents: list[Document] = []
     code = 0
@@ -37,10 +37,10 @@ def validate_files(files: Sequence[str], hardware: Hardware) -> int:
 
 
 def require_valid(document: Document, hardware: Hardware = BUILTIN) -> tuple[Plan, tuple[Problem, ...]]:
-    """Return the plan of a valid TrainingJob, and the warnings about it.
+    """Return the plan of a valid TrainingJob, and its warnings.
 
     Raises:
-        CommandError: it has problems; the text holds all of them.
+        CommandError: it has problems; the text lists all of them.
     """
     checked = check_manifest(document.content, hardware)
     if checked.plan is None:
@@ -49,12 +49,12 @@ def require_valid(document: Document, hardware: Hardware = BUILTIN) -> tuple[Pla
 
 
 def warning_lines(warnings: Iterable[Problem]) -> list[str]:
-    """Return the warnings about a job, one a line."""
+    """Return a job's warnings, one per line."""
     return [f"Warning  {warning}" for warning in warnings]
 
 
 def _judge(document: Document, hardware: Hardware) -> int:
-    """Print the verdict on a document; return the exit code that it asks for."""
+    """Print the result for one document; return its exit code."""
     if not document.is_job:
         hint = f" Was `kind: {KIND}` of `apiVersion: {API_VERSION}` meant?" if document.is_misspelt else ""
         echo(f"{document.place} is {document.describe()}: not checked.{hint}")

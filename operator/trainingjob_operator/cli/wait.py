@@ -1,4 +1,4 @@
-"""`trainingjob wait`: until a job is over, for scripts; what happens meanwhile is told line by line."""
+"""`trainingjob wait`: wait until a job has ended, for scripts, and print each change of its state."""
 
 from datetime import UTC, datetime
 
@@ -13,12 +13,12 @@ SECONDS_BETWEEN_LOOKS = 2.0
 
 
 def wait_for_end(target: Target, timeout: float | None) -> int:
-    """Print each change of a job's state until it is over; return the exit code.
+    """Print each change of a job's state until the job has ended; return the exit code.
 
-    `timeout` in seconds; None: as long as it takes.
+    `timeout` is in seconds; None waits without limit.
 
     Raises:
-        CommandError: there is no such job, or the cluster cannot be asked.
+        CommandError: there is no such job, or the cluster cannot be reached.
     """
     return run_interruptible(_wait(target, timeout))
 

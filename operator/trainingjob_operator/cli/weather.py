@@ -1,4 +1,4 @@
-"""What a cluster does to a simulated job: faults drawn by chance, the same for the same seed."""
+"""Fault model of the simulator: random faults of a cluster, reproducible by seed."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,23 +13,23 @@ DAY = 86_400
 
 @dataclass(frozen=True)
 class Mix:
-    """Of what the faults of a cluster are made up."""
+    """Composition of a cluster's faults."""
 
     kinds: Mapping[Kind, float]
-    """How often each kind is among the faults of a slice, in relation to the others."""
+    """Relative frequency of each kind among the faults of a slice."""
     neighbours: float = 0.0
-    """Share of the losses that take up to three slices beside the lost one too: a rack, a switch."""
+    """Share of slice losses that also take up to three following slices, as when a rack or a switch fails."""
     spread: float | None = None
-    """The standard deviation of the logarithm of repair times, which are lognormal. None: they are exponential."""
+    """Standard deviation of the logarithm of lognormal repair times. None: repair times are exponential."""
     outages: float | None = None
-    """Mean seconds between two outages of the operator. None: there are none."""
+    """Mean seconds between two outages of the operator. None: no outages."""
 
 
 REPAIR_MEDIAN, REPAIR_SPREAD = "20h", 1.94
-"""Repair times are heavy-tailed: half of them take hours, their mean is days, because parts are waited for.
+"""Repair times are heavy-tailed: half of them take hours, but the mean is days, because of waits for parts.
 
-A lognormal with the median (20.4 h) and the mean (5.5 days) of the 584 repairs of 400 GPU servers in 348 days that the
-InfiniteHBD-Trace has (github.com/stepfun-ai/InfiniteHBD-Trace, arXiv:2502.03885).
+A lognormal distribution with the median (20.4 h) and the mean (5.5 days) of the 584 repairs of 400 GPU servers in 348
+days in the InfiniteHBD-Trace (github.com/stepfun-ai/InfiniteHBD-Trace, arXiv:2502.03885).
 """
 LOSSES = Mix({Kind.LOSS: 1.0})
 EVERYTHING = Mix(
@@ -38,32 +38,32 @@ EVERYTHING = Mix(
     spread=REPAIR_SPREAD,
     outages=30.0 * DAY,
 )
-"""Round numbers of no cluster in particular: most faults take a machine, a fifth a program alone."""
+"""Round numbers, not those of a particular cluster: most faults take a machine, a fifth only a program."""
 SILENCE_SECONDS, OUTAGE_SECONDS = 60.0, 300.0
-"""How long a host is cut off, and the operator is away, in the mean."""
+"""Mean seconds of a host's disconnection, and of an operator outage."""
 
 
 @dataclass(frozen=True)
 class Weather:
-    """What a cluster does to slices. Seconds."""
+    """Fault model of a cluster. Times are in seconds."""
 
     mtbf: float
     """Mean time between two faults of one slice."""
     repair: float
-    """Median time until a lost slice has nodes again, or the mean where the mix has no spread."""
+    """Median time until a lost slice has nodes again, or the mean if the mix has no spread."""
     length: float
-    """How long is simulated."""
+    """Simulated time."""
     seed: int
     mix: Mix = EVERYTHING
 
 
 def mean_repair(weather: Weather) -> float:
-    """Return the mean time until a lost slice has nodes again: of heavy-tailed times many medians."""
+    """Return the mean time until a lost slice has nodes again; for heavy-tailed times, many times the median."""
     return weather.repair * math.exp((weather.mix.spread or 0.0) ** 2 / 2)
 
 
 def draw_faults(weather: Weather, num_slices: int) -> list[Fault]:
-    """Return faults at exponentially distributed times; a slice fails only while it is there."""
+    """Return faults at exponentially distributed times. A slice fails only while it has nodes."""
     random = Random(weather.seed)  # noqa: S311  # no secret
     faults = [fault for number in range(num_slices) for fault in _strike(weather, number, num_slices, random)]
     if weather.mix.outages is not None:
@@ -75,7 +75,7 @@ def draw_faults(weather: Weather, num_slices: int) -> list[Fault]:
 
 
 def _strike(weather: Weather, number: int, num_slices: int, random: Random) -> Iterator[Fault]:
-    """Yield the faults of a slice, and those of others that come with them."""
+    """Yield the faults of one slice, and the losses of neighbours that they cause."""
     mix = weather.mix
     time = random.expovariate(1 / weather.mtbf)
     while time < weather.length:

@@ -1,1 +1,1 @@
-"""A job without a cluster: processes of this machine behind the port that the operator uses for a cluster."""
+"""Local runs: processes of this machine behind the operator's cluster port."""

@@ -1,7 +1,7 @@
-"""What JobSet and the Job controller would make of a JobSet: child Jobs and pods, as plain manifests.
+"""The child Jobs and pods that JobSet and the Job controller would create for a JobSet, as plain manifests.
 
-Only what the operator reads is filled in: owners, labels, phases, addresses and how containers ended. Pure: UIDs are
-given where objects are stored, and the chance in a pod's name comes as an argument.
+Only the fields that the operator reads are filled in: owners, labels, phases, addresses and container states. Pure: the
+object store assigns UIDs, and the random suffix of a pod's name is an argument.
 """
 
 import signal
@@ -20,7 +20,7 @@ NODE = "this-machine"
 
 @dataclass(frozen=True)
 class ContainerEnd:
-    """How a container ended: an exit code, or the signal that killed it, and what it wrote as termination message."""
+    """How a container ended: its exit code, the signal that killed it, and its termination message."""
 
     exit_code: int
     signal: int = 0
@@ -28,7 +28,7 @@ class ContainerEnd:
 
 
 def child_jobs(jobset: Manifest) -> list[Manifest]:
-    """Return the child Jobs of a JobSet, one a replica; none while it is suspended."""
+    """Return the child Jobs of a JobSet, one per replica; none while it is suspended."""
     if jobset["spec"].get("suspend"):
         return []
     return [
@@ -39,7 +39,7 @@ def child_jobs(jobset: Manifest) -> list[Manifest]:
 
 
 def make_pod(job: Manifest, host: int, suffix: str) -> Manifest:
-    """Return the pod of one host: bound to this machine, its container not started yet."""
+    """Return the pod of one host, bound to this machine, before its container starts."""
     template = job["spec"]["template"]
     labels = {
         **_labels(template),
@@ -76,7 +76,7 @@ def ended_pod(pod: Manifest, end: ContainerEnd, now: datetime) -> Manifest:
 
 
 def local_node() -> Manifest:
-    """Return this machine as a Node that is Ready."""
+    """Return this machine as a Node with the condition Ready."""
     return {
         "apiVersion": "v1",
         "kind": "Node",

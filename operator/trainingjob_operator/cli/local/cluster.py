@@ -1,7 +1,7 @@
-"""A cluster of one machine for one job: the port that the reconciler uses, over processes.
+"""A one-machine cluster for one job: the reconciler's cluster port, implemented with processes.
 
-It stands for the API server (one job with resource versions, and its children), and hands what JobSet, the Job
-controller and the kubelet do to `Controllers`. The operator's own code runs unchanged above it.
+It replaces the API server (one job with resource versions, and its children). `Controllers` replaces JobSet, the Job
+controller and the kubelet. The operator's own code runs unchanged on top.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class LocalCluster:
         save_job: Callable[[Manifest], None],
         emit: Callable[[Happening], None],
     ) -> None:
-        """Keep one job. `save_job` is called with every new state of it, before anybody can act on that state."""
+        """Hold one job. `save_job` receives every new state of it before any reader can act on that state."""
         self.job = job
         self._objects = objects
         self._controllers = controllers
@@ -35,12 +35,12 @@ class LocalCluster:
         self._emit = emit
 
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
-        """Return the job."""
+        """Return the job; None for any other name."""
         metadata = self.job["metadata"]
         return self.job if (namespace, name) == (metadata["namespace"], metadata["name"]) else None
 
     async def read_children(self, namespace: str, uid: str) -> Children:
-        """Return all objects: there are no others than the job's."""
+        """Return all objects: all of them belong to the job."""
         del namespace, uid
         return Children(
             jobsets=self._objects.of_kind("JobSet"),
@@ -51,29 +51,29 @@ class LocalCluster:
         )
 
     async def create(self, manifest: Manifest) -> None:
-        """Create an object. Raises `ConflictError` where one of that kind and name exists."""
+        """Create an object. Raises `ConflictError` if an object of that kind and name exists."""
         if manifest in self._objects:
             raise ConflictError(f"{manifest['kind']} {manifest['metadata']['name']} exists already")
         await self.apply(manifest)
 
     async def apply(self, manifest: Manifest) -> None:
-        """Create an object, or replace what it says."""
+        """Create or replace an object."""
         self._controllers.put(manifest)
 
     async def delete(self, manifest: Manifest, *, grace_seconds: int | None = None) -> None:
-        """Delete this very object and, in the background, what it owns."""
+        """Delete the object with this UID and, in the background, its dependents."""
         found = self._objects.find(manifest["metadata"]["uid"])
         if found is not None:
             self._controllers.delete(found, grace_seconds)
 
     async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
-        """Replace the status; return the new job. Raises `ConflictError` where the job changed since it was read."""
+        """Replace the status; return the new job. Raises `ConflictError` if the job has changed since it was read."""
         if job["metadata"]["resourceVersion"] != self.job["metadata"]["resourceVersion"]:
             raise ConflictError("the job changed since it was read")
         return self._replace_job({**self.job, "status": status})
 
     async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
-        """Pass an event on to whoever shows them."""
+        """Pass an event to the callback `emit`."""
         del job
         self._emit(Happening(warning=warning, reason=reason, message=message))
 

@@ -1,7 +1,7 @@
-"""The one container of a pod as a process of this machine: its environment, its folders, its life and its end.
+"""The container of a pod as a local process: its environment, folders, lifetime and exit.
 
-What the kubelet would do, done for real where it matters to an agent: variables from the manifest, the ConfigMap and
-the token as files, the exit code and the termination message. Images, limits and isolation are not.
+The module does the kubelet's work that an agent depends on: variables from the manifest, the ConfigMap and the token as
+files, the exit code, and the termination message. It ignores images, resource limits and isolation.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _MESSAGE_BYTES = 4096
 
 
 class Container:
-    """A started container. It leads a session of its own: a Ctrl-C at the terminal does not reach it."""
+    """A started container. It leads a session of its own, so that Ctrl-C in the terminal does not reach it."""
 
     def __init__(self, process: asyncio.subprocess.Process, termination_log: Path, memory: Path) -> None:
         self._process = process
@@ -41,9 +41,9 @@ class Container:
         return self._process.pid
 
     async def wait(self) -> ContainerEnd:
-        """Return how the container ended, once it has: with its first process, and then all others at once.
+        """Wait for the first process to end, kill the container's other processes, and return the exit.
 
-        What it had in memory goes with it.
+        The container's memory volumes are deleted.
         """
         code = await self._process.wait()
         for pid in list_processes(f"{TERMINATION_LOG}={self._termination_log}"):
@@ -56,7 +56,7 @@ class Container:
         return ContainerEnd(128 - code, -code, message) if code < 0 else ContainerEnd(code, message=message)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Ask the container to end, and kill it where it has not after the grace period."""
+        """Terminate the container; kill it if it still runs after the grace period."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         try:
@@ -82,11 +82,11 @@ async def start_container(
 ) -> Container:
     """Start the pod's container.
 
-    `volumes` are the folders that outlive the pod, by mount path; what else is mounted lives in `scratch`, and in
-    `memory` where it is to be there. Output is appended to `log`.
+    `volumes` maps mount paths to the folders that outlive the pod. All other mounts are in `scratch`, or in `memory` if
+    their medium is memory. Output is appended to `log`.
 
     Raises:
-        UsageError: its program is not installed on this machine.
+        UsageError: the container's program is not installed on this machine.
     """
     mounts = _make_mounts(pod, token, config_maps, volumes, scratch, memory)
     termination_log = scratch / "termination-log"
@@ -110,9 +110,10 @@ async def start_container(
 
 
 def container_environment(pod: Manifest, mounts: Mounts) -> dict[str, str]:
-    """Return the container's variables as the kubelet would resolve them, with paths below a mount moved to its folder.
+    """Return the container's variables as the kubelet would resolve them, with mounted paths translated.
 
-    Variables from Secrets and ConfigMaps are left out: there are none here. They can be set in the shell.
+    Variables from Secrets and ConfigMaps are left out, because a local run has none. The user can set them in the
+    shell.
     """
     environment = {}
     for variable in pod["spec"]["containers"][0].get("env", []):
@@ -123,16 +124,16 @@ def container_environment(pod: Manifest, mounts: Mounts) -> dict[str, str]:
 
 
 def list_processes(variable: str) -> list[int]:
-    """Return the processes of this machine whose environment has a variable, written as `NAME=value`."""
+    """Return the processes of this machine whose environment contains a variable, written as `NAME=value`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if variable.encode() in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
     return sorted(found)
 
 
-def _resolve(variable: dict[str, Any], pod: Manifest) -> str | None:  # None: its source does not exist here
+def _resolve(variable: dict[str, Any], pod: Manifest) -> str | None:  # None: a local run has no such source
     if "valueFrom" not in variable:
         return str(variable.get("value", ""))
     field = variable["valueFrom"].get("fieldRef", {}).get("fieldPath")
@@ -151,7 +152,7 @@ def _resolve(variable: dict[str, Any], pod: Manifest) -> str | None:  # None: it
 def _make_mounts(
     pod: Manifest, token: str, config_maps: Mapping[str, Manifest], volumes: Mounts, scratch: Path, memory: Path
 ) -> dict[str, Path]:
-    """Return the folder behind each mount path, filled."""
+    """Create and fill the folder of each mount; return the folders by mount path."""
     sources = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
     mounts = dict(volumes)
     for mount in pod["spec"]["containers"][0].get("volumeMounts", []):
@@ -163,7 +164,7 @@ def _make_mounts(
         folder.mkdir(parents=True, mode=0o700)
         if "configMap" in source:
             config = config_maps[source["configMap"]["name"]]["data"]
-            # The job's paths are the pod's; the trainer is to find them where they lie here.
+            # The config has the pod's paths; the trainer needs the local ones.
             run_config = move_paths(json.loads(config[RUN_CONFIG_KEY]), volumes)
             (folder / RUN_CONFIG_KEY).write_text(json.dumps(run_config, indent=2))
         elif "projected" in source:
@@ -172,10 +173,10 @@ def _make_mounts(
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program: beside this Python first, where the same installation put it.
+    """Return the path of a program: the one beside this Python, else the first in PATH.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: the program is not installed.
     """
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)

@@ -1,7 +1,7 @@
 """JobSet, the Job controller and the kubelet of a local run: one loop that makes processes follow the objects.
 
-Like theirs, the loop is level-based: calls only change objects, each round makes what is missing, ends what lost its
-owner, and says when it wants to look again.
+The loop is level-based, like theirs: calls only change objects. Each round creates what is missing, ends orphans, and
+returns the time of the next round.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell.ports import Manifest
 
 type StartPod = Callable[[Manifest, str], Awaitable[Container]]
-"""Start a pod's container; the second argument is the pod's token."""
+"""Starts a pod's container; the second argument is the pod's token."""
 
 GRACE_SECONDS = 30.0
-"""What Kubernetes gives a pod that says nothing of it."""
+"""Kubernetes' default grace period of a pod."""
 CANNOT_START = 128
-"""The exit code that Kubernetes gives a container that could not be started."""
+"""Exit code that Kubernetes reports for a container that could not be started."""
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""The characters that Kubernetes makes names of."""
+"""Characters of the random suffixes in Kubernetes' names."""
 
 
 class Controllers:
-    """Keeps a container running for each host of each slice, until it exits with 0 or its owner goes."""
+    """Keeps a container running for each host of each slice, until it exits with 0 or its owner is deleted."""
 
     def __init__(
         self,
@@ -50,23 +50,23 @@ class Controllers:
     ) -> None:
         """Follow `objects`.
 
-        `notify` is called when a pod came or ended. A host whose container died gets a new pod after `away_seconds`, as
-        if its node had to come back first.
+        `notify` is called when a pod starts or ends. A host whose container failed gets a new pod after `away_seconds`,
+        as if its node had to return first.
         """
         self._job_uid = job_uid
         self._objects = objects
         self._start_pod = start_pod
         self._notify = notify
         self._away_seconds = away_seconds
-        self._containers: dict[str, Container] = {}  # by the pod's UID, while it runs
-        self._tokens: dict[str, str] = {}  # the pod's UID by its token
-        self._back_at: dict[tuple[str, int], float] = {}  # when a dead host is back, by its Job's name and its number
+        self._containers: dict[str, Container] = {}  # running containers, by pod UID
+        self._tokens: dict[str, str] = {}  # token -> pod UID
+        self._back_at: dict[tuple[str, int], float] = {}  # (Job name, host number) -> time of return
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Follow the objects while the context lasts; kill what still runs at its end."""
+        """Follow the objects while the context lasts; at its end kill the remaining processes."""
         async with asyncio.TaskGroup() as group:
             following = group.create_task(self._follow())
             try:
@@ -78,16 +78,16 @@ class Controllers:
 
     @property
     def num_containers(self) -> int:
-        """Return how many containers run."""
+        """Return the number of running containers."""
         return len(self._containers)
 
     def put(self, manifest: Manifest) -> None:
-        """Keep an object, new or changed."""
+        """Create or replace an object."""
         self._objects.put(manifest, datetime.now(UTC))
         self._changed.set()
 
     def delete(self, manifest: Manifest, grace_seconds: float | None = None) -> None:
-        """Delete an object. A pod goes when its container has ended, all else at once."""
+        """Delete an object. A pod disappears when its container has ended, any other object at once."""
         if "deletionTimestamp" in manifest["metadata"]:
             return
         container = self._containers.get(manifest["metadata"]["uid"])
@@ -101,22 +101,22 @@ class Controllers:
             self._spawn(container.stop(own if grace_seconds is None else grace_seconds))
         self._changed.set()
 
-    def find_pod(self, token: str) -> Manifest | None:  # None: no pod that is still there was given that token
-        """Return the pod that a token was given to."""
+    def find_pod(self, token: str) -> Manifest | None:  # None: no existing pod has that token
+        """Return the pod that a token was issued to."""
         uid = self._tokens.get(token)
         return None if uid is None else self._objects.find(uid)
 
     def running_pods(self) -> list[Manifest]:
-        """Return the pods whose containers run, by name."""
+        """Return the pods with running containers, sorted by name."""
         return [pod for pod in self._objects.of_kind("Pod") if pod["metadata"]["uid"] in self._containers]
 
     def containers_of(self, number: int) -> list[Container]:
-        """Return the containers of a slice that run, by host."""
+        """Return the running containers of a slice, sorted by host."""
         pods = sorted((pod for pod in self.running_pods() if slice_of(pod) == number), key=host_of)
         return [self._containers[pod["metadata"]["uid"]] for pod in pods]
 
     def kill_slice(self, number: int) -> None:
-        """Kill all processes of a slice at once, as a power cut would."""
+        """Kill all processes of a slice at once, as in a power failure."""
         for container in self.containers_of(number):
             container.kill()
 
@@ -132,8 +132,8 @@ class Controllers:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), wait)
 
-    async def _settle(self) -> float | None:  # None: nothing becomes due by itself
-        """Make what is missing and end what lost its owner; return the seconds until a dead host is back."""
+    async def _settle(self) -> float | None:  # None: no failed host is due
+        """Create what is missing and end orphans; return the seconds until a failed host returns."""
         for orphan in self._objects.find_orphans(self._job_uid):
             self.delete(orphan)
         for jobset in self._objects.of_kind("JobSet"):
@@ -151,13 +151,13 @@ class Controllers:
 
     def _make_jobs(self, jobset: Manifest) -> None:
         for job in child_jobs(jobset):
-            # A Job of that name may be gone before its pods are: two processes must not stand for one host.
+            # Pods can outlive their deleted Job: two processes must not represent one host.
             leftover = [pod for pod in self._objects.of_kind("Pod") if _job_name(pod) == job["metadata"]["name"]]
             if job not in self._objects and not leftover:
                 self._objects.put(job, datetime.now(UTC))
 
     def _missing_hosts(self, job: Manifest) -> list[int]:
-        """Return the hosts of a Job that have no pod which runs, or has run to its good end."""
+        """Return the hosts of a Job that have no pod that is pending, running or succeeded."""
         pods = [pod for pod in self._objects.of_kind("Pod") if owner_uid(pod) == job["metadata"]["uid"]]
         present = {
             host_of(pod)
@@ -173,7 +173,7 @@ class Controllers:
         self._tokens[token] = pod["metadata"]["uid"]
         try:
             container = await self._start_pod(pod, token)
-        except OSError as error:  # no memory, no process numbers left: it may work later
+        except OSError as error:  # out of memory or process ids: a later attempt may succeed
             self._end_pod(pod, ContainerEnd(CANNOT_START, message=str(error)))
             return
         self._containers[pod["metadata"]["uid"]] = container
@@ -191,7 +191,7 @@ class Controllers:
         self._end_pod(pod, end)
 
     def _end_pod(self, started: Manifest, end: ContainerEnd) -> None:
-        """Write down how a pod ended; one that was deleted meanwhile is gone with that."""
+        """Record how a pod ended, or remove the pod if it was deleted meanwhile."""
         pod = self._objects.find(started["metadata"]["uid"])
         if pod is not None and "deletionTimestamp" in pod["metadata"]:
             self._objects.remove(pod)

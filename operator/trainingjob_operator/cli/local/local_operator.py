@@ -1,4 +1,4 @@
-"""The operator of a local run: its own code over this machine. What it knows beside the job's status goes with it."""
+"""The operator of a local run: its own code over this machine. Its in-memory state ends with the run."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def utc_now() -> datetime:
 
 
 class LocalOperator:
-    """Hub, reconciler and rendezvous of one job, from their start to their end."""
+    """Hub, reconciler and rendezvous of one job."""
 
     def __init__(
         self,
@@ -30,9 +30,9 @@ class LocalOperator:
         set_by: Callable[[], float] = lambda: 0.0,
         secret: str = "",
     ) -> None:
-        """Look after the job of a namespace and a name; nothing happens before `start`. Clocks: see Reconciler.
+        """Set up for the job `key`, its namespace and name; nothing runs before `start`. Clocks: see `Reconciler`.
 
-        `secret` is known to the operators of this run alone; without it the hosts keep no compiled programs.
+        `secret` is shared only by the operators of one workspace. Without it the hosts do not cache compiled programs.
         """
         self._key = key
         self.hub = Hub(time.monotonic, lambda namespace, name: self.wake())
@@ -40,14 +40,14 @@ class LocalOperator:
         self._scheduler = Scheduler(Reconciler(cluster, self.hub, settings, now, set_by=set_by).reconcile)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start reconciling."""
         self._scheduler.resume()
         self.wake()
 
     def wake(self) -> None:
-        """Look at the job soon."""
+        """Schedule a reconciliation."""
         self._scheduler.wake(*self._key)
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop reconciling."""
         await self._scheduler.stop()

@@ -1,6 +1,6 @@
-"""A spec for this machine: without the fields that only a cluster can honour, with as many slices as wanted. Pure.
+"""Adaptation of a spec to this machine: without cluster-only fields, with a limited number of slices. Pure.
 
-Paths stay as they are written: they are moved where a pod's volumes are mounted. Mesh, batch, data and numbers mean the
+Paths stay as written; they are translated where a pod's volumes are mounted. Mesh, batch, data and numerics are the
 same as on a cluster.
 """
 
@@ -13,7 +13,7 @@ _CLUSTER_ONLY_RUNTIME = ("image", "imagePullPolicy", "imagePullSecrets", "servic
 
 
 def localise(spec: TrainingJobSpec, num_slices: int | None) -> dict[str, Any]:
-    """Return the raw spec of a local run; `num_slices` is the most slices to start, None as many as the spec allows."""
+    """Return the raw spec of a local run. `num_slices` is the maximum number of slices; None: as in the spec."""
     raw: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name in _CLUSTER_ONLY:
         raw.pop(name, None)
@@ -26,7 +26,10 @@ def localise(spec: TrainingJobSpec, num_slices: int | None) -> dict[str, Any]:
 
 
 def variables_from_objects(spec: TrainingJobSpec) -> tuple[str, ...]:
-    """Return the environment variables that a cluster takes from Secrets and ConfigMaps: the shell has to set them."""
+    """Return the environment variables that a cluster takes from Secrets and ConfigMaps.
+
+    In a local run the shell must set them.
+    """
     return tuple(variable.name for variable in spec.runtime.env if variable.value is None)
 
 

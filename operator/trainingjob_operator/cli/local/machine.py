@@ -1,4 +1,4 @@
-"""This machine in the place of a cluster: one job's objects, their processes, and the port above both."""
+"""This machine as a stand-in for a cluster: one job's objects, their processes, and the cluster port."""
 
 from collections.abc import Callable
 
@@ -13,11 +13,11 @@ from trainingjob_operator.core.running.telling.announce import Happening
 from trainingjob_operator.shell.ports import Caller, Manifest, UnknownCallerError
 
 AWAY_SECONDS = 10.0
-"""Until a host that died comes back: others recover in this time, and would have to share the machine with it."""
+"""Seconds until a failed host returns. The other hosts recover first, without sharing the machine with it."""
 
 
 class Machine:
-    """What stands for a cluster while a job runs here. It also knows which pod a token was given to."""
+    """The stand-in for a cluster during a local run. It also maps tokens to pods."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class Machine:
     ) -> None:
         """Hold one job; nothing runs yet.
 
-        `volumes` has the folder behind each mount path, `workspace` must be held. `notify` is called when a pod came or
-        ended; a host whose container died gets a new pod after `away_seconds`.
+        `volumes` maps mount paths to folders. The caller must hold the lock of `workspace`. `notify` is called when a
+        pod starts or ends. A host whose container failed gets a new pod after `away_seconds`.
         """
         self._volumes = volumes
         self._workspace = workspace
@@ -43,7 +43,7 @@ class Machine:
         self.cluster = LocalCluster(job, self._objects, self.controllers, save_job=save_job, emit=emit)
 
     async def identify(self, token: str, peer: str = "") -> Caller:
-        """Return the pod that a token was given to. Raises `UnknownCallerError` where there is none."""
+        """Return the pod that a token was issued to. Raises `UnknownCallerError` if there is none."""
         pod = self.controllers.find_pod(token)
         if pod is None:
             raise UnknownCallerError("no pod of this run was given that token")

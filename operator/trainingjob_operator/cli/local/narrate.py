@@ -1,7 +1,7 @@
-"""What happens during a local run, as lines for people. Pure.
+"""Events of a local run as lines of text. Pure.
 
-A loss and the recovery from it become one line, told when training goes on: that is when its cost is known. What ends
-without a recovery is told at once.
+A loss and its recovery are one line, printed when training resumes, because the cost is known only then. An end without
+a recovery is printed at once.
 """
 
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ _TOLD_OTHERWISE = frozenset({Reason.FORMED, Reason.COMPLETED, Reason.SUSPENDING,
 
 @dataclass(frozen=True)
 class Snapshot:
-    """How far a run is at one moment, faster than its status is written."""
+    """Progress of a run at one moment, more current than its status."""
 
     step: int
     num_slices: int
     activity: str
-    """What goes on, where it is not making steps."""
+    """Current activity; empty while the job makes steps."""
     is_training: bool = False
-    """Whether it is training, with the evaluations and saves that belong to that."""
+    """Whether the job is training, evaluating or saving, with a step reported."""
     progress: Progress | None = None
-    """The newest step's measures."""
+    """Metrics of the newest step."""
 
 
 def take_snapshot(status: TrainingJobStatus, hearing: Hearing) -> Snapshot:
-    """Return how far a run is, by its status and by what its hosts said last."""
+    """Return the progress of a run from its status and the latest reports of its hosts."""
     step = status.progress.step if status.progress else 0
     if status.world is None:
         return Snapshot(step, 0, status.phase.lower() or "starting")
@@ -52,11 +52,11 @@ def take_snapshot(status: TrainingJobStatus, hearing: Hearing) -> Snapshot:
 
 
 def tell_change(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
-    """Return lines about what came since: what was read of the text, and each world that has made its first step."""
+    """Return lines about a change of the status: the data that was read, and each world that made its first step."""
     known = {attempt.generation: attempt for attempt in before.attempts}
     text = (
         after.data.model_copy(update={"warnings": ()}) if after.data and not before.data else None
-    )  # events tell those
+    )  # events report the warnings
     lines = describe_data(text) if text else []
     for number, attempt in enumerate(after.attempts):
         old = known.get(attempt.generation)
@@ -66,8 +66,8 @@ def tell_change(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str
 
 
 def tell_happening(happening: Happening, status: TrainingJobStatus) -> str:
-    """Return the line about an event; empty where another line tells of it."""
-    if happening.reason in _TOLD_OTHERWISE or status.completion_time is not None:  # the end has its own lines
+    """Return the line about an event; empty if another line covers it."""
+    if happening.reason in _TOLD_OTHERWISE or status.completion_time is not None:  # the end of a run has its own lines
         return ""
     ended = [attempt.cause.message for attempt in status.attempts[:-1] if attempt.cause]
     recovers = bool(status.attempts) and status.attempts[-1].ended is None

@@ -1,4 +1,4 @@
-"""The objects of a local run, as an API server would keep them: by kind and name, each with its own UID."""
+"""In-memory object store of a local run: objects by kind and name, each with a UID, as in an API server."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,14 +10,14 @@ from trainingjob_operator.shell.ports import Manifest
 
 
 class Objects:
-    """All objects but the job itself."""
+    """All objects except the job."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._by_key: dict[tuple[str, str], Manifest] = {}
 
     def __iter__(self) -> Iterator[Manifest]:
-        """Iterate over all objects; they may change meanwhile."""
+        """Iterate over a copy of the objects, so that they may change meanwhile."""
         return iter(tuple(self._by_key.values()))
 
     def __contains__(self, manifest: Manifest) -> bool:
@@ -25,7 +25,7 @@ class Objects:
         return _key(manifest) in self._by_key
 
     def of_kind(self, kind: str) -> tuple[Manifest, ...]:
-        """Return all objects of a kind, by name."""
+        """Return all objects of a kind, sorted by name."""
         return tuple(self._by_key[key] for key in sorted(self._by_key) if key[0] == kind)
 
     def find(self, uid: str) -> Manifest | None:  # None: it is gone
@@ -33,7 +33,10 @@ class Objects:
         return next((manifest for manifest in self if manifest["metadata"]["uid"] == uid), None)
 
     def put(self, manifest: Manifest, now: datetime) -> Manifest:
-        """Keep an object under its name, with the UID of the one that stood there before or a new one; return it."""
+        """Store an object under its kind and name; return it.
+
+        The UID is the object's own, else that of the replaced object, else a new one.
+        """
         before = self._by_key.get(_key(manifest), {}).get("metadata", {})
         metadata = {
             **manifest["metadata"],
@@ -45,19 +48,19 @@ class Objects:
         return kept
 
     def remove(self, manifest: Manifest) -> None:
-        """Forget an object; a namesake with another UID stays."""
+        """Remove an object. An object of the same name with another UID stays."""
         found = self._by_key.get(_key(manifest))
         if found is not None and found["metadata"]["uid"] == manifest["metadata"]["uid"]:
             del self._by_key[_key(manifest)]
 
     def find_orphans(self, job_uid: str) -> list[Manifest]:
-        """Return the objects whose owner is gone. `job_uid` is the job's own: it is always there."""
+        """Return the objects whose owner does not exist. `job_uid` is the job's UID; the job always exists."""
         alive = {manifest["metadata"]["uid"] for manifest in self} | {job_uid}
         return [manifest for manifest in self if owner_uid(manifest) not in alive]
 
 
 def new_uid() -> str:
-    """Return a UID as an API server makes them."""
+    """Return a UID in the API server's format."""
     return str(uuid4())
 
 

@@ -1,4 +1,4 @@
-"""The operator's own log in a local run: a file beside the hosts' logs; what went wrong is shown as well."""
+"""The operator's log of a local run: a file beside the hosts' logs. Errors are also shown to the user."""
 
 import contextlib
 import logging
@@ -13,7 +13,7 @@ NAME = "operator.log"
 
 @contextlib.contextmanager
 def operator_log(workspace: Workspace, view: View) -> Iterator[None]:
-    """Write the operator's log to its file while the context lasts; show errors, each once, through the view."""
+    """Write the operator's log to its file while the context lasts; show each distinct error once in the view."""
     path = workspace.logs / NAME
     file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(TextFormatter())

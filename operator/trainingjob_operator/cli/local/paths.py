@@ -1,15 +1,15 @@
-"""Paths of a pod on this machine: what is below a mount path is below the folder that stands for the mount. Pure."""
+"""Translation of a pod's paths to local paths, by the folder that backs each mount. Pure."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 type Mounts = Mapping[str, Path]
-"""The folder behind each mount path."""
+"""The local folder behind each mount path."""
 
 
 def move_path(path: str, mounts: Mounts) -> str:
-    """Return the path below the folder of the innermost mount that holds it; a path outside all mounts stays."""
+    """Return the path below the folder of the innermost mount that contains it. Other paths stay unchanged."""
     for mount in sorted(mounts, key=len, reverse=True):
         if path == mount or path.startswith(mount.rstrip("/") + "/"):
             return str(mounts[mount]) + path[len(mount.rstrip("/")) :]
@@ -17,7 +17,7 @@ def move_path(path: str, mounts: Mounts) -> str:
 
 
 def move_paths(value: Any, mounts: Mounts) -> Any:
-    """Return a JSON value in which every path is moved."""
+    """Return a JSON value with every path translated."""
     match value:
         case str():
             return move_path(value, mounts)

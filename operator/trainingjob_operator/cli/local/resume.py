@@ -1,7 +1,7 @@
-"""The job of a local run: made anew, or taken up where the last run in the same folder left it.
+"""The job of a local run: created, or resumed from the last run in the same folder.
 
-Pure. What must not be lost between runs is the operator's memory in the status: which world was the last, and which
-saved steps belong to the job. What only told of the last run's end is dropped, so that a run always can be started.
+Pure. The operator's memory in the status must survive between runs: the last world, and the lineage of saved steps. The
+status of the last run's end is dropped, so that a new run can always start.
 """
 
 from datetime import datetime
@@ -19,7 +19,7 @@ from trainingjob_operator.core.times import format_time
 
 NAMESPACE = "local"
 LEARNING = ("model", "data", "tokenizer", "training", "optimizer", "schedule", "precision")
-"""Sections of the spec that saved state depends on. What the API server lets change in them may change here too."""
+"""Sections of the spec that saved state depends on. Fields that the API server lets change may change here too."""
 FIXED = frozenset(
     path
     for path, rules in SPEC_RULES.items()
@@ -41,7 +41,7 @@ def new_job(name: str, spec: dict[str, Any], uid: str, now: datetime) -> Manifes
 
 
 def has_succeeded(job: Manifest) -> bool:
-    """Return whether a job has trained all the steps that its spec asks for."""
+    """Return whether a job has trained all the steps of its spec."""
     status = read_status(job)
     steps = number(job, "spec", "training", "steps")
     done = status.progress.step if status.progress else 0
@@ -49,10 +49,10 @@ def has_succeeded(job: Manifest) -> bool:
 
 
 def take_up(job: Manifest, spec: dict[str, Any]) -> Manifest:
-    """Return the job as a new run goes on with it; one that has trained all the steps stays as it is.
+    """Return the job with the new spec, ready to resume. A job that has trained all its steps is unchanged.
 
     Raises:
-        CommandError: the spec differs from the last run's in what the saved state depends on.
+        CommandError: the spec changes a field that saved state depends on.
     """
     changed = [
         f"spec.{'.'.join(path)}: {after!r}, was {before!r}"
@@ -73,7 +73,7 @@ def take_up(job: Manifest, spec: dict[str, Any]) -> Manifest:
 
 
 def _rested(status: TrainingJobStatus) -> TrainingJobStatus:
-    """Return the status after a pause: the time since the last run was spent suspended, and a failure is forgiven."""
+    """Return the status after a pause. The time since the last run counts as suspended, and a failure is cleared."""
     if status.completion_time is None:
         return status.model_copy(
             update={"goodput": status.goodput.model_copy(update={"current": Bucket.SUSPENDED.value})}

@@ -41,23 +41,23 @@ SUCCEEDED, FAILED, INTERRUPTED = 0, 1, 130
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose."""
+    """The user's options."""
 
     num_slices: int | None = None
     """None: as many as the spec allows."""
     folder: Path | None = None
-    """None: a folder of the job's name below `FOLDER`."""
+    """None: a folder with the job's name below `FOLDER`."""
     volumes: Sequence[str] = ()
-    """`NAME=FOLDER` each."""
+    """Each is `NAME=FOLDER`."""
     fresh: bool = False
     faults: Sequence[Fault] = ()
 
 
 def run_file(file: str, options: Options, console: SafeConsole) -> int:
-    """Run a file's TrainingJob to its end; return the exit code.
+    """Run a file's TrainingJob until it has ended; return the exit code.
 
     Raises:
-        CommandError: it cannot be started; the text says why.
+        CommandError: the job cannot be started; the text gives the reason.
     """
     document = read_one_job(file)
     plan, _ = require_valid(document)
@@ -87,7 +87,7 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
 
 
 def headline(name: str, plan: Plan) -> str:
-    """Return what is trained on what, on one line."""
+    """Return the model, the hardware and the number of steps on one line."""
     shape = plan.shape
     parts = (
         name,
@@ -123,7 +123,7 @@ def _run(
 
 
 def _conclude(job: Manifest, checkpoints: Path, workspace: Workspace, console: SafeConsole) -> int:
-    """Print how the run ended; return the exit code."""
+    """Print the result of the run; return the exit code."""
     status = read_status(job)
     failed = find_condition(status, "Failed")
     if status.progress:
@@ -171,7 +171,7 @@ def _missing_variables(spec: TrainingJobSpec) -> list[str]:
 
 
 def _near(path: Path) -> str:
-    """Return a path as it is written from here."""
+    """Return a path relative to the working directory if it is below it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 

@@ -1,7 +1,7 @@
-"""A local run: the operator's own code over processes of this machine, from the first process to the last.
+"""A local run: the operator's own code over processes of this machine.
 
-The same reconciler, hub and rendezvous as in a cluster, the same agents as in a pod. Only what is around them differs:
-`LocalCluster` in the place of the API server, plain HTTP on the loopback device, one job.
+Reconciler, hub, rendezvous and agents are the same as on a cluster. Only their surroundings differ: `LocalCluster`
+instead of the API server, plain HTTP on the loopback device, one job.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ from trainingjob_operator.shell.rendezvous import route_reports
 
 LOOPBACK = "127.0.0.1"
 IMAGE = "this-machine"
-"""Pods name an image; here it is whatever is installed."""
+"""Placeholder for the image of pods, which run the installed programs."""
 SECONDS_BETWEEN_LOOKS = 0.25
 FAREWELL_SECONDS = 15.0
-"""How long agents may take to end after the job did."""
+"""Seconds that agents may take to exit after the job has ended."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A slice that is to be killed, as if its power went, when a step is reached."""
+    """A slice to kill, as in a power failure, when the job reaches a step."""
 
     slice: int
     step: int
@@ -46,20 +46,20 @@ class Fault:
 async def run_job(
     job: Manifest, volumes: Mounts, workspace: Workspace, view: View, faults: Sequence[Fault] = ()
 ) -> Manifest:
-    """Run a job until it is over or the user stops it; return it as it is then.
+    """Run a job until it has ended or the user stops it; return its final state.
 
-    `volumes` has the folder behind each mount path; `workspace` must be held.
+    `volumes` maps mount paths to folders. The caller must hold the lock of `workspace`.
     """
     return await Runner(job, volumes, workspace, view, faults).run()
 
 
 class Runner:
-    """Runs one job until it is over, or was asked to stop and has saved, or was told to stop at once."""
+    """Runs one job until it has ended, has saved after an interrupt, or is interrupted again."""
 
     def __init__(
         self, job: Manifest, volumes: Mounts, workspace: Workspace, view: View, faults: Sequence[Fault]
     ) -> None:
-        """Take over a job; nothing runs yet."""
+        """Prepare a job; nothing runs yet."""
         metadata = job["metadata"]
         self._workspace = workspace
         self._view = view
@@ -76,7 +76,7 @@ class Runner:
         self._stop = asyncio.Event()
 
     async def run(self) -> Manifest:
-        """Run the job; return it as it is at the end."""
+        """Run the job; return its final state."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._interrupt)
@@ -88,7 +88,7 @@ class Runner:
         return self._machine.cluster.job
 
     async def _watch(self) -> None:
-        """Show how the run goes, until it is over."""
+        """Show the progress and inject the faults until the run is over."""
         begun = time.monotonic()
         ended = None
         while not self._stop.is_set():
@@ -114,7 +114,7 @@ class Runner:
         return bool(self._machine.cluster.job["spec"].get("suspend"))
 
     def _interrupt(self) -> None:
-        """Save and stop; at once when asked again, or when there is nothing that could be saved."""
+        """Save and stop; stop at once on a second interrupt, or if the run is over."""
         if self._is_asked_to_stop or self._is_over():
             self._stop.set()
             return
@@ -144,7 +144,7 @@ class Runner:
 
 @contextlib.asynccontextmanager
 async def serve(app: web.Application) -> AsyncIterator[str]:
-    """Serve on a free port of the loopback device while the context lasts; give the address."""
+    """Serve on a free port of the loopback device while the context lasts; yield the address."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

@@ -1,6 +1,6 @@
-"""What a local run shows: a live line where there is a terminal, plain lines where there is none.
+"""Output of a local run: a live line on a terminal, plain lines otherwise.
 
-Both print the same events above; only how progress is shown differs.
+Both print the same events; only the display of progress differs.
 """
 
 from datetime import timedelta
@@ -19,33 +19,33 @@ from trainingjob_operator.core.units import plural, short
 SECONDS_BETWEEN_LINES = 10.0
 MAX_BAR_WIDTH = 30
 WIDTH_OF_WORDS = 62
-"""What the words of the live line may take; the bar gets the rest of a narrow terminal."""
+"""Columns reserved for the text of the live line; the bar takes the rest of a narrow terminal."""
 
 
 class View(Protocol):
-    """Shows a run to whoever started it."""
+    """Shows a run to the user."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start the display."""
         ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         ...
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         ...
 
     def show(self, snapshot: Snapshot, seconds: float) -> None:
-        """Show how far the run is; `seconds` have passed since it began."""
+        """Show the progress of the run after `seconds`."""
         ...
 
 
 class LiveView:
-    """One line at the bottom of a terminal that is drawn again and again."""
+    """One line at the bottom of a terminal, redrawn in place."""
 
     def __init__(self, console: SafeConsole, num_steps: int) -> None:
         """Show on a terminal."""
@@ -54,22 +54,22 @@ class LiveView:
         self._live = Live(console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
+        """Start drawing."""
         self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the line away."""
+        """Remove the line."""
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print a line above."""
+        """Print a line above the live line."""
         self._console.print(Text(text), soft_wrap=True)
 
     def show(self, snapshot: Snapshot, seconds: float) -> None:
-        """Draw the line anew."""
+        """Redraw the line."""
         row = Table.grid(padding=(0, 1))
         width = max(min(MAX_BAR_WIDTH, self._console.width - WIDTH_OF_WORDS), 1)
         bar = ProgressBar(total=self._num_steps, completed=snapshot.step, width=width)
@@ -103,7 +103,7 @@ class PlainView:
         self._console.print(Text(text), soft_wrap=True)
 
     def show(self, snapshot: Snapshot, seconds: float) -> None:
-        """Print a line if it is time for one."""
+        """Print a line if one is due."""
         state = ("" if snapshot.is_training else snapshot.activity, snapshot.num_slices)
         if state == self._last and seconds < self._due:
             return
@@ -112,17 +112,17 @@ class PlainView:
 
 
 def count_steps(snapshot: Snapshot, num_steps: int) -> str:
-    """Return how far a run is; it may hold more steps than its spec asks for."""
+    """Return the current and the total number of steps; a run may have trained more steps than its spec has."""
     return f"step {snapshot.step}/{max(num_steps, snapshot.step)}"
 
 
 def choose_view(console: SafeConsole, num_steps: int) -> View:
-    """Return the view that fits where the output goes."""
+    """Return the live view for a terminal, else the plain one."""
     return LiveView(console, num_steps) if console.is_terminal else PlainView(console, num_steps)
 
 
 def describe(snapshot: Snapshot) -> str:
-    """Return what goes on, or the measures of the newest step."""
+    """Return the activity, or the metrics of the newest step."""
     parts = [snapshot.activity] if snapshot.activity else []
     if snapshot.progress and snapshot.progress.loss is not None:
         parts.append(f"loss {snapshot.progress.loss:.3f}")
@@ -134,5 +134,5 @@ def describe(snapshot: Snapshot) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return a span of time as a clock shows it: `0:01:12`."""
+    """Return a duration in clock format: `0:01:12`."""
     return str(timedelta(seconds=int(seconds)))

@@ -1,16 +1,16 @@
-"""The folder of one local run: the job as it stands, the folders behind its volumes, the hosts' logs.
+"""The folder of one local run: the job, the folders behind its volumes, and the logs.
 
 ```
-DIR/job.json              the TrainingJob with its status: what a later run goes on from
-DIR/volumes/NAME/         what stands for the volume NAME
+DIR/job.json              the TrainingJob with its status, from which a later run resumes
+DIR/volumes/NAME/         the folder behind the volume NAME
 DIR/cache/                compiled programs
-DIR/secret                by which they are known to be this folder's; only its owner can read it
+DIR/secret                authenticates the compiled programs of this folder; only its owner can read it
 DIR/logs/slice-0-host-0.log
-DIR/pods/                 what each pod sees of its own, tokens too; only while the run lasts
+DIR/pods/                 private files of each pod, including its token; they exist only during the run
 ```
 
-What pods keep in memory lies in memory here too, as long as they live: `/dev/shm/trainingjob-...`, a folder for each
-DIR. On a disk each snapshot would wait for what is being written back of the one before.
+Memory volumes of pods are in memory here too, while the pod exists: `/dev/shm/trainingjob-...`, a folder for each DIR.
+On a disk each snapshot would wait for the write-back of the one before.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from trainingjob_api.running import Volume
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.shell.ports import Manifest
 
-MEMORY = Path("/dev/shm")  # noqa: S108  # a folder in it is ours alone
+MEMORY = Path("/dev/shm")  # noqa: S108  # the run creates a private folder in it
 _ALLOWED = re.compile(r"/[A-Za-z0-9_@%+=:,./-]*")
 
 
@@ -39,7 +39,7 @@ class Workspace:
         """Use a folder; it need not exist yet.
 
         Raises:
-            UsageError: its path has characters that no path of a TrainingJob may have: the trainer would refuse it.
+            UsageError: its path has characters that paths of a TrainingJob must not have; the trainer would reject it.
         """
         self.root = root.expanduser().absolute()
         _check_path(self.root)
@@ -51,31 +51,31 @@ class Workspace:
 
     @property
     def logs(self) -> Path:
-        """Return the folder of what the hosts and the operator write."""
+        """Return the folder of the hosts' and the operator's logs."""
         return self.root / "logs"
 
     @property
     def pods(self) -> Path:
-        """Return the folder of what lives as long as its pod."""
+        """Return the folder of files that exist as long as their pod."""
         return self.root / "pods"
 
     @property
     def memory(self) -> Path:
-        """Return the folder of the pods' memory: on a disk only where this machine has no other."""
+        """Return the folder of the pods' memory volumes; on disk only if `/dev/shm` is not writable."""
         if not os.access(MEMORY, os.W_OK):
             return self.pods / "memory"
         return MEMORY / f"trainingjob-{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]}"
 
     def log(self, slice_number: int, host: int) -> Path:
-        """Return the file that a host's output is appended to."""
+        """Return the log file of a host."""
         return self.logs / f"slice-{slice_number}-host-{host}.log"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Make the folder, and keep other runs out of it.
+        """Create the folder and hold its lock while the context lasts.
 
         Raises:
-            UsageError: the folder cannot be made, or another run is using it.
+            UsageError: the folder cannot be created, or another run holds the lock.
         """
         try:
             for folder in (self.logs, self.root / "volumes", self.cache):
@@ -92,7 +92,7 @@ class Workspace:
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
-            self._forget_pods()  # of a run that was killed
+            self._forget_pods()  # left by a run that was killed
             try:
                 self.pods.mkdir(mode=0o700)
                 self.memory.mkdir(mode=0o700)
@@ -101,10 +101,10 @@ class Workspace:
                 self._forget_pods()
 
     def bind(self, volumes: Sequence[Volume], chosen: Sequence[str]) -> dict[str, Path]:
-        """Return the folder behind each volume's mount path: one that was chosen (`NAME=FOLDER`), or one of ours.
+        """Return the folder behind each volume's mount path: a chosen one (`NAME=FOLDER`), or one in this workspace.
 
         Raises:
-            UsageError: a choice names no volume or no folder, or there is nothing that could be read.
+            UsageError: a choice names no volume or no folder, or a read-only volume has no folder.
         """
         names = [volume.name for volume in volumes]
         folders = dict(_parse_choice(choice, names) for choice in chosen)
@@ -119,10 +119,10 @@ class Workspace:
         return {volume.mount_path: folders[volume.name] for volume in volumes}
 
     def forget(self, *folders: Path) -> None:
-        """Delete what earlier runs left: the job, its logs and its checkpoints in `folders`. Other files stay.
+        """Delete the results of earlier runs: the job, its logs, and its checkpoints in `folders`. Other files stay.
 
         Raises:
-            UsageError: the checkpoints are outside this folder; they are not deleted unasked.
+            UsageError: a checkpoint folder is outside this workspace; nothing is deleted.
         """
         if outside := [folder for folder in folders if not folder.is_relative_to(self.root)]:
             raise UsageError(f"the checkpoints are in {outside[0]}, outside {self.root}: move or delete them first.")
@@ -137,12 +137,12 @@ class Workspace:
             shutil.rmtree(folder, ignore_errors=True)
 
     def read_secret(self) -> str:
-        """Return the secret of this folder, which later runs have too; it is made if need be."""
+        """Return the secret of this workspace, which later runs share; create it on first use."""
         path = self.root / "secret"
         with contextlib.suppress(FileNotFoundError):
             if secret := path.read_text(encoding="ascii"):
                 return secret
-        path.unlink(missing_ok=True)  # of a run that was killed before it wrote
+        path.unlink(missing_ok=True)  # empty file of a run that was killed before it wrote
         secret = secrets.token_hex(32)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secret)
@@ -152,7 +152,7 @@ class Workspace:
         """Return the job as the last run left it.
 
         Raises:
-            UsageError: its file is not what a run writes.
+            UsageError: the file cannot be read or is not JSON.
         """
         path = self.root / "job.json"
         try:
@@ -164,7 +164,7 @@ class Workspace:
         return job
 
     def save_job(self, job: Manifest) -> None:
-        """Write the job down, whole or not at all."""
+        """Write the job atomically."""
         path = self.root / "job.json"
         unfinished = path.with_suffix(".tmp")
         unfinished.write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
