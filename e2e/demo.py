@@ -1,6 +1,6 @@
-"""The demo: a real cluster, a real job, a node that dies and comes back, and what the job says of it.
+"""The demo: a real cluster, a real job, a node failure and recovery, and the job's report.
 
-`python -m e2e.demo` narrates; `e2e.benchmarks.demo` runs the same story and keeps only its figures.
+`python -m e2e.demo` prints every state. `e2e.benchmarks.demo` runs the same scenario and keeps only its measurements.
 """
 
 import os
@@ -30,7 +30,7 @@ type Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """One slice taken away and given back: when each thing happened, in seconds since the epoch."""
+    """One slice lost and restored. Times are in seconds since the epoch."""
 
     slice: int
     killed: float
@@ -41,7 +41,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Story:
-    """What happened in a demo."""
+    """The events of a demo."""
 
     applied: float
     faults: tuple[Fault, ...]
@@ -49,7 +49,7 @@ class Story:
 
 
 class Narrator:
-    """Prints what a person would type, and what the cluster answers, whenever the answer changes."""
+    """Prints the job's row of `kubectl get trainingjobs` whenever it changes."""
 
     def __init__(self, console: Console, job: Job) -> None:
         self.console = console
@@ -57,7 +57,7 @@ class Narrator:
         self.last = ""
 
     def look(self) -> None:
-        """Print the job's row of `kubectl get trainingjobs` if it changed since the last look."""
+        """Print the job's row of `kubectl get trainingjobs` if it has changed since the last call."""
         table = self.job.cluster.kubectl("get", "trainingjobs", "-n", self.job.namespace)
         row = table.rpartition(" ")[0]  # AGE always changes
         if row != self.last:
@@ -65,7 +65,7 @@ class Narrator:
             self.console.print(table.strip(), highlight=False)
 
     def watch(self, what: str, holds: Callable[[Manifest], object], timeout: float) -> Manifest:
-        """Look until something holds of the status."""
+        """Wait until a condition on the status holds, and print every change of the row."""
 
         def holds_and_look(status: Manifest) -> object:
             self.look()
@@ -75,7 +75,7 @@ class Narrator:
 
 
 def tell(product: Product, job: Job, faults: tuple[int, ...], console: Console) -> Story:
-    """Watch a job from its first step through the loss and return of some slices to its end."""
+    """Watch a job from its first step to its end, and lose and restore some slices on the way."""
     applied = time.time()
     narrator = Narrator(console, job)
     narrator.watch("its first step", lambda status: step_of(status) >= 1, FIRST_STEP_TIMEOUT)
@@ -85,7 +85,7 @@ def tell(product: Product, job: Job, faults: tuple[int, ...], console: Console) 
 
 
 def lose_and_regain(product: Product, job: Job, slice_number: int, narrator: Narrator) -> Fault:
-    """Take one slice's nodes away in mid-training, wait for the smaller world, give them back, wait for the larger."""
+    """Power off one slice's nodes during training and restore them; wait for the smaller and the larger world."""
     start = step_of(job.status())
     before = narrator.watch(
         "steady training",
@@ -112,7 +112,7 @@ def lose_and_regain(product: Product, job: Job, slice_number: int, narrator: Nar
 
 
 def prepare(console: Console) -> tuple[Cluster, Product]:
-    """Bring the cluster up with this checkout's images and the operator installed."""
+    """Start the cluster with this checkout's images, and install the operator."""
     cluster = open_cluster()
     console.rule("a Kubernetes cluster")
     cluster.up()
@@ -124,7 +124,7 @@ def prepare(console: Console) -> tuple[Cluster, Product]:
 
 
 def main() -> int:
-    """Run the demo and leave the cluster up; return the exit code."""
+    """Run the demo and leave the cluster running; return the exit code."""
     console = Console()
     started = time.monotonic()
     cluster, product = prepare(console)
@@ -147,7 +147,7 @@ def main() -> int:
 
 
 def report(console: Console, job: Job) -> None:
-    """Print the job as `trainingjob status` shows it."""
+    """Print the job's `trainingjob status`."""
     command = [str(Path(sys.executable).parent / "trainingjob"), "status", job.name, "--namespace", job.namespace]
     environment = os.environ | {"KUBECONFIG": str(job.cluster.kubeconfig())}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

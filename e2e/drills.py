@@ -1,4 +1,4 @@
-"""Faults on purpose, for journeys, demo and benchmarks: which nodes hold a slice, and taking them away for a while."""
+"""Node failures for journeys, demo and benchmarks: find the nodes of a slice, and power them off for a while."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +18,14 @@ def slice_of(pod: Manifest) -> int:
 
 
 def slice_nodes(job: Job, slice_number: int) -> list[str]:
-    """Return the nodes that hold a slice's hosts now."""
+    """Return the nodes that currently run a slice's hosts."""
     pods = (pod for pod in job.pods().values() if slice_of(pod) == slice_number)
     return sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")})
 
 
 @contextmanager
 def take_slice_away(cluster: Cluster, nodes: Sequence[str]) -> Iterator[None]:
-    """Cut the power of some nodes at once, and give it back on the way out."""
+    """Power off some nodes at once; power them on again when the context ends."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(cluster.kill_node, nodes))
         try:

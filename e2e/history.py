@@ -1,4 +1,4 @@
-"""What a job wrote while it trained, and which of it belongs to its committed history."""
+"""The metrics that a job wrote during training, and the lines that belong to its committed history."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,9 @@ def read_metrics(product: Product, job: Job) -> list[Line]:
 
 
 def committed_curve(lines: Iterable[Line], lineage: Iterable[Mapping[str, Any]]) -> dict[int, Line]:
-    """Return the training lines by step that the lineage holds.
+    """Return the training lines of the lineage by step.
 
-    A step that was trained twice, because the first time was lost, has two lines of two generations; the lineage says
-    which one counts.
+    A step that was lost and trained again has lines of two generations. The lineage decides which line counts.
 
     Raises:
         ValueError: a step has two lines of the generation that counts.

@@ -1,6 +1,6 @@
-"""The product on a cluster, as its users hold it: Helm installs it, kubectl applies jobs and reads them.
+"""The installed product on a cluster, used as users do: through Helm, kubectl and the command line.
 
-The journeys, the demo and the benchmarks stand on this one module; none of them knows what kind of cluster it is.
+Journeys, demo and benchmarks share this module. None of them depends on the kind of cluster.
 """
 
 import json
@@ -32,26 +32,26 @@ RELEASE = "trainingjob"
 POLL_SECONDS = 0.5
 CLAIM = "shared"
 TRAININGJOB = Path(sys.executable).with_name("trainingjob")
-"""What `kubectl trainingjob` runs."""
+"""The executable behind `kubectl trainingjob`."""
 
 type Manifest = dict[str, Any]
 
 
 class JourneyError(AssertionError):
-    """What was waited for did not come. The text says what was seen instead."""
+    """An awaited state did not occur. The text gives the actual state."""
 
 
 def wait_until[T](what: str, probe: Callable[[], T | None], timeout: float, seen: Callable[[], str] = str) -> T:
-    """Return the first value of `probe` that is not None, asked again until `timeout` seconds have passed.
+    """Return the first value of `probe` that is not None; poll for at most `timeout` seconds.
 
     Raises:
-        JourneyError: None came; `seen` adds what there was instead.
+        JourneyError: `probe` returned only None; the text ends with the result of `seen`, the actual state.
     """
     end = time.monotonic() + timeout
     while True:
         try:
             value = probe()
-        except ClusterError as error:  # the API server may be away for a moment: that is what some journeys are about
+        except ClusterError as error:  # some journeys make the API server unavailable for a moment
             if time.monotonic() > end:
                 raise JourneyError(f"waited {timeout:.0f} s for {what}; the cluster says {error}") from error
             value = None
@@ -71,16 +71,16 @@ class Job:
     name: str
 
     def read(self) -> Manifest:
-        """Return the object as the API server has it; empty where it is gone."""
+        """Return the object from the API server; empty if it does not exist."""
         return self.get_json("trainingjob", self.name, "--ignore-not-found")
 
     def status(self) -> Manifest:
-        """Return the status; empty where there is none yet."""
+        """Return the status; empty if there is none yet."""
         status: Manifest = self.read().get("status", {})
         return status
 
     def get_json(self, *arguments: str) -> Manifest:
-        """Return what `kubectl get` prints as JSON; empty where it prints nothing."""
+        """Return the JSON output of `kubectl get`; empty if it prints nothing."""
         text = self.cluster.kubectl("get", "-n", self.namespace, *arguments, "-o", "json")
         return json.loads(text) if text.strip() else {}
 
@@ -108,7 +108,11 @@ class Job:
         return self.wait(f"step {step}", lambda status: step_of(status) >= step, timeout)
 
     def wait_for_phase(self, phase: str, timeout: float) -> Manifest:
-        """Return the first status with this phase; another end than that one ends the wait."""
+        """Return the first status with this phase.
+
+        Raises:
+            JourneyError: the job ended in another phase, or the timeout passed.
+        """
         ended = {"Succeeded", "Failed"} - {phase}
 
         def holds(status: Manifest) -> bool:
@@ -119,7 +123,7 @@ class Job:
         return self.wait(f"phase {phase}", holds, timeout)
 
     def describe(self) -> str:
-        """Return the status and the pods in a few lines, for a failed wait."""
+        """Return a summary of the status and the pods, for a failed wait."""
         status = self.status()
         shown = {key: status.get(key) for key in ("phase", "problems", "world", "progress", "restarts", "attempts")}
         conditions = {c["type"]: f"{c['status']} {c['reason']}: {c['message']}" for c in status.get("conditions", [])}
@@ -127,10 +131,10 @@ class Job:
         return json.dumps(shown | {"conditions": conditions}, indent=1) + "\n" + pods
 
     def command(self, name: str, *words: str) -> str:
-        """Run a command of `kubectl trainingjob` on the job and return what it prints.
+        """Run a command of `kubectl trainingjob` on the job and return its output.
 
         Raises:
-            JourneyError: it did not succeed.
+            JourneyError: the command failed.
         """
         where = ("-n", self.namespace, "--kubeconfig", str(self.cluster.kubeconfig()))
         line = [TRAININGJOB, name, self.name, *words, *where]
@@ -140,12 +144,12 @@ class Job:
         return done.stdout
 
     def patch(self, spec: Manifest) -> None:
-        """Change parts of the spec, as a user's edit does."""
+        """Change parts of the spec, as `kubectl patch` by a user would."""
         change = json.dumps({"spec": spec})
         self.cluster.kubectl("patch", "trainingjob", self.name, "-n", self.namespace, "--type=merge", "-p", change)
 
     def delete(self) -> None:
-        """Delete the job and wait until the API server has let go of it."""
+        """Delete the job and wait until the API server has removed it."""
         self.cluster.kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found")
 
 
@@ -170,7 +174,7 @@ def change(manifest: Manifest, changes: Mapping[str, Any]) -> Manifest:
 
 
 def system_placement(cluster: Cluster) -> Manifest:
-    """Return the part of a pod's spec that puts it where no drill strikes, on clusters that know such a place."""
+    """Return the part of a pod's spec that selects the system node, which no drill kills; empty without drills."""
     if not cluster.can_kill_nodes:
         return {}
     return {
@@ -180,7 +184,7 @@ def system_placement(cluster: Cluster) -> Manifest:
 
 
 def shared_reader(namespace: str, cluster: Cluster) -> Manifest:
-    """Return a pod that mounts the shared volume and waits: files are read through it on every kind of cluster."""
+    """Return an idle pod that mounts the shared volume. Tests read files through it on every kind of cluster."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -218,9 +222,9 @@ class Product:
     values: dict[str, str] = field(default_factory=dict)
 
     def install(self) -> None:
-        """Install or upgrade the chart with the cluster's images, and wait until it serves.
+        """Install or upgrade the chart with the cluster's images, and wait until the operator is ready.
 
-        An operator of an earlier state of this checkout makes way for one of today's.
+        An operator from an earlier state of this checkout is replaced.
         """
         values = {
             "image.repository": self.cluster.operator_image.rpartition(":")[0],
@@ -249,7 +253,7 @@ class Product:
         return items
 
     def operator_errors(self, since: datetime) -> list[str]:
-        """Return the errors and tracebacks that the operators which run now have logged since a time."""
+        """Return the errors and tracebacks that the running operators have logged since a time."""
         lines: list[str] = []
         for pod in self.operator_pods():
             is_going = "deletionTimestamp" in pod["metadata"]
@@ -260,11 +264,11 @@ class Product:
         return [line for line in lines if '"level": "error"' in line or "Traceback (most recent call last)" in line]
 
     def misdeeds(self, since: datetime) -> list[str]:
-        """Return what operators asked of the API server since a time and may never ask, where that is recorded."""
+        """Return the operators' forbidden API requests since a time; empty if the cluster has no audit log."""
         return list(find_misdeeds(self.cluster.read_requests(since), SYSTEM_NAMESPACE))
 
     def scale_operator(self, replicas: int) -> None:
-        """Set the number of operator pods and wait until they run and one of them leads, or until they are gone."""
+        """Set the number of operator pods. Wait until they run and one of them leads, or until they are gone."""
         self.cluster.kubectl(
             "scale", "deployment/trainingjob-operator", "-n", SYSTEM_NAMESPACE, f"--replicas={replicas}"
         )
@@ -285,7 +289,7 @@ class Product:
         )
 
     def make_namespace(self, name: str) -> None:
-        """Make a namespace that enforces Pod Security `restricted`, with the shared volume and a pod that reads it."""
+        """Create a namespace that enforces Pod Security `restricted`, with the shared volume and its reader pod."""
         manifest = {
             "apiVersion": "v1",
             "kind": "Namespace",
@@ -298,7 +302,7 @@ class Product:
 
     @contextmanager
     def namespace(self, name: str) -> Iterator[str]:
-        """Make a namespace as above for a while, and delete it with all that is in it afterwards."""
+        """Create a namespace as `make_namespace` does, and delete it with its contents when the context ends."""
         self.make_namespace(name)
         try:
             yield name
@@ -307,11 +311,11 @@ class Product:
             self.cluster.kubectl("delete", "persistentvolume", f"{name}-{CLAIM}", "--ignore-not-found")
 
     def run_in_reader(self, namespace: str, *command: str) -> str:
-        """Run a command in the pod that sees the shared volume at /shared, and return what it prints."""
+        """Run a command in the reader pod, which has the shared volume at /shared, and return its output."""
         return self.cluster.kubectl("exec", "-n", namespace, "reader", "--", *command)
 
     def apply(self, *manifests: Manifest) -> str:
-        """Apply manifests and return what kubectl says."""
+        """Apply manifests and return kubectl's output."""
         text = "\n---\n".join(json.dumps(manifest) for manifest in manifests)
         return self.cluster.kubectl("apply", "-f", "-", stdin=text)
 

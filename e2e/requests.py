@@ -1,7 +1,7 @@
-"""What an operator asked of the API server, held against a model of what it may ever ask.
+"""Check of the operator's requests to the API server against a model of all allowed requests.
 
-The API server's audit log is the witness: it holds every request that was answered, those of two operators, of one that
-was killed in the middle and of one that came back, in the order in which they took effect.
+The source is the API server's audit log. It holds every answered request in order of effect, also with two operators,
+and with an operator that was killed or restarted.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ type Target = tuple[str, str, str]
 READS = ("get", "list", "watch")
 STATUS = "trainingjobs/status"
 FORESEEN: dict[str, tuple[str, ...]] = {
-    "trainingjobs": (*READS, "delete"),  # once its time after the end is over
+    "trainingjobs": (*READS, "delete"),  # after `ttlSecondsAfterFinished`
     STATUS: ("update",),
     "jobsets": (*READS, "create", "delete"),
     "jobs": (*READS, "delete"),
@@ -34,21 +34,21 @@ FORESEEN: dict[str, tuple[str, ...]] = {
     "tokenreviews": ("create",),
     "subjectaccessreviews": ("create",),
 }
-"""Which verbs are used on what. A right that the chart gives and nobody needs shows here."""
+"""The verbs that the operator uses, by resource. The check exposes rights that the chart grants without need."""
 OWN = ("secrets", "leases")
-"""What is touched in the operator's own namespace alone."""
+"""Resources that the operator uses only in its own namespace."""
 WRONG = frozenset((400, 401, 403, 405, 406, 413, 415, 422))
-"""Answers to a request that should not have been made."""
+"""Status codes of requests that the operator must not make."""
 START = timedelta(seconds=10)
-"""For how long an API server that has just started may know no roles yet, and refuses what they allow."""
+"""Time after its start during which the API server may not know all roles yet, and refuse allowed requests."""
 WINDOW = timedelta(seconds=10)
 MOST_STATUSES = 25
-"""Statuses of one job that a window may see: each is a transition, or the one for numbers."""
+"""Maximum number of status writes of one job in a window. Each is a transition or the periodic update of numbers."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request that was answered. `resource` has the subresource behind a slash; empty: it is of no object."""
+    """One answered request. `resource` includes the subresource after a slash; empty: not about an object."""
 
     at: datetime
     verb: str
@@ -57,31 +57,31 @@ class Request:
     name: str
     code: int
     said: str
-    """What the server said where it refused."""
+    """The server's message, if it refused the request."""
     body: Manifest
 
     @property
     def target(self) -> Target:
-        """Return what it is about."""
+        """Return the object of the request."""
         return self.resource, self.namespace, self.name
 
     @property
     def is_done(self) -> bool:
-        """Return whether the server did what was asked."""
+        """Return whether the server carried out the request."""
         return 200 <= self.code < 300
 
     @property
     def is_without_right(self) -> bool:
-        """Return whether no role allowed it; other refusals are of what was asked for."""
+        """Return whether RBAC refused the request. Other refusals concern its content."""
         return self.code == 403 and f"cannot {self.verb} resource" in self.said
 
     def __str__(self) -> str:
-        """Return it as people read it."""
+        """Return a readable form."""
         return f"{self.at:%H:%M:%S} {self.verb} {self.resource} {self.namespace}/{self.name}: {self.code} {self.said}"
 
 
 def parse(event: Manifest) -> Request:
-    """Return a request as an audit event tells it."""
+    """Return the request of an audit event."""
     about, status = event.get("objectRef", {}), event.get("responseStatus", {})
     asked = event.get("requestObject")
     body: Manifest = asked if isinstance(asked, dict) else {}  # a JSON patch is a list
@@ -99,7 +99,7 @@ def parse(event: Manifest) -> Request:
 
 
 def find_misdeeds(events: Iterable[Manifest], own_namespace: str) -> Iterator[str]:
-    """Yield what an operator may never ask, of audit events in their order. It lives in `own_namespace`."""
+    """Yield the forbidden requests among audit events in order. The operator's namespace is `own_namespace`."""
     requests = [parse(event) for event in events]
     for request in requests:
         if not _is_allowed_soon(request, requests):
@@ -114,7 +114,7 @@ def find_misdeeds(events: Iterable[Manifest], own_namespace: str) -> Iterator[st
 
 
 def _is_allowed_soon(request: Request, requests: Sequence[Request]) -> bool:
-    """Return whether the right to one of some requests was missing for a moment alone: the API server was starting."""
+    """Return whether RBAC refused a request only briefly, because the API server was starting."""
     return request.is_without_right and any(
         (one.verb, one.resource, one.namespace) == (request.verb, request.resource, request.namespace)
         for one in requests
@@ -127,12 +127,12 @@ def _find_unforeseen(request: Request, own_namespace: str) -> Iterator[str]:
         yield f"nothing needs this: {request}"
     if request.resource in OWN and request.namespace != own_namespace:
         yield f"not its own: {request}"
-    if request.code in WRONG and "being terminated" not in request.said:  # the namespace may go at any moment
+    if request.code in WRONG and "being terminated" not in request.said:  # the namespace may be deleted at any moment
         yield f"refused: {request}"
 
 
 def _find_unguarded(request: Request) -> Iterator[str]:
-    """Yield where a write would have struck another object than the one that was meant."""
+    """Yield writes that could have affected another object than the intended one."""
     metadata = request.body.get("metadata", {})
     if request.verb == "delete" and not request.body.get("preconditions", {}).get("uid"):
         yield f"deleted by its name alone: {request}"
@@ -144,7 +144,7 @@ def _find_unguarded(request: Request) -> Iterator[str]:
 
 
 def _find_doubles(requests: Sequence[Request]) -> Iterator[str]:
-    """Yield what was made more often than it was deleted and made anew."""
+    """Yield JobSets that were created more often than deletions allow."""
     made = Counter(one.target for one in requests if one.resource == "jobsets" and one.verb == "create" and one.is_done)
     gone = Counter(one.target for one in requests if one.verb == "delete" and one.is_done)
     for target, times in made.items():
@@ -153,7 +153,7 @@ def _find_doubles(requests: Sequence[Request]) -> Iterator[str]:
 
 
 def _find_contradictions(written: Sequence[Request]) -> Iterator[str]:
-    """Yield what cannot be true of one job: `written` are its statuses. A namesake that came later is another one."""
+    """Yield impossible sequences of one job's statuses. A later job of the same name is another job."""
     before: tuple[str, TrainingJobStatus] | None = None
     for request in written:
         uid = request.body["metadata"]["uid"]
@@ -165,7 +165,7 @@ def _find_contradictions(written: Sequence[Request]) -> Iterator[str]:
 
 
 def _find_haste(written: Sequence[Request]) -> Iterator[str]:
-    """Yield where a job's status was written without end."""
+    """Yield a job whose status was written too often."""
     times = [request.at for request in written]
     for first, last in zip(times, times[MOST_STATUSES:], strict=False):
         if last - first < WINDOW:

@@ -1,4 +1,4 @@
-"""What journeys, demo and benchmarks read off a TrainingJob's status, whatever of it is there yet."""
+"""Accessors for a TrainingJob's status that tolerate missing fields, for journeys, demo and benchmarks."""
 
 from typing import Any
 
@@ -6,30 +6,30 @@ type Status = dict[str, Any]
 
 
 def step_of(status: Status) -> int:
-    """Return the newest step in a status; 0 where there is none."""
+    """Return the newest step in a status; 0 if there is none."""
     step: int = (status.get("progress") or {}).get("step", 0)
     return step
 
 
 def steps_trained(status: Status) -> int:
-    """Return how many steps the newest world has made so far, those included that were made before and lost."""
+    """Return the number of steps that the newest world has trained, including repeats of lost steps."""
     newest = (status.get("attempts") or [{}])[-1]
     steps: int = (newest.get("lastStep") or 0) - (newest.get("firstStep") or 0)
     return steps
 
 
 def generation_of(status: Status) -> int:
-    """Return the number of the committed world; 0 where there is none."""
+    """Return the generation of the committed world; 0 if there is none."""
     number: int = (status.get("world") or {}).get("generation", 0)
     return number
 
 
 def is_full(status: Status) -> bool:
-    """Return whether the job trains on all slices that it wants."""
+    """Return whether the job trains on all requested slices."""
     training, _, wanted = status.get("display", {}).get("slices", "").partition("/")
     return bool(training) and training == wanted
 
 
 def condition(status: Status, kind: str) -> dict[str, Any]:
-    """Return a condition of a status; empty where it is not there yet."""
+    """Return a condition of a status; empty if it is not set yet."""
     return next((c for c in status.get("conditions", []) if c["type"] == kind), {})

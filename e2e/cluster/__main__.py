@@ -81,14 +81,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _topology(arguments: argparse.Namespace) -> Topology | None:
-    """Return the topology that the options ask for; None: no option was given, any will do."""
+    """Return the topology of the options; None if no option was given, so that any topology is accepted."""
     fields = ("slices", "hosts", "tpus_per_host", "tpu_accelerator", "tpu_topology")
     given = {field: value for field in fields if (value := getattr(arguments, field)) is not None}
     return Topology(**given) if given else None
 
 
 def _print_status(cluster: LocalCluster) -> int:
-    """Print a table of the nodes. Exit code 0: all are on."""
+    """Print a table of the nodes. Return 0 if all are on, else 1."""
     states = cluster.status()
     table = Table("node", "state", box=None)
     for name, state in states:
@@ -98,7 +98,7 @@ def _print_status(cluster: LocalCluster) -> int:
 
 
 def _become(program: Path, words: list[str]) -> None:
-    """Become kubectl or helm, so that pipes, terminals and exit codes are theirs."""
+    """Replace this process with kubectl or helm, which then own the pipes, the terminal and the exit code."""
     os.execve(program, [str(program), *words], {**os.environ, "KUBECONFIG": str(KUBECONFIG)})  # noqa: S606
 
 

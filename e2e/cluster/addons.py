@@ -1,4 +1,4 @@
-"""What runs inside the cluster before any job does: DNS and the JobSet controller, both on the system node."""
+"""Cluster add-ons that jobs depend on: DNS and the JobSet controller, both on the system node."""
 
 import json
 from collections.abc import Callable
@@ -34,31 +34,32 @@ PROBE = {
 
 
 def kubectl(*words: str, stdin: str | None = None) -> str:
-    """Run kubectl as the administrator and return what it printed."""
+    """Run kubectl as the administrator and return its output."""
     return run([binaries_dir() / "kubectl", f"--kubeconfig={KUBECONFIG}", *words], stdin=stdin)
 
 
 def helm(*words: str) -> str:
-    """Run helm as the administrator and return what it printed."""
+    """Run helm as the administrator and return its output."""
     return run([binaries_dir() / "helm", f"--kubeconfig={KUBECONFIG}", *words])
 
 
 def ensure_addons() -> None:
-    """Install DNS and JobSet, or bring them up to date."""
+    """Install or update DNS and JobSet."""
     kubectl("apply", "--filename", str(MANIFESTS / "coredns.yaml"))
     install_jobset(helm)
 
 
 def install_jobset(helm: Callable[..., str]) -> None:
-    """Install JobSet from its own chart, with the image that was built here, unless it is installed.
+    """Install JobSet from its own chart with the locally built image, unless it is installed.
 
-    Never an upgrade: the controller writes its certificates into a Secret of the chart, and Helm refuses the conflict.
+    The chart is never upgraded: the controller writes its certificates into a Secret of the chart, and Helm rejects the
+    conflict.
     """
     namespace = f"--namespace={JOBSET_NAMESPACE}"
     try:
         if json.loads(helm("status", JOBSET_RELEASE, namespace, "--output=json"))["info"]["status"] == "deployed":
             return
-        helm("uninstall", JOBSET_RELEASE, namespace)  # an installation that was interrupted
+        helm("uninstall", JOBSET_RELEASE, namespace)  # left by an interrupted installation
     except ClusterError:
         pass  # there is no such release
     values = f"--values={MANIFESTS / 'jobset-values.yaml'}"
@@ -66,7 +67,7 @@ def install_jobset(helm: Callable[..., str]) -> None:
 
 
 def wait_for_addons() -> None:
-    """Return when DNS answers and JobSet's webhooks admit a JobSet: ready pods alone do not promise that."""
+    """Wait until DNS is ready and JobSet's webhooks admit a JobSet; ready pods alone do not guarantee that."""
     for namespace, name in (("kube-system", "coredns"), (JOBSET_NAMESPACE, "jobset-controller")):
         kubectl("rollout", "status", f"--namespace={namespace}", f"deployment/{name}", "--timeout=120s")
     probe = json.dumps(PROBE)

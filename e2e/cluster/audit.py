@@ -1,6 +1,6 @@
-"""The API server's own record of what pods of one namespace asked of it: the operator's, on the local cluster.
+"""The API server's audit log of requests from one namespace, the operator's, on the local cluster.
 
-Bodies are recorded of writes alone, and of none that carries a secret or a token.
+Bodies are recorded only for writes, and never if they contain a secret or a token.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from e2e.cluster.paths import LOGS, STATE
 
 NAMESPACE = "trainingjob-system"
-"""Whose pods' requests are recorded."""
+"""Namespace whose pods' requests are recorded."""
 LOG = LOGS / "audit.log"
 POLICY = STATE / "audit-policy.json"
 WITHOUT_BODY = (
@@ -23,7 +23,7 @@ type Event = dict[str, Any]
 
 
 def policy() -> dict[str, Any]:
-    """Return the API server's audit policy: the first rule that fits counts."""
+    """Return the API server's audit policy; the first matching rule applies."""
     group = {"userGroups": [f"system:serviceaccounts:{NAMESPACE}"]}
     return {
         "apiVersion": "audit.k8s.io/v1",
@@ -40,7 +40,7 @@ def policy() -> dict[str, Any]:
 
 
 def flags() -> list[str]:
-    """Write the policy, and return what an API server is started with to follow it."""
+    """Write the policy; return the API server's flags that apply it."""
     POLICY.write_text(json.dumps(policy()))  # JSON is YAML
     LOG.parent.mkdir(parents=True, exist_ok=True)
     return [f"--audit-policy-file={POLICY}", f"--audit-log-path={LOG}", "--audit-log-mode=blocking"]
@@ -51,5 +51,5 @@ def read(since: datetime) -> list[Event]:
     if not LOG.exists():
         return []
     with LOG.open() as file:
-        events = [json.loads(line) for line in file if line.endswith("\n")]  # the last one may be in writing
+        events = [json.loads(line) for line in file if line.endswith("\n")]  # the last line may be incomplete
     return [event for event in events if datetime.fromisoformat(event["stageTimestamp"]) >= since]

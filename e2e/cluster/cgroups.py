@@ -1,7 +1,7 @@
-"""Control groups of the nodes: each node owns one subtree, `/trainingjob/<node>`, on cgroup v1, hybrid and v2 hosts.
+"""Control groups of the nodes: one subtree `/trainingjob/<node>` per node, on cgroup v1, hybrid and v2 hosts.
 
-Kubelets that share a subtree take each other's pods for leftovers and kill them. The subtree also makes a node
-freezable as a whole: its daemons sit in it beside its pods.
+Kubelets that share a subtree treat each other's pods as orphans and kill them. The subtree also makes a node freezable
+as a whole, because it contains the node's daemons and its pods.
 """
 
 from functools import partial
@@ -28,12 +28,12 @@ V1_FOLDERS = (
 
 
 def is_unified() -> bool:
-    """Return whether the host has the one cgroup v2 tree. A hybrid host counts as v1: its controllers are there."""
+    """Return whether the host uses only cgroup v2. A hybrid host counts as v1, because its controllers are there."""
     return (MOUNT / "cgroup.controllers").exists()
 
 
 def hierarchies() -> list[Path]:
-    """Return the root folder of every hierarchy that holds controllers, each folder once."""
+    """Return the root folder of every hierarchy with controllers, each folder once."""
     if is_unified():
         return [MOUNT]
     found = (MOUNT / name for name in V1_FOLDERS)
@@ -41,9 +41,9 @@ def hierarchies() -> list[Path]:
 
 
 def has_cpu_quota() -> bool:
-    """Return whether this machine may use less CPU time than it has processors, as in a container with a limit.
+    """Return whether this machine has a CPU quota of its own, as in a container with a CPU limit.
 
-    The kernel then refuses a container of the machine a larger quota than the machine's own.
+    The kernel then rejects a container quota larger than the machine's quota.
     """
     unified, v1 = MOUNT / "cpu.max", MOUNT / "cpu" / "cpu.cfs_quota_us"
     if unified.exists():
@@ -52,12 +52,12 @@ def has_cpu_quota() -> bool:
 
 
 def kubelet_root(node: str) -> str:
-    """Return the node's subtree as the kubelet's `cgroupRoot` wants it."""
+    """Return the node's subtree in the form of the kubelet's `cgroupRoot`."""
     return f"/{TREE}/{node}"
 
 
 def create(node: str) -> None:
-    """Make the node's subtree under every controller; the kubelet refuses to start without it."""
+    """Create the node's subtree under every controller; the kubelet does not start without it."""
     for root in hierarchies():
         for group in (root / TREE, root / TREE / node, root / TREE / node / DAEMONS):
             if is_unified():
@@ -67,13 +67,13 @@ def create(node: str) -> None:
 
 
 def _delegate(parent: Path) -> None:
-    """Hand all of a v2 group's controllers on to its children."""
+    """Enable all of a v2 group's controllers for its children."""
     wanted = (parent / "cgroup.controllers").read_text().split()
     (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
 
 
 def _fill_cpuset(group: Path) -> None:
-    """Copy the parent's CPUs and memory nodes: a v1 cpuset starts empty, and an empty one accepts no process."""
+    """Copy the parent's CPUs and memory nodes: a new v1 cpuset is empty, and an empty one accepts no process."""
     for name in ("cpuset.cpus", "cpuset.mems"):
         file = group / name
         if not is_unified() and file.exists() and not file.read_text().strip():
@@ -81,17 +81,17 @@ def _fill_cpuset(group: Path) -> None:
 
 
 def daemon_files(node: str) -> list[Path]:
-    """Return the files through which a node's daemon enters the subtree."""
+    """Return the files that move a node's daemon into the subtree."""
     return [_tracking_root() / TREE / node / DAEMONS / "cgroup.procs"]
 
 
 def _tracking_root() -> Path:
-    """Return the hierarchy that every process of a node is in: the freezer on v1, the only one on v2."""
+    """Return the hierarchy that contains every process of a node: the freezer on v1, the only one on v2."""
     return MOUNT if is_unified() else MOUNT / "freezer"
 
 
 def set_frozen(node: str, *, frozen: bool) -> None:
-    """Stop or continue every process of a node, containers included, without their knowledge."""
+    """Freeze or thaw every process of a node, containers included."""
     if is_unified():
         (MOUNT / TREE / node / "cgroup.freeze").write_text("1" if frozen else "0")
         return
@@ -102,7 +102,7 @@ def set_frozen(node: str, *, frozen: bool) -> None:
 
 
 def is_frozen(node: str) -> bool:
-    """Return whether a node's processes are stopped."""
+    """Return whether a node's processes are frozen."""
     if is_unified():
         file = MOUNT / TREE / node / "cgroup.freeze"
         return file.exists() and file.read_text().strip() == "1"
@@ -111,14 +111,14 @@ def is_frozen(node: str) -> bool:
 
 
 def members(node: str) -> list[int]:
-    """Return the pids of all processes in the node's subtree, whoever started them."""
+    """Return the pids of all processes in the node's subtree."""
     top = _tracking_root() / TREE / node
     files = [folder / "cgroup.procs" for folder, _, _ in top.walk()]
     return [int(pid) for file in files if file.exists() for pid in file.read_text().split()]
 
 
 def nodes() -> list[str]:
-    """Return the names of all machines that have a subtree."""
+    """Return the names of all machines with a subtree."""
     top = _tracking_root() / TREE
     return sorted(path.name for path in top.iterdir() if path.is_dir()) if top.is_dir() else []
 
@@ -130,18 +130,18 @@ def remove(node: str) -> None:
 
 
 def remove_tree() -> None:
-    """Remove the common parent of all nodes, once it is empty."""
+    """Remove the common parent of all nodes' subtrees when it is empty."""
     for root in hierarchies():
         wait_until(partial(_is_removed, root / TREE), "the common control group to empty", seconds=20)
 
 
 def _is_removed(group: Path) -> bool:
-    """Remove a group and its children, deepest first; busy ones stay for the next try."""
+    """Remove a group and its children, deepest first; return False if a busy group remains."""
     if not group.exists():
         return True
     for folder, _, _ in group.walk(top_down=False):
         try:
             folder.rmdir()
-        except OSError:  # a dying process still sits in it
+        except OSError:  # a dying process is still a member
             return False
     return True

@@ -1,4 +1,4 @@
-"""Which cluster the end-to-end tests use: `E2E_CLUSTER` chooses."""
+"""Selection of the end-to-end tests' cluster by `E2E_CLUSTER`."""
 
 import os
 
@@ -12,10 +12,10 @@ KINDS: dict[str, type[Cluster]] = {"local": LocalCluster, "kind": KindCluster, "
 
 
 def open_cluster() -> Cluster:
-    """Return the cluster that `E2E_CLUSTER` names: `local` (the default), `kind` or `existing`. Starts nothing.
+    """Return the cluster selected by `E2E_CLUSTER`: `local` (the default), `kind` or `existing`. Start nothing.
 
     Raises:
-        ClusterError: It names something else.
+        ClusterError: `E2E_CLUSTER` has another value.
     """
     kind = os.environ.get("E2E_CLUSTER") or "local"
     if kind not in KINDS:

@@ -1,4 +1,4 @@
-"""Running other programs: one way to call them, one error that says what they said."""
+"""Execution of other programs, with one error type that includes their output."""
 
 import subprocess
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class ClusterError(Exception):
-    """The cluster cannot do what was asked. The message says why and what to do next."""
+    """The cluster cannot carry out a request. The message gives the reason and the remedy."""
 
 
 def run(
@@ -17,10 +17,10 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a program to its end and return what it printed.
+    """Run a program to its end and return its output.
 
     Raises:
-        ClusterError: The program is missing or failed; the message ends with its last words.
+        ClusterError: the program is missing or failed; the message ends with its last output.
     """
     words = [str(word) for word in argv]
     try:
@@ -33,10 +33,10 @@ def run(
 
 
 def follow(argv: Sequence[str | Path], tell: Callable[[str], bool], *, cwd: Path, env: Mapping[str, str]) -> None:
-    """Run a program to its end and hand on each line that it prints; `tell` returns whether that is mere progress.
+    """Run a program to its end and pass each line of its output to `tell`, which returns whether it is progress.
 
     Raises:
-        ClusterError: It failed; the message ends with its last words but for progress.
+        ClusterError: the program failed; the message ends with its last output without progress lines.
     """
     words = [str(word) for word in argv]
     with subprocess.Popen(
@@ -53,10 +53,10 @@ def _failure(words: Sequence[str], code: int, said: str) -> ClusterError:
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, seconds: float) -> None:
-    """Return as soon as the condition holds; a condition that raises ClusterError does not hold yet.
+    """Return as soon as the condition holds. A condition that raises ClusterError does not hold yet.
 
     Raises:
-        ClusterError: It did not hold within `seconds`.
+        ClusterError: the condition did not hold within `seconds`.
     """
     deadline = time.monotonic() + seconds
     last: ClusterError | None = None

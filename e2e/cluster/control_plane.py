@@ -1,4 +1,4 @@
-"""The control plane: etcd, API server, controller manager and scheduler on one machine, and how to talk to it."""
+"""The control plane: etcd, API server, controller manager and scheduler on one machine, and its credentials."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ from e2e.cluster.machine import Daemon, Machine
 from e2e.cluster.paths import KUBECONFIG, PKI, STATE
 from e2e.cluster.topology import CONTROL_PLANE_ADDRESS, KUBERNETES_SERVICE, POD_RANGE, SERVICE_RANGE, Node
 
-# One SIGKILL stops API server and etcd together. An API server that outlives its etcd lingers for over a minute.
+# One SIGKILL stops API server and etcd together. An API server without etcd would keep running for over a minute.
 MACHINE = Machine("control-plane")
 OCTET = int(CONTROL_PLANE_ADDRESS.rpartition(".")[2])
 
@@ -26,7 +26,7 @@ SERVER_NAMES = (
 
 
 def write_credentials() -> None:
-    """Make the authority, the administrator's kubeconfig and those of the control plane, unless they exist."""
+    """Create the authority and the kubeconfigs of the administrator and the control plane, unless they exist."""
     pki.ensure_authority()
     pki.ensure_kubeconfig(KUBECONFIG, "admin", group="system:masters")
     for name in ("kube-controller-manager", "kube-scheduler", "kube-proxy"):
@@ -34,7 +34,7 @@ def write_credentials() -> None:
 
 
 def start(nodes: Iterable[Node]) -> None:
-    """Start what is missing of the control plane and wait for the API."""
+    """Start the missing parts of the control plane and wait for the API server."""
     if MACHINE.find_init() is None:
         MACHINE.boot()
         network.plug(MACHINE, OCTET, nodes)
@@ -50,14 +50,14 @@ def _is_api_ready() -> bool:
 
 
 def etcd_command() -> list[str | Path]:
-    """Return etcd's command line. Its ports are the machine's own, so they collide with nothing."""
+    """Return etcd's command line. Its ports are in the machine's own network namespace and cannot collide."""
     return [
         binaries_dir() / "etcd",
         f"--data-dir={STATE / 'etcd'}",
         "--listen-client-urls=http://127.0.0.1:2379",
         "--advertise-client-urls=http://127.0.0.1:2379",
         "--listen-peer-urls=http://127.0.0.1:2380",
-        "--unsafe-no-fsync",  # a killed process loses nothing; after a reboot the cluster is made anew
+        "--unsafe-no-fsync",  # a killed process loses nothing; after a reboot the cluster is recreated
         "--log-level=warn",
     ]
 
@@ -81,11 +81,11 @@ def api_server_command() -> list[str | Path]:
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
         f"--service-account-key-file={pki.SERVICE_ACCOUNTS}",
         f"--service-account-signing-key-file={pki.SERVICE_ACCOUNTS}",
-        # Webhooks are called at their pods' addresses: this machine has no kube-proxy for the service's.
+        # Call webhooks at pod addresses: this machine has no kube-proxy for service addresses.
         "--enable-aggregator-routing=true",
         f"--kubelet-client-certificate={kubelet_client.certificate}",
         f"--kubelet-client-key={kubelet_client.key}",
-        "--kubelet-preferred-address-types=InternalIP",  # nothing resolves the nodes' names
+        "--kubelet-preferred-address-types=InternalIP",  # the nodes' names cannot be resolved
         *audit.flags(),
     ]
 

@@ -1,4 +1,4 @@
-"""What explains a failure on any cluster: objects, events and logs, one file each."""
+"""Diagnostics after a failure on any cluster: objects and events, one file each."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,8 +16,8 @@ QUESTIONS = {
 
 
 def gather_objects(kubectl: Callable[..., str], folder: Path) -> None:
-    """Write kubectl's answers into a folder; what it cannot answer is left out."""
+    """Write kubectl's output into a folder; failing queries are left out."""
     folder.mkdir(parents=True, exist_ok=True)
     for file, words in QUESTIONS.items():
-        with suppress(ClusterError):  # no such resource, or the API server is what failed
+        with suppress(ClusterError):  # no such resource, or the API server itself has failed
             (folder / file).write_text(kubectl(*words))

@@ -1,7 +1,7 @@
-"""Any cluster that $KUBECONFIG points to, taken as it is.
+"""The cluster of $KUBECONFIG, used without changes to its nodes.
 
-It must have JobSet, and it pulls the images that $E2E_OPERATOR_IMAGE and $E2E_TRAINER_IMAGE name, each with a tag:
-whoever owns the cluster builds and pushes them.
+It must have JobSet, and must be able to pull the images that $E2E_OPERATOR_IMAGE and $E2E_TRAINER_IMAGE name, each with
+a tag. The cluster's owner builds and pushes them.
 """
 
 import json
@@ -19,7 +19,7 @@ NO_POWER = "nodes of an existing cluster cannot be switched off; run this drill 
 
 
 class ExistingCluster:
-    """A cluster that is not ours to start, stop or hurt."""
+    """A cluster that these tests may not start, stop or disrupt."""
 
     name = "existing"
     can_kill_nodes = False
@@ -28,14 +28,14 @@ class ExistingCluster:
         self.operator_image, self.trainer_image = (os.environ.get(variable, "") for variable in IMAGES)
 
     def is_up(self) -> bool:
-        """Return True: nobody starts or stops this cluster here."""
+        """Return True: these tests do not start or stop this cluster."""
         return True
 
     def up(self) -> None:
-        """Check that the cluster's images are named, and that it answers and knows JobSets.
+        """Check that the images are named, and that the cluster answers and has JobSet.
 
         Raises:
-            ClusterError: They are not, or it does not; the message says what is missing.
+            ClusterError: a check failed; the message names what is missing.
         """
         named = zip(IMAGES, (self.operator_image, self.trainer_image), strict=True)
         if bad := [f"{variable}={image}" for variable, image in named if not _is_tagged(image)]:
@@ -46,22 +46,22 @@ class ExistingCluster:
         self.kubectl("get", "jobsets", "--namespace=default")
 
     def down(self) -> None:
-        """Do nothing: the cluster is not ours."""
+        """Do nothing: the cluster has another owner."""
 
     def kubeconfig(self) -> Path:
-        """Return the file that $KUBECONFIG names, or kubectl's default."""
+        """Return the file of $KUBECONFIG, or kubectl's default."""
         return Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """Run the user's kubectl and return what it printed."""
+        """Run the user's kubectl and return its output."""
         return run(["kubectl", f"--kubeconfig={self.kubeconfig()}", *words], stdin=stdin)
 
     def helm(self, *words: str) -> str:
-        """Run the user's helm and return what it printed."""
+        """Run the user's helm and return its output."""
         return run(["helm", f"--kubeconfig={self.kubeconfig()}", *words])
 
     def worker_nodes(self) -> list[str]:
-        """Return the names of the nodes that take pods."""
+        """Return the names of the nodes without taints."""
         nodes = json.loads(self.kubectl("get", "nodes", "--output=json"))["items"]
         return sorted(node["metadata"]["name"] for node in nodes if not node["spec"].get("taints"))
 
@@ -70,13 +70,13 @@ class ExistingCluster:
         self.kubectl("apply", "--filename=-", stdin=json.dumps(shared_claim(namespace, claim, {})))
 
     def kill_node(self, node: str) -> None:
-        """Refuse, as all the drills below do."""
+        """Raise `ClusterError`, as all other drills of this class do."""
         raise ClusterError(f"{node}: {NO_POWER}")
 
     restore_node = freeze_node = thaw_node = partition_node = heal_node = kill_node
 
     def read_requests(self, since: datetime) -> list[Event]:
-        """Return none: this API server's own record is out of reach."""
+        """Return nothing: the audit log of this API server is not accessible."""
         del since
         return []
 
@@ -86,5 +86,5 @@ class ExistingCluster:
 
 
 def _is_tagged(image: str) -> bool:
-    """Return whether an image's name ends with a tag; what follows the colon of a registry's port is none."""
+    """Return whether an image's name ends with a tag. The port of a registry is not a tag."""
     return ":" in image.rpartition("/")[2]

@@ -1,7 +1,7 @@
-"""The part of an image that a node lacks, as an archive that containerd imports.
+"""The missing layers of an image on a node, as an archive that containerd imports.
 
-A change of source touches one small layer of a gigabyte. An image archive holds all layers, and importing one costs a
-node seconds for each; so the layers that its store already holds are left out.
+A source change affects one small layer of a gigabyte. A full archive holds all layers, and importing each costs a node
+seconds. Layers that the store already has are therefore left out.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
 def write_delta(archive: Path, name: str, has_blob: Callable[[str], bool], target: Path) -> None:
-    """Write an OCI archive of a docker-archive's image, without the layers for which `has_blob(hex digest)` is true.
+    """Write a docker-archive's image as an OCI archive, without the layers for which `has_blob(hex digest)` is true.
 
-    Layers of a docker-archive are not compressed, so that their digests are the ones that the image's config lists.
+    Layers of a docker-archive are not compressed, so their digests equal those in the image's config.
     """
     with tarfile.open(archive) as source, tarfile.open(target, "w") as delta:
         (entry,) = json.loads(_read(source, "manifest.json"))

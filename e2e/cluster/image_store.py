@@ -1,8 +1,8 @@
-"""Images on the nodes: imported once into a seed, which every node then starts from.
+"""Images on the nodes: imported once into a seed store, from which every node starts.
 
-Importing the trainer's image takes a node about ten seconds. So one containerd, the seed's, imports; a node copies its
-two small databases, hard-links the blobs and mounts the seed's unpacked layers read-only into its own store. The seed
-changes only while no node runs: live nodes import for themselves.
+A node needs about ten seconds to import the trainer's image. Therefore only the seed's containerd imports. A node
+copies its two small databases, hard-links the blobs, and mounts the seed's unpacked layers read-only into its own
+store. The seed changes only while no node runs; running nodes import for themselves.
 """
 
 import json
@@ -37,7 +37,7 @@ address = "{CONTAINERD_SOCKET}"
 
 
 def ensure_seed(images: list[Image]) -> None:
-    """Bring the seed to these images. No node may run: a replaced image's layers go away."""
+    """Update the seed to these images. No node may run, because layers of replaced images are removed."""
     if _has_all(SEED, images):
         return
     SEED_MACHINE.kill()
@@ -53,7 +53,7 @@ def ensure_seed(images: list[Image]) -> None:
 
 
 def load(machine: Machine, root: Path, images: list[Image]) -> None:
-    """Import the images that a machine's containerd does not have yet, in this content."""
+    """Import the images whose current content a machine's containerd lacks."""
     ctr: list[str | Path] = [binaries_dir() / "ctr", f"--address={CONTAINERD_SOCKET}", "--namespace=k8s.io"]
     wait_until(lambda: bool(machine.run([*ctr, "version"])), f"containerd of {machine.name} to answer", seconds=60)
     index = _read_index(root)
@@ -63,24 +63,24 @@ def load(machine: Machine, root: Path, images: list[Image]) -> None:
             continue
         delta = root / "delta.tar"
         write_delta(image.archive, image.name, lambda digest: (blobs / digest).exists(), delta)
-        machine.run([*ctr, "images", "import", "--local", delta])  # the other way, by the service, takes twice as long
+        machine.run([*ctr, "images", "import", "--local", delta])  # the transfer service would take twice as long
         delta.unlink()
         index[image.name] = image.key
         (root / INDEX).write_text(json.dumps(index))
 
 
 def remember(images: list[Image]) -> None:
-    """Write down which images the cluster runs, for nodes that come back later."""
+    """Record the images of the cluster, for nodes that return later."""
     IMAGES.write_text(json.dumps([{**asdict(image), "archive": str(image.archive)} for image in images]))
 
 
 def remembered() -> list[Image]:
-    """Return the images that the cluster runs."""
+    """Return the recorded images of the cluster."""
     return [Image(**{**entry, "archive": Path(entry["archive"])}) for entry in json.loads(IMAGES.read_text())]
 
 
 def clone_seed(store: Path) -> None:
-    """Give a new node's containerd the seed's images; nothing if the node has a store."""
+    """Copy the seed's images into a new node's containerd store; do nothing if the store exists."""
     if store.exists():
         return
     source = SEED / "containerd"
@@ -98,7 +98,7 @@ def clone_seed(store: Path) -> None:
 
 
 def bind_script() -> str:
-    """Return the shell text that mounts the seed's layers into a node's store when its machine boots."""
+    """Return the shell script that mounts the seed's layers into a node's store when its machine boots."""
     return (
         f"for layer in {shlex.quote(str(SEED / 'containerd' / SNAPSHOTS))}/*; do\n"
         f"  own={NODE_ROOT}/containerd/{SNAPSHOTS}/${{layer##*/}}\n"

@@ -1,7 +1,7 @@
-"""Container images: the project's own, and the three that the cluster itself runs, built without a container engine.
+"""Container images of the project and of the cluster itself, built without a container engine.
 
-Each image is an archive in the cache, named by the hash of all that goes into it, so that an unchanged image costs
-one hash. `buildah` keeps the layers between builds: a change of source redoes the last one only.
+Each image is an archive in the cache, named by the hash of its inputs, so that an unchanged image costs only the hash.
+`buildah` keeps the layers between builds: a source change rebuilds only the last layer.
 """
 
 import ast
@@ -41,7 +41,7 @@ BASE_SUITE = "trixie"
 BASE_PACKAGES = "python3,python3-venv,ca-certificates"
 BASE_IMAGE = f"localhost/trainingjob-python:{BASE_SUITE}"
 _BASE = threading.Lock()
-"""Held by whoever makes the base image, or looks whether it is there."""
+"""Held while a thread checks for the base image or builds it."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to build an image: a Containerfile, the folder it copies from, and the paths in it that matter."""
+    """Inputs of an image: a Containerfile, its build context, and the relevant paths in the context."""
 
     name: str
     containerfile: Path
@@ -64,7 +64,7 @@ class Recipe:
     has_base: bool = False
 
     def key(self) -> str:
-        """Return the hash of everything that decides the image's content."""
+        """Return the hash of all inputs of the image."""
         digest = hashlib.sha256(self.containerfile.read_bytes())
         if self.has_base:
             digest.update(f"{BASE_SUITE} {BASE_PACKAGES}".encode())
@@ -76,7 +76,7 @@ class Recipe:
 
 
 def system_recipes() -> list[Recipe]:
-    """Return the images that every cluster of ours runs, whatever it tests."""
+    """Return the images that every local cluster runs."""
     busybox = Path(shutil.which("busybox") or "/bin/busybox")
     return [
         Recipe(PAUSE_IMAGE, OWN / "pause.Containerfile", busybox.parent, (busybox.name,)),
@@ -100,13 +100,13 @@ def project_recipes() -> list[Recipe]:
 
 
 def find_operator_key() -> str:
-    """Return the hash of everything in this checkout that the operator's image is made of; its tag never changes."""
+    """Return the hash of the operator image's inputs in this checkout; the image's tag never changes."""
     return next(recipe.key() for recipe in project_recipes() if recipe.name == OPERATOR_IMAGE)
 
 
 def build(recipes: Iterable[Recipe]) -> list[Image]:
-    """Build the images whose inputs changed, several at once, and return all."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # what installs packages keeps one core busy
+    """Build the images with changed inputs, several at once, and return all images."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a build that installs packages keeps one core busy
         return list(pool.map(_build, recipes))
 
 
@@ -123,7 +123,7 @@ def _build(recipe: Recipe) -> Image:
                  f"--file={recipe.containerfile}", str(recipe.context))  # fmt: skip
         scratch = archive.with_suffix(".new")
         scratch.unlink(missing_ok=True)
-        # docker-archive: its layers are not compressed, so that neither side spends seconds on gzip.
+        # docker-archive: its layers are not compressed, which saves seconds of gzip when writing and reading.
         _buildah("push", recipe.name, f"docker-archive:{scratch}:{recipe.name}")
         scratch.rename(archive)
         _remove_old(stem, archive.parent)
@@ -131,7 +131,7 @@ def _build(recipe: Recipe) -> Image:
 
 
 def _ensure_base() -> str:
-    """Return the name of a Python base image made of Debian packages, where no registry can be reached."""
+    """Return the name of a Python base image built from Debian packages, which needs no registry."""
     base = cache_dir() / "images" / f"python-{BASE_SUITE}.tar"
     if BASE_IMAGE.partition(":")[0] in _buildah("images", "--format={{.Name}}"):
         return BASE_IMAGE
@@ -160,7 +160,7 @@ def _ensure_base() -> str:
 
 
 def _build_only_mounts() -> list[str]:
-    """Return what a build borrows from the host and leaves out of the image: its certificates and its pip settings."""
+    """Return the mounts that a build takes from the host but not into the image: certificates and pip settings."""
     settings = RUN / "pip.conf"
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text(pip_settings(run([sys.executable, "-m", "pip", "config", "list"])))
@@ -170,7 +170,7 @@ def _build_only_mounts() -> list[str]:
 
 
 def pip_settings(listing: str) -> str:
-    """Return the part of `pip config list` that says where and how to download, as a pip configuration file."""
+    """Return the download settings in `pip config list` as a pip configuration file."""
     chosen = {}
     for line in listing.splitlines():
         name, _, value = line.partition("=")
@@ -182,7 +182,7 @@ def pip_settings(listing: str) -> str:
 
 
 def _buildah(*words: str) -> str:
-    # Its storage is ours alone: what the user's own buildah holds is not touched, and `rm -r` of the cache is enough.
+    # Separate storage: the user's own buildah images stay untouched, and `rm -r` of the cache removes everything.
     storage = [f"--root={cache_dir() / 'buildah'}", f"--runroot={RUN / 'buildah'}", "--storage-driver=overlay"]
     return run(["buildah", *storage, *words], env={**os.environ, "BUILDAH_ISOLATION": "chroot"})
 

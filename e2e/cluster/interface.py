@@ -1,4 +1,4 @@
-"""What a journey may ask of a cluster, whichever kind it is."""
+"""The operations of a cluster that journeys use, independent of its kind."""
 
 from datetime import datetime
 from pathlib import Path
@@ -8,10 +8,10 @@ from e2e.cluster.audit import Event
 
 
 class Cluster(Protocol):
-    """A running Kubernetes cluster with JobSet, and the ways to hurt it.
+    """A running Kubernetes cluster with JobSet, and the faults that can be injected into it.
 
-    `operator_image` and `trainer_image` name the project's images, which its nodes have or can pull. `can_kill_nodes`
-    says whether power loss, freezing and partition are possible; where it is False, those methods raise ClusterError,
+    `operator_image` and `trainer_image` name the project's images, which the nodes have or can pull. `can_kill_nodes`
+    states whether power loss, freezing and partitions are possible. If it is False, those methods raise ClusterError,
     and journeys skip their drills.
     """
 
@@ -21,15 +21,15 @@ class Cluster(Protocol):
     trainer_image: str
 
     def is_up(self) -> bool:
-        """Return whether the cluster runs already, so that whoever starts it knows whether to stop it."""
+        """Return whether the cluster is running, so that a caller stops only a cluster that it started."""
         ...
 
     def up(self) -> None:
-        """Bring the cluster up, or repair what is missing; return when jobs can be created."""
+        """Start the cluster, or repair missing parts; return when jobs can be created."""
         ...
 
     def down(self) -> None:
-        """Stop the cluster and leave nothing behind."""
+        """Stop the cluster and remove its files."""
         ...
 
     def kubeconfig(self) -> Path:
@@ -37,15 +37,15 @@ class Cluster(Protocol):
         ...
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """Run kubectl and return what it printed."""
+        """Run kubectl and return its output."""
         ...
 
     def helm(self, *words: str) -> str:
-        """Run helm and return what it printed."""
+        """Run helm and return its output."""
         ...
 
     def worker_nodes(self) -> list[str]:
-        """Return the names of the nodes that train, in order of slice and host."""
+        """Return the names of the training nodes, in order of slice and host."""
         ...
 
     def create_shared_volume(self, namespace: str, claim: str) -> None:
@@ -53,15 +53,15 @@ class Cluster(Protocol):
         ...
 
     def kill_node(self, node: str) -> None:
-        """Cut a node's power: everything on it is gone at once, and nothing says goodbye."""
+        """Power off a node: all its processes end at once, without any shutdown message."""
         ...
 
     def restore_node(self, node: str) -> None:
-        """Switch a node on again after `kill_node`, and return when it is Ready."""
+        """Power on a node after `kill_node`, and return when it is Ready."""
         ...
 
     def freeze_node(self, node: str) -> None:
-        """Stop every process of a node without its knowledge, as a hung machine does."""
+        """Stop every process of a node without a signal that it could handle, as on a hung machine."""
         ...
 
     def thaw_node(self, node: str) -> None:
@@ -69,7 +69,7 @@ class Cluster(Protocol):
         ...
 
     def partition_node(self, node: str) -> None:
-        """Drop all packets between a node and the rest; what runs on it runs on."""
+        """Drop all packets between a node and the rest; its processes keep running."""
         ...
 
     def heal_node(self, node: str) -> None:
@@ -77,9 +77,9 @@ class Cluster(Protocol):
         ...
 
     def read_requests(self, since: datetime) -> list[Event]:
-        """Return what the operator's pods asked of the API server since a time; none where nobody records that."""
+        """Return the API requests of the operator's pods since a time; empty if the cluster has no audit log."""
         ...
 
     def gather_logs(self, folder: Path) -> None:
-        """Copy whatever explains a failure into a folder: daemons' logs, pods' logs, events, objects."""
+        """Copy diagnostics into a folder: daemons' logs, pods' logs, events, objects."""
         ...

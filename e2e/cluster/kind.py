@@ -1,4 +1,4 @@
-"""A cluster of kind: each node is a Docker container, so a node's power is `docker kill`."""
+"""A kind cluster. Each node is a Docker container, so `docker kill` is a power loss."""
 
 import json
 from datetime import datetime
@@ -19,7 +19,7 @@ SHARED_MOUNT = "/shared"
 
 
 class KindCluster:
-    """The kind cluster `trainingjob`: a control plane that is also the system node, and workers a slice and host."""
+    """The kind cluster `trainingjob`: a control plane that is also the system node, and workers by slice and host."""
 
     name = "kind"
     can_kill_nodes = True
@@ -57,15 +57,15 @@ class KindCluster:
         return STATE / "kind.kubeconfig"
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """Run kubectl and return what it printed."""
+        """Run kubectl and return its output."""
         return run(["kubectl", f"--kubeconfig={self.kubeconfig()}", *words], stdin=stdin)
 
     def helm(self, *words: str) -> str:
-        """Run helm and return what it printed."""
+        """Run helm and return its output."""
         return run(["helm", f"--kubeconfig={self.kubeconfig()}", *words])
 
     def worker_nodes(self) -> list[str]:
-        """Return the names of the nodes that train, in order of slice and host."""
+        """Return the names of the training nodes, in order of slice and host."""
         count = self._topology.slices * self._topology.hosts
         return [f"{NAME}-worker{number if number > 1 else ''}" for number in range(1, count + 1)]
 
@@ -78,18 +78,18 @@ class KindCluster:
             self.kubectl("apply", "--filename=-", stdin=json.dumps(manifest))
 
     def kill_node(self, node: str) -> None:
-        """Cut a node's power."""
+        """Power off a node."""
         run(["docker", "kill", node])
 
     def restore_node(self, node: str) -> None:
-        """Switch a node on again after `kill_node`, and return when it is Ready."""
+        """Power on a node after `kill_node`, and return when it is Ready."""
         run(["docker", "start", node])
-        # Ready alone may still be the node's last life; a rebooted kubelet takes its taint off when it is back.
+        # The condition Ready may be stale; the taint disappears only after the rebooted kubelet reports again.
         wait_until(lambda: not self._unreachable(node), f"node {node} to be reachable", seconds=120)
         self.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=120s")
 
     def freeze_node(self, node: str) -> None:
-        """Stop every process of a node without its knowledge."""
+        """Stop every process of a node without a signal that it could handle."""
         run(["docker", "pause", node])
 
     def thaw_node(self, node: str) -> None:
@@ -105,7 +105,7 @@ class KindCluster:
         self._set_packet_drop(node, "-D")
 
     def read_requests(self, since: datetime) -> list[Event]:
-        """Return none: this API server's own record is out of reach."""
+        """Return nothing: the audit log of this API server is not accessible."""
         del since
         return []
 

@@ -22,14 +22,14 @@ from e2e.cluster.progress import say
 from e2e.cluster.shared_volume import TRAINER_UID, shared_volume
 from e2e.cluster.topology import TPU_RESOURCE, Node, Topology
 
-# Kept by `down`: the logs to read, the images to start from.
+# Kept by `down`: the logs, and the images for the next start.
 SURVIVORS = (LOGS, SEED)
 
 
 class LocalCluster:
-    """The cluster of this checkout. It holds no state of its own: all of it lies in `.cluster` and in the kernel.
+    """The cluster of this checkout. The object is stateless: all state is in `.cluster` and in the kernel.
 
-    `topology` is what `up` makes when no cluster runs; None: two slices of two hosts.
+    `topology` is used by `up` if no cluster is running; None: two slices of two hosts.
     """
 
     name = "local"
@@ -41,19 +41,19 @@ class LocalCluster:
         self._wanted = topology
 
     def is_up(self) -> bool:
-        """Return whether a cluster of this checkout runs, be it in part."""
+        """Return whether a cluster of this checkout is running, at least partly."""
         return owner.find_owner() == CHECKOUT and network.SWITCH.find_init() is not None
 
     def up(self) -> None:
-        """Bring the cluster up, or repair what is missing; return when jobs can be created.
+        """Start the cluster, or repair missing parts; return when jobs can be created.
 
         Raises:
-            ClusterError: Another checkout's cluster is up, or this one runs with another topology.
+            ClusterError: another checkout's cluster is running, or this one is running with another topology.
         """
         with owner.exclusive():
             owner.claim()
             if self.is_up():
-                self._choose_topology()  # refuse before the builds, not after
+                self._choose_topology()  # fail before the builds, not after
             ensure_packages()
             built = _build_all()
             if network.SWITCH.find_init() is None:
@@ -63,12 +63,12 @@ class LocalCluster:
         say("the cluster is up: export KUBECONFIG=" + str(KUBECONFIG))
 
     def down(self) -> None:
-        """Stop everything and leave nothing behind but logs and images; nothing if the cluster is down."""
+        """Stop the cluster and remove all its files except logs and images; do nothing if it is down."""
         with owner.exclusive():
             owner.check_owner()
             _kill_machines()
             for folder in node.FIXED_FOLDERS:
-                with suppress(OSError):  # it holds something, so it is not ours
+                with suppress(OSError):  # not empty, so not created by this cluster
                     folder.rmdir()
             _empty_state()
             shutil.rmtree(RUN, ignore_errors=True)
@@ -78,29 +78,29 @@ class LocalCluster:
         return KUBECONFIG
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """Run kubectl and return what it printed."""
+        """Run kubectl and return its output."""
         return addons.kubectl(*words, stdin=stdin)
 
     def helm(self, *words: str) -> str:
-        """Run helm and return what it printed."""
+        """Run helm and return its output."""
         return addons.helm(*words)
 
     def topology(self) -> Topology:
-        """Return the topology of the cluster that runs.
+        """Return the topology of the running cluster.
 
         Raises:
-            ClusterError: None runs.
+            ClusterError: no cluster is running.
         """
         if not TOPOLOGY.exists():
             raise ClusterError("the cluster is down; start it with `python -m e2e.cluster up`")
         return Topology(**json.loads(TOPOLOGY.read_text()))
 
     def worker_nodes(self) -> list[str]:
-        """Return the names of the nodes that train, in order of slice and host."""
+        """Return the names of the training nodes, in order of slice and host."""
         return [one.name for one in self.topology().nodes() if not one.is_system]
 
     def load_images(self) -> None:
-        """Build the project's images from the checkout and bring them to every node that is on."""
+        """Build the images from the checkout and load them into every running node."""
         with owner.exclusive():
             built = images.build([*images.system_recipes(), *images.project_recipes()])
             image_store.remember(built)
@@ -112,20 +112,20 @@ class LocalCluster:
         folder = SHARED / namespace / claim
         volume, request = shared_volume(namespace, claim, folder)
         if not self.kubectl("get", "persistentvolume", volume["metadata"]["name"], "--ignore-not-found"):
-            shutil.rmtree(folder, ignore_errors=True)  # of an earlier namespace with this name
+            shutil.rmtree(folder, ignore_errors=True)  # left by an earlier namespace of this name
             folder.mkdir(parents=True)
             os.chown(folder, TRAINER_UID, TRAINER_UID)
         for manifest in (volume, request):
             self.kubectl("apply", "--filename=-", stdin=json.dumps(manifest))
 
     def kill_node(self, node: str) -> None:
-        """Cut a node's power: everything on it is gone at once, and nothing says goodbye."""
+        """Power off a node: all its processes end at once, without any shutdown message."""
         found = self._find(node)
-        network.unplug(found.octet)  # first: the kernel closes the connections of what it kills, and peers would hear
+        network.unplug(found.octet)  # first: the kernel would send the peers of killed processes a close
         Machine(found.name).kill()
 
     def restore_node(self, node: str) -> None:
-        """Switch a node on again after `kill_node`, and return when it is Ready."""
+        """Power on a node after `kill_node`, and return when it is Ready."""
         found = self._find(node)
         since = datetime.now(UTC)
         self._start_runtime(found)
@@ -133,7 +133,7 @@ class LocalCluster:
         self._wait_ready(found, since)
 
     def freeze_node(self, node: str) -> None:
-        """Stop every process of a node without its knowledge, as a hung machine does."""
+        """Stop every process of a node without a signal that it could handle, as on a hung machine."""
         cgroups.set_frozen(self._find(node).name, frozen=True)
 
     def thaw_node(self, node: str) -> None:
@@ -141,7 +141,7 @@ class LocalCluster:
         cgroups.set_frozen(self._find(node).name, frozen=False)
 
     def partition_node(self, node: str) -> None:
-        """Drop all packets between a node and the rest; what runs on it runs on."""
+        """Drop all packets between a node and the rest; its processes keep running."""
         network.cut(self._find(node).octet)
 
     def heal_node(self, node: str) -> None:
@@ -150,7 +150,7 @@ class LocalCluster:
 
     @contextmanager
     def without_api_server(self) -> Iterator[None]:
-        """Kill the API server for a while; what runs on the nodes runs on."""
+        """Kill the API server while the context lasts; the nodes' processes keep running."""
         control_plane.MACHINE.stop("kube-apiserver")
         try:
             yield
@@ -158,7 +158,7 @@ class LocalCluster:
             control_plane.start(self.topology().nodes())
 
     def read_requests(self, since: datetime) -> list[audit.Event]:
-        """Return what the operator's namespace asked of the API server since a time, oldest first."""
+        """Return the API requests of the operator's namespace since a time, oldest first."""
         return audit.read(since)
 
     def gather_logs(self, folder: Path) -> None:
@@ -170,11 +170,11 @@ class LocalCluster:
             shutil.copytree(logs, folder / "pods" / logs.parent.name, dirs_exist_ok=True)
 
     def status(self) -> list[tuple[str, str]]:
-        """Return what each machine is doing: on, off, frozen, cut off."""
+        """Return the state of each machine: on, off, frozen, cut off, or its ended daemons."""
         return [(one.name, self._state(one)) for one in self.topology().nodes()]
 
     def _begin(self, built: list[images.Image]) -> None:
-        """Start over: no switch means a first start, a reboot, or a cluster that cannot work any more."""
+        """Start from scratch: a missing switch means a first start, a reboot, or a broken cluster."""
         _kill_machines()
         _empty_state()
         shutil.rmtree(LOGS, ignore_errors=True)
@@ -196,7 +196,7 @@ class LocalCluster:
         control_plane.write_credentials()
         image_store.remember(built)
         self._undo_drills(nodes)
-        # A node that restarts shows the Ready of its last life for a while.
+        # A restarted node shows its stale Ready condition for a while.
         since = datetime.now(UTC)
         restarted = [one for one in nodes if not Machine(one.name).is_running("kubelet")]
         start_control_plane = partial(control_plane.start, nodes)
@@ -230,9 +230,9 @@ class LocalCluster:
         self._set_capacity(one)
 
     def _is_ready(self, name: str, since: datetime) -> bool:
-        """Return whether a node's kubelet has renewed its lease after `since` and says that the node is Ready.
+        """Return whether a node's kubelet has renewed its lease after `since` and reports the node as Ready.
 
-        Either alone may be from the node's last life: Ready stays for 50 seconds, and its time has whole seconds.
+        Each sign alone may be stale: Ready persists for 50 seconds after a failure, and its time has whole seconds.
         """
         lease = json.loads(self.kubectl("get", "lease", name, "--namespace=kube-node-lease", "--output=json"))
         if datetime.fromisoformat(lease["spec"]["renewTime"]) < since:
@@ -246,7 +246,7 @@ class LocalCluster:
         )
 
     def _set_capacity(self, one: Node) -> None:
-        """Report accelerators that are not there; the kubelet keeps what it does not know."""
+        """Report simulated accelerators; the kubelet keeps resources that it does not know."""
         if one.num_tpus:
             patch = {"status": {"capacity": {TPU_RESOURCE: str(one.num_tpus)}}}
             self.kubectl("patch", "node", one.name, "--subresource=status", f"--patch={json.dumps(patch)}")
@@ -268,10 +268,10 @@ class LocalCluster:
 
 
 def _kill_machines() -> None:
-    """Kill all machines that were recorded, or that only their control groups still tell of."""
+    """Kill all machines that have a record, or only a control group."""
     names = set(recorded_machines()) | set(cgroups.nodes())
     _in_parallel([Machine(name).kill for name in names - {network.SWITCH.name}])
-    network.SWITCH.kill()  # last: it holds the others' cables
+    network.SWITCH.kill()  # last: it holds the others' network links
     cgroups.remove_tree()
 
 
@@ -284,7 +284,7 @@ def _empty_state() -> None:
 
 
 def _build_all() -> list[images.Image]:
-    """Build what the cluster runs. While Go compiles, the project's own images are built, for they need none of it."""
+    """Build all images and binaries. The project's images do not need Go's output, so both are built concurrently."""
     with ThreadPoolExecutor(1) as pool:
         own = pool.submit(images.build, images.project_recipes())
         ensure_binaries()
@@ -292,7 +292,7 @@ def _build_all() -> list[images.Image]:
 
 
 def _in_parallel(calls: Iterable[Callable[[], None]]) -> None:
-    """Run calls in threads; they wait for other processes most of the time. The first error is raised after all end."""
+    """Run calls, which mostly wait for other processes, in threads. Raise the first error after all have ended."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         running = [pool.submit(call) for call in calls]
     for future in running:

@@ -1,7 +1,7 @@
-"""A machine: one process tree in a process, mount and network namespace of its own.
+"""A machine: one process tree with its own process, mount and network namespace.
 
-Power loss is then one SIGKILL: when the first process dies, the kernel kills the others at once, and mounts, network
-devices, firewall rules and routes go with the last of them. Nothing is left to clean but control groups.
+A power loss is one SIGKILL. When the first process dies, the kernel kills the others at once, and removes mounts,
+network devices, firewall rules and routes with the last of them. Only control groups remain to be removed.
 """
 
 import os
@@ -19,8 +19,8 @@ from e2e.cluster.processes import Process, child_pids, find_process, identify, l
 
 INIT = "init"
 
-# The first process of a machine. `wait` makes bash collect the orphans (container shims) that the kernel hands to it.
-# /sys stays the host's: a fresh /sys, as `ip netns exec` mounts it, has no cgroups and no container would start.
+# Script of the first process. `wait` makes bash reap the orphans (container shims) that the kernel reparents to it.
+# The host's /sys stays mounted: a fresh /sys, as from `ip netns exec`, has no cgroups, and no container would start.
 BOOT = """
 set -e
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -38,7 +38,7 @@ DAEMON_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class Daemon:
-    """A program that a machine runs: its name, its words, and folders to put in front of its PATH."""
+    """A program that a machine runs: its name, its arguments, and folders to prepend to its PATH."""
 
     name: str
     argv: Sequence[str | Path]
@@ -47,9 +47,9 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine by name. All state lies in process records, so that any call of the CLI can find it again.
+    """One machine by name. All state is in process records, so that any call of the CLI can find the machine.
 
-    `setup` is shell text that runs while the machine boots, inside its namespaces.
+    `setup` is a shell script that runs in the machine's namespaces during boot.
     """
 
     name: str
@@ -57,24 +57,24 @@ class Machine:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def find_init(self) -> Process | None:
-        """Return the machine's first process; None: the machine is off."""
+        """Return the machine's first process; None if the machine is off."""
         return find_process(self.name, INIT)
 
     def init(self) -> Process:
         """Return the machine's first process.
 
         Raises:
-            ClusterError: The machine is off.
+            ClusterError: the machine is off.
         """
         if (process := self.find_init()) is None:
             raise ClusterError(f"machine {self.name} is off; `python -m e2e.cluster up` starts what is missing")
         return process
 
     def boot(self) -> Process:
-        """Switch the machine on.
+        """Power on the machine.
 
         Raises:
-            ClusterError: Its set-up failed; the message points to the log.
+            ClusterError: the setup failed; the message names the log.
         """
         cgroups.create(self.name)
         log = self._log(INIT)
@@ -93,15 +93,15 @@ class Machine:
         return init
 
     def run(self, argv: Sequence[str | Path], *, stdin: str | None = None) -> str:
-        """Run a program inside the machine to its end and return what it printed."""
+        """Run a program inside the machine to its end and return its output."""
         return run([*self._enter(), *argv], stdin=stdin)
 
     def is_running(self, daemon: str) -> bool:
-        """Return whether a daemon of the machine runs."""
+        """Return whether a daemon of the machine is running."""
         return self.find_init() is not None and find_process(self.name, daemon) is not None
 
     def start(self, daemon: Daemon) -> None:
-        """Start a daemon, unless it runs."""
+        """Start a daemon, unless it is running."""
         if self.is_running(daemon.name):
             return
         process = launch(
@@ -111,33 +111,33 @@ class Machine:
         write_record(self.name, daemon.name, process)
 
     def wait_for(self, daemon: str, condition: Callable[[], bool], what: str, *, seconds: float) -> None:
-        """Return when a daemon made the condition true.
+        """Return when a daemon has made the condition true.
 
         Raises:
-            ClusterError: It took longer than `seconds`, or the daemon ended; the message points to its log.
+            ClusterError: the time ran out, or the daemon ended; the message names its log.
         """
         wait_until(lambda: not self.is_running(daemon) or condition(), what, seconds=seconds)
         if not self.is_running(daemon):
             raise ClusterError(f"{daemon} of machine {self.name} ended; see {self._log(daemon)}")
 
     def stop(self, daemon: str) -> None:
-        """Kill one daemon, and only it. Nothing if it is not running."""
+        """Kill only this daemon; do nothing if it is not running."""
         if (entry := find_process(self.name, daemon)) is None:
             return
-        # The record is of `nsenter`, which waits for the daemon in the other process namespace and ends with it.
+        # The record holds `nsenter`, which waits for the daemon in the other process namespace and ends with it.
         for pid in child_pids(entry.pid):
             identify(pid, self._log(daemon)).kill()
         wait_until(lambda: not entry.is_alive(), f"{daemon} of machine {self.name} to die", seconds=20)
 
     def kill(self) -> None:
-        """Cut the power: every process of the machine dies at once, frozen ones too. Nothing if it is off."""
+        """Power off: every process of the machine dies at once, frozen ones too. Do nothing if it is off."""
         if (init := self.find_init()) is not None:
             init.kill()
-        if cgroups.is_frozen(self.name):  # a frozen v1 process takes its SIGKILL only when thawed
+        if cgroups.is_frozen(self.name):  # cgroup v1 delivers a SIGKILL to a frozen process only when it is thawed
             cgroups.set_frozen(self.name, frozen=False)
         if init is not None:
             wait_until(lambda: not init.is_alive(), f"machine {self.name} to die", seconds=30)
-        for pid in cgroups.members(self.name):  # of a start that was interrupted before it was recorded
+        for pid in cgroups.members(self.name):  # left by a start that was interrupted before its record was written
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         cgroups.remove(self.name)
@@ -151,7 +151,7 @@ class Machine:
 
 
 def _environment(extra: Mapping[str, str], path: Sequence[Path]) -> dict[str, str]:
-    """Return a daemon's environment: nothing of the caller's but HOME, so that proxies and tokens stay outside."""
+    """Return a daemon's environment: only HOME of the caller's variables, to keep proxies and tokens out."""
     return {
         "HOME": os.environ.get("HOME", "/root"),
         "PATH": ":".join([*map(str, path), DAEMON_PATH]),

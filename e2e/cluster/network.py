@@ -1,7 +1,7 @@
-"""The cluster's network: one switch, a machine that holds a bridge, and one cable from it to every other machine.
+"""The cluster's network: a machine with a bridge as the switch, and a veth pair from it to every other machine.
 
-The bridge sits in a machine of its own rather than on the host: a host that runs a container engine filters bridged
-traffic with rules of its own, and ours would stay behind after a crash. The host holds one end of a cable, no more.
+The bridge is in its own machine, not on the host. A host with a container engine filters bridged traffic by its own
+rules, and the rules of a crashed cluster would remain. The host holds only one end of a veth pair.
 """
 
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ SWITCH = Machine("switch", setup=f"ip link add {BRIDGE} type bridge\nip link set
 
 
 def port_name(octet: int) -> str:
-    """Return the name of the switch port of the machine with this address."""
+    """Return the name of the switch port of the machine with this last octet."""
     return f"port-{octet}"
 
 
 def plug_host(nodes: Iterable[Node]) -> None:
-    """Connect the host itself, so that kubectl, curl and tests reach the API server, the nodes and the pods."""
+    """Connect the host, so that kubectl, curl and tests reach the API server, the nodes and the pods."""
     switch = SWITCH.init().pid
     run(["ip", "link", "add", HOST_DEVICE, "type", "veth", "peer", "name", HOST_PORT, "netns", str(switch)])
     SWITCH.run(["ip", "link", "set", HOST_PORT, "master", BRIDGE, "up"])
@@ -31,20 +31,20 @@ def plug_host(nodes: Iterable[Node]) -> None:
 
 
 def plug(machine: Machine, octet: int, nodes: Iterable[Node]) -> None:
-    """Connect a machine to the switch and give it its address and a route to every node's pods."""
+    """Connect a machine to the switch; set its address and a route to every node's pods."""
     port = port_name(octet)
-    unplug(octet)  # the port of a machine that just died may linger: the kernel takes namespaces down later
+    unplug(octet)  # the port of a machine that just died may remain: the kernel removes namespaces with a delay
     cable = ["ip", "link", "add", "eth0", "netns", str(machine.init().pid), "type", "veth"]
     run([*cable, "peer", "name", port, "netns", str(SWITCH.init().pid)])
     SWITCH.run(["ip", "link", "set", port, "master", BRIDGE, "up"])
     others = [node for node in nodes if node.octet != octet]
     batch = _address_batch("eth0", f"10.200.0.{octet}", others)
-    # Services are addresses without a machine: the kernel wants a route before kube-proxy's rules see the packet.
+    # Service addresses belong to no machine: without a route, packets never reach kube-proxy's rules.
     machine.run(["ip", "-batch", "-"], stdin=f"{batch}route add {SERVICE_RANGE} dev eth0\n")
 
 
 def unplug(octet: int) -> None:
-    """Remove a machine's port from the switch; nothing if it has none."""
+    """Remove a machine's port from the switch; do nothing if it has none."""
     try:
         SWITCH.run(["ip", "link", "delete", port_name(octet)])
     except ClusterError:
@@ -52,7 +52,7 @@ def unplug(octet: int) -> None:
 
 
 def cut(octet: int) -> None:
-    """Drop all that a machine sends and receives. Its link stays up, as when a switch beyond the next one fails."""
+    """Drop all packets of a machine. Its link stays up, as when a switch farther away fails."""
     SWITCH.run(["ip", "link", "set", port_name(octet), "nomaster"])
 
 
@@ -62,7 +62,7 @@ def heal(octet: int) -> None:
 
 
 def is_cut(octet: int) -> bool:
-    """Return whether a machine's traffic is dropped."""
+    """Return whether a machine's packets are dropped."""
     return "master" not in SWITCH.run(["ip", "link", "show", port_name(octet)])
 
 

@@ -14,7 +14,7 @@ from e2e.cluster.machine import Daemon, Machine
 from e2e.cluster.paths import NODES, PKI
 from e2e.cluster.topology import Node
 
-# Folders whose place is compiled into kubelet and CNI. Each machine has its own there; the host's stay empty.
+# Folders with paths compiled into kubelet and CNI. Each machine mounts its own there; the host's stay empty.
 FIXED_FOLDERS = (Path("/var/lib/kubelet"), Path("/var/lib/cni"))
 
 
@@ -34,7 +34,7 @@ def machine_of(node: Node) -> Machine:
 
 
 def start_runtime(node: Node, nodes: Iterable[Node]) -> None:
-    """Switch a node on, as far as it is off: machine, network and containerd. Needs no API server."""
+    """Start the missing parts of a node's machine, network and containerd. Needs no API server."""
     machine = machine_of(node)
     if machine.find_init() is None:
         _write_configuration(node)
@@ -50,7 +50,7 @@ def start_runtime(node: Node, nodes: Iterable[Node]) -> None:
 
 
 def start_kubelet(node: Node) -> None:
-    """Start a node's kubelet and kube-proxy, unless they run. Needs the API server."""
+    """Start a node's kubelet and kube-proxy, unless they are running. Needs the API server."""
     machine = machine_of(node)
     machine.wait_for("containerd", lambda: _has_socket(machine), f"containerd of {node.name} to listen", seconds=60)
     machine.start(Daemon("kubelet", _kubelet_command(node)))
@@ -93,7 +93,7 @@ def _write_configuration(node: Node) -> None:
     (root / "kube-proxy.yaml").write_text(yaml.safe_dump(node_config.kube_proxy_config(node), sort_keys=False))
     (root / "containerd.toml").write_text(node_config.CONTAINERD_CONFIG)
     (root / "cni" / "10-trainingjob.conflist").write_text(json.dumps(node_config.cni_config(node), indent=2))
-    (root / "resolv.conf").write_text("")  # a pod with dnsPolicy Default has no name server: there is no way out anyway
+    (root / "resolv.conf").write_text("")  # no name server for dnsPolicy Default: nothing outside is reachable
     (root / "ca.crt").write_bytes(pki.CA.certificate.read_bytes())
     shutil.copy(PKI / "kube-proxy.kubeconfig", root / "kube-proxy.kubeconfig")
     pki.ensure_kubeconfig(root / "kubelet.kubeconfig", f"system:node:{node.name}", group="system:nodes")

@@ -1,6 +1,6 @@
-"""What a node's daemons are told: configurations of kubelet, kube-proxy, containerd and CNI as plain data. Pure.
+"""Configurations of a node's kubelet, kube-proxy, containerd and CNI as plain data. Pure.
 
-A node's machine sees its own root at NODE_ROOT, so these files are the same wherever the checkout lies.
+A node's machine has its own root at NODE_ROOT, so these files do not depend on the checkout's location.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ NEVER_EVICT = dict.fromkeys(
 
 
 def kubelet_config(node: Node, *, client_ca: str, cgroup_root: str, cpu_quota: bool) -> dict[str, Any]:
-    """Return a KubeletConfiguration. `cpu_quota`: containers are held to their CPU limits."""
+    """Return a KubeletConfiguration. `cpu_quota`: enforce the CPU limits of containers."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -30,24 +30,24 @@ def kubelet_config(node: Node, *, client_ca: str, cgroup_root: str, cpu_quota: b
         "resolvConf": f"{NODE_ROOT}/resolv.conf",
         "podLogsDir": f"{NODE_ROOT}/pod-logs",
         "registerWithTaints": node_taints(node),
-        # Each kubelet owns one subtree: kubelets that share /kubepods kill each other's pods.
+        # One subtree per kubelet: kubelets that share /kubepods kill each other's pods.
         "cgroupRoot": cgroup_root,
-        "cgroupDriver": "cgroupfs",  # a host without systemd has no other
+        "cgroupDriver": "cgroupfs",  # a host without systemd has no other driver
         "cpuCFSQuota": cpu_quota,
         "failCgroupV1": False,
         "failSwapOn": False,
         "enforceNodeAllocatable": [],
         # Lowering an OOM score needs CAP_SYS_RESOURCE, which containers and small VMs often lack.
         "oomScoreAdj": 0,
-        "localStorageCapacityIsolation": False,  # cadvisor cannot tell the nodes' shared disk apart
-        # All nodes share one disk: when it fills up, every node would evict its pods at once.
+        "localStorageCapacityIsolation": False,  # cadvisor cannot separate the nodes on their shared disk
+        # All nodes share one disk: when it is full, every node would evict its pods.
         "evictionHard": NEVER_EVICT,
-        "imageGCHighThresholdPercent": 100,  # 100 switches it off: a collected local image cannot be pulled again
+        "imageGCHighThresholdPercent": 100,  # 100 disables it: a deleted local image cannot be pulled again
     }
 
 
 def node_taints(node: Node) -> list[dict[str, str]]:
-    """Return the taints that a node registers with: only add-ons and the operator may enter the system node."""
+    """Return the taints that a node registers with: only add-ons and the operator tolerate the system node's."""
     return [{"key": SYSTEM_TAINT, "value": "true", "effect": "NoSchedule"}] if node.is_system else []
 
 
@@ -61,13 +61,13 @@ def kube_proxy_config(node: Node) -> dict[str, Any]:
         "clusterCIDR": POD_RANGE,
         "mode": "iptables",
         "metricsBindAddress": "127.0.0.1:10249",
-        # The limit is the host's, and a network namespace may not raise it.
+        # The limit belongs to the host; a network namespace must not raise it.
         "conntrack": {"maxPerCore": 0},
     }
 
 
 def cni_config(node: Node) -> dict[str, Any]:
-    """Return the CNI list: a bridge a node. Pods keep their addresses everywhere, so nothing is masqueraded."""
+    """Return the CNI configuration: one bridge per node. Pod addresses are routed everywhere, without masquerading."""
     return {
         "cniVersion": "1.0.0",
         "name": "trainingjob",
@@ -78,7 +78,7 @@ def cni_config(node: Node) -> dict[str, Any]:
                 "isDefaultGateway": True,
                 "ipMasq": False,
                 "hairpinMode": True,
-                # In /run, which a reboot empties: an address leased to a pod that lost power is free again.
+                # In /run, which a power loss empties: the addresses of its pods become free again.
                 "ipam": {"type": "host-local", "ranges": [[{"subnet": node.pod_cidr}]], "dataDir": "/run/cni-leases"},
             }
         ],

@@ -1,6 +1,6 @@
-"""Whose cluster it is: a machine holds one local cluster at a time, and this says which checkout's.
+"""Ownership of the machine's single local cluster by one checkout.
 
-Bridge addresses, control groups and the run directory belong to the machine, so two clusters cannot live side by side.
+Bridge addresses, control groups and the run directory belong to the machine, so two clusters cannot coexist.
 """
 
 import fcntl
@@ -18,22 +18,22 @@ LOCK = RUN.with_suffix(".lock")
 
 @contextmanager
 def exclusive() -> Iterator[None]:
-    """Let one command at a time change the cluster; others wait."""
+    """Hold a lock, so that only one command at a time changes the cluster; others wait."""
     with LOCK.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def live_machines() -> list[str]:
-    """Return the names of the machines that are on, of whichever checkout."""
+    """Return the names of the running machines of any checkout."""
     return [name for name in recorded_machines() if find_process(name, "init") is not None]
 
 
 def check_owner() -> None:
-    """Refuse to touch a cluster that another checkout brought up.
+    """Check that no cluster of another checkout is running.
 
     Raises:
-        ClusterError: One is up; the message says where and how to stop it.
+        ClusterError: one is running; the message names the checkout and the command that stops it.
     """
     owner = find_owner()
     if owner is not None and owner != CHECKOUT and live_machines():
@@ -44,12 +44,12 @@ def check_owner() -> None:
 
 
 def find_owner() -> Path | None:
-    """Return the checkout that last brought a cluster up on this machine; None: there is no cluster."""
+    """Return the checkout that last started a cluster on this machine; None if there is no cluster."""
     return Path(OWNER.read_text()) if OWNER.exists() else None
 
 
 def claim() -> None:
-    """Write down that the cluster is this checkout's."""
+    """Record this checkout as the cluster's owner."""
     check_owner()
     RUN.mkdir(parents=True, exist_ok=True)
     OWNER.write_text(str(CHECKOUT))

@@ -1,4 +1,4 @@
-"""Debian packages that the cluster stands on, installed when missing."""
+"""Debian packages that the cluster needs, installed if missing."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ NODE_PACKAGES = {
     "conntrack": "conntrack",
     "nsenter": "util-linux",
 }
-"""A program each package is needed for -> the package."""
+"""Debian package by the program that it provides."""
 
 IMAGE_PACKAGES = {
     "buildah": "buildah",
@@ -25,10 +25,10 @@ IMAGE_PACKAGES = {
 
 
 def ensure_packages() -> None:
-    """Install what is missing; quick when nothing is.
+    """Install the missing packages.
 
     Raises:
-        ClusterError: The caller is not root, or the machine has no apt-get.
+        ClusterError: the caller is not root, or packages are missing and the machine has no apt-get.
     """
     if os.geteuid() != 0:
         raise ClusterError("the local cluster makes namespaces and mounts: run it as root, or set E2E_CLUSTER=kind")
@@ -43,7 +43,7 @@ def ensure_packages() -> None:
     install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *missing]
     try:
         run(install, env=env)
-    except ClusterError:  # the package lists are missing or old
+    except ClusterError:  # the package lists are missing or outdated
         run(["apt-get", "update", "--quiet"], env=env)
         run(install, env=env)
 

@@ -1,7 +1,7 @@
-"""Keys and certificates: one authority of the cluster's own, which signs every server and every client.
+"""Keys and certificates: one certificate authority of the cluster, which signs all servers and clients.
 
-Clients are told apart by their certificate, as Kubernetes does it: the common name is the user, the organisation the
-group. Written once; a second `up` keeps them.
+Clients are identified by their certificate, as in Kubernetes: the common name is the user, the organisation the group.
+Files are written once; a second `up` keeps them.
 """
 
 import base64
@@ -36,7 +36,7 @@ SERVICE_ACCOUNTS = PKI / "service-accounts.key"
 
 
 def ensure_authority() -> None:
-    """Make the authority and the key that signs service account tokens, unless they exist."""
+    """Create the authority and the key that signs service account tokens, unless they exist."""
     PKI.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not SERVICE_ACCOUNTS.exists():
         _write_key(SERVICE_ACCOUNTS, ec.generate_private_key(ec.SECP256R1()))
@@ -54,7 +54,7 @@ def ensure_authority() -> None:
 
 
 def ensure_certificate(file_name: str, user: str, *, group: str = "", addresses: tuple[str, ...] = ()) -> KeyPair:
-    """Return a key pair for a client, or for a server with names and IP addresses; made on the first call."""
+    """Return a key pair for a client, or for a server with names and IP addresses; create it on the first call."""
     pair = KeyPair(PKI / f"{file_name}.key", PKI / f"{file_name}.crt")
     if pair.certificate.exists():
         return pair
@@ -68,7 +68,7 @@ def ensure_certificate(file_name: str, user: str, *, group: str = "", addresses:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(is_authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        # Python 3.13 refuses a certificate that does not name its signer's key.
+        # Python 3.13 rejects a certificate without an authority key identifier.
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
     )
     if addresses:
@@ -81,7 +81,7 @@ def ensure_certificate(file_name: str, user: str, *, group: str = "", addresses:
 
 
 def ensure_kubeconfig(path: Path, user: str, *, group: str = "") -> Path:
-    """Return a kubeconfig that holds its certificates within, so that it can be copied; made on the first call."""
+    """Return a kubeconfig with embedded certificates, so that it can be copied; create it on the first call."""
     if path.exists():
         return path
     pair = ensure_certificate(user.replace(":", "-"), user, group=group)
@@ -149,7 +149,7 @@ def _general_name(address: str) -> x509.GeneralName:
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    # The API server takes the service account key in this older format only.
+    # The API server accepts the service account key only in this older format.
     path.touch(mode=0o600)
     path.write_bytes(
         key.private_bytes(

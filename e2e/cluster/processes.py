@@ -1,6 +1,6 @@
-"""Detached processes and the records by which a later call finds them again.
+"""Detached processes, and the records by which a later call finds them.
 
-A record holds the pid, the start time and the boot, because a pid alone may by then belong to a stranger.
+A record holds the pid, the start time and the boot id, because the pid alone may have been reused.
 """
 
 import json
@@ -16,7 +16,7 @@ from e2e.cluster.paths import RUN
 
 RECORDS = RUN / "processes"
 
-# The shell in the middle makes the process an orphan at once: a caller that lives on (pytest) must not collect zombies.
+# The intermediate shell orphans the process at once: a long-lived caller (pytest) must not accumulate zombies.
 # Writing 0 to cgroup.procs moves the writer itself.
 LAUNCH = """
 log=$1 groups=$2; shift 2
@@ -27,24 +27,24 @@ echo $!
 
 @dataclass(frozen=True)
 class Process:
-    """One process of this boot, told apart from a later one with the same pid by its start time."""
+    """One process of this boot. Its start time distinguishes it from a later process with the same pid."""
 
     pid: int
     start: str
     boot: str
 
     def is_alive(self) -> bool:
-        """Return whether exactly this process still runs; a zombie does not."""
+        """Return whether exactly this process is running; a zombie is not."""
         return self.boot == boot_id() and start_time(self.pid) == self.start
 
     def kill(self) -> None:
-        """Send SIGKILL to this process and to no other; do nothing when it has ended."""
+        """Send SIGKILL to exactly this process; do nothing if it has ended."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return
         try:
-            if self.is_alive():  # asked with the handle open: from here on the pid cannot change hands unseen
+            if self.is_alive():  # with the handle open, the pid cannot be reused unnoticed
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         except ProcessLookupError:
             return
@@ -53,12 +53,12 @@ class Process:
 
 
 def boot_id() -> str:
-    """Return the kernel's name for the time since the last reboot."""
+    """Return the kernel's identifier of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def start_time(pid: int) -> str | None:
-    """Return when a process started, in clock ticks since boot; None: there is none, or only its zombie."""
+    """Return a process's start time in clock ticks since boot; None if it has ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -68,7 +68,7 @@ def start_time(pid: int) -> str | None:
 
 
 def child_pids(pid: int) -> list[int]:
-    """Return the pids of a process's children; none when it has ended."""
+    """Return the pids of a process's children; empty if it has ended."""
     try:
         return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
     except (FileNotFoundError, ProcessLookupError):
@@ -79,7 +79,7 @@ def launch(argv: Sequence[str | Path], *, log: Path, cgroup_files: Sequence[Path
     """Start a process that outlives this one, with its output appended to `log`.
 
     Raises:
-        ClusterError: It ended at once.
+        ClusterError: the process ended at once.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     shell = ["sh", "-c", LAUNCH, "launch", str(log), " ".join(map(str, cgroup_files)), *map(str, argv)]
@@ -88,10 +88,10 @@ def launch(argv: Sequence[str | Path], *, log: Path, cgroup_files: Sequence[Path
 
 
 def identify(pid: int, log: Path) -> Process:
-    """Return the identity of a process that runs now.
+    """Return the identity of a running process.
 
     Raises:
-        ClusterError: It does not run; the message points to its log.
+        ClusterError: the process is not running; the message names its log.
     """
     start = start_time(pid)
     if start is None:
@@ -100,12 +100,12 @@ def identify(pid: int, log: Path) -> Process:
 
 
 def record_path(machine: str, name: str) -> Path:
-    """Return where the record of one process of one machine lies."""
+    """Return the path of the record of one process of one machine."""
     return RECORDS / machine / f"{name}.json"
 
 
 def write_record(machine: str, name: str, process: Process) -> None:
-    """Remember a process, in one step, so that a half-written record never exists."""
+    """Write a process record atomically."""
     path = record_path(machine, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(".new")
@@ -114,7 +114,7 @@ def write_record(machine: str, name: str, process: Process) -> None:
 
 
 def find_process(machine: str, name: str) -> Process | None:
-    """Return a recorded process that still runs; None: never started, or ended."""
+    """Return a recorded process that is still running; None if it was never started or has ended."""
     try:
         process = Process(**json.loads(record_path(machine, name).read_text()))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Telling a person what takes so long: a live bar on a terminal, one plain line a step elsewhere."""
+"""Progress of long steps: a live bar on a terminal, otherwise one plain line for some of the steps."""
 
 import time
 from types import TracebackType
@@ -9,20 +9,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 _START = time.monotonic()
 _CONSOLE = Console(stderr=True)
-"""One for all: lines that are said while a bar is shown appear above it."""
+"""Shared console, so that lines printed during a bar appear above it."""
 
 
 def say(text: str) -> None:
-    """Print one line with the seconds since the program began."""
+    """Print one line with the seconds since the program started."""
     line = f"{time.monotonic() - _START:6.1f} s  {text}"
     _CONSOLE.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class Steps:
-    """A known number of long steps, each with a name."""
+    """A known number of long, named steps."""
 
     def __init__(self, title: str, total: int, steps_a_line: int = 1) -> None:
-        """Show steps under a title; where there is no terminal, a line is printed for each so many of them."""
+        """Show steps under a title. Without a terminal, print one line for every `steps_a_line` steps."""
         self._title = title
         self._total = total
         self._steps_a_line = steps_a_line
@@ -38,7 +38,7 @@ class Steps:
         return self
 
     def begin(self, name: str) -> None:
-        """Say that the next step begins; the one before it is done."""
+        """Begin the next step; the previous one counts as completed."""
         if _CONSOLE.is_terminal:
             self._progress.update(self._task, description=name, completed=self._begun)
         elif self._begun % self._steps_a_line == 0:

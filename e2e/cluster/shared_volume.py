@@ -1,4 +1,4 @@
-"""Shared storage for checkpoints: a ReadWriteMany volume over a folder that every node sees. Pure."""
+"""Shared checkpoint storage: a ReadWriteMany volume over a folder that every node can access. Pure."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,10 @@ CAPACITY = "10Gi"
 
 
 def shared_volume(namespace: str, claim: str, folder: Path) -> list[dict[str, Any]]:
-    """Return the PersistentVolume and the claim that binds to it and to no other.
+    """Return the PersistentVolume, and the claim that binds only to it.
 
-    The folder must exist on every node and be writable by TRAINER_UID: the kubelet creates none and changes no owner.
+    The folder must exist on every node and be writable by TRAINER_UID: the kubelet neither creates it nor changes its
+    owner.
     """
     volume = f"{namespace}-{claim}"
     size = {"storage": CAPACITY}
@@ -33,7 +34,7 @@ def shared_volume(namespace: str, claim: str, folder: Path) -> list[dict[str, An
 
 
 def shared_claim(namespace: str, claim: str, choice: dict[str, Any]) -> dict[str, Any]:
-    """Return a ReadWriteMany claim; `choice` says which volume or storage class serves it."""
+    """Return a ReadWriteMany claim; `choice` selects the volume or storage class."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

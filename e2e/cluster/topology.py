@@ -1,6 +1,6 @@
-"""Which nodes the cluster has: one system node, and one worker for each host of each slice. Pure.
+"""The nodes of the cluster: one system node, and one worker for each host of each slice. Pure.
 
-Addresses follow from a node's index, so that every route and every CNI range is known before the first process runs.
+Addresses follow from a node's index, so every route and CNI range is known before the first process starts.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ TPU_TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"
 TPU_RESOURCE = "google.com/tpu"
 
 FIRST_NODE_OCTET = 10
-MAX_NODES = 200  # addresses of nodes are one /24
+MAX_NODES = 200  # the addresses of all nodes are in one /24
 
 
 @dataclass(frozen=True)
 class Node:
-    """One Kubernetes node: its name, its place in the address plan, and what it registers with."""
+    """One Kubernetes node: its name, its index in the address plan, and its registered properties."""
 
     name: str
     index: int
@@ -38,7 +38,7 @@ class Node:
 
     @property
     def octet(self) -> int:
-        """Return the last number of the node's address; it also names its switch port."""
+        """Return the last number of the node's address, which is also part of its switch port's name."""
         return FIRST_NODE_OCTET + self.index
 
     @property
@@ -54,9 +54,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Topology:
-    """The shape that a user asks for.
+    """The requested shape of the cluster.
 
-    `tpu_accelerator` and `tpu_topology` become the labels that GKE puts on TPU nodes, `tpus_per_host` the capacity
+    `tpu_accelerator` and `tpu_topology` become the labels that GKE sets on TPU nodes. `tpus_per_host` is the capacity
     that a device plugin would report.
     """
 
@@ -93,7 +93,7 @@ class Topology:
         )
 
     def __str__(self) -> str:
-        """Return the shape in words."""
+        """Return the topology as readable text."""
         words = ["TPUs:", str(self.tpus_per_host), "a host", self.tpu_accelerator, self.tpu_topology]
         tpus = f" ({' '.join(filter(None, words))})" if self.tpus_per_host else ""
         return f"{self.slices} slices of {self.hosts} hosts{tpus}"

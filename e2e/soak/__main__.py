@@ -23,7 +23,7 @@ FAULTS = 1000
 
 
 async def soak(num_faults: int, seconds: float, seed: int, folder: Path, console: Console) -> list[Story]:
-    """Let jobs live under faults, one after the other, until there were enough faults or the time is over."""
+    """Run jobs under faults, one after another, until there were enough faults or the time is over."""
     cache = folder / "cache"
     cache.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
@@ -46,7 +46,7 @@ async def soak(num_faults: int, seconds: float, seed: int, folder: Path, console
 
 
 def main() -> int:
-    """Soak, print what was found, return the exit code: 0 where nothing was wrong."""
+    """Run a soak and print the results; return the exit code, 0 if there were no problems."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=FAULTS, help="how often to strike")
     parser.add_argument("--seconds", type=float, default=inf, help="strike no more after so many seconds")

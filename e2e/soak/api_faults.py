@@ -1,4 +1,4 @@
-"""An API server that fails: before it does what it is asked to, or after, when the answer is lost."""
+"""An API server that fails before a call takes effect, or after it, so that the answer is lost."""
 
 from collections.abc import Callable
 
@@ -7,10 +7,10 @@ from trainingjob_operator.shell.ports import Cluster
 
 
 class FlakyCluster:
-    """Implements `ports.Cluster` over another one. `strike` is asked around each call, and raises to let it fail."""
+    """Implements `ports.Cluster` by delegation. `strike` is called around each call, and raises to make it fail."""
 
     def __init__(self, cluster: Cluster, strike: Callable[[], None]) -> None:
-        """Stand before a cluster."""
+        """Wrap a cluster."""
         self._cluster = cluster
         self._strike = strike
 

@@ -1,4 +1,4 @@
-"""Errors that operators log. All that strikes in a soak is foreseen, so there is to be none."""
+"""Capture of the operators' error logs. A soak injects only expected faults, so no error may be logged."""
 
 import logging
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from trainingjob_operator.shell.logs import TextFormatter
 
 @contextmanager
 def watch_errors() -> Iterator[list[str]]:
-    """Yield a list that takes every error which is logged meanwhile, by whomever, with its traceback."""
+    """Yield a list that receives every error logged meanwhile, by any logger, with its traceback."""
     watch = _Watch(logging.ERROR)
     logging.getLogger().addHandler(watch)
     try:

@@ -1,6 +1,6 @@
-"""The faults of a soak: each strikes a job that runs, lasts for a while, and is over when it says so.
+"""The faults of a soak. Each fault strikes a running job, lasts for a while, and has ended when its function returns.
 
-A fault that finds nothing to strike (no process, no second checkpoint) says that, and is not counted.
+A fault that finds no target (no process, no second checkpoint) returns False and is not counted.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from trainingjob_api.protocol import Phase
 from trainingjob_operator.cli.local.container import Container
 
 type Strike = Callable[[Stage], Awaitable[bool]]
-"""Strike, and end what lasts; return whether there was anything to strike."""
+"""Injects a fault and ends it; returns whether there was a target."""
 
 SECONDS_UNTIL_TOLD = 1.0
-"""After which a host has told what it does."""
+"""Seconds after which a host has reported its phase."""
 LOSSES_BEFORE_FAILURE = 2
-"""A saved step is only damaged where so many others are left to go on from."""
+"""Number of undamaged saved steps that must remain before another one may be damaged."""
 
 
 async def kill_trainer(stage: Stage) -> bool:
-    """Kill the trainer of a host that is in a world, or the standby of one that is not."""
+    """Kill the trainer of a host that is in a world, or the standby trainer of a host that is not."""
     if container := _pick(stage):
         send(SIGKILL, *trainers_of(container)[:1])
     return container is not None
 
 
 async def kill_standby(stage: Stage) -> bool:
-    """Kill one of the trainers that wait, or still import, beside the one that trains."""
+    """Kill a standby trainer, waiting or still importing, beside an active one."""
     standbys = [pid for _, container in stage.containers() for pid in trainers_of(container)[1:]]
     if standbys:
         send(SIGKILL, stage.random.choice(standbys))
@@ -40,7 +40,7 @@ async def kill_standby(stage: Stage) -> bool:
 
 
 async def kill_agent(stage: Stage) -> bool:
-    """Kill an agent alone; its trainers are orphans."""
+    """Kill only an agent, which orphans its trainers."""
     if container := _pick(stage):
         send(SIGKILL, container.pid)
     return container is not None
@@ -62,7 +62,10 @@ async def kill_all(stage: Stage) -> bool:
 
 
 async def cut_power(stage: Stage) -> bool:
-    """Let a slice fall silent, with nothing to see, for longer than silence takes; then it is known to be gone."""
+    """Stop a slice's processes so that it falls silent, then kill them, as in a power failure.
+
+    The silence is shorter or longer than `silenceAfter`.
+    """
     found = stage.containers()
     if not found:
         return False
@@ -74,17 +77,20 @@ async def cut_power(stage: Stage) -> bool:
 
 
 async def pause_trainer(stage: Stage) -> bool:
-    """Stop a trainer for less time than a hang takes."""
+    """Stop a trainer for less than `hangAfter`, then continue it."""
     return await _pause(stage, trainers_of, HANG_SECONDS / 2)
 
 
 async def pause_agent(stage: Stage) -> bool:
-    """Stop an agent for a while, shorter or longer than silence takes; its trainer goes on."""
+    """Stop an agent for less or more than `silenceAfter`, then continue it; its trainer runs on."""
     return await _pause(stage, lambda container: [container.pid], 5)
 
 
 async def hang_trainer(stage: Stage) -> bool:
-    """Stop the trainer of a world for good where it trains, and for a moment where it saves: that may take minutes."""
+    """Stop a world's trainer for good if it is training, but only briefly if it is saving.
+
+    The time budget of a save is minutes.
+    """
     training = [(number, pids) for number, one in stage.containers() if len(pids := trainers_of(one)) > 1]
     if training:
         number, pids = stage.random.choice(training)
@@ -96,7 +102,7 @@ async def hang_trainer(stage: Stage) -> bool:
 
 
 async def delete_pod(stage: Stage) -> bool:
-    """Delete a pod, as a drain does, or with no time to save."""
+    """Delete a pod with its own grace period, as a drain does, or with too little time to save."""
     pods = stage.pods()
     if pods:
         stage.machine.controllers.delete(stage.random.choice(pods), stage.random.choice((0.0, 1.0, None)))
@@ -104,19 +110,19 @@ async def delete_pod(stage: Stage) -> bool:
 
 
 async def partition_host(stage: Stage) -> bool:
-    """Cut one host off from the operator."""
+    """Cut the connection between one host and the operator."""
     pods = stage.pods()
     return bool(pods) and await _partition(stage, {stage.random.choice(pods)["metadata"]["uid"]}, 6)
 
 
 async def partition_operator(stage: Stage) -> bool:
-    """Cut all hosts off from the operator."""
+    """Cut the connections between all hosts and the operator."""
     pods = stage.pods()
     return bool(pods) and await _partition(stage, {pod["metadata"]["uid"] for pod in pods}, 6)
 
 
 async def restart_operator(stage: Stage) -> bool:
-    """Kill the operator between two of its writes, and start another at once or a little later."""
+    """Kill the operator, possibly between two of its writes, and start another one at once or later."""
     for operator in tuple(stage.gate.operators):
         await stage.stop_operator(operator)
     await asyncio.sleep(stage.random.choice((0.0, stage.random.uniform(0, 4))))
@@ -126,7 +132,7 @@ async def restart_operator(stage: Stage) -> bool:
 
 
 async def double_operator(stage: Stage) -> bool:
-    """Let two operators run at once, neither of which knows of the other; hosts reach now this, now that one."""
+    """Run two operators that do not know of each other; each report reaches one of them at random."""
     stage.start_operator()
     await asyncio.sleep(stage.random.uniform(0.5, 4))
     if len(stage.gate.operators) > 1:
@@ -135,7 +141,7 @@ async def double_operator(stage: Stage) -> bool:
 
 
 async def fail_api(stage: Stage) -> bool:
-    """Let calls to the API server fail, before they do anything or after."""
+    """Make calls to the API server fail, before or after they take effect."""
     stage.api_fails = True
     await asyncio.sleep(stage.random.uniform(0.5, 3))
     stage.api_fails = False
@@ -143,7 +149,7 @@ async def fail_api(stage: Stage) -> bool:
 
 
 async def turn_clock(stage: Stage) -> bool:
-    """Set the operator's clock by up to an hour, and back."""
+    """Set the operator's clock forward or back by up to an hour, then restore it."""
     stage.skew = stage.random.choice((-1, 1)) * stage.random.choice((1, 30, 3600)) * stage.random.random()
     await asyncio.sleep(stage.random.uniform(0.5, 4))
     stage.skew = 0.0
@@ -151,7 +157,10 @@ async def turn_clock(stage: Stage) -> bool:
 
 
 async def damage_checkpoint(stage: Stage) -> bool:
-    """Flip a bit of the newest saved step, cut a file of it short or delete one; then kill what could do without it."""
+    """Damage the newest saved step, then kill processes so that the job has to restore.
+
+    The damage is a flipped bit, a truncated file or a deleted file.
+    """
     saved = sorted((path.parent for path in stage.checkpoints.glob("lineage-*/*/integrity.json")), key=_step_of)
     known = {folder.stat().st_ino for folder in saved if folder.exists()}
     if len(saved) <= LOSSES_BEFORE_FAILURE or known & stage.damaged:
@@ -165,7 +174,7 @@ async def damage_checkpoint(stage: Stage) -> bool:
 
 
 async def fail_storage(stage: Stage) -> bool:
-    """Let the trainers' writes fail, as on a full disk."""
+    """Make the trainers' writes fail, as on a full disk."""
     pids = [pid for _, container in stage.containers() for pid in trainers_of(container)]
     begun = time.time()
     _limit_files(pids, 1)
@@ -176,7 +185,7 @@ async def fail_storage(stage: Stage) -> bool:
 
 
 async def suspend(stage: Stage) -> bool:
-    """Suspend the job and resume it, before or after its pods are gone."""
+    """Suspend the job and resume it, before or after its pods have ended."""
     stage.machine.cluster.edit(suspend=True)
     stage.wake()
     await asyncio.sleep(stage.random.uniform(0.2, 4))
@@ -186,7 +195,7 @@ async def suspend(stage: Stage) -> bool:
 
 
 async def scale(stage: Stage) -> bool:
-    """Allow one slice alone, and then both again."""
+    """Limit the job to one slice, then allow both again."""
     slices = stage.machine.cluster.job["spec"]["slices"]
     stage.machine.cluster.edit(slices={**slices, "max": 1})
     stage.wake()
@@ -213,20 +222,22 @@ FREE: Mapping[str, Strike] = {
     "suspended": suspend,
     "scaled": scale,
 }
-"""Faults that say nothing about the program: as many as may be."""
+"""Faults that do not count as failures of the program; their number is unlimited."""
 COUNTED: Mapping[str, Strike] = {
     "trainer killed": kill_trainer,
     "trainer hangs": hang_trainer,
     "writes fail": fail_storage,
     "checkpoint damaged": damage_checkpoint,
 }
-"""Faults that are held against the program: after the second in a row the operator pauses, and is right to."""
+"""Faults that count as failures of the program. After the second in a row the operator correctly backs off."""
 CLOCK = "clock turned"
-"""A fault that the ledger may show: an operator that comes while it lasts counts by the clock that it finds. Only in
-jobs that are judged by that clock."""
+"""Fault that can distort the goodput ledger: an operator started during it uses the wrong clock.
+
+It strikes only jobs whose ledger is judged by that clock.
+"""
 
 
-def _pick(stage: Stage) -> Container | None:  # None: nothing runs
+def _pick(stage: Stage) -> Container | None:  # None: no container is running
     found = stage.containers()
     return stage.random.choice(found)[1] if found else None
 
@@ -256,7 +267,7 @@ def _limit_files(pids: list[int], size: int) -> None:
         try:
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
-        except (ProcessLookupError, PermissionError):  # it ended meanwhile
+        except (ProcessLookupError, PermissionError):  # it has ended
             continue
 
 

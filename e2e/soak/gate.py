@@ -1,4 +1,4 @@
-"""The way between hosts and operators: one address that stays while operators come and go, and that faults can cut."""
+"""The proxy between hosts and operators: one stable address while operators come and go, with injectable partitions."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,23 +13,23 @@ from trainingjob_operator.shell.ports import UnknownCallerError
 
 
 class Gate:
-    """Passes each report to one of the operators that run now, unless its host is cut off."""
+    """Passes each report to one of the running operators, unless the host is partitioned."""
 
     def __init__(self, machine: Machine, random: Random, hear: Callable[[HostReport], None]) -> None:
-        """Let `hear` read every report that gets through."""
+        """Set up the proxy. `hear` receives every report that passes."""
         self._machine = machine
         self._random = random
         self.listeners = [hear]
         self.operators: list[LocalOperator] = []
-        """Empty: nobody answers."""
+        """Empty: no operator answers."""
         self.cut: set[str] = set()
         """UIDs of pods whose reports are refused."""
         self.swallowed: set[str] = set()
-        """UIDs of pods whose reports lead nowhere: not even a refusal comes back."""
+        """UIDs of pods whose reports are dropped without a response."""
         self.changed = asyncio.Event()
 
     def change(self) -> None:
-        """Say that operators came or went, or that a cut began or ended: what waits is looked at again."""
+        """Signal that operators or partitions changed: waiting requests check again."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -63,7 +63,7 @@ class Gate:
 
 
 def _break(request: web.Request) -> web.Response:
-    """Break the connection: what is returned reaches nobody."""
+    """Break the connection; the client receives no response."""
     if request.transport:
         request.transport.abort()
     return web.Response(status=503)

@@ -1,4 +1,4 @@
-"""The job that a soak trains: so small that a step takes milliseconds, and whole in every other respect."""
+"""The job that a soak trains. A step takes milliseconds; apart from its size the job is a complete one."""
 
 from random import Random
 from typing import Any
@@ -7,14 +7,14 @@ from e2e.product import Manifest
 
 NAME = "soak"
 STEPS = 500
-"""As far as the curves of two orders of summation stay comparable."""
+"""Number of steps for which loss curves with different summation orders stay comparable."""
 SAVE_EVERY = 10
 HANG_SECONDS = 4
 SHARED = "/shared"
 
 
 def make_spec(random: Random | None = None) -> Manifest:
-    """Return the spec of a job; `random` draws what may differ and must not show in the curve. None: nothing does."""
+    """Return the spec of a job. `random` draws the settings that must not affect the curve; None: all fixed."""
     checkpoint: dict[str, Any] = {
         "uri": f"{SHARED}/{NAME}",
         "save": {"everySteps": SAVE_EVERY},

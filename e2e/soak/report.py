@@ -1,4 +1,4 @@
-"""What a soak found, as tables for people."""
+"""The results of a soak as tables."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -14,7 +14,7 @@ from trainingjob_operator.core.units import plural
 
 
 def list_recoveries(attempts: Sequence[Attempt]) -> dict[str, list[Attempt]]:
-    """Return the worlds that made a step again, by what had ended the one before them."""
+    """Return the attempts that recovered, by the reason for which the attempt before them ended."""
     found: dict[str, list[Attempt]] = defaultdict(list)
     for before, after in pairwise(attempts):
         if before.cause and after.recovery_seconds is not None:
@@ -23,7 +23,7 @@ def list_recoveries(attempts: Sequence[Attempt]) -> dict[str, list[Attempt]]:
 
 
 def show(stories: Sequence[Story], console: Console) -> None:
-    """Print which faults there were, how jobs came back from each kind of end, and what was wrong."""
+    """Print the injected faults, the recoveries by reason, and the number of problems."""
     faults = sum((story.faults for story in stories), Counter())
     table = Table("fault", "times", title=f"{plural(faults.total(), 'fault')} on {plural(len(stories), 'job')}")
     for name, times in faults.most_common():

@@ -1,4 +1,4 @@
-"""A job on processes of this machine, and all that can be taken away from it while it runs."""
+"""A job on local processes, with access to every part that a fault can strike."""
 
 import asyncio
 import contextlib
@@ -35,20 +35,20 @@ from trainingjob_operator.shell.ports import ClusterUnavailableError
 from trainingjob_operator.shell.rendezvous import route_reports
 
 POLL_SECONDS = 0.05
-SECRET = "known to the operators of a soak"  # it keeps nothing from anybody
+SECRET = "known to the operators of a soak"  # not a real secret
 UID = "3f0c1f1e-5b0a-4f0e-9a53-0c2f7c5d1a10"
-"""The same for all jobs, each of which has a folder of its own: so they share compiled programs."""
+"""The same UID for all jobs, so that they share compiled programs. Each job has its own folder."""
 NUM_SLICES = 2
 API_FAILURES = 0.3
-"""Of how many calls the answer is a failure, while the API server fails; a write can fail before and after."""
+"""Probability that a call fails while the API server fails. A write can fail before and after its effect."""
 
 
 class StuckError(Exception):
-    """What had to come did not come in time. The text says how the job stands."""
+    """An awaited state did not occur in time. The text describes the job."""
 
 
 class Stage:
-    """One job. Operators, processes, files and clocks are within reach of whoever means harm."""
+    """One job, with its operators, processes, files and clocks exposed to fault injection."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Stage:
         away_seconds: float,
         note: Callable[[str], None],
     ) -> None:
-        """Prepare a job below `folder`; nothing runs yet. `note` takes lines for the log of the job's life."""
+        """Prepare a job below `folder`; nothing runs yet. `note` receives lines for the job's log."""
         content = {"apiVersion": "trainingjob.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": NAME}}
         plan, _ = require_valid(Document("the soak's job", {**content, "spec": spec}))
         self.spec = localise(plan.spec, None)
@@ -69,13 +69,13 @@ class Stage:
         self.skew = 0.0
         self.api_fails = False
         self.damaged: set[int] = set()
-        """Inodes of the folders of saved steps that were damaged."""
+        """Inodes of the folders of damaged saved steps."""
         self.outages: list[Outage] = []
-        """When no trainer could write."""
+        """Times in which no trainer could write."""
         self.latest = self.last = datetime.min.replace(tzinfo=UTC)
-        """The latest and the last time of day that an operator has read before the job was over."""
+        """The latest and the last time of day that an operator has read before the job ended."""
         self.begun = self.ended = 0.0
-        """When the first status was written and when the last one, by the monotonic clock."""
+        """Times of the first status and of the final one, by the monotonic clock."""
         self._lines: list[Line] = []
         self._lines_end = 0
         self._note = note
@@ -86,7 +86,7 @@ class Stage:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the job while the context lasts, and leave no process behind."""
+        """Run the job while the context lasts; kill all its processes at the end."""
         with self._workspace.held():
             volumes = {CACHE_FOLDER: self._cache, SHARED: self.shared}
             self.shared.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ class Stage:
 
     @property
     def shared(self) -> Path:
-        """Return the folder behind the job's volume."""
+        """Return the folder behind the job's shared volume."""
         return self._workspace.root / "volumes" / "shared"
 
     @property
@@ -121,18 +121,18 @@ class Stage:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the verdict on the job is written."""
+        """Return whether the job's completion is recorded."""
         return self.status.completion_time is not None
 
     def now(self) -> datetime:
-        """Return the time of day as operators see it."""
+        """Return the time of day as the operators see it."""
         now = datetime.now(UTC) + timedelta(seconds=self.skew)
         if not self.is_over:
             self.last, self.latest = now, max(self.latest, now)
         return now
 
     def start_operator(self) -> LocalOperator:
-        """Start an operator that knows nothing but what the API server has."""
+        """Start an operator whose only knowledge is the state in the API server."""
         metadata = self.machine.cluster.job["metadata"]
         key = metadata["namespace"], metadata["name"]
         settings = RenderSettings(trainer_image=IMAGE, rendezvous_url=self._url, ca_pem="")
@@ -151,28 +151,28 @@ class Stage:
         return operator
 
     async def stop_operator(self, operator: LocalOperator) -> None:
-        """Let an operator be gone, with all that it knows: what it was about to write is not written."""
+        """Kill an operator with its in-memory state; its pending writes are lost."""
         if operator in self.gate.operators:
             self.gate.operators.remove(operator)
             self.gate.change()
             await operator.stop()
 
     def containers(self) -> list[tuple[int, Container]]:
-        """Return the containers that run, behind the numbers of their slices."""
+        """Return the running containers with their slice numbers."""
         controllers = self.machine.controllers
         return [(number, one) for number in range(NUM_SLICES) for one in controllers.containers_of(number)]
 
     def pods(self) -> list[Manifest]:
-        """Return the pods that run."""
+        """Return the running pods."""
         return self.machine.controllers.running_pods()
 
     def wake(self) -> None:
-        """Let all operators look at the job, as an edit does."""
+        """Trigger a reconciliation by every operator, as an edit does."""
         for operator in self.gate.operators:
             operator.wake()
 
     def lines(self) -> list[Line]:
-        """Return what the trainers wrote of each step, in that order. What was read before is not read again."""
+        """Return the trainers' training lines in the order written. Each call reads only the new part of the file."""
         path = self.checkpoints / "metrics/metrics.jsonl"
         if path.exists():
             with path.open("rb") as file:
@@ -184,20 +184,20 @@ class Stage:
         return self._lines
 
     async def wait_for(self, what: str, is_there: Callable[[], bool], seconds: float) -> None:
-        """Wait until a condition holds, or the job is over.
+        """Wait until a condition holds, or the job has ended.
 
         Raises:
-            StuckError: neither came in time.
+            StuckError: neither happened in time.
         """
         await _poll(what, lambda: is_there() or self.is_over, seconds, self.describe)
 
     async def say_goodbye(self) -> None:
-        """Let the hosts of a job that is over end by themselves; what does not is killed with the context."""
+        """Let the hosts of an ended job exit by themselves. The context kills the rest."""
         with contextlib.suppress(StuckError):
             await _poll("", lambda: not self.machine.controllers.num_containers, FAREWELL_SECONDS, str)
 
     def describe(self) -> str:
-        """Return how the job stands, in words."""
+        """Return a summary of the job's state."""
         status, witness = self.status, self.witness
         running = next((one.message for one in status.conditions if one.type == "Running"), "")
         world = status.world.generation if status.world else 0
@@ -225,10 +225,10 @@ async def _poll(what: str, is_there: Callable[[], bool], seconds: float, describ
 
 
 def trainers_of(container: Container) -> list[int]:
-    """Return the trainer processes that an agent has started, that in a world first, then the oldest."""
+    """Return the trainer processes of an agent: the active one first, then the standbys by age."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended
             name, _, rest = path.read_text().rpartition(") ")
             fields = rest.split()
             if int(fields[1]) == container.pid and fields[0] != "Z":
@@ -237,7 +237,7 @@ def trainers_of(container: Container) -> list[int]:
 
 
 def send(number: signal.Signals, *pids: int) -> None:
-    """Send a signal to processes that may be gone."""
+    """Send a signal to processes that may have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""One job's life under faults: bursts of them, and calms in which it must come further than ever before."""
+"""One job under faults: bursts of faults alternate with calms, in which the job must save a new highest step."""
 
 import asyncio
 import time
@@ -23,17 +23,19 @@ type Note = Callable[[str], None]
 
 LONGEST_BURST = 7
 SECONDS_BETWEEN = 0.7
-"""Between two faults of a burst on average."""
+"""Mean seconds between two faults of a burst."""
 CALM_SECONDS = 360.0
-"""Within which a job must have saved a new step once nothing strikes it any more: the longest budget of a phase, which
-a save has, and what follows when it is used up."""
+"""Seconds within which a job must save a new step after the faults end.
+
+This covers the longest budget of a phase, which is that of a save, and the recovery after that budget is exceeded.
+"""
 LAST_FAULTS_AT = STEPS - 60
-"""No burst begins from this step on: who is done cannot be struck."""
+"""Step from which no burst begins, because a finished job cannot be disturbed."""
 
 
 @dataclass
 class Story:
-    """What became of one job."""
+    """The history and the problems of one job."""
 
     seed: int
     faults: Counter[str] = field(default_factory=Counter)
@@ -47,7 +49,7 @@ class Story:
 async def tell(
     seed: int, num_faults: int, until: float, folder: Path, cache: Path, reference: Mapping[int, float]
 ) -> Story:
-    """Let a job live under at most so many faults, and judge it; its files stay in `folder`.
+    """Run a job under at most `num_faults` faults and judge its result; its files stay in `folder`.
 
     No burst begins after `until`, a time of the monotonic clock.
     """
@@ -70,7 +72,7 @@ async def tell(
                 story.problems.append(str(error))
         wall = (stage.ended - stage.begun,) * 2
         if is_turned and (start := parse_time(stage.status.start_time)):
-            # No ledger has what an operator saw its clock being set by. One that came after that cannot know.
+            # An operator's ledger excludes clock changes that it observed; one that started later cannot.
             wall = (stage.last - start).total_seconds(), (stage.latest - start).total_seconds()
         story.attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
         story.problems += stage.witness.problems
@@ -84,7 +86,7 @@ async def tell(
 
 
 def open_log(folder: Path) -> TextIO:
-    """Return the file for what is done to a job and what its operator says."""
+    """Open the log of a job's injected faults and its operator's events."""
     folder.mkdir(parents=True, exist_ok=True)
     return (folder / "faults.log").open("w", buffering=1)
 
@@ -122,7 +124,7 @@ async def _strike(stage: Stage, story: Story, name: str, strike: Strike) -> None
 
 
 def draw_burst(random: Random, *, is_turned: bool) -> list[tuple[str, Strike]]:
-    """Return the faults of a burst in the order in which they strike; at most one is held against the program."""
+    """Return the faults of a burst in order. At most one counts as a failure of the program."""
     kinds = dict(FREE) | ({CLOCK: turn_clock} if is_turned else {})
     burst = random.choices(list(kinds.items()), k=random.randint(1, LONGEST_BURST))
     if random.random() < 0.6:
@@ -131,7 +133,7 @@ def draw_burst(random: Random, *, is_turned: bool) -> list[tuple[str, Strike]]:
 
 
 async def run_undisturbed(folder: Path, cache: Path, console: Console) -> dict[int, float]:
-    """Return the losses by step of a job to which nothing happens."""
+    """Return the losses by step of a job without faults."""
     stage = Stage(make_spec(), folder, cache, Random(0), 1.0, lambda line: None)  # noqa: S311
     async with stage.running():
         await stage.wait_for("the end of a job that nothing strikes", lambda: False, 4 * CALM_SECONDS)

@@ -1,4 +1,4 @@
-"""What must hold of a job's result when it is over: as if nothing had ever happened to it."""
+"""Checks of a finished job: its result must equal that of an undisturbed job."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
@@ -7,14 +7,14 @@ from e2e.history import Line, committed_curve
 from trainingjob_api.status import TrainingJobStatus
 
 type Outage = tuple[float, float]
-"""From when to when, by the clock of the lines, nothing could be written."""
+"""Begin and end of a time without working writes, by the clock of the metrics lines."""
 
 CURVES_APART = 1e-3
 LEDGER_APART = 0.005
 STEPS_AHEAD = 2
-"""How many steps the others may have made, and kept in memory, before process 0 has told of the first of them."""
+"""Number of steps that other hosts may have trained and snapshotted before process 0 reports the first of them."""
 CLOCK_SECONDS = 0.25
-"""How exactly this machine's side can tell when the operator's ledger began and ended."""
+"""Accuracy with which the test knows the begin and end of the operator's ledger, in seconds."""
 
 
 def judge(
@@ -25,11 +25,11 @@ def judge(
     wall_seconds: tuple[float, float],
     outages: Sequence[Outage] = (),
 ) -> Iterator[str]:
-    """Yield what is wrong with a job that is over.
+    """Yield the problems of a finished job.
 
-    `lines` are what its trainers wrote of their steps, in that order; `reference` has the losses of a job to which
-    nothing happened. In `outages` nothing could be written: steps of such a time may lack their lines. `wall_seconds`
-    are the least and the most that the job may have lasted: two numbers where its operator's clock was turned.
+    `lines` are the training lines of its trainers in the order written. `reference` has the losses of an undisturbed
+    job. Steps trained during `outages` may lack their lines. `wall_seconds` are the minimum and maximum duration of the
+    job. They differ if its operator's clock was changed.
     """
     if status.phase != "Succeeded":
         yield f"the job is {status.phase}"
@@ -63,16 +63,16 @@ def judge(
 def _find_missing(
     curve: Mapping[int, Line], num_steps: int, outages: Sequence[Outage], untold: Collection[int]
 ) -> list[int]:
-    """Return the steps without a line that were to have one.
+    """Return the steps that lack a line without an excuse.
 
-    `untold` are last steps of worlds whose process 0 may have died before it told of them.
+    `untold` are the last steps of worlds whose process 0 may have died before it reported them.
     """
     absent = [step for step in range(1, num_steps + 1) if step not in curve and step not in untold]
     return [step for step in absent if not _may_lack(curve, step, outages)]
 
 
 def _compare(curve: Mapping[int, Line], reference: Mapping[int, float]) -> Iterator[str]:
-    """Yield where a curve has other samples or losses than the reference."""
+    """Yield differences between the samples and losses of a curve and those of the reference."""
     rows = curve[min(curve)]["last_slot"] - curve[min(curve)]["first_slot"] + 1
     for step, line in sorted(curve.items()):
         slot = (step - 1) * rows
@@ -85,16 +85,16 @@ def _compare(curve: Mapping[int, Line], reference: Mapping[int, float]) -> Itera
 
 
 def _may_lack(curve: Mapping[int, Line], step: int, outages: Sequence[Outage]) -> bool:
-    """Return whether a step without a line was made while nothing could be written."""
+    """Return whether a step without a line was trained during an outage."""
     before = max((line["time"] for number, line in curve.items() if number < step), default=-inf)
     after = min((line["time"] for number, line in curve.items() if number > step), default=inf)
     return any(begun <= after and ended >= before for begun, ended in outages)
 
 
 def find_second_worlds(lines: Sequence[Line]) -> Iterator[str]:
-    """Yield the generations that went on training after a later one had begun.
+    """Yield the generations that kept training after a later one had begun.
 
-    One line may be late: that of a process which was stopped between a step and the word about it.
+    One line may be late: its process may have been stopped between a step and the report of it.
     """
     newest, late = 0, dict[int, int]()
     for line in lines:

@@ -1,6 +1,6 @@
-"""What must hold at every moment of a job's life, whatever strikes: checked with each status that is written.
+"""Invariants of a job under any faults, checked with each status that is written.
 
-The witness hears what hosts report and sees every status, and notes what may never be. It decides nothing.
+The witness receives the hosts' reports and every status, and records violations. It influences nothing.
 """
 
 from collections.abc import Iterator
@@ -12,22 +12,22 @@ from trainingjob_api.status import Attempt, TrainingJobStatus
 
 @dataclass
 class Witness:
-    """All that was seen of one job so far. `problems` is empty as long as nothing was wrong."""
+    """The observations of one job so far. `problems` is empty while every invariant holds."""
 
     problems: list[str] = field(default_factory=list)
     attempts: dict[int, Attempt] = field(default_factory=dict)
-    """Every world by its generation, as it was last told: the status keeps the last 20 alone."""
+    """The last state of every world, by generation. The status keeps only the last 20."""
     highest: int = 0
-    """The highest step that any host has made."""
+    """The highest step of any host."""
     committed: int = 0
-    """The highest step that any host has said to be saved for good."""
+    """The highest step that any host has reported as committed."""
     phases: dict[int, Phase] = field(default_factory=dict)
-    """What the host of each slice does, as it last said."""
+    """The last reported phase by slice."""
     generation: int = 0
-    """The newest world that has made a step."""
+    """The newest generation that has trained a step."""
 
     def hear(self, report: HostReport) -> None:
-        """Take note of what a host says."""
+        """Record a host's report."""
         self.phases[report.slice] = report.phase
         if report.progress:
             self.highest = max(self.highest, report.progress.step)
@@ -36,13 +36,13 @@ class Witness:
         self.committed = max(self.committed, report.committed or 0)
 
     def see(self, before: TrainingJobStatus, after: TrainingJobStatus) -> None:
-        """Take note of a status that was just written over another."""
+        """Record a status that has just replaced another one."""
         self.attempts |= {attempt.generation: attempt for attempt in after.attempts}
         self.problems += find_problems(before, after)
 
 
 def find_problems(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
-    """Yield what may not be in a soak, after which every job is to have succeeded."""
+    """Yield the violations in a soak, after which every job must have succeeded."""
     if after.phase == "Failed":
         failed = next((one.message for one in after.conditions if one.type == "Failed"), "")
         yield f"the job failed: {failed}"
@@ -50,7 +50,7 @@ def find_problems(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterat
 
 
 def find_contradictions(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
-    """Yield what can be true of no job: in a status by itself, or after the one before it."""
+    """Yield states that no job can have, in one status or between two consecutive statuses."""
     old, new = before.world, after.world
     if old and not new:
         yield "the world was forgotten"
@@ -72,7 +72,7 @@ def find_contradictions(before: TrainingJobStatus, after: TrainingJobStatus) -> 
 
 
 def _find_gaps(status: TrainingJobStatus) -> Iterator[str]:
-    """Yield where the lineage holds a step twice or not at all."""
+    """Yield steps that the lineage holds twice or lacks."""
     end = 0
     for number, span in enumerate(status.lineage):
         if span.first != end + 1:
