@@ -9,7 +9,7 @@ NO_ANSWER = 2
 
 
 class CommandError(Exception):
-    """Ends the command with exit code 1. The text tells the user the cause and the remedy."""
+    """Ends the command with exit code 1. The text gives the user the cause and the remedy."""
 
     code = NO_SUCCESS
 

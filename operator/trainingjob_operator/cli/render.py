@@ -27,7 +27,7 @@ SETTINGS = RenderSettings(
 
 
 def render_file(file: str, output: Path | None, hardware: Hardware) -> None:
-    """Print the objects of a file's TrainingJob, or write each into a file of its own in a folder.
+    """Print the objects of a file's TrainingJob, or write each into its own file in a folder.
 
     Raises:
         CommandError: the job has problems.

@@ -1,7 +1,7 @@
-"""JobSet, the Job controller and the kubelet of a local run: one loop that makes processes follow the objects.
+"""JobSet, the Job controller and the kubelet of a local run: one loop that runs processes for the objects.
 
-The loop is level-based, like theirs: calls only change objects. Each round creates what is missing, ends orphans, and
-returns the time of the next round.
+The loop is level-based, like theirs: calls only change objects. Each round creates missing objects, deletes orphans,
+and returns the time of the next round.
 """
 
 import asyncio
@@ -133,7 +133,7 @@ class Controllers:
                 await asyncio.wait_for(self._changed.wait(), wait)
 
     async def _settle(self) -> float | None:  # None: no failed host is due
-        """Create what is missing and end orphans; return the seconds until a failed host returns."""
+        """Create missing objects and delete orphans; return the seconds until a failed host returns."""
         for orphan in self._objects.find_orphans(self._job_uid):
             self.delete(orphan)
         for jobset in self._objects.of_kind("JobSet"):

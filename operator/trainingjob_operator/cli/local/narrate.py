@@ -24,7 +24,7 @@ class Snapshot:
     step: int
     num_slices: int
     activity: str
-    """Current activity; empty while the job makes steps."""
+    """Current activity; empty while the job trains steps."""
     is_training: bool = False
     """Whether the job is training, evaluating or saving, with a step reported."""
     progress: Progress | None = None
