@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run a command, and everything it starts, with the CPU time of one core: what a machine of half the speed gives.
-# The command sees its limited group as the root of its control groups, so the local cluster's nodes stay inside it.
+# Run a command and its child processes with the CPU time of one core, to simulate a machine of half the speed.
+# The limited cgroup is the root of the command's cgroup namespace, so the local cluster's nodes stay inside it.
 set -euo pipefail
 root=/sys/fs/cgroup
 if [[ -e $root/cgroup.controllers ]]; then

@@ -1,9 +1,9 @@
-"""All attacks on the operator within one minute, on loopback: what its event loop, its Lease and its memory notice.
+"""Simultaneous attacks on the operator for one minute on loopback: effects on event loop, Lease and memory.
 
-The whole operator runs in a process of its own, against an API server in memory that answers a TokenReview after 50 ms.
-Another process sends 200 costly reviews, opens 5,000 connections and sends nothing, and reports with 2,000 tokens that
-name the right audience and are invalid; 500 ConfigMaps of 1 MB are labelled as a job's. Meanwhile somebody else, from
-another address, asks for a review of the demo every second.
+The whole operator runs in its own process against an in-memory API server that answers a TokenReview after 50 ms.
+Another process sends 200 expensive reviews, opens 5,000 idle connections, and reports with 2,000 invalid tokens for the
+right audience. 500 ConfigMaps of 1 MB carry the labels of a job. Meanwhile a regular client at another address requests
+a review of the demo every second.
 """
 
 import asyncio
@@ -44,23 +44,23 @@ API_PORT = 38001
 REVIEW_SECONDS = 0.05
 HEARTBEAT_SECONDS = 0.02
 HEARTBEAT_GOAL_S = 1.0
-ANSWER_GOAL_S = 5.0  # what the API server waits for by default
+ANSWER_GOAL_S = 5.0  # the chart's default timeout of the webhook
 ATTACKER, SOMEBODY = "127.0.0.1", "127.0.0.2"
 SERVE, ATTACK = "serve", "attack"
 SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="trainingjob-operator")
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as it may."""
+    """Raise this process's limit of open files to its maximum."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def runqueue_seconds() -> float:
-    """Return how long this thread was ready and other processes had the CPUs: on a busy machine that is most."""
+    """Return the time that this thread was runnable but not running; on a busy machine it dominates."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError):  # the kernel does not count it
+    except (OSError, IndexError):  # the kernel has no such counter
         return 0.0
 
 
@@ -71,7 +71,7 @@ def demo() -> dict[str, Any]:
 
 
 def costly(number: int) -> dict[str, Any]:
-    """Return one of many specs whose mesh takes long to choose."""
+    """Return one of many specs whose mesh is expensive to choose."""
     spec = demo()
     sizes = {"embedDim": 16384, "numLayers": 60, "numHeads": 128, "numKvHeads": 64, "headDim": 128}
     training = {"globalBatchSize": 1048576 + 6144 * number, "sequenceLength": 131072}
@@ -84,13 +84,13 @@ def costly(number: int) -> dict[str, Any]:
 
 
 async def serve() -> None:
-    """Run the operator until standard input ends; then say what it noticed."""
+    """Run the operator until standard input ends; then print the measured effects."""
     raise_file_limit()
     stop, slowest, own, busiest, lost = asyncio.Event(), 0.0, 0.0, 0.0, 0
     async with Api(Configuration(host=f"http://127.0.0.1:{API_PORT}")) as api:
         operator = Operator(SETTINGS, api)
         running = asyncio.create_task(operator.run(stop, PORTS))
-        while not operator.lease.is_leading:  # noqa: ASYNC110  # many parts have no one event
+        while not operator.lease.is_leading:  # noqa: ASYNC110  # no single event covers all parts
             await asyncio.sleep(0.05)
         print(json.dumps({"ca": operator.tls.bundle}), flush=True)
         loop, was_leading = asyncio.get_running_loop(), True
@@ -111,14 +111,14 @@ async def serve() -> None:
 
 
 def session(ca: str, address: str) -> aiohttp.ClientSession:
-    """Return a client that trusts the operator and comes from an address of loopback."""
+    """Return a client that trusts the operator and connects from an address of the loopback network."""
     trust = ssl.create_default_context(cadata=ca)
     connector = aiohttp.TCPConnector(ssl=trust, local_addr=(address, 0), limit=200)
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=30))
 
 
 async def attack(ca: str) -> None:
-    """Do all of it at once."""
+    """Run all attacks at once."""
     raise_file_limit()
 
     async def post(client: aiohttp.ClientSession, port: int, path: str, body: Any, token: str = "") -> None:
@@ -144,7 +144,7 @@ async def attack(ca: str) -> None:
 
 
 def memory_bytes(pid: int) -> int:
-    """Return the resident memory of a process and its children, what they share counted once."""
+    """Return the resident memory of a process and its children; shared pages count once."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     total = 0
     for each in (str(pid), *children):
@@ -163,7 +163,7 @@ def chart_limit_bytes() -> int:
 
 @contextlib.asynccontextmanager
 async def api_server() -> Any:
-    """Run an API server that takes its time for reviews."""
+    """Run an API server that answers reviews slowly."""
     fake = ApiServer()
     fake.reviews["tokenreviews"] = lambda spec: {"authenticated": False}
 
@@ -187,7 +187,7 @@ async def api_server() -> Any:
 
 
 def label_config_maps(fake: ApiServer, uid: str) -> Iterator[None]:
-    """Put large ConfigMaps one by one, labelled as of a job that there is and of one that there is not, in turns."""
+    """Create large ConfigMaps one by one, labelled alternately with an existing and a missing job."""
     for number in range(NUM_CONFIG_MAPS):
         made = child(f"large-{number}", data={"x": "y" * 1_000_000})
         labels = {UID_LABEL: uid if number % 2 else "nobody", JOB_LABEL: "demo"}
@@ -196,7 +196,7 @@ def label_config_maps(fake: ApiServer, uid: str) -> Iterator[None]:
 
 
 async def measure() -> list[Figure]:
-    """Start everything, wait for a minute, return the figures."""
+    """Start all processes, wait for a minute, return the figures."""
     async with api_server() as fake:
         metadata = {"name": "demo", "namespace": "research", "generation": 1}
         uid = fake.put(TRAINING_JOB, {"metadata": metadata, "spec": demo()})["metadata"]["uid"]
@@ -228,7 +228,7 @@ async def measure() -> list[Figure]:
 
 
 async def _watch(fake: ApiServer, uid: str, pid: int, ca: str) -> tuple[int, list[float], int]:
-    """Return the most memory, how long somebody's reviews took, and how many were not answered with yes."""
+    """Return the peak memory, the latencies of the regular client, and the number of its refused reviews."""
     loop = asyncio.get_running_loop()
     begun, most, refused = loop.time(), 0, 0
     waits: list[float] = []
@@ -259,7 +259,7 @@ async def _watch(fake: ApiServer, uid: str, pid: int, ca: str) -> tuple[int, lis
 
 
 def main(arguments: list[str]) -> int:
-    """Serve, attack, or measure and print the table; return the exit code: 1 where a goal is missed."""
+    """Serve, attack, or measure and print the table; return the exit code, 1 if a goal is missed."""
     if arguments == [SERVE]:
         asyncio.run(serve())
         return 0

@@ -1,7 +1,7 @@
-"""The estimates against real compilers: memory, FLOPs and traffic of small jobs on TPU topologies and CPU devices.
+"""The planner's estimates against real compilers: memory, FLOPs and traffic on TPU topologies and CPU devices.
 
-Needs no device, but libtpu; a row takes a minute or more. `--record` keeps what the compilers said where the tests look
-for it; with `--meshes` the rows are the meshes of the jobs by which `strategy: auto` is judged.
+Needs libtpu but no device; a row takes a minute or more. `--record` writes the compilers' figures to the golden file of
+the tests. With `--meshes` the rows are the meshes of the jobs that judge `strategy: auto`.
 """
 
 import json
@@ -27,11 +27,11 @@ MESHES = Path(__file__).parents[2] / "tests/golden/compiler_meshes.json"
 
 
 def compile_row(name: str, spec: TrainingJobSpec) -> CompiledStep:
-    """Return what the compiler says of a row.
+    """Return the compiler's figures of a row.
 
     Raises:
-        CommandError: it is not installed, or ended without an answer.
-        RuntimeError: it could not compile the row.
+        CommandError: the compiler is not installed, or ended without an answer.
+        RuntimeError: the row did not compile.
     """
     plan = plan_job(spec)
     require_compiler(plan)
@@ -58,9 +58,9 @@ def compare(name: str, spec: TrainingJobSpec, step: CompiledStep) -> Iterator[Fi
 
 
 def record_meshes(console: Console, wanted: list[str]) -> None:
-    """Compile the meshes of the jobs by which the planner's choice is judged, and keep each answer as it comes.
+    """Compile the meshes of the jobs that judge the planner's choice, and write each answer at once.
 
-    Those are compiled whose names contain one of the words, and those that are not on record.
+    Meshes are compiled if they are not on record, or if their names contain one of the words.
     """
     jobs = list_jobs()
     found = json.loads(MESHES.read_text()) if MESHES.exists() else {}
@@ -81,7 +81,7 @@ def record_meshes(console: Console, wanted: list[str]) -> None:
 
 
 def main(*arguments: str) -> None:
-    """Compile the rows whose names contain one of the arguments, or all; keep the answers on request."""
+    """Compile the rows whose names contain one of the arguments, or all rows; `--record` writes the answers."""
     wanted = [word for word in arguments if not word.startswith("--")]
     steps = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     console = Console()

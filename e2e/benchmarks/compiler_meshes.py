@@ -1,6 +1,6 @@
-"""Jobs for which every valid mesh is compiled: small enough for that, and each with other axes that divide it.
+"""Small jobs for which every valid mesh is compiled. Each job restricts the axes differently.
 
-By these figures `strategy: auto` is judged: its choice must be the best of all by a roofline over what was compiled.
+These figures judge `strategy: auto`: its choice must be the best by a roofline over the compiled figures.
 """
 
 from itertools import combinations
@@ -14,18 +14,18 @@ type Degrees = dict[str, int]
 
 
 def list_meshes(*axes: Axis) -> tuple[Degrees, ...]:
-    """Return all ways to split four devices along these axes, which are in mesh order."""
+    """Return all ways to split four devices along these axes, which must be in mesh order."""
     assert axes == tuple(axis for axis in AXES if axis in axes)
     return *({axis: 4} for axis in axes), *(dict.fromkeys(pair, 2) for pair in combinations(axes, 2))
 
 
 TOPOLOGIES = {"v5e 2x2": ("tpu-v5e", "2x2"), "v6e 2x2": ("tpu-v6e", "2x2")}
 MODELS: dict[str, tuple[dict[str, Any], tuple[Degrees, ...]]] = {
-    "one key head, an odd length": (  # neither tensor nor contexts, nor stages of three layers
+    "one key head, an odd length": (  # divides neither tensor nor context nor stage
         {"model": model(512, 2048, 8, 1, 64, 8192, 3), "training": training(32, 511, 4)},
         ({"data": 4}, {"fsdp": 4}, {"data": 2, "fsdp": 2}),
     ),
-    "an odd width": (  # parameters cannot be split over rows of devices
+    "an odd width": (  # fsdp cannot shard the parameters
         {"model": model(513, 2048, 8, 4, 64, 8192, 3), "training": training(32, 512, 4)},
         ({"data": 4}, {"tensor": 4}, {"data": 2, "tensor": 2}),
     ),
@@ -38,7 +38,7 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[Degrees, ...]]] = {
         list_meshes("data", "stage", "fsdp", "context", "tensor"),
     ),
 }
-"""By name the sections of a job, and all meshes of four devices that are valid for it."""
+"""Sections of a job, and all its valid meshes of four devices, by name."""
 
 
 def mesh_name(ici: Degrees) -> str:
@@ -47,7 +47,7 @@ def mesh_name(ici: Degrees) -> str:
 
 
 def list_jobs() -> dict[str, dict[str, TrainingJobSpec]]:
-    """Return for each model and topology the job on each of its meshes."""
+    """Return the job on each of its meshes, by model and topology."""
     return {
         f"{name}, {where}": {mesh_name(ici): job(*slices, ici, **sections) for ici in meshes}
         for name, (sections, meshes) in MODELS.items()

@@ -1,7 +1,7 @@
-"""The jobs by which the estimates are held against real compilers: small models, so that each compiles in a minute.
+"""Small jobs for the comparison of the planner's estimates with real compilers; each compiles in about a minute.
 
-Each matters somewhere else: parameters split or replicated, tensor products, contexts, slices, remat, microsteps,
-experts, an optimizer that replicas share.
+Each job covers another feature: sharded or replicated parameters, tensor parallelism, context parallelism, slices,
+remat, gradient accumulation, experts, or a sharded optimizer.
 """
 
 from typing import Any
@@ -12,18 +12,18 @@ type Section = dict[str, Any]
 
 
 def model(dim: int, mlp: int, heads: int, kv_heads: int, head: int, vocab: int, layers: int, **others: Any) -> Section:
-    """Return the section of a model."""
+    """Return the `model` section."""
     names = ("embedDim", "mlpDim", "numHeads", "numKvHeads", "headDim", "vocabSize", "numLayers")
     return dict(zip(names, (dim, mlp, heads, kv_heads, head, vocab, layers), strict=True)) | others
 
 
 def training(batch: int, length: int, most_rows: int) -> Section:
-    """Return the section of a batch."""
+    """Return the `training` section."""
     return {"steps": 1000, "globalBatchSize": batch, "sequenceLength": length, "maxPerDeviceBatch": most_rows}
 
 
 def job(accelerator: str, topology: str, ici: Section, *, slices: int = 1, **sections: Any) -> TrainingJobSpec:
-    """Return a spec; what no section says is as in every other row."""
+    """Return a spec; sections that are not given are the same in every row."""
     spec: Section = {
         "slices": {"accelerator": accelerator, "topology": topology, "count": slices},
         "parallelism": {"ici": ici, "dcn": {"data": -1}},

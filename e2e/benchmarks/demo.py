@@ -1,7 +1,7 @@
-"""The demo's figures against their goals: first step, shrink and grow on the cluster, shrink without one.
+"""The demo's durations against their goals: first step, shrink and grow on the cluster, shrink without a cluster.
 
-Times of steps come from the trainer's own metrics lines, times of faults from the moment of the kill: both are read off
-this machine's one clock.
+Times of steps come from the trainer's metrics lines, times of faults from the moment of the kill. Both use this
+machine's clock.
 """
 
 import json
@@ -48,7 +48,7 @@ def measure_cluster(product: Product, console: Console) -> list[Figure]:
 
 
 def measure_fault(fault: Fault, lines: list[Line], job: Job) -> list[Figure]:
-    """Return how long the job stood still for one slice's loss and return, and what it had to do again."""
+    """Return the pauses of training at one slice's loss and return, and the lost steps."""
     shrunk = first_of(lines, fault.shrunk_generation)
     grown = first_of(lines, fault.grown_generation)
     last_before = [line for line in lines if line["generation"] < fault.grown_generation][-1]
@@ -63,12 +63,12 @@ def measure_fault(fault: Fault, lines: list[Line], job: Job) -> list[Figure]:
 
 
 def first_of(lines: list[Line], generation: int) -> Line:
-    """Return the first line that a generation wrote."""
+    """Return the first training line of a generation."""
     return next(line for line in lines if line["generation"] == generation and "loss" in line)
 
 
 def measure_local(console: Console) -> list[Figure]:
-    """Run the demo without a cluster, kill slice 1's processes, and read off the pause."""
+    """Run the demo without a cluster, kill slice 1's processes, and return the pause."""
     with tempfile.TemporaryDirectory() as folder:
         spec = Path(folder) / "demo.yaml"
         spec.write_text(yaml.safe_dump(load_example("demo", metrics__everySteps=1)))

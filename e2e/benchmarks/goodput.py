@@ -1,8 +1,8 @@
-"""The simulator against the truth: one trace of power cuts, lived through by a job and foretold for it.
+"""The simulator compared with a real run: one trace of power losses, executed by a job and predicted for it.
 
-Slices of a job on this machine lose their power at seeded times: all their processes stand still, with nothing to see,
-and new ones start when the power is back. The ledger of the job says how much of the time trained. Then the simulator
-lives through the same trace, at the pace that the job's own files tell, and says how much it would have been.
+Slices of a job on this machine lose power at seeded times: all their processes are stopped without a signal, and new
+ones start when power returns. The job's ledger gives the measured goodput. The simulator then predicts the goodput for
+the same trace, with durations measured in the job's own files.
 """
 
 import asyncio
@@ -35,36 +35,38 @@ from trainingjob_operator.core.simulating.simulate import simulate
 from trainingjob_operator.core.validation.validate import check_job
 
 LENGTH = float(os.environ.get("LENGTH", "300"))
-"""Seconds that the job lives."""
+"""Duration of the job in seconds."""
 SEED = int(os.environ.get("SEED", "1"))
 MTBF, REPAIR = float(os.environ.get("MTBF", "60")), float(os.environ.get("REPAIR", "10"))
-"""Seconds between two losses of a slice, and until it has power again: days and hours, scaled to what can be waited."""
+"""Seconds between two losses of a slice, and until its power returns; days and hours, scaled down."""
 GOAL = 0.03
 IDEAL_GOAL = 0.97
-"""For losses as rare as they are to a well-kept fleet. The default of `MTBF` is far harsher: it has to tell the
-simulator from the truth."""
+"""Goal for losses as rare as in a well-kept fleet.
+
+The default of `MTBF` is far harsher, to make errors of the simulator visible.
+"""
 ENDLESS = 10_000_000
 SAVE_EVERY = 200
 FORMING = (Bucket.STARTING, Bucket.RECOVERING, Bucket.PREPARING, Bucket.RESTORING, Bucket.COMPILING)
-"""What a world's time goes to before its first step."""
+"""The goodput buckets of a world before its first step."""
 
 
 @dataclass(frozen=True)
 class Lived:
-    """What a job on this machine left behind."""
+    """The results of a job on this machine."""
 
     status: TrainingJobStatus
     attempts: Sequence[Attempt]
     lines: Sequence[Line]
     commits: Mapping[int, float]
-    """When steps were saved for good, by the clock of the lines."""
+    """Commit times of the steps, by the clock of the metrics lines."""
     starts: Sequence[float]
-    """Seconds from the power of a slice to its host that could join a world."""
+    """Seconds from a slice's power to a host that is ready to join a world."""
     seconds: float
 
 
 def make_endless() -> Manifest:
-    """Return the job: that of the soak, without an end, and with saves as rare as they are elsewhere."""
+    """Return the spec of the soak's job without an end, and with saves as rare as in production."""
     spec = make_spec()
     return spec | {
         "training": {**spec["training"], "steps": ENDLESS},
@@ -73,7 +75,7 @@ def make_endless() -> Manifest:
 
 
 async def live(faults: Sequence[Fault], seconds: float, folder: Path) -> Lived:
-    """Let a job live through a trace, and return what it left."""
+    """Run a job through a trace and return its results."""
     cache = folder / "cache"
     cache.mkdir(parents=True)
     starts = Starts()
@@ -89,7 +91,7 @@ async def live(faults: Sequence[Fault], seconds: float, folder: Path) -> Lived:
                 group.create_task(strike(stage, fault, starts))
             await asyncio.sleep(stage.begun + seconds - time.monotonic())
             lived = time.monotonic() - stage.begun
-            stage.machine.cluster.edit(suspend=True)  # the ledger is brought up to date by that
+            stage.machine.cluster.edit(suspend=True)  # this updates the ledger
             stage.wake()
             with suppress(StuckError):
                 await stage.wait_for("the last status", lambda: stage.status.phase == "Suspended", 60)
@@ -98,7 +100,7 @@ async def live(faults: Sequence[Fault], seconds: float, folder: Path) -> Lived:
 
 
 async def strike(stage: Stage, fault: Fault, starts: "Starts") -> None:
-    """Let a slice lose its power when its time has come, and have new pods when it is back."""
+    """Power off a slice at the time of a fault, and give it new pods when its power returns."""
     await asyncio.sleep(stage.begun + fault.at - time.monotonic())
     for container in stage.machine.controllers.containers_of(fault.slice):
         send(SIGSTOP, container.pid, *trainers_of(container))
@@ -108,20 +110,20 @@ async def strike(stage: Stage, fault: Fault, starts: "Starts") -> None:
 
 
 class Starts:
-    """How long slices take from their power to a host that could join a world."""
+    """Seconds from each slice's power to a host that is ready to join a world."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without measurements."""
         self.seconds: list[float] = []
         self._since: dict[int, float] = {}
         self._ready: set[str] = set()
 
     def give_power(self, number: int) -> None:
-        """Take note that a slice has power from now on."""
+        """Record that a slice has power from now on."""
         self._since[number] = time.monotonic()
 
     def hear(self, report: HostReport) -> None:
-        """Take note of a report."""
+        """Record a host's report."""
         if report.standby and report.pod_uid not in self._ready:
             self._ready.add(report.pod_uid)
             if (since := self._since.pop(report.slice, None)) is not None:
@@ -129,7 +131,7 @@ class Starts:
 
 
 def find_commits(stage: Stage) -> dict[int, float]:
-    """Return when each step that is still saved was saved for good."""
+    """Return the commit time of each step that still exists."""
     return {
         int(path.parent.name): path.stat().st_mtime
         for path in stage.checkpoints.glob("lineage-*/*/integrity.json")
@@ -138,7 +140,7 @@ def find_commits(stage: Stage) -> dict[int, float]:
 
 
 def measure_pace(lived: Lived) -> Pace:
-    """Return how fast a job did what it did, by what it left behind."""
+    """Return the simulator's durations, measured from a job's results."""
     sizes = {attempt.generation: attempt.slices for attempt in lived.attempts}
     steps: dict[int, list[float]] = {size: [] for size in range(1, NUM_SLICES + 1)}
     for before, after in zip(lived.lines, lived.lines[1:], strict=False):
@@ -151,7 +153,7 @@ def measure_pace(lived: Lived) -> Pace:
     saves = [time - written[step] for step, time in lived.commits.items() if step in written]
     num_saves = len([line for line in lived.lines if line["step"] % SAVE_EVERY == 0])
     return Pace(
-        # Means and not medians: what slows some steps down, or the first world of a size, slows the job down.
+        # Means, not medians: slow steps and the first world of a size slow the job down too.
         steps={size: statistics.fmean(seconds) for size, seconds in steps.items()},
         start=statistics.fmean(lived.starts),
         join=statistics.fmean(joins),
@@ -162,14 +164,14 @@ def measure_pace(lived: Lived) -> Pace:
 
 
 def find_goodput(status: TrainingJobStatus) -> float:
-    """Return the share of training of a job that lived; a save counts to its step, as in the simulation."""
+    """Return the measured share of training. Saving counts as training, as in the simulation."""
     spent = {name: seconds for name, seconds in status.goodput.seconds.items() if name != Bucket.SUSPENDED}
     trained = spent.get(Bucket.TRAINING, 0.0) + spent.get(Bucket.SAVING, 0.0)
     return trained / sum(spent.values())
 
 
 def find_ideal(faults: Sequence[Fault], seconds: float) -> float:
-    """Return the share of training of a job that loses no moment in which any slice has power."""
+    """Return the share of training of a job that trains whenever any slice has power."""
     dark, since = 0.0, [0.0] * NUM_SLICES
     for fault in in_order(faults):
         since[fault.slice] = max(since[fault.slice], min(fault.at + fault.away, seconds))
@@ -178,12 +180,12 @@ def find_ideal(faults: Sequence[Fault], seconds: float) -> float:
 
 
 def foretell(plan: Plan, pace: Pace, faults: Sequence[Fault], seconds: float) -> float:
-    """Return the share of training of the same job under the same faults, as the simulator has it."""
+    """Return the simulator's share of training for the same job and faults."""
     return simulate(plan, pace, faults, seconds).status.goodput.ratio
 
 
 def compare(plan: Plan, faults: Sequence[Fault], lived: Lived) -> Iterator[Figure]:
-    """Yield what was foretold beside what came, and of what."""
+    """Yield the predictions beside the measurements, and the durations that they are based on."""
     pace = measure_pace(lived)
     measured, foretold = find_goodput(lived.status), foretell(plan, pace, faults, lived.seconds)
     yield Figure("goodput foretold", foretold, "", measured)
@@ -202,7 +204,7 @@ def compare(plan: Plan, faults: Sequence[Fault], lived: Lived) -> Iterator[Figur
 
 
 def main() -> None:
-    """Live, foretell and publish."""
+    """Run, predict and publish."""
     console = Console()
     faults = draw_faults(Weather(MTBF, REPAIR, LENGTH, SEED, LOSSES), NUM_SLICES)
     plan = check_job("bench", make_endless()).plan

@@ -1,6 +1,7 @@
-"""The gradients of bfloat16 against those of float32: each tensor's error, on every layout.
+"""Error of bfloat16 gradients relative to float32, per tensor and on every layout.
 
-Tokens are as uneven as a language's (Zipf), so that a few rows of the embedding table add up most of a batch.
+Token frequencies follow Zipf's law, as in language, so that a few rows of the embedding table accumulate most of a
+batch.
 """
 
 import sys
@@ -27,11 +28,11 @@ type Gradients = dict[str, np.ndarray]
 
 BATCH = 16
 LARGEST_ERROR = 0.035
-"""Of a tensor's gradient, relative to its norm in float32: what bfloat16 products alone cost."""
+"""Largest error of a tensor's gradient relative to its float32 norm; bfloat16 matmuls alone cause it."""
 
 
 def layout(ici: Section, dcn: Section | None = None, *, accumulation: int = 1, microbatches: int = 1) -> Layout:
-    """Return a layout over which the rows of a batch are spread; padding fills what is left."""
+    """Return a layout over which a batch is sharded, with padding where it does not divide."""
     inner, outer = AxisDegrees.model_validate(ici), AxisDegrees.model_validate(dcn or {})
     slices = int(np.prod([degree for _, degree in outer.items()]))
     shards = int(np.prod([getattr(axes, axis) for axes in (inner, outer) for axis in ("data", "fsdp", "expert")]))
@@ -69,7 +70,7 @@ LAYOUTS: dict[str, Layout] = {
     "6 shards, 2 microsteps, padding": layout({"data": 3}, {"fsdp": 2}, accumulation=2),
 }
 EVEN: Section = {"count": 4, "perToken": 4}
-"""Every expert works on every token: where a router chooses, rounding alone sends tokens other ways."""
+"""Every expert processes every token. With a choice, rounding alone would route tokens differently."""
 VARIANTS: dict[str, tuple[Section, Layout]] = {
     "tied embeddings": ({"model": {"tieEmbeddings": True}}, ONE),
     "tied embeddings, fsdp 2, tensor 2": ({"model": {"tieEmbeddings": True}}, layout({"fsdp": 2, "tensor": 2})),
@@ -93,7 +94,7 @@ CASES: dict[str, tuple[Section, Layout]] = {name: ({}, where) for name, where in
 
 
 def describe_job(changes: Section, compute: str, *, length: int, width: int) -> TrainingJobSpec:
-    """Return the spec of a small model. What its optimizer keeps after one step is the gradient of the step."""
+    """Return the spec of a small model. After one step, its optimizer state is the gradient of that step."""
     spec: Section = {
         "slices": {"accelerator": "cpu", "topology": "1x1", "count": 1},
         "model": {
@@ -118,13 +119,13 @@ def describe_job(changes: Section, compute: str, *, length: int, width: int) -> 
 
 
 def draw_tokens(length: int, power: float = 1.0) -> np.ndarray:
-    """Return the tokens of a batch, the n-th of them as frequent as 1 / n to a power."""
+    """Return the tokens of a batch; the n-th token has a frequency proportional to 1 / n ** power."""
     shares = 1 / np.arange(1, 257) ** power
     return np.random.default_rng(0).choice(256, BATCH * length + 1, p=shares / shares.sum()).astype(np.uint16)
 
 
 def measure(spec: TrainingJobSpec, over: Layout, tokens: np.ndarray) -> Gradients:
-    """Return the gradient of each tensor, as one compiled train step makes it."""
+    """Return the gradient of each tensor from one compiled train step."""
     steps = Steps(spec, build_mesh(jax.devices()[: over.num_devices], over))
     shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state)
     state: State = jax.device_put(_initial_state(spec.model_dump_json()), shardings)
@@ -143,12 +144,12 @@ def _initial_state(written: str) -> State:
 
 
 def errors(found: Gradients, exact: Gradients) -> dict[str, float]:
-    """Return how far each tensor is from another, relative to that one's norm."""
+    """Return the distance of each tensor from the exact one, relative to the exact one's norm."""
     return {name: float(np.linalg.norm(found[name] - exact[name]) / np.linalg.norm(exact[name])) for name in exact}
 
 
 def run(cases: Mapping[str, tuple[Section, Layout]], *, length: int, width: int) -> Iterator[Figure]:
-    """Yield each case's error against float32, and its distance from bfloat16 on one device in one microstep."""
+    """Yield each case's error against float32, and its distance from bfloat16 on one device without accumulation."""
     tokens = draw_tokens(length)
 
     @cache
@@ -172,7 +173,7 @@ def run(cases: Mapping[str, tuple[Section, Layout]], *, length: int, width: int)
 
 
 def main(*wanted: str) -> None:
-    """Measure the cases whose names contain one of the arguments, or all."""
+    """Measure the cases whose names contain one of the arguments, or all cases."""
     jax.config.update("jax_num_cpu_devices", 8)
     cases = {name: case for name, case in CASES.items() if not wanted or any(word in name for word in wanted)}
     publish("gradients", list(run(cases, length=512, width=64)), Console())

@@ -1,4 +1,4 @@
-"""A bit that flips in the memory of a running process, as worn-out cells have it: no error, no log, no signal tells."""
+"""Bit flips in the memory of a running process, like those of faulty memory cells: without error, log or signal."""
 
 import os
 from collections.abc import Iterator
@@ -8,20 +8,20 @@ from pathlib import Path
 from trainingjob_trainer.remembering.snapshot_files import NUM_SLOTS, Slot
 
 SAMPLE_BYTES = 256
-"""So many bytes of parameters occur nowhere else."""
+"""Length of a sample of parameters that is unique in memory."""
 FLIPPED_BYTE = 1
-"""Of four that are a number: a bit of its mantissa flips."""
+"""Index in a four-byte number, so that a bit of the mantissa flips."""
 SNAPSHOTS = b"TRAININGJOB_SNAPSHOTS="
 PARAMETERS = ".params"
 
 
 def flip_bit(pid: int, sample: bytes) -> int:
-    """Flip one bit wherever a process has these bytes in memory of its own; return in how many places.
+    """Flip one bit wherever a process has these bytes in private memory; return the number of places.
 
-    The process must stand still meanwhile. What it shares with others, such as mapped files, stays as it is.
+    The process must be stopped. Memory shared with other processes, such as mapped files, stays unchanged.
 
     Raises:
-        OSError: the process is gone, or another user's.
+        OSError: the process has ended, or belongs to another user.
     """
     memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
     flipped = bytes([sample[FLIPPED_BYTE] ^ 1])
@@ -29,7 +29,7 @@ def flip_bit(pid: int, sample: bytes) -> int:
     try:
         for first, last in _list_own_memory(pid):
             content = b""
-            with suppress(OSError):  # the kernel's own pages
+            with suppress(OSError):  # pages of the kernel
                 content = os.pread(memory, last - first, first)
             for offset in _find_all(content, sample):
                 os.pwrite(memory, flipped, first + offset + FLIPPED_BYTE)
@@ -40,10 +40,10 @@ def flip_bit(pid: int, sample: bytes) -> int:
 
 
 def sample_parameters(pid: int) -> bytes:
-    """Return some bytes of the parameters that a trainer has kept in a snapshot.
+    """Return some bytes of the parameters in a trainer's snapshot.
 
     Raises:
-        LookupError: it has kept none.
+        LookupError: there is no snapshot.
     """
     variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     folder = next(Path(os.fsdecode(one.removeprefix(SNAPSHOTS))) for one in variables if one.startswith(SNAPSHOTS))
@@ -57,7 +57,7 @@ def sample_parameters(pid: int) -> bytes:
 
 
 def _list_own_memory(pid: int) -> Iterator[tuple[int, int]]:
-    """Yield from where to where memory reaches that a process may write to, and shares with nobody."""
+    """Yield the address ranges of a process's writable, private, anonymous memory."""
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         addresses, rights, _, _, inode, *_ = line.split()
         if rights.startswith("rw") and rights.endswith("p") and inode == "0":

@@ -1,4 +1,4 @@
-"""Pauses of training: how they are told, whatever made them and wherever the job ran."""
+"""Pauses of training: measurement and summary, independent of their cause and of the kind of cluster."""
 
 import os
 import statistics
@@ -15,60 +15,60 @@ from trainingjob_operator.core.running.judging.hang import STEPS_OF_BUDGET
 
 RUNS = int(os.environ.get("RUNS", "20"))
 ONLY = os.environ.get("ONLY", "").split(",")
-"""Parts of the names of what is to be measured; all of it has the empty one."""
+"""Parts of the names of the measurements to run; the default, an empty part, selects all."""
 STEPS_TO_TELL = 2
-"""Whole steps of the next world that tell how long one takes."""
+"""Number of whole steps of the next world that determine its step time."""
 PATIENCE_SECONDS = 300.0
 HANG_SECONDS = 6.0
 RECREATED = "all recreated"
 FIRST = "first loss"
 FIRST_GOAL = 10.0
-"""Seconds where no program of the next size is there yet: the very first loss, measured once and shown apart."""
+"""Seconds if no program of the next size exists yet: the very first loss, measured once and shown separately."""
 SHADOW_GOAL = 0.5
-"""Seconds beyond one step where the processes of the smaller world waited beside the larger one."""
+"""Seconds beyond one step if hot standby processes of the smaller world ran beside the larger one."""
 BACK_GOAL = 2.0
-"""Seconds that training may pause for what comes back: it is planned."""
+"""Seconds of pause for a returning slice, because that resize is planned."""
 ELASTIC: Mapping[str, Any] = {
     "growCooldown": "1s",
     "maxRestarts": 10_000,
     "hangAfter": f"{HANG_SECONDS:.0f}s",
     "badNodes": "report",
 }
-"""What lets a job be struck again and again."""
+"""Settings that let a job survive repeated losses."""
 FLOORS = {"detecting": 0.13, "restoring": 0.05, "compiling": 0.08}
-"""What each phase took at least where it was measured by itself."""
+"""Minimum seconds of each phase, measured separately."""
 NO_PAUSE = ("training", "resizing", "saving")
-"""In which an attempt spends time while its world trains, or before it leaves."""
+"""Phases of an attempt while its world trains, or before it leaves."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """A time without training. Seconds beyond one step, and by what the attempt after it did."""
+    """A time without training. Seconds exclude one step and are split by the phases of the next attempt."""
 
     seconds: float
     lost_steps: int
     phases: dict[str, float]
     by_shadow: bool
-    """Whether a shadow world took over."""
+    """Whether a hot standby world took over."""
 
 
 def is_wanted(name: str) -> bool:
-    """Return whether a kind of loss is to be measured."""
+    """Return whether `ONLY` selects a measurement."""
     return any(part in name for part in ONLY)
 
 
 def find_hang_budget(own: Sequence[Line]) -> float:
-    """Return how long a world may stand still, by its newest line, before it counts as hanging."""
+    """Return the seconds after which a world counts as hanging, from its newest line."""
     return max(HANG_SECONDS, STEPS_OF_BUDGET * float(own[-1]["typical_seconds"]))
 
 
 def find_attempt(status: TrainingJobStatus, generation: int) -> Attempt:
-    """Return what a status has of a world."""
+    """Return a world's attempt in a status."""
     return next(one for one in status.attempts if one.generation == generation)
 
 
 def make_pause(status: TrainingJobStatus, before: int, after: int, seconds: float) -> Pause:
-    """Return the pause between two worlds, with what the status tells of it."""
+    """Return the pause between two worlds, with its phases and lost steps from the status."""
     now = find_attempt(status, after)
     phases = {**now.seconds, "detecting": find_attempt(status, before).seconds.get("detecting", 0.0)}
     told = {name: spent for name, spent in phases.items() if name not in NO_PAUSE}
@@ -76,12 +76,12 @@ def make_pause(status: TrainingJobStatus, before: int, after: int, seconds: floa
 
 
 def time_step(own: Sequence[Line]) -> float:
-    """Return how long a step of a world takes, by its first lines."""
+    """Return the step time of a world from its first lines."""
     return float(own[STEPS_TO_TELL]["time"] - own[0]["time"]) / STEPS_TO_TELL
 
 
 class Account:
-    """The figures of one benchmark. Each kind of loss is shown and kept as soon as it is measured."""
+    """The figures of one benchmark. Each kind of loss is shown and written as soon as it is measured."""
 
     def __init__(self, name: str, console: Console) -> None:
         self.figures: list[Figure] = []
@@ -90,13 +90,13 @@ class Account:
         self._medians: dict[str, float] = {}
 
     def add(self, name: str, pauses: Sequence[Pause], goal: float) -> None:
-        """Take the pauses of a kind of loss."""
+        """Add the pauses of a kind of loss."""
         found = list(summarise(name, pauses, goal))
         self._medians[name] = found[0].value
         self.keep(name, found)
 
     def compare(self, everything: Sequence[Pause]) -> None:
-        """Take the pauses where all is made anew, and hold a killed slice against them."""
+        """Add the pauses of a full recreation, and compare a killed slice with them."""
         reference, killed = statistics.median(pause.seconds for pause in everything), "slice killed"
         self.add(RECREATED, everything, reference)
         if killed in self._medians:
@@ -104,7 +104,7 @@ class Account:
             self.keep(name, [Figure(name, self._medians[killed], "s", reference)])
 
     def keep(self, title: str, figures: Sequence[Figure]) -> None:
-        """Take further figures, show them, and write all that there are."""
+        """Add figures, show them, and write all figures so far."""
         self.figures.extend(figures)
         show(title, figures, self.console)
         write(self._name, self.figures)

@@ -1,7 +1,7 @@
-"""The planner on random jobs: how long a verdict takes, from the raw spec to its plan or to all its problems.
+"""The planner on random jobs: time from the raw spec to its plan or to all its problems.
 
-A job begins as one of the examples and then gets another slice, other counts, another mesh and another model, drawn so
-that about half of them can train. The webhook takes this long for each create, and the operator for each edit.
+Each job is an example with random slice shape, counts, mesh and model, drawn so that about half of the jobs are valid.
+The webhook needs this time for each create, and the operator for each edit.
 """
 
 import gc
@@ -25,7 +25,7 @@ from trainingjob_operator.core.validation.validate import check_job
 EXAMPLES = Path(__file__).parents[2] / "crds/examples"
 NUM_SPECS, NUM_LARGE, NUM_AUTO = 10_000, 1_000, 500
 GOAL_MS, LARGE_GOAL_MS = 10.0, 20.0
-AUTO_GOAL_MS = 100.0  # what the webhook may take
+AUTO_GOAL_MS = 100.0  # the webhook's budget
 LARGE_CHIPS = 16_384
 AXES = ("data", "stage", "fsdp", "expert", "context", "tensor")
 SEED = 20
@@ -34,19 +34,19 @@ type Spec = dict[str, Any]
 
 
 def random_specs(random: Random, count: int) -> Iterator[Spec]:
-    """Make jobs of any size that the hardware table has."""
+    """Yield jobs of any size in the hardware table."""
     examples = [yaml.safe_load(path.read_text())["spec"] for path in sorted(EXAMPLES.glob("*.yaml"))]
     for _ in range(count):
         spec = deepcopy(random.choice(examples))
         accelerator = random.choice(BUILTIN.names)
-        row = BUILTIN.rows.get(accelerator)  # None: `cpu`, which has a slice of any hosts and devices
+        row = BUILTIN.rows.get(accelerator)  # None: `cpu`, which allows any numbers of hosts and devices
         topology = random.choice([shape.topology for shape in row.slices] if row else ["2x2", "2x4", "4x2"])
         change(random, spec, accelerator, topology, random.choice((1, 2, 4, 8, 16, 64, 256)))
         yield spec
 
 
 def large_specs(random: Random, count: int) -> Iterator[Spec]:
-    """Make jobs of 16,384 chips at their largest size."""
+    """Yield jobs with 16,384 chips at their largest size."""
     example = yaml.safe_load((EXAMPLES / "tpu-v5p-4-slices.yaml").read_text())["spec"]
     for _ in range(count):
         spec = deepcopy(example)
@@ -56,7 +56,7 @@ def large_specs(random: Random, count: int) -> Iterator[Spec]:
 
 
 def auto_specs(random: Random, count: int) -> Iterator[Spec]:
-    """Make jobs of any size whose mesh the planner chooses, each another one, so that nothing is remembered."""
+    """Yield jobs whose mesh the planner chooses; all differ, so that no result is cached."""
     for number, spec in enumerate(random_specs(random, count)):
         spec["parallelism"] = {"strategy": "auto"}
         spec["training"]["globalBatchSize"] = 4096 + 8 * number
@@ -64,7 +64,7 @@ def auto_specs(random: Random, count: int) -> Iterator[Spec]:
 
 
 def change(random: Random, spec: Spec, accelerator: str, topology: str, most: int) -> None:
-    """Give a job another slice, counts, mesh and model."""
+    """Replace a job's slice shape, counts, mesh and model."""
     spec["slices"] = {"accelerator": accelerator, "topology": topology}
     spec["slices"] |= {"min": random.randint(1, most), "max": most} if random.random() < 0.6 else {"count": most}
     spec["parallelism"] = {side: random_degrees(random, rest) for side, rest in (("ici", "fsdp"), ("dcn", "data"))}
@@ -83,13 +83,13 @@ def change(random: Random, spec: Spec, accelerator: str, topology: str, most: in
 
 
 def random_degrees(random: Random, rest: str) -> dict[str, int]:
-    """Return degrees of one network: one axis takes the rest, mostly, and some others are split."""
+    """Return the degrees of one network: usually one axis takes the remaining devices, and others are split."""
     degrees = {axis: random.choice((1, 1, 1, 1, 2, 4, 3)) for axis in random.sample(AXES, 2)}
     return degrees | ({rest: -1} if random.random() < 0.9 else {})
 
 
 def time_verdicts(specs: Iterator[Spec], count: int, what: str) -> tuple[list[float], int]:
-    """Return how many milliseconds each verdict took, ascending, and how many jobs had a plan."""
+    """Return the milliseconds of each check in ascending order, and the number of jobs with a plan."""
     times, planned = [], 0
     for spec in track(specs, description=what, total=count, console=Console(stderr=True)):
         begin = time.perf_counter()

@@ -1,9 +1,9 @@
-"""How long training stands still when something dies, on processes of this machine: each kind of loss, many times.
+"""Pauses of training after each kind of loss, on local processes, repeated many times.
 
-The job is the demo's, with snapshots and without a cluster; `RUNS` says how often each loss is made, `ONLY` which. A
-pause runs from the loss to the first new step, as the metrics lines of the trainer tell it, and is given beyond the
-length of that step; of a hang also beyond its budget. The reference is a recreation of everything: all pods die and
-come anew.
+The job is the demo's, with snapshots and without a cluster. `RUNS` is the number of repetitions, `ONLY` selects losses
+by name. A pause lasts from the loss to the first new step, by the trainer's metrics lines. The figure excludes the
+duration of that step, and for a hang also its budget. The reference is a full recreation: all pods die and are
+recreated.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ from e2e.soak.stage import Stage, send, trainers_of
 from trainingjob_api.protocol import HostReport
 
 CALM_STEPS = 12
-"""Steps that a full world makes before it is struck: two snapshots are taken by then."""
+"""Steps that a full world trains before a loss. Two snapshots are taken by then."""
 AWAY_SECONDS = 4.0
-"""After which a slice that was lost is back."""
+"""Seconds until a lost slice returns."""
 
 type Strike = Callable[[Stage], float]
-"""Does harm, and returns when the pause begins: now, or later where waiting is right at first."""
+"""Injects a fault; returns the time at which the pause begins: now, or later after a budgeted wait."""
 
 
 def kill_process(stage: Stage) -> float:
@@ -68,7 +68,7 @@ def kill_slice(stage: Stage) -> float:
 
 
 def lose_node(stage: Stage) -> float:
-    """Let the hosts of slice 1 fall silent: nothing else tells that they are gone."""
+    """Stop the processes of slice 1, so that only their silence shows the loss."""
     for number, container in stage.containers():
         if number == 1:
             send(SIGSTOP, container.pid, *trainers_of(container))
@@ -76,14 +76,14 @@ def lose_node(stage: Stage) -> float:
 
 
 def hang_process(stage: Stage) -> float:
-    """Stop the trainer of the last host, whose agent goes on reporting."""
+    """Stop the trainer of the last host; its agent keeps reporting."""
     *_, (_, last) = stage.containers()
     send(SIGSTOP, *trainers_of(last)[:1])
     return time.time() + find_hang_budget(of_generation(stage, generation(stage)))
 
 
 def shrink(stage: Stage) -> float:
-    """Allow one slice alone."""
+    """Limit the job to one slice."""
     return _resize(stage, 1)
 
 
@@ -106,17 +106,17 @@ def _resize(stage: Stage, most: int) -> float:
 
 @dataclass(frozen=True)
 class Loss:
-    """A kind of loss. `then` undoes it; what follows by itself, or by that, is measured under the name `back`."""
+    """A kind of loss. `then` undoes it. The recovery that follows is measured under the name `back`."""
 
     strike: Strike
     goal: float
-    """Seconds beyond the length of one step, with a standby."""
+    """Seconds beyond one step, with a standby."""
     back: str = ""
     then: Strike | None = None
     is_planned: bool = False
-    """Whether the world trains on until it leaves: the pause begins with its last step."""
+    """Whether the world trains until it leaves, so that the pause begins with its last step."""
     has_shadow: bool = False
-    """Whether the processes of the smaller world wait beside the larger one."""
+    """Whether hot standby processes of the smaller world run beside the larger one."""
     runs: int = RUNS
 
 
@@ -132,18 +132,18 @@ LOSSES = {
 
 
 class Hosts:
-    """What hosts of a stage are ready for, by what they report."""
+    """Readiness of a stage's hosts, from their reports."""
 
     def __init__(self, stage: Stage) -> None:
         self._reports: dict[tuple[int, int], HostReport] = {}
         stage.gate.listeners.append(self._hear)
 
     def _hear(self, report: HostReport) -> None:
-        """Take a report."""
+        """Record a host's report."""
         self._reports[report.slice, report.host] = report
 
     def are_ready(self, number: int, *, has_shadow: bool) -> bool:
-        """Return whether all hosts of a world have what takes over from it."""
+        """Return whether all hosts of a world have a standby, and a hot standby if required."""
         return all(
             one.generation == number and one.standby and bool(one.shadow) >= has_shadow
             for one in self._reports.values()
@@ -152,7 +152,7 @@ class Hosts:
 
 @asynccontextmanager
 async def on_stage(away_seconds: float, **changes: Any) -> AsyncIterator[Stage]:
-    """Run the job while the context lasts; `changes` are of its spec, as `load_example` takes them."""
+    """Run the job while the context lasts; `changes` are passed to `load_example`."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         cache = root / "cache"
@@ -182,7 +182,7 @@ def make_spec(**changes: Any) -> Manifest:
 
 
 async def measure_losses(losses: dict[str, Loss], console: Console) -> AsyncIterator[dict[str, list[Pause]]]:
-    """Yield the pauses of each loss under its name, and of what brought the job back."""
+    """Yield the pauses of each loss under its name, and those of the recovery."""
     for has_shadow in sorted({loss.has_shadow for loss in losses.values()}):
         of_job = {name: loss for name, loss in losses.items() if loss.has_shadow is has_shadow}
         async for measured in measure_losses_of_job(of_job, console, has_shadow=has_shadow):
@@ -192,7 +192,7 @@ async def measure_losses(losses: dict[str, Loss], console: Console) -> AsyncIter
 async def measure_losses_of_job(
     losses: dict[str, Loss], console: Console, *, has_shadow: bool
 ) -> AsyncIterator[dict[str, list[Pause]]]:
-    """Yield the same of losses that one job suffers, one after the other."""
+    """Yield the pauses of the losses of one job, one after another, and those of the recoveries."""
     async with on_stage(AWAY_SECONDS, elastic__shadowWorld=has_shadow) as stage:
         hosts = Hosts(stage)
         for name, loss in losses.items():
@@ -207,7 +207,7 @@ async def measure_losses_of_job(
 
 
 async def measure_recreation(console: Console) -> list[Pause]:
-    """Return the pauses where all pods die and come anew at once."""
+    """Return the pauses of a full recreation: all pods die and are recreated at once."""
     pauses = []
     async with on_stage(0.0) as stage:
         hosts = Hosts(stage)
@@ -218,9 +218,9 @@ async def measure_recreation(console: Console) -> list[Pause]:
 
 
 async def calm(stage: Stage, hosts: Hosts, *, has_shadow: bool = False) -> None:
-    """Wait until both slices have trained for a while, and the hosts are ready for the next loss.
+    """Wait until both slices have trained for a while and the hosts are ready for the next loss.
 
-    No failure or loss before it counts any more: after a few in a row, without a step that was saved, a job pauses.
+    Earlier failures and losses must not count any more: after several in a row without a saved step, a job backs off.
     """
 
     def is_calm() -> bool:
@@ -237,7 +237,7 @@ async def calm(stage: Stage, hosts: Hosts, *, has_shadow: bool = False) -> None:
 
 
 async def strike(stage: Stage, harm: Strike, *, is_planned: bool) -> Pause:
-    """Do harm and return the pause, as soon as the status tells of the step after it too."""
+    """Inject a fault; return the pause when the status includes the first step after it."""
     before = generation(stage)
     begun = harm(stage)
     await stage.wait_for(
@@ -256,17 +256,17 @@ async def strike(stage: Stage, harm: Strike, *, is_planned: bool) -> Pause:
 
 
 def generation(stage: Stage) -> int:
-    """Return the number of the newest world."""
+    """Return the generation of the newest world."""
     return stage.status.world.generation if stage.status.world else 0
 
 
 def of_generation(stage: Stage, number: int, above: int = 0) -> list[Line]:
-    """Return the lines of a world, none where it is not above another."""
+    """Return the training lines of a world; empty if its generation is not greater than `above`."""
     return [line for line in stage.lines() if line["generation"] == number > above]
 
 
 async def measure(console: Console) -> list[Figure]:
-    """Return all figures. Each kind of loss is shown and kept as soon as it is measured: all together take long."""
+    """Return all figures. Each kind of loss is shown and written at once, because the whole run is long."""
     account = Account("restart", console)
     wanted = {name: loss for name, loss in LOSSES.items() if is_wanted(name) or name == FIRST}
     async for measured in measure_losses(wanted, console):

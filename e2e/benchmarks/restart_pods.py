@@ -1,9 +1,9 @@
-"""How long training stands still when something dies, on pods of the real cluster: each kind of loss, many times.
+"""Pauses of training after each kind of loss, on pods of the real cluster, repeated many times.
 
-The job is the demo's, with snapshots; `RUNS` says how often each loss is made, `ONLY` which. Pods are struck by drills,
-as their owner would order them; a node by cutting its power. A pause runs from the last step of one world to the first
-of the next, as the metrics lines of the trainer tell it, and is given beyond the length of one step; of a hang also
-beyond its budget. The reference is a recreation of everything: all pods are deleted and come anew.
+The job is the demo's, with snapshots. `RUNS` is the number of repetitions, `ONLY` selects losses by name. Drills strike
+pods, as the owner would request them; nodes are powered off. A pause lasts from the last step of one world to the first
+step of the next, by the trainer's metrics lines. The figure excludes the duration of one step, and for a hang also its
+budget. The reference is a full recreation: all pods are deleted and recreated.
 """
 
 import sys
@@ -43,26 +43,26 @@ from trainingjob_api.status import TrainingJobStatus
 
 NAMESPACE = "bench-restart"
 CALM_STEPS = 30
-"""Steps that a full world makes before it is struck: the standbys are there by then, and a step is saved."""
+"""Steps that a full world trains before a loss. By then the standbys are ready, and a step is saved."""
 SHADOWED: Mapping[str, Any] = {"elastic__shadowWorld": True, "runtime__resources__memory": "2Gi"}
-"""What lets the processes of a smaller world wait beside those that train: beside them it is compiled ahead, too."""
+"""Spec changes that run hot standby processes of the smaller world, which are compiled ahead of time too."""
 IN_SHADOW = "waiting in a shadow world"
-"""What a trainer logs when it could take over as one of the smaller world."""
+"""Log line of a trainer that is ready to take over as part of the smaller world."""
 
 type Strike = Callable[[Job], object]
 type Wait = Callable[[list[Line]], float]
 
 
 def no_wait(own: list[Line]) -> float:
-    """Return that no second of a pause is right."""
+    """Return 0: no part of the pause is a budgeted wait."""
     return 0.0
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A kind of loss, the name of the way back from it, and what undoes it.
+    """A kind of loss, the name of the recovery from it, and the action that undoes it.
 
-    `waits` tells how many seconds of it are right, by the lines of the world that is struck.
+    `waits` returns the budgeted seconds of the pause from the metrics lines of the affected world.
     """
 
     strike: Strike
@@ -71,22 +71,22 @@ class Loss:
     undo: Strike | None = None
     waits: Wait = no_wait
     has_shadow: bool = False
-    """Whether the processes of the smaller world wait beside the larger one."""
+    """Whether hot standby processes of the smaller world run beside the larger one."""
     runs: int = RUNS
 
 
 def drill(kind: DrillKind) -> Strike:
-    """Return what orders a drill of the last slice, and waits for its end."""
+    """Return a function that requests a drill of the last slice and waits for its end."""
     return lambda job: job.command("drill", kind)
 
 
 def scale(most: int) -> Strike:
-    """Return what changes the most slices that a job may train on."""
+    """Return a function that sets the maximum number of slices of a job."""
     return lambda job: job.command("scale", f"--max={most}")
 
 
 def delete_pods(job: Job) -> None:
-    """Delete all pods of a job, with no time to save."""
+    """Delete all pods of a job without time to save."""
     uid = job.read()["metadata"]["uid"]
     words = ("-l", f"trainingjob.dev/job-uid={uid}", "--force", "--grace-period=0", "--wait=false")
     job.cluster.kubectl("delete", "pods", "-n", job.namespace, *words)
@@ -101,11 +101,11 @@ LOSSES = {
     "slice killed, shadow": Loss(drill(DrillKind.KILL_SLICE), SHADOW_GOAL, back="slice back, shadow", has_shadow=True),
 }
 ONE_BY_ONE = ("node gone", RECREATED)
-"""What is measured in another way than the losses above."""
+"""Losses that are measured in another way than the ones above."""
 
 
 def measure(product: Product, console: Console) -> None:
-    """Measure all losses; each kind is shown and kept as soon as it is measured: all together take long."""
+    """Measure all losses. Each kind is shown and written at once, because the whole run is long."""
     account = Account("restart-pods", console)
     shadowed = {name: loss for name, loss in LOSSES.items() if loss.has_shadow and is_wanted(name)}
     plain = {name: loss for name, loss in LOSSES.items() if not loss.has_shadow and is_wanted(name)}
@@ -124,7 +124,7 @@ def measure(product: Product, console: Console) -> None:
 
 @contextmanager
 def running(product: Product, namespace: str, **changes: Any) -> Iterator[Job]:
-    """Run the job in a namespace of its own, with parts of its spec changed, while the context lasts."""
+    """Run the job in its own namespace while the context lasts; `changes` replace parts of its spec."""
     manifest = load_example(
         "demo",
         metrics__everySteps=1,
@@ -139,7 +139,7 @@ def running(product: Product, namespace: str, **changes: Any) -> Iterator[Job]:
 
 
 def measure_losses(job: Job, product: Product, losses: Mapping[str, Loss], account: Account) -> None:
-    """Measure losses that one job suffers, one after the other, and what brought it back each time."""
+    """Measure losses of one job, one after another, and the recovery from each."""
     for name, loss in losses.items():
         there, back = measure_loss(job, product, name, loss, account.console)
         account.add(name, there, loss.goal)
@@ -150,7 +150,7 @@ def measure_losses(job: Job, product: Product, losses: Mapping[str, Loss], accou
 def measure_loss(
     job: Job, product: Product, name: str, loss: Loss, console: Console
 ) -> tuple[list[Pause], list[Pause]]:
-    """Return the pauses of a loss, and of what brought the job back."""
+    """Return the pauses of a loss and of the recovery from it."""
     there, back = [], []
     for _ in track(range(loss.runs), description=name, console=console):
         before = calm(job, has_shadow=loss.has_shadow)
@@ -166,7 +166,7 @@ def measure_loss(
 
 
 def measure_nodes(job: Job, product: Product, console: Console) -> list[Pause]:
-    """Return the pauses where the nodes of slice 1 lose their power; they get it back each time."""
+    """Return the pauses after a power loss of slice 1's nodes; power returns each time."""
     pauses = []
     for _ in track(range(RUNS), description="node gone", console=console):
         before = calm(job)
@@ -177,7 +177,7 @@ def measure_nodes(job: Job, product: Product, console: Console) -> list[Pause]:
 
 
 def calm(job: Job, *, has_shadow: bool = False) -> int:
-    """Wait until both slices have trained for a while, and the hosts are ready; return the number of their world."""
+    """Wait until both slices have trained for a while and the hosts are ready; return the world's generation."""
 
     def is_calm(status: Manifest) -> bool:
         return is_full(status) and steps_trained(status) > CALM_STEPS
@@ -190,13 +190,13 @@ def calm(job: Job, *, has_shadow: bool = False) -> int:
 
 
 def all_wait_in_shadows(job: Job, since: str) -> bool:
-    """Return whether every host has said since a time that its process of the smaller world is ready."""
+    """Return whether every host has logged since a time that its hot standby is ready."""
     told = [job.cluster.kubectl("logs", pod, "-n", job.namespace, f"--since-time={since}") for pod in job.pods()]
     return all(IN_SHADOW in log for log in told)
 
 
 def wait_for_world(job: Job, before: int, holds: Callable[[Manifest], bool] = bool) -> int:
-    """Wait until a later world has made a step, and return its number."""
+    """Wait until a later world has made a step; return its generation."""
 
     def trains(status: Manifest) -> bool:
         number = generation_of(status)
@@ -208,7 +208,7 @@ def wait_for_world(job: Job, before: int, holds: Callable[[Manifest], bool] = bo
 
 
 def read_pause(job: Job, product: Product, after: int, waits: Wait = no_wait) -> Pause:
-    """Return the pause before a world, as the lines of it and of the one before it tell."""
+    """Return the pause before a world from its metrics lines and those of the world before it."""
 
     def find_lines() -> list[Line] | None:
         lines = [line for line in read_metrics(product, job) if "loss" in line]

@@ -1,7 +1,8 @@
-"""How long snapshots and saves keep training waiting, as the trainer's own lines tell, on processes of this machine.
+"""Training time blocked by snapshots and saves, from the trainer's metrics lines, on local processes.
 
-The demo's job makes some saves in each of `RUNS` worlds; a killed trainer ends each of them. The first save of a world
-is shown apart. A save is held against one copy of the whole state in memory, measured in the same run, and 0.3 s.
+The demo's job saves several times in each of `RUNS` worlds; each world ends with a killed trainer. The first save of a
+world is shown separately. The goal of a save is 0.3 s plus one in-memory copy of the whole state, measured in the same
+run.
 """
 
 import asyncio
@@ -21,30 +22,30 @@ from e2e.history import Line
 from e2e.soak.stage import Stage
 
 SAVES = 3
-"""Of each world, the first of them included."""
+"""Saves per world, including the first."""
 SNAPSHOT_SHARE = 0.01
-"""Of the time between two snapshots, how much they may take."""
+"""Largest share of the time between two snapshots that a snapshot may block."""
 SAVE_SECONDS = 0.3
-"""Beyond a copy in memory."""
+"""Goal beyond the time of an in-memory copy."""
 COPIES = 9
 
 
 def find_waits(lines: Iterable[Line], of: str, by: str) -> list[float]:
-    """Return how long each save or snapshot of one world kept it waiting: the values of a name, once for each of `by`.
+    """Return the blocked seconds of each save or snapshot of one world: the field `of`, once per value of `by`.
 
-    Each line tells of the newest one before it.
+    Each line repeats the value of the newest save or snapshot before it.
     """
     told = [line for line in lines if line.get(of) is not None]
     return [float(next(same)[of]) for _, same in groupby(told, key=lambda line: line[by])]
 
 
 def find_saves(lines: Iterable[Line]) -> list[float]:
-    """Return how long each save of one world kept it waiting, the first of them first."""
+    """Return the blocked seconds of each save of one world, in order."""
     return find_waits(lines, "save_seconds", "save_seconds")
 
 
 def summarise(worlds: Sequence[Sequence[Line]], every: int, copy_seconds: float) -> list[Figure]:
-    """Return what snapshots, `every` so many steps, and saves took of the time of some worlds, all hosts' process 0."""
+    """Return the share of time blocked by saves, and by snapshots `every` so many steps, over all worlds."""
     step = statistics.median(line["step_seconds"] for lines in worlds for line in lines)
     waits = [find_waits(lines, "snapshot_seconds", "snapshot") for lines in worlds]
     saves = [find_saves(lines) for lines in worlds]
@@ -66,7 +67,7 @@ def summarise(worlds: Sequence[Sequence[Line]], every: int, copy_seconds: float)
 
 
 def time_copy(num_bytes: int) -> float:
-    """Return how long so many bytes are copied in memory, the median of some times."""
+    """Return the median seconds of an in-memory copy of this size."""
     source, goal = np.ones(num_bytes, np.uint8), np.zeros(num_bytes, np.uint8)
     seconds = []
     for _ in range(COPIES):
@@ -77,13 +78,13 @@ def time_copy(num_bytes: int) -> float:
 
 
 def measure_state(stage: Stage) -> int:
-    """Return the bytes of the newest saved step: those of one whole state."""
+    """Return the size of the newest saved step in bytes, which is that of one whole state."""
     saved = max((int(path.name), path) for path in stage.checkpoints.glob("lineage-*/*") if path.name.isdigit())[1]
     return sum(path.stat().st_size for path in saved.rglob("*") if path.is_file())
 
 
 async def train_and_save(stage: Stage) -> list[Line]:
-    """Return the lines of the world that trains, once it has saved often enough."""
+    """Wait until the current world has saved `SAVES` times; return its lines."""
     number = generation(stage)
 
     def has_saved() -> bool:
@@ -94,7 +95,7 @@ async def train_and_save(stage: Stage) -> list[Line]:
 
 
 async def end_world(stage: Stage) -> None:
-    """Kill a trainer, and wait for the next world."""
+    """Kill a trainer and wait for the next world."""
     before = generation(stage)
     kill_process(stage)
     await stage.wait_for("a new world", lambda: generation(stage) > before, PATIENCE_SECONDS)
@@ -103,7 +104,7 @@ async def end_world(stage: Stage) -> None:
 async def measure(console: Console) -> list[Figure]:
     """Return all figures."""
     worlds = []
-    # Without an interval in the spec, the plan chooses it.
+    # The spec sets no interval, so the plan chooses one.
     async with on_stage(AWAY_SECONDS, checkpoint__snapshots={}) as stage:
         hosts = Hosts(stage)
         for _ in track(range(RUNS), description="worlds that save", console=console):

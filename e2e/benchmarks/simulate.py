@@ -1,8 +1,8 @@
-"""The simulator at size: a year of 1,024 slices, how long that takes, and what the rules made of it.
+"""The simulator at scale: run time and results for a year of 1,024 slices.
 
-A job has 256 slices at most, so these are four jobs of 256 slices, 65,536 chips in all, each under faults of its own:
-every slice is struck once a year, which a fleet of machines with eight devices comes close to. All is done by one
-process, and its own seconds on the processor count: other work of the machine does not.
+A job has at most 256 slices, so this simulates four jobs of 256 slices with independent faults, 65,536 chips in total.
+Each slice fails once a year, similar to a fleet of machines with eight devices. One process does all the work. The
+benchmark counts its CPU seconds, which do not include other load on the machine.
 """
 
 import os
@@ -29,15 +29,15 @@ MTBF = float(os.environ.get("MTBF", "365"))
 """Days between two faults of a slice."""
 REPAIR = 3600.0
 SECONDS_GOAL = 60.0
-"""For a year of all slices."""
+"""CPU seconds for a year of all slices."""
 SUM_GOAL = 0.005
-"""By which share of its life the seconds of a job's ledger may miss it."""
+"""Largest deviation of a job's ledger from its simulated duration, as a share."""
 GOODPUT_GOAL = 0.9
 
 
 @dataclass(frozen=True)
 class Lived:
-    """One job: the faults that struck it, what became of it, and how long that took to find out."""
+    """One simulated job: its faults, its outcome, and the CPU seconds of the simulation."""
 
     num_faults: int
     outcome: Outcome
@@ -45,7 +45,7 @@ class Lived:
 
 
 def plan_large() -> Plan:
-    """Return the plan of the largest job: the example with 256 slices of 64 chips, without an end."""
+    """Return the plan of the largest job: the example with 256 slices of 64 chips and practically unlimited steps."""
     spec = yaml.safe_load(EXAMPLE.read_text())["spec"]
     spec["slices"] |= {"min": FEWEST, "max": MOST}
     spec["training"] |= {"globalBatchSize": 64 * MOST, "steps": 100_000_000}
@@ -56,7 +56,7 @@ def plan_large() -> Plan:
 
 
 def live(seed: int) -> Lived:
-    """Let one job live, and return what it took."""
+    """Simulate one job."""
     plan = plan_large()
     steps = scale_steps(plan, None)
     assert steps, "the rates of the accelerator are known"
@@ -68,7 +68,7 @@ def live(seed: int) -> Lived:
 
 
 def compare(lived: list[Lived]) -> Iterator[Figure]:
-    """Yield what it took, and what must hold of every life."""
+    """Yield the simulation's cost, and invariants of every outcome."""
     seconds, faults = sum(one.seconds for one in lived), sum(one.num_faults for one in lived)
     outcomes = [one.outcome for one in lived]
     looks, worlds = sum(one.looks for one in outcomes), sum(one.worlds for one in outcomes)

@@ -1,4 +1,4 @@
-"""The form of every benchmark's result: a table for people, a JSON list for comparison."""
+"""The format of all benchmark results: a table for people, a JSON list for comparison."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent.parent.parent / "build/bench"
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value beside what it is held against: a goal, a floor, or another system in the same run."""
+    """One measured value and its reference: a goal, a floor, or another system in the same run."""
 
     name: str
     value: float
@@ -22,7 +22,7 @@ class Figure:
 
     @property
     def ratio(self) -> float:
-        """Return the value as a multiple of what it is held against."""
+        """Return the value as a multiple of its reference."""
         return self.value / self.against
 
 
@@ -41,7 +41,7 @@ def show(title: str, figures: Sequence[Figure], console: Console) -> None:
 
 
 def write(name: str, figures: Sequence[Figure]) -> None:
-    """Write figures to build/bench/NAME.json, over those that are there."""
+    """Write figures to build/bench/NAME.json, replacing the previous ones."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     rows = [asdict(figure) | {"ratio": round(figure.ratio, 4)} for figure in figures]
     (FOLDER / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")

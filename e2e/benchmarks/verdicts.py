@@ -1,10 +1,10 @@
-"""Verdicts on real processes: that nobody well is named, and who is when a host hangs, is slow or holds wrong bits.
+"""Accuracy of fault diagnosis on real processes: no false alarms, and the right host for each real fault.
 
-First the demo's job trains in noise, for `HEALTHY` seconds: at random moments a host's agent or trainer stands still
-for up to a second, another program takes a core, the disk has much to write. Whatever is said of a host then is false.
-Then hosts that are drawn at random hang, are slow, or have a bit of their parameters flipped, `RUNS` times each. `SEED`
-draws all of that; `ONLY` names the parts that are wanted. The learning rate is so small that no parameter changes: so
-their bytes are known, and can be found.
+First the demo's job trains under harmless noise for `HEALTHY` seconds. At random moments a host's agent or trainer is
+stopped for up to a second, another program uses a core, or the disk is busy. Any diagnosis then is a false alarm. Next,
+random hosts hang, are slow, or have a bit of their parameters flipped, `RUNS` times each. `SEED` seeds all of this;
+`ONLY` selects parts by name. The learning rate is so small that no parameter changes, so the benchmark can find the
+parameters by their bytes.
 """
 
 import asyncio
@@ -38,34 +38,34 @@ HEALTHY = float(os.environ.get("HEALTHY", "600"))
 HEALTHY_GOAL = 7200.0
 SEED = int(os.environ.get("SEED", "1"))
 LULL_SECONDS = (1.0, 8.0)
-"""Between two noises."""
+"""Range of seconds between two noises."""
 STILL_SECONDS = (0.05, 1.0)
-"""For how long a process stands still in noise."""
+"""Range of seconds for which a process is stopped as noise."""
 BURN_SECONDS = (0.5, 3.0)
 WRITTEN_BYTES = 64 << 20
 RIGHT_SHARE = 0.95
-"""Of the hosts that are not well, at least so many are to be named."""
+"""Minimum share of faulty hosts that must be named."""
 COMPARE_STEPS = 10
 CHANGES: Mapping[str, Any] = {
     "optimizer__learningRate": 1e-30,
     "protection__compareReplicas": {"everySteps": COMPARE_STEPS},
 }
 FLIPS_SECONDS = 30.0
-"""After which a bit is flipped again: the one before was written over at that very moment."""
+"""Seconds after which a bit is flipped again, because the previous flip may have been overwritten at once."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was said where a host was harmed: whether it was named for that, or nobody was."""
+    """The diagnosis after an injected fault: the right host and reason, or no host at all."""
 
     is_right: bool
     is_unknown: bool
     seconds: float
-    """From the harm to the verdict."""
+    """Seconds from the fault to the diagnosis."""
 
 
 class Noise:
-    """What healthy hosts bear: each noise is over before the next one begins."""
+    """Harmless disturbances of healthy hosts; each ends before the next begins."""
 
     def __init__(self, stage: Stage, random: Random) -> None:
         self._stage = stage
@@ -73,7 +73,7 @@ class Noise:
         self.count = 0
 
     async def make(self) -> None:
-        """Make one noise, after a lull."""
+        """Make one disturbance after a pause."""
         await asyncio.sleep(self._random.uniform(*LULL_SECONDS))
         await self._random.choice((self._stand_still, self._burn, self._write))()
         self.count += 1
@@ -102,7 +102,7 @@ class Noise:
 
 
 async def train_in_noise(stage: Stage, random: Random, console: Console) -> list[Figure]:
-    """Return for how long a job trained in noise, and what was said of its hosts meanwhile."""
+    """Train under noise; return the duration and the number of false alarms."""
     noise, begun, before = Noise(stage, random), time.monotonic(), generation(stage)
     slow: set[tuple[int, int, str]] = set()
 
@@ -131,7 +131,7 @@ async def train_in_noise(stage: Stage, random: Random, console: Console) -> list
 
 
 async def let_hang(stage: Stage, place: tuple[int, int]) -> Verdict:
-    """Stop a host's trainer, and return what was said when its world ended."""
+    """Stop a host's trainer; return the diagnosis after its world ended."""
     before, begun = generation(stage), time.monotonic()
     send(SIGSTOP, *_trainer(stage, place))
     await stage.wait_for("a verdict on a hang", lambda: generation(stage) > before, PATIENCE_SECONDS)
@@ -139,7 +139,7 @@ async def let_hang(stage: Stage, place: tuple[int, int]) -> Verdict:
 
 
 async def corrupt(stage: Stage, place: tuple[int, int]) -> Verdict:
-    """Flip a bit of a host's parameters, and return what was said when its world ended."""
+    """Flip a bit of a host's parameters; return the diagnosis after its world ended."""
     before, begun = generation(stage), time.monotonic()
     while generation(stage) == before and not stage.is_over and time.monotonic() - begun < PATIENCE_SECONDS:
         (trainer,) = _trainer(stage, place)
@@ -152,7 +152,7 @@ async def corrupt(stage: Stage, place: tuple[int, int]) -> Verdict:
 
 
 def _read_verdict(stage: Stage, world: int, place: tuple[int, int], reason: str, seconds: float) -> Verdict:
-    """Return what was said when a world ended that was to end for one reason and at one place."""
+    """Compare a world's recorded cause with the expected reason and host."""
     cause = find_attempt(stage.status, world).cause
     said = (cause.slice, cause.host) if cause else (None, None)
     is_right = cause is not None and cause.reason == reason and said == place
@@ -160,7 +160,7 @@ def _read_verdict(stage: Stage, world: int, place: tuple[int, int], reason: str,
 
 
 async def slow_down(stage: Stage, place: tuple[int, int]) -> Verdict:
-    """Stop a host's trainer again and again until somebody is called slow, and return who was."""
+    """Stop a host's trainer repeatedly until a straggler is reported; return the diagnosis."""
     begun = time.monotonic()
 
     async def stumble() -> None:
@@ -190,7 +190,7 @@ def _trainer(stage: Stage, place: tuple[int, int]) -> list[int]:
 
 
 def summarise(name: str, verdicts: Sequence[Verdict]) -> list[Figure]:
-    """Return how many verdicts of a kind were right, and how long they took."""
+    """Return the numbers of right, unknown and wrong diagnoses of a fault, and the median time."""
     wrong = sum(not (one.is_right or one.is_unknown) for one in verdicts)
     return [
         Figure(f"{name}: named", sum(one.is_right for one in verdicts), "hosts", RIGHT_SHARE * len(verdicts)),
@@ -201,7 +201,7 @@ def summarise(name: str, verdicts: Sequence[Verdict]) -> list[Figure]:
 
 
 async def measure(console: Console) -> None:
-    """Measure all. What is known is shown and kept at once: all together take long."""
+    """Measure all parts. Each part's figures are shown and written at once, because the whole run is long."""
     random = Random(SEED)  # noqa: S311  # no secret
     account = Account(NAME, console)
     async with on_stage(AWAY_SECONDS, **CHANGES) as stage:

@@ -1,8 +1,8 @@
-"""The webhook under load: how long creates of the largest example wait when twenty come at once.
+"""The webhook under load: latency of creates of the largest example with twenty concurrent clients.
 
-The server is the operator's own, in a process of its own, behind TLS, with the real rules. Every create has another
-name and another seed, as many people's jobs have, so that no answer can be a remembered one. Each client has one
-connection, as the API server keeps them, and sends its next create when the one before is answered.
+The server is the operator's own, in its own process, with TLS and the real rules. Every create has another name and
+seed, like jobs of many people, so that no answer is cached. Each client has one connection, as the API server has, and
+sends its next create after the previous answer.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ type Review = dict[str, Any]
 
 
 async def serve() -> None:
-    """Run the webhook until standard input ends; say first where it listens and whom to trust."""
+    """Run the webhook until standard input ends; first print its port and CA."""
     certificates = renew(None, ("localhost",), datetime.now(UTC))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     use(context, certificates.serving)
@@ -49,13 +49,13 @@ async def serve() -> None:
         Checks(BUILTIN) as checks,
         serving(webhook_app(Admission(checks.examine, _may_use)), 0, context) as runner,
     ):
-        port = next(address[1] for address in runner.addresses if len(address) == 2)  # IPv4's: each family has its own
+        port = next(address[1] for address in runner.addresses if len(address) == 2)  # IPv4: one port per family
         print(json.dumps({"port": port, "ca": certificates.bundle}), flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
 async def measure() -> list[Figure]:
-    """Start the webhook, send it everything, return the figures."""
+    """Start the webhook, send all requests, return the figures."""
     pipe = asyncio.subprocess.PIPE
     command = (sys.executable, "-m", "e2e.benchmarks.webhook", SERVE)
     server = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
@@ -94,13 +94,13 @@ async def _measure(session: ClientSession, url: str, server: int) -> list[Figure
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used; unlike waits it says the same on a busy machine."""
+    """Return the CPU time of a process, which unlike latency does not depend on the machine's load."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def largest_example() -> Review:
-    """Return the example with the longest spec, with its defaults written out as the API server does."""
+    """Return the example with the longest spec, with its defaults filled in as by the API server."""
     jobs = [yaml.safe_load(path.read_text()) for path in sorted(EXAMPLES.glob("*.yaml"))]
     job: Review = max(jobs, key=lambda job: len(json.dumps(job["spec"])))
     spec = TrainingJobSpec.model_validate(job["spec"])
@@ -108,7 +108,7 @@ def largest_example() -> Review:
 
 
 def review(spec: Review, name: str) -> Review:
-    """Return what the API server posts about a create."""
+    """Return the admission review that the API server posts for a create."""
     request = {
         "uid": f"00000000-0000-0000-0000-{name}",
         "kind": {"group": GROUP, "version": VERSION, "kind": KIND},
@@ -127,7 +127,7 @@ async def _create(session: ClientSession, url: str, job: Review, name: str) -> f
 
 
 async def _post(session: ClientSession, url: str, body: Review, *, is_allowed: bool) -> float:
-    """Return the seconds until the answer, which must be the right one."""
+    """Return the seconds until the answer, and check the answer."""
     data = json.dumps(body).encode()
     now = asyncio.get_running_loop().time
     begun = now()
@@ -144,7 +144,7 @@ async def _may_use(user: Review, namespace: str, name: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve, or measure and print the table; return the exit code: 1 where a goal is missed."""
+    """Serve, or measure and print the table; return the exit code, 1 if a goal is missed."""
     if arguments == [SERVE]:
         asyncio.run(serve())
         return 0

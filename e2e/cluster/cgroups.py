@@ -41,7 +41,7 @@ def hierarchies() -> list[Path]:
 
 
 def has_cpu_quota() -> bool:
-    """Return whether this machine has a CPU quota of its own, as in a container with a CPU limit.
+    """Return whether this machine has a CPU quota, as in a container with a CPU limit.
 
     The kernel then rejects a container quota larger than the machine's quota.
     """

@@ -1,4 +1,4 @@
-"""What every journey stands on: one cluster for the whole run, and its evidence when a journey fails."""
+"""Shared fixtures of the journeys: one cluster for the whole run, and its diagnostics if a journey fails."""
 
 import re
 from collections.abc import Generator, Iterator
@@ -17,20 +17,20 @@ EVIDENCE = Path(__file__).parents[2] / "build" / "e2e-logs"
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The cluster that E2E_CLUSTER names. One that was up before stays up; one that was not goes down again."""
+    """The cluster of E2E_CLUSTER. It keeps running afterwards only if it was running before."""
     opened = open_cluster()
     was_up = opened.is_up()
     try:
         opened.up()
         yield opened
-    finally:  # a cluster that failed to start leaves processes behind, too
+    finally:  # also stop the processes of a cluster that failed to start
         if not was_up:
             opened.down()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Gather what explains a failure before the journey's namespace goes, and all that is in it."""
+    """Gather diagnostics of a failure before the journey's namespace and its contents are deleted."""
     report = yield
     found = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
     if report.failed and found:
@@ -38,7 +38,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         words = f"daemons' and pods' logs, events and objects: {folder}"
         try:
             found.gather_logs(folder)
-        except (OSError, ClusterError) as error:  # what is copied may go meanwhile
+        except (OSError, ClusterError) as error:  # files may be deleted while they are copied
             words = f"{words}, though not all: {error}"
         report.sections.append(("evidence", words))
     return report
@@ -46,7 +46,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def drilled(cluster: Cluster) -> Cluster:
-    """The cluster, where its nodes can lose power, freeze and be cut off; elsewhere the test is skipped."""
+    """The cluster, if its nodes can lose power, freeze and be partitioned; otherwise skip the test."""
     if not cluster.can_kill_nodes:
         pytest.skip(f"nodes of the {cluster.name} cluster cannot be switched off; use E2E_CLUSTER=local or kind")
     return cluster
@@ -62,7 +62,7 @@ def product(cluster: Cluster) -> Product:
 
 @pytest.fixture(autouse=True)
 def deeds_of_operators(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a journey in which an operator logged an error, or asked of the API server what it may never ask."""
+    """Fail a journey in which an operator logged an error or made a forbidden API request."""
     begun = datetime.now(UTC)
     yield
     if "product" in request.fixturenames:

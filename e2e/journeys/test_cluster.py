@@ -1,4 +1,4 @@
-"""The cluster itself keeps its promises: real placement, names, storage, and faults that look like faults."""
+"""Behaviour of the local cluster itself: placement, names, storage, and realistic faults."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ def jobset() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def world(cluster: Cluster) -> Iterator[Cluster]:
-    """A cluster on which a JobSet of trivial hosts runs."""
+    """A cluster that runs a JobSet of trivial hosts."""
     if not isinstance(cluster, LocalCluster):
         pytest.skip("these are the promises of the local cluster; its images are not elsewhere")
     cluster.kubectl("create", "namespace", NAMESPACE)
@@ -73,7 +73,7 @@ def world(cluster: Cluster) -> Iterator[Cluster]:
     cluster.kubectl("apply", f"--namespace={NAMESPACE}", "--filename=-", stdin=json.dumps(jobset()))
     wait_until(lambda: len(running_pods(cluster)) == NUM_SLICES * NUM_HOSTS, "all hosts to run", seconds=60)
     yield cluster
-    # The JobSet first: a namespace whose pods are still ending is looked at again only every 15 seconds.
+    # The JobSet first: the namespace controller checks a namespace with terminating pods only every 15 seconds.
     cluster.kubectl("delete", "jobset", "world", f"--namespace={NAMESPACE}", "--cascade=foreground")
     cluster.kubectl("delete", "namespace", NAMESPACE)
     cluster.kubectl("delete", "persistentvolume", f"{NAMESPACE}-shared")
@@ -97,7 +97,7 @@ def run_in(cluster: Cluster, pod: dict[str, Any], *words: str) -> str:
 
 
 def look_up(cluster: Cluster, client: dict[str, Any], name: str) -> str:
-    """Return what a pod hears of a name; nothing where there is no such name yet."""
+    """Return the DNS answer for a name in a pod; empty if the name does not exist yet."""
     try:
         return run_in(cluster, client, "nslookup", name)
     except ClusterError:
@@ -105,10 +105,10 @@ def look_up(cluster: Cluster, client: dict[str, Any], name: str) -> str:
 
 
 def reaches(cluster: Cluster, client: dict[str, Any], address: str) -> Callable[[], bool]:
-    """Return a question: does a pod get an answer from a web server within a second?"""
+    """Return a function that checks whether a pod gets an answer from a web server within a second."""
 
     def ask() -> bool:
-        # Not wget's own timeout: a static busybox dies of it.
+        # Not wget's own timeout: it crashes a static busybox.
         get = ("timeout", "1", SHELL, "wget", "-q", "-O", "/dev/null", f"http://{address}/busybox")
         try:
             run_in(cluster, client, *get)
@@ -165,7 +165,7 @@ def test_hosts_find_each_other_by_name(world: Cluster) -> None:
     pods = running_pods(world)
     address, name = pods[1, 1]["status"]["podIP"], f"world-slice-1-1.world.{NAMESPACE}.svc.cluster.local"
 
-    # The name follows the pod by the endpoints' controller and CoreDNS, which remembers for a while that it was not.
+    # The endpoints controller and CoreDNS publish the name with a delay; CoreDNS caches negative answers for a while.
     wait_until(lambda: address in look_up(world, pods[0, 0], name), "the name to lead to the pod", seconds=60)
 
 
@@ -239,7 +239,7 @@ def test_a_killed_node_takes_its_pods_along_and_comes_back(world: Cluster, drill
 
 
 def same_life(now: dict[str, Any], before: dict[str, Any]) -> bool:
-    """Return whether a pod's container is the one of before, not a successor."""
+    """Return whether a pod still has the same container."""
     ids = [pod["status"]["containerStatuses"][0]["containerID"] for pod in (now, before)]
     return ids[0] == ids[1]
 

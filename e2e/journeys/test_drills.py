@@ -1,4 +1,4 @@
-"""Drills as a job's owner orders them: what is done is done for real, and what it cost is told."""
+"""Drills requested by a job's owner: the injected fault is real, and its cost is reported."""
 
 import pytest
 
@@ -16,12 +16,12 @@ for path in pathlib.Path("/proc").glob("[0-9]*"):
     if b"trainingjob_trainer.child" in path.joinpath("cmdline").read_bytes().split(bytes(1)):
         os.kill(int(path.name), signal.SIGSEGV)
 """
-"""Ends the trainers of a pod, the one that trains and the one that stands by, as a fault in a library would."""
+"""Crashes the trainers of a pod, active and standby, as a bug in a library would."""
 
 
 @pytest.fixture(scope="module")
 def job(product: Product):
-    """Return a job that trains on until it is deleted, and keeps snapshots."""
+    """Return a job that trains until it is deleted, and takes snapshots."""
     with product.namespace("journey-drills") as namespace:
         manifest = load_example(
             "demo",
@@ -39,7 +39,7 @@ def job(product: Product):
 
 
 def drill(job: Job, kind: str, *words: str) -> tuple[Manifest, str, Manifest]:
-    """Order a drill of a job that trains on both slices; return its status, what was printed, and the next attempt."""
+    """Run a drill on a job with both slices; return the drill's status, the printed output and the next attempt."""
 
     def has_snapshots(status: Manifest) -> bool:
         return is_full(status) and steps_trained(status) > 3 * SNAPSHOTS_EVERY
@@ -69,7 +69,7 @@ def test_a_preempted_slice_costs_no_step(job: Job) -> None:
     done, _, after = drill(job, "preempt")
 
     assert done["state"] == "recovered"
-    # Kubernetes makes the new pods at once. They are in the next world if they are ready before the old ones have left.
+    # Kubernetes recreates the pods at once. They join the next world if they are ready before the old ones have left.
     assert after["slices"] in (1, 2)
     assert after.get("lostSteps", 0) == 0
 

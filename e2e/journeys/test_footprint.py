@@ -1,4 +1,4 @@
-"""What the operator costs: its memory idle, and with two hundred suspended jobs."""
+"""The operator's memory: idle, and with two hundred suspended jobs."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def namespace(product: Product):
 
 
 def operator_megabytes(product: Product) -> float:
-    """Return the resident memory of the operator's process, as it reports it itself."""
+    """Return the resident memory that the operator's process reports in its metrics."""
     (pod,) = product.operator_pods()
     text = product.cluster.kubectl(
         *("get", "--raw", f"/api/v1/namespaces/trainingjob-system/pods/{pod['metadata']['name']}:8080/proxy/metrics")

@@ -1,4 +1,4 @@
-"""What people see through kubectl: the columns of a training job, and the explanation of every field."""
+"""kubectl output for users: the columns of a training job, and the explanation of every field."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_the_step_column_is_true_within_fifteen_seconds(product: Product, namesp
     job = product.submit(namespace, manifest, name="fresh")
     job.wait_for_step(1, timeout=180)
 
-    # Every status write is at most fifteen seconds behind the trainer: so the step moves again within that time.
+    # The status lags the trainer by at most fifteen seconds, so the step advances within that time.
     first = job.status()["progress"]["step"]
     job.wait("the next step", lambda status: status["progress"]["step"] > first, timeout=15)
     job.delete()

@@ -1,4 +1,4 @@
-"""A job's life apart from faults: suspension, deletion, the end, and what is left behind."""
+"""A job's lifecycle without faults: suspension, edits, deletion, completion, and leftover objects."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def namespace(product: Product):
 
 @pytest.fixture(autouse=True)
 def no_job_is_left(product: Product, namespace: str):
-    """Give the nodes back to the next journey, also after one that failed."""
+    """Delete all jobs after each journey, so that a failed one does not occupy the nodes."""
     yield
     product.cluster.kubectl("delete", "trainingjobs", "--all", "-n", namespace, "--wait=false")
 
@@ -119,7 +119,7 @@ def test_a_namespace_that_is_deleted_takes_a_training_job_along(product: Product
 
 
 def read_namespace(product: Product, name: str) -> str:
-    """Return a namespace, with what keeps it where it is on its way out; empty where it is gone."""
+    """Return a namespace with the reasons that delay its deletion; empty if it is gone."""
     return product.cluster.kubectl("get", "namespace", name, "-o", "json", "--ignore-not-found")
 
 

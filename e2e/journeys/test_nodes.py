@@ -1,4 +1,4 @@
-"""Nodes that are drained, announced to go, or too few for the job: what its owner sees, and what it costs."""
+"""Nodes that are drained, announced for deletion or missing: the messages for the owner, and the cost."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ POOL_LABEL = "cloud.google.com/gke-nodepool"
 
 @pytest.fixture(scope="module")
 def job(product: Product) -> Iterator[Job]:
-    """Return a job that trains on until it is deleted."""
+    """Return a job that trains until it is deleted."""
     with product.namespace("journey-nodes") as namespace:
         manifest = load_example("demo", training__steps=1_000_000, elastic__growCooldown="1s")
         job = product.submit(namespace, manifest, name="moved")
@@ -42,7 +42,7 @@ def wait_for_one(job: Job, before: Manifest) -> Manifest:
 
 @contextmanager
 def drained(cluster: Cluster, node: str, uid: str) -> Iterator[None]:
-    """Drain a node of a job's pods, as an administrator does, and take it into service again on the way out."""
+    """Drain a node of a job's pods, as an administrator does; uncordon it when the context ends."""
     pods = f"--pod-selector=trainingjob.dev/job-uid={uid}"
     cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s", pods)
     try:
@@ -53,7 +53,7 @@ def drained(cluster: Cluster, node: str, uid: str) -> Iterator[None]:
 
 @contextmanager
 def announced(cluster: Cluster, node: str) -> Iterator[None]:
-    """Announce that a node will go, as the cluster autoscaler does, and take it back on the way out."""
+    """Announce a node's deletion, as the cluster autoscaler does; withdraw it when the context ends."""
     cluster.kubectl("taint", "node", node, f"{NOTICE}=1:NoSchedule")
     try:
         yield
@@ -62,7 +62,7 @@ def announced(cluster: Cluster, node: str) -> Iterator[None]:
 
 
 def pool_of(job: Job, slice_number: int) -> list[str]:
-    """Return the nodes that a slice may be on: where only its own are gone, its pods are soon on the others."""
+    """Return the nodes of a slice's node pool. If only the slice's own nodes fail, its pods move to the others."""
     pools = job.get_json("nodes", slice_nodes(job, slice_number)[0])["metadata"]["labels"][POOL_LABEL]
     return [node["metadata"]["name"] for node in job.get_json("nodes", "-l", f"{POOL_LABEL}={pools}")["items"]]
 

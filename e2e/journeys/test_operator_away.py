@@ -1,4 +1,4 @@
-"""Nobody operates, or nobody checks what is applied: what is refused, what trains on, and how it comes back."""
+"""Outages of the operator or its webhook: rejected jobs, continued training, and recovery."""
 
 import json
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.cluster
 WEBHOOK = "validate.trainingjob.dev"
 CONFIGURATION = ("validatingwebhookconfiguration", "trainingjob-operator")
 BAD = {"parallelism": {"ici": {"fsdp": 3}}}
-"""Passes the schema and its rules: the webhook alone refuses it."""
+"""Valid by the schema and its rules; only the webhook rejects it."""
 DEAD_WEBHOOK = "jobsets.example.com"
-"""Somebody's webhook for JobSets, whose service is not there."""
+"""Another party's webhook for JobSets, whose service does not exist."""
 PATIENCE_SECONDS = 240
 TRUST_SECONDS = 60 + 30
-"""How long the operator may take to look at a new configuration, and as much as a busy machine may add."""
+"""Seconds until the operator checks a new configuration, plus a margin for a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +33,14 @@ def namespace(product: Product):
 
 
 def apply_suspended(product: Product, namespace: str, name: str, **changes: Manifest) -> Job:
-    """Apply a job that takes no pods."""
+    """Apply a suspended job, which has no pods."""
     return product.submit(
         namespace, load_example("demo", suspend=True, checkpoint__uri=f"/shared/{name}", **changes), name=name
     )
 
 
 def refusal_of(product: Product, namespace: str) -> str:
-    """Return why a bad job is refused. Empty: it was let in, and is deleted again."""
+    """Return the error that rejects a bad job. Empty: it was admitted, and has been deleted."""
     try:
         job = apply_suspended(product, namespace, "bad", **BAD)
     except ClusterError as error:
@@ -51,7 +51,7 @@ def refusal_of(product: Product, namespace: str) -> str:
 
 @contextmanager
 def dead_webhook(product: Product, namespace: str) -> Iterator[None]:
-    """Let a webhook that never answers check the JobSet of each slice above the minimum for a while."""
+    """Register an unreachable webhook for the JobSets of slices above the minimum while the context lasts."""
     pods = {"containers": [{"name": "x", "image": "x"}], "restartPolicy": "Never"}
     probe = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",

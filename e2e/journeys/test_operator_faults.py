@@ -1,4 +1,4 @@
-"""The operator dies, doubles, or loses the API server: training goes on, and nothing is done twice."""
+"""The operator is killed, runs twice, or loses the API server: training continues, and no action happens twice."""
 
 import random
 import threading
@@ -31,15 +31,15 @@ def kill_operator(product: Product) -> None:
 
 
 def assert_one_calm_life(job: Job) -> None:
-    """No fault was made, so there is one attempt, no restart, and one JobSet for the base and each elastic slice."""
+    """Check for one attempt, no restart, and one JobSet each for the base and the elastic slices."""
     status = job.status()
     uid = job.read()["metadata"]["uid"]
     sizes = [attempt["slices"] for attempt in status["attempts"]]
     assert status["restarts"]["total"] == 0, status["attempts"]
-    assert sizes in ([2], [1, 2]), status["attempts"]  # it may have begun at its minimum and grown once
+    assert sizes in ([2], [1, 2]), status["attempts"]  # the job may have started at its minimum and grown once
     jobsets = job.children("jobsets", uid)
     assert len(jobsets) <= 2
-    assert {jobset["metadata"]["generation"] for jobset in jobsets} == {1}  # nobody wrote a spec again
+    assert {jobset["metadata"]["generation"] for jobset in jobsets} == {1}  # no spec was rewritten
 
 
 def test_an_operator_that_is_killed_twenty_times_changes_nothing(product: Product, namespace: str) -> None:
@@ -47,7 +47,7 @@ def test_an_operator_that_is_killed_twenty_times_changes_nothing(product: Produc
     manifest = load_example("demo", checkpoint__uri="/shared/killed", training__steps=600)
     job = product.submit(namespace, manifest, name="killed")
     for _ in range(KILLS):
-        time.sleep(random_moments.uniform(0.5, 6))  # a random moment is the point, not a wait for anything
+        time.sleep(random_moments.uniform(0.5, 6))  # a random moment for the kill, not a wait for a state
         kill_operator(product)
 
     job.wait_for_phase("Succeeded", timeout=900)

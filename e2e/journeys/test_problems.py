@@ -1,4 +1,4 @@
-"""Bad input on a real cluster: what `kubectl apply` answers, and what the condition says where only a host can know."""
+"""Invalid input on a real cluster: the answers of `kubectl apply`, and the conditions for host-side problems."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def namespace(product: Product):
 
 @pytest.fixture
 def submit(product: Product, namespace: str) -> Iterator[Submit]:
-    """Apply jobs that are removed, with their pods, when the test is over, however it ends."""
+    """Return a function that applies jobs; delete them with their pods after the test."""
     jobs: list[Job] = []
 
     def submit(manifest: dict[str, Any]) -> Job:
@@ -67,7 +67,7 @@ def test_apply_refuses(product: Product, namespace: str, changes: dict[str, Any]
         product.submit(namespace, load_example("demo", **changes), name="refused")
 
     answer = str(refusal.value)
-    print(answer)  # the table of the closing report is made of these
+    print(answer)  # source of the table in the final report
     assert all(word in answer for word in words), answer
 
 
@@ -94,7 +94,7 @@ DRY: dict[str, dict[str, Any]] = {
     "many at once": {"model__numHeads": 5, "model__vocabSize": 100, "schedule": {"warmupSteps": 10_000}},
     "a folder on no volume, and a warning": {"checkpoint__uri": "/elsewhere/run", "precision__compute": "bfloat16"},
 }
-"""What passes schema and CEL, so that the webhook's words are the answer."""
+"""Changes that pass the schema and CEL, so that the answer comes from the webhook."""
 
 
 @pytest.mark.parametrize("changes", DRY.values(), ids=DRY.keys())
@@ -170,7 +170,7 @@ FAILED: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 @pytest.fixture(scope="module")
 def prepared(product: Product, namespace: str) -> None:
-    """Lay out what the failing jobs meet: a folder without write permission, a tokenizer with 300 tokens."""
+    """Create the inputs of the failing jobs: a folder without write permission, a tokenizer with 300 tokens."""
     program = (
         "import json, os\n"
         "vocab = {f't{i}': i for i in range(300)}\n"

@@ -1,4 +1,4 @@
-"""Checkpoint folders that are damaged, emptied or another's, as a job meets them that begins again."""
+"""Restarts of a job on a checkpoint folder that is damaged, empty or owned by another job."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ for proof in newest[:int(sys.argv[1])]:
         file.seek(0)
         file.write(bytes([byte ^ 1]))
 """
-"""Flips a bit in the largest file of so many of the newest steps."""
+"""Flips a bit in the largest file of each of the newest steps; the argument is their number."""
 EMPTY = f"import shutil; shutil.rmtree('{FOLDER}/lineage-0')"
 FOUND = {
     "every saved step is damaged": ([DAMAGE, "99"], ["no saved step in", "has changed since it was saved"]),
@@ -38,7 +38,7 @@ def namespace(product: Product) -> Iterator[str]:
 
 
 def save_and_suspend(product: Product, namespace: str) -> Job:
-    """Return a job that has saved some steps, and whose pods are gone, and with them what they held in memory."""
+    """Return a suspended job with some saved steps. Its pods and their in-memory snapshots are gone."""
     manifest = load_example("fixed", training__steps=1_000_000, checkpoint__uri=FOLDER)
     job = product.submit(namespace, manifest, name="keeper")
     job.wait("two saved steps", lambda status: status.get("checkpoint", {}).get("step", 0) >= 40, PATIENCE_SECONDS)

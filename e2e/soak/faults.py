@@ -87,7 +87,7 @@ async def pause_agent(stage: Stage) -> bool:
 
 
 async def hang_trainer(stage: Stage) -> bool:
-    """Stop a world's trainer for good if it is training, but only briefly if it is saving.
+    """Stop a world's trainer permanently if it is training, but only briefly if it is saving.
 
     The time budget of a save is minutes.
     """
