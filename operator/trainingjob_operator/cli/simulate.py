@@ -33,7 +33,7 @@ EXPECTED_FAULTS = 60
 MOST_RUNS = 20
 LONGEST_DAYS = 3650
 PATIENCE = 10
-"""A run is abandoned after this multiple of its fault-free time plus one mean repair time."""
+"""A run is abandoned after this multiple of the sum of its fault-free time and one mean repair time."""
 INTERVALS = (1, 3)
 """Checkpoint intervals to try, in steps: these values times each power of ten."""
 MOST_INTERVAL = 5000
