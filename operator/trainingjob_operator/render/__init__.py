@@ -1,1 +1,1 @@
-"""Plan to manifests: pure functions that return dicts in the order of the YAML. Nothing here reads the cluster."""
+"""Rendering of a plan to Kubernetes manifests: pure functions that return dicts in YAML order, without any I/O."""

@@ -1,7 +1,7 @@
-"""The last look at a pod before it is created: it must be one that Pod Security `restricted` lets in, and no more.
+"""Allow-list check of rendered pods: a pod must satisfy Pod Security `restricted` and hold no other field.
 
-Rules about what users write are many and grow; one that is forgotten would open the cluster. So what comes out of the
-renderer is checked, by a list of what may be there. The list is written apart from the renderer on purpose.
+Many rules validate user input, and a missing rule could open the cluster. The operator therefore checks the renderer's
+output before it creates a pod. The allow-list is deliberately separate from the renderer.
 """
 
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ POD: Shape = {
 
 
 def check_jobset(jobset: Manifest) -> list[str]:
-    """Return what the pods of a rendered JobSet must not have, a line each with its path; empty: it may be created."""
+    """Return the violations of a rendered JobSet's pods, one line with field path each. Empty: it is allowed."""
     return [
         f"spec.replicatedJobs[{index}].template.spec.template.{line}"
         for index, replicated in enumerate(jobset["spec"]["replicatedJobs"])
@@ -99,9 +99,9 @@ def check_jobset(jobset: Manifest) -> list[str]:
 
 
 def check_pod(pod: Manifest) -> list[str]:
-    """Return what a rendered pod (template) must not have, a line each with its path; empty: it may be created."""
+    """Return the violations of a rendered pod template, one line with field path each. Empty: it is allowed."""
     lines = list(departures(pod, POD, "pod"))
-    if not lines:  # the shape is right, so the parts can be looked at
+    if not lines:  # the checks below rely on a valid shape
         containers = pod["spec"].get("containers", [])
         lines += [] if len(containers) == 1 else [f"pod.spec.containers: must be one, not {len(containers)}"]
         for index, container in enumerate(containers):
@@ -111,7 +111,7 @@ def check_pod(pod: Manifest) -> list[str]:
 
 
 def _check_names(container: dict[str, Any], path: str) -> Iterator[str]:
-    """Yield variables that are there twice: the later one would win in silence, and it may not be ours."""
+    """Yield duplicate environment variables: the last definition silently wins and may not be the operator's."""
     seen = set()
     for index, variable in enumerate(container.get("env", [])):
         if variable["name"] in seen:
@@ -120,7 +120,7 @@ def _check_names(container: dict[str, Any], path: str) -> Iterator[str]:
 
 
 def _check_mounts(spec: dict[str, Any], container: dict[str, Any], path: str) -> Iterator[str]:
-    """Yield mounts of claims that would hide or share what the agent stands on, or each other."""
+    """Yield invalid mounts: duplicates, paths with `..`, and claims mounted over folders that the agent needs."""
     claims = {volume["name"] for volume in spec.get("volumes", []) if "persistentVolumeClaim" in volume}
     seen: set[str] = set()
     for index, mount in enumerate(container.get("volumeMounts", [])):

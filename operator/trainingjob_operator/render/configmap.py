@@ -1,7 +1,6 @@
-"""The ConfigMap that tells a job's agents and trainer what to do, and whom to trust.
+"""The ConfigMap of a job: the RunConfig of its agents and trainer, and the CA certificates that they trust.
 
-The certificates live beside the config, not in it: they change while the job runs, and nothing else that is read here
-does.
+The certificates have their own key: the operator renews them while the job runs, and the RunConfig stays the same.
 """
 
 from trainingjob_api.world import RunConfig
@@ -15,10 +14,10 @@ CA_KEY = "ca.crt"
 
 
 def render_config_map(config: RunConfig, settings: RenderSettings) -> Manifest:
-    """Return the ConfigMap of a job: its RunConfig as JSON and the rendezvous' certificates.
+    """Return the ConfigMap of a job: its RunConfig as JSON and the CA certificates of the rendezvous.
 
-    What is as by default is left out. The API server fills in the defaults of fields that a trainer of an older release
-    does not know, and it knows no reason to refuse what was never asked of it.
+    The JSON omits default values. The API server sets defaults of new fields, which an older trainer does not know. An
+    older trainer therefore rejects a config only if the job uses a new field.
     """
     return {
         "apiVersion": "v1",

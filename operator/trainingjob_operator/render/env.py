@@ -1,4 +1,4 @@
-"""The environment of the agent: what the job adds first, then what the agent stands on: the later one holds."""
+"""Environment variables of the agent: first the job's own, then the operator's, which take precedence."""
 
 from trainingjob_api.running import EnvVar, Runtime
 from trainingjob_api.world import Expected
@@ -23,11 +23,11 @@ def render_env(
     named = {variable.name for variable in runtime.env}
     return [
         *(_user_variable(variable) for variable in runtime.env),
-        # The user has no home, and the root file system is read-only.
+        # The container user has no home directory, and the root file system is read-only.
         *([_plain("HOME", TMP_FOLDER)] if "HOME" not in named else []),
         _plain("TRAININGJOB_CONFIG", f"{CONFIG_FOLDER}/{RUN_CONFIG_KEY}"),
         _plain("TRAININGJOB_RENDEZVOUS", settings.rendezvous_url),
-        # Without certificates the rendezvous speaks plain HTTP, which agents accept on the loopback device only.
+        # Without certificates the rendezvous serves plain HTTP, which agents accept on the loopback device only.
         *([_plain("TRAININGJOB_CA", f"{CONFIG_FOLDER}/{CA_KEY}")] if settings.ca_pem else []),
         _plain("TRAININGJOB_TOKEN", f"{TOKEN_FOLDER}/{TOKEN_FILE}"),
         _field("TRAININGJOB_POD", "metadata.name"),
@@ -37,7 +37,7 @@ def render_env(
         _field("TRAININGJOB_JOB_INDEX", f"metadata.labels['{JOB_INDEX_LABEL}']"),
         _field("TRAININGJOB_HOST", f"metadata.labels['{HOST_LABEL}']"),
         _plain("TRAININGJOB_COMPILE_CACHE", cache_folder(runtime)),
-        # Not in the RunConfig: a trainer of an older release refuses one that says more than it knows.
+        # Not in the RunConfig: an older trainer rejects a RunConfig with unknown fields.
         _plain("TRAININGJOB_EXPECTED", expected.model_dump_json(exclude_defaults=True)),
         *([_plain("TRAININGJOB_SNAPSHOTS", SNAPSHOT_FOLDER)] if has_snapshots else []),
     ]

@@ -1,7 +1,9 @@
-"""JobSets: one for a job's minimum of slices, one more for each elastic slice. A child Job is a slice, a pod is a host.
+"""JobSets of a job: one for the minimum number of slices, and one per elastic slice.
 
-A JobSet is created and never applied again: its replicated jobs are immutable, and Kueue writes into its pod templates.
-A hash of what was rendered tells a JobSet that was made from another plan.
+A child Job is a slice, and a pod is a host.
+
+The operator creates a JobSet once and never updates it: replicated jobs are immutable, and Kueue edits pod templates.
+The template hash shows whether the JobSet was rendered from another plan.
 """
 
 import hashlib
@@ -30,7 +32,7 @@ MAX_INT32 = 2**31 - 1
 
 
 def render_base_jobset(job: JobIdentity, plan: Plan, settings: RenderSettings) -> Manifest:
-    """Return the JobSet of the fewest slices that the job may train on: slices 0 to `fewest` - 1."""
+    """Return the JobSet of the job's minimum number of slices: slices 0 to `fewest` - 1."""
     name = base_jobset(job.name, job.uid)
     return _render(job, plan, settings, name, offset=0, num_slices=plan.spec.slices.fewest, labels=_queue(plan))
 
@@ -38,7 +40,7 @@ def render_base_jobset(job: JobIdentity, plan: Plan, settings: RenderSettings) -
 def render_slice_jobset(
     job: JobIdentity, plan: Plan, settings: RenderSettings, slice_number: int, avoids: Sequence[str] = ()
 ) -> Manifest:
-    """Return the JobSet of one elastic slice, on other nodes than those to avoid."""
+    """Return the JobSet of one elastic slice, which must not run on the nodes in `avoids`."""
     name = slice_jobset(job.name, job.uid, slice_number)
     labels = _queue(plan)
     if labels and settings.elastic_workload_priority:
@@ -47,7 +49,7 @@ def render_slice_jobset(
 
 
 def render_jobsets(job: JobIdentity, plan: Plan, settings: RenderSettings) -> list[Manifest]:
-    """Return every JobSet that the job can come to have, the base first."""
+    """Return every JobSet that the job can have at its maximum size, the base JobSet first."""
     elastic = range(plan.spec.slices.fewest, plan.spec.slices.most)
     return [
         render_base_jobset(job, plan, settings),
@@ -102,16 +104,16 @@ def _slice_job(shape: SliceShape, pod_template: Manifest) -> Manifest:
         "parallelism": shape.num_hosts,
         "completions": shape.num_hosts,
         "completionMode": "Indexed",
-        # The operator counts failures by their cause; a Job that counts pods would fail for lost nodes.
+        # The operator counts failures by cause. A Job with a backoff limit would also fail because of lost nodes.
         "backoffLimit": MAX_INT32,
-        # With `Failed`, a pod that hangs in Terminating on a dead node would never be replaced.
+        # `Failed` would never replace a pod that stays in Terminating on a dead node.
         "podReplacementPolicy": "TerminatingOrFailed",
         "template": pod_template,
     }
 
 
 def _network(shape: SliceShape) -> Manifest:
-    """Return the JobSet's network: hosts of a TPU slice find each other by name, worlds by pod address."""
+    """Return the JobSet's network: hosts of a TPU slice connect by DNS name, members of a world by pod IP."""
     return {"enableDNSHostnames": shape.platform == "tpu", "publishNotReadyAddresses": True}
 
 

@@ -1,4 +1,4 @@
-"""What all objects of a job carry: its labels, and the reference that deletes them with it."""
+"""Metadata of every object of a job: labels and the owner reference."""
 
 from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.world import JobIdentity
@@ -10,14 +10,14 @@ MANAGER = "trainingjob-operator"
 
 
 def job_labels(job: JobIdentity) -> Manifest:
-    """Return the labels by which every object of a job is found, pods included."""
+    """Return the labels that select every object of a job, pods included."""
     return {JOB_LABEL: job.name, UID_LABEL: job.uid, MANAGED_BY_LABEL: MANAGER}
 
 
 def owner_references(job: JobIdentity) -> list[Manifest]:
-    """Return the reference by which the garbage collector deletes an object after its job, operator or not.
+    """Return the owner reference by which the garbage collector deletes an object after its job, without the operator.
 
-    It does not block the job's own deletion: that would need a right to the job's finalizers.
+    The reference does not block the job's own deletion: blocking requires permission on the job's finalizers.
     """
     return [
         {

@@ -1,6 +1,6 @@
-"""The pod of one host: hardened and fixed, except for a small allow-list of what a job may choose.
+"""The pod of one host: a hardened pod template, in which a job can set only an allow-list of fields.
 
-There is no raw pod template: each field that a job decides is written out here. `check.py` looks at the result.
+A job cannot pass a raw pod template: this module renders each field explicitly. `check.py` checks the result.
 """
 
 from collections.abc import Sequence
@@ -21,22 +21,25 @@ CONTAINER = "trainer"
 AGENT_COMMAND = "trainingjob-agent"
 USER = 65532
 LOST_NODE_SECONDS = 30
-"""How long a pod stays bound to a node that does not answer. Longer than a kubelet takes to restart, so that an upgrade
-keeps pods and their caches; far below the default of five minutes, so that a replacement gets its turn. The world does
-not wait for it: heartbeats tell of the loss within seconds."""
+"""Toleration in seconds for an unreachable node.
+
+Longer than a kubelet restart, so that a node upgrade keeps pods and their caches. Much shorter than the default of five
+minutes, so that the replacement pod starts soon. The world does not wait for the eviction: the operator detects the
+lost host by missing heartbeats within seconds.
+"""
 LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def render_pod_template(
     job: JobIdentity, plan: Plan, settings: RenderSettings, labels: Manifest, avoids: Sequence[str] = ()
 ) -> Manifest:
-    """Return the pod template of a slice's hosts, which lie on other nodes than those to avoid."""
+    """Return the pod template of a slice's hosts, which must not run on the nodes in `avoids`."""
     runtime, scheduling, shape = plan.spec.runtime, plan.spec.scheduling, plan.shape
     volumes = pod_volumes(job, runtime, shape, plan.snapshots)
     return {
         "metadata": {"labels": dict(labels)},
         "spec": {
-            # The container starts again in its pod: node, addresses and caches stay.
+            # The kubelet restarts the container in the same pod, which keeps its node, address and caches.
             "restartPolicy": "OnFailure",
             "terminationGracePeriodSeconds": seconds(runtime.termination_grace_period),
             "automountServiceAccountToken": False,
@@ -49,7 +52,7 @@ def render_pod_template(
                 "runAsUser": USER,
                 "runAsGroup": USER,
                 "fsGroup": USER,
-                # A change of owner file by file would take minutes on a large checkpoint folder.
+                # A recursive ownership change of a large checkpoint folder takes minutes.
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
@@ -77,16 +80,16 @@ def _container(plan: Plan, settings: RenderSettings, volumes: Sequence[Mounted])
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        # An agent that dies without a word still leaves its last lines in the pod's status.
+        # If the agent dies without a termination message, the pod status holds its last log lines.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mounted.mount for mounted in volumes],
     }
 
 
 def _resources(runtime: Runtime, shape: SliceShape, volumes: Sequence[Mounted]) -> Manifest:
-    """Return requests and limits: alike for all that cannot be shared, so that no host takes what another was promised.
+    """Return requests and limits. They are equal for memory and accelerators, which cannot be overcommitted.
 
-    CPU has no limit: a host that compiles, or reads ahead, may use what lies idle, and waits for nobody's quota.
+    CPU has no limit: compilation and prefetching can use idle CPU time without being throttled by a quota.
     """
     memory = parse_bytes(runtime.resources.memory) + sum(mounted.memory_bytes for mounted in volumes)
     limits = {
@@ -97,7 +100,7 @@ def _resources(runtime: Runtime, shape: SliceShape, volumes: Sequence[Mounted]) 
 
 
 def _tolerations(shape: SliceShape, scheduling: Scheduling) -> list[Manifest]:
-    """Return the job's tolerations, then ours where the job does not name the taint itself."""
+    """Return the job's tolerations, then the operator's own for lost nodes, unless the job tolerates the same taint."""
     named = {toleration.key for toleration in scheduling.tolerations if toleration.effect in (None, "NoExecute")}
     return [
         *(_user_toleration(toleration) for toleration in scheduling.tolerations),
@@ -106,7 +109,7 @@ def _tolerations(shape: SliceShape, scheduling: Scheduling) -> list[Manifest]:
             for taint in LOST_NODE_TAINTS
             if taint not in named
         ),
-        # Nodes with accelerators are tainted by convention, so that nothing else takes them.
+        # Accelerator nodes are tainted by convention, so that other pods do not run there.
         *({"key": taint, "operator": "Exists", "effect": "NoSchedule"} for taint in shape.taints),
     ]
 
@@ -116,21 +119,24 @@ def _user_toleration(toleration: Toleration) -> Manifest:
 
 
 def _keep_clear(nodes: Sequence[str]) -> Manifest:
-    """Return what keeps pods from nodes: by their names, since labels need not say them."""
+    """Return the node affinity that excludes nodes by name, since a node's hostname label can differ from its name."""
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
     terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}} if nodes else {}
 
 
 def _spread(job: JobIdentity, shape: SliceShape) -> list[Manifest]:
-    """Return the wish that hosts lie on different nodes. Where a host takes accelerators, they see to it themselves."""
+    """Return the constraints that spread hosts over nodes.
+
+    Accelerator hosts need none: their resource requests already spread them.
+    """
     if shape.resource:
         return []
     return [
         {
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "ScheduleAnyway",  # a laptop has one node
+            "whenUnsatisfiable": "ScheduleAnyway",  # a single-node cluster must work too
             "labelSelector": {"matchLabels": {UID_LABEL: job.uid}},
         }
     ]

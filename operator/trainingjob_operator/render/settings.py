@@ -1,19 +1,19 @@
-"""What manifests need to know of the installation, as opposed to the job."""
+"""Render settings: properties of the installation, as opposed to the job."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """The same for every job that one operator runs."""
+    """Settings of manifests that are the same for every job of one operator."""
 
     trainer_image: str
-    """Image of jobs that name none."""
+    """Trainer image of jobs without `runtime.image`."""
     rendezvous_url: str
-    """Where agents report: `https://HOST:PORT`."""
+    """Address to which agents report: `https://HOST:PORT`."""
     ca_pem: str
-    """Certificates, in PEM, that agents trust the rendezvous by."""
+    """CA certificates of the rendezvous, in PEM. Empty: the rendezvous serves plain HTTP."""
     trainer_pull_policy: str = "IfNotPresent"
-    """When to pull the image, for jobs that do not say."""
+    """Image pull policy of jobs without `runtime.imagePullPolicy`."""
     elastic_workload_priority: str = ""
-    """Kueue WorkloadPriorityClass of slices above a job's minimum. Empty: they queue like the minimum."""
+    """Kueue WorkloadPriorityClass of slices above a job's minimum. Empty: the same priority as the minimum."""

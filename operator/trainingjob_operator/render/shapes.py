@@ -1,7 +1,7 @@
-"""Allow-lists of manifests: a shape names every field that may be there, and what it may hold.
+"""Allow-list shapes of manifests: a shape names every allowed field and its allowed values.
 
-A shape is a dict of shapes (any other key is refused), a list with one shape for all items, or a `Leaf`. A list may be
-left out; a dict may only where it is a `Maybe` or where nothing in it is required.
+A shape is a dict of shapes (any other key is an error), a list with one shape for all items, or a `Leaf`. A list is
+always optional. A dict is optional if it is a `Maybe` or has no required field.
 """
 
 import json
@@ -14,7 +14,7 @@ type Shape = dict[str, Shape] | list[Shape] | Maybe | Leaf
 
 @dataclass(frozen=True)
 class Leaf:
-    """What a field may hold. `words` end the sentence "must be ..."; a required field may not be left out."""
+    """A field and its allowed values. `words` completes the message "must be ..."; `is_required` forbids omission."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -23,7 +23,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Maybe:
-    """An object that may be left out as a whole, whatever it requires where it is there."""
+    """An optional object. Its required fields are required only if the object is present."""
 
     shape: Shape
 
@@ -35,12 +35,12 @@ TEXT = Leaf("a text", lambda held: isinstance(held, str), is_required=True)
 
 
 def required(value: Any) -> Leaf:
-    """Return a field that must be there and hold this value."""
+    """Return a required field with one allowed value."""
     return Leaf(json.dumps(value), lambda held: held == value, is_required=True)
 
 
 def departures(held: Any, shape: Shape, path: str) -> Iterator[str]:
-    """Yield a line with path and rule for each way in which a manifest leaves a shape."""
+    """Yield one line with field path and rule for each violation of a shape."""
     match shape:
         case Leaf():
             if not shape.holds(held):
@@ -74,7 +74,7 @@ def _object_departures(held: Any, shape: dict[str, Shape], path: str) -> Iterato
 
 
 def _missing(shape: Shape, path: str) -> Iterator[str]:
-    """Yield a line for each required field below a field that is not there."""
+    """Yield one line for each required field of a missing object."""
     match shape:
         case Leaf(is_required=True):
             yield f"{path}: must be {shape.words}"

@@ -1,4 +1,4 @@
-"""What a training pod mounts. The root file system is read-only: each place that can be written has its reason here."""
+"""Volumes of a training pod. The root file system is read-only: every writable folder is a volume listed here."""
 
 from dataclasses import dataclass
 
@@ -11,28 +11,28 @@ from trainingjob_operator.core.planner.plan import SliceShape, SnapshotPlan
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
 
 CONFIG_FOLDER = "/etc/trainingjob"
-TOKEN_FOLDER = "/var/run/secrets/trainingjob.dev"  # noqa: S105  # a folder
-TOKEN_FILE = "token"  # noqa: S105  # a file's name
-TMP_FOLDER = "/tmp"  # noqa: S108  # an emptyDir of the pod alone
+TOKEN_FOLDER = "/var/run/secrets/trainingjob.dev"  # noqa: S105  # a folder, not a secret
+TOKEN_FILE = "token"  # noqa: S105  # a file name, not a secret
+TMP_FOLDER = "/tmp"  # noqa: S108  # an emptyDir, private to the pod
 SHM_FOLDER = "/dev/shm"  # noqa: S108
 CACHE_FOLDER = "/var/cache/trainingjob"
 SNAPSHOT_FOLDER = "/var/cache/trainingjob/snapshots"
 TOKEN_SECONDS = 3600
-"""The kubelet renews the token well before; agents read it anew for each report."""
+"""Lifetime of the token. The kubelet renews the token earlier, and agents read the file for each report."""
 DISK_SIZE = "8Gi"
-"""Bounds what each folder of a pod may take of its node's disk."""
+"""Limit of the node disk space of each `emptyDir` on disk."""
 
 
 @dataclass(frozen=True)
 class Mounted:
-    """A volume of the pod and where the container sees it."""
+    """A volume of the pod and its mount in the container."""
 
     volume: Manifest
     mount: Manifest
 
     @property
     def memory_bytes(self) -> int:
-        """Return the memory that the volume may take, which counts against the container's limit."""
+        """Return the maximum memory use of the volume, which counts towards the container's memory limit."""
         source = self.volume.get("emptyDir", {})
         return parse_bytes(source["sizeLimit"]) if source.get("medium") == "Memory" else 0
 
@@ -40,7 +40,7 @@ class Mounted:
 def pod_volumes(
     job: JobIdentity, runtime: Runtime, shape: SliceShape, snapshots: SnapshotPlan | None = None
 ) -> list[Mounted]:
-    """Return all that a pod mounts, the job's own claims last."""
+    """Return all volumes of a pod, the job's own claims last."""
     return [
         Mounted(
             {"name": "config", "configMap": {"name": config_map(job.name, job.uid)}},
@@ -65,12 +65,12 @@ def pod_volumes(
 
 
 def has_own_cache(runtime: Runtime) -> bool:
-    """Return whether compiled programs live in a volume of the pod, not in a folder that the job names."""
+    """Return whether the compile cache is a volume of the pod, not a folder that the job sets."""
     return runtime.compile_cache.enabled and runtime.compile_cache.path is None
 
 
 def cache_folder(runtime: Runtime) -> str:
-    """Return the folder of compiled programs; empty where none are kept."""
+    """Return the folder of the compile cache. Empty: the cache is disabled."""
     if not runtime.compile_cache.enabled:
         return ""
     return runtime.compile_cache.path or CACHE_FOLDER
@@ -81,7 +81,7 @@ def _token() -> Manifest:
 
 
 def _compile_cache() -> Mounted:
-    # It outlives the container, not the pod: a child that starts again on this host finds its programs.
+    # The volume outlives the container, not the pod: a restarted trainer on this host reuses its compiled programs.
     return Mounted(
         {"name": "compile-cache", "emptyDir": {"sizeLimit": DISK_SIZE}},
         {"name": "compile-cache", "mountPath": CACHE_FOLDER},
@@ -89,7 +89,7 @@ def _compile_cache() -> Mounted:
 
 
 def _snapshots(snapshots: SnapshotPlan) -> Mounted:
-    # Memory that outlives the program and its container: the next world goes on from it.
+    # Memory that outlives the trainer process and its container: the next world resumes from the snapshot.
     return Mounted(
         {"name": "snapshots", "emptyDir": {"medium": "Memory", "sizeLimit": format_bytes(snapshots.memory_bytes)}},
         {"name": "snapshots", "mountPath": SNAPSHOT_FOLDER},
@@ -97,7 +97,7 @@ def _snapshots(snapshots: SnapshotPlan) -> Mounted:
 
 
 def _claim(volume: Volume) -> Mounted:
-    name = f"volume-{volume.name}"  # never the name of one of ours
+    name = f"volume-{volume.name}"  # the prefix avoids collisions with the operator's own volumes
     return Mounted(
         {"name": name, "persistentVolumeClaim": {"claimName": volume.claim_name}},
         {"name": name, "mountPath": volume.mount_path, **({"readOnly": True} if volume.read_only else {})},
