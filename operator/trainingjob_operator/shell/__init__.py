@@ -1,1 +1,1 @@
-"""The shell: the only I/O of the operator. It reads, calls the core, and does what the core decided."""
+"""The operator's I/O layer: reads the cluster, calls the pure core, and executes the core's decisions."""

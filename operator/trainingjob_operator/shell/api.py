@@ -1,7 +1,7 @@
-"""Plain JSON requests to the API server; the only module that knows the Kubernetes client.
+"""JSON requests to the API server; the only module that imports the Kubernetes client.
 
-The client finds the server and keeps the credentials fresh. Its typed models are not used: they cost memory and time,
-and the core works on manifests as they are. Every way in which a request can fail becomes one of the errors of `ports`.
+The client library finds the server and refreshes the credentials. The operator does not use its typed models: they cost
+memory and time, and the core works on plain manifests. Every failed request raises one of the errors in `ports`.
 """
 
 import asyncio
@@ -35,66 +35,63 @@ from trainingjob_operator.shell.ports import (
 )
 
 type LogIn = Callable[[Configuration], Awaitable[object]]
-"""Read credentials anew into a configuration. Raises `ClusterUnavailableError`."""
+"""Refresh the credentials of a configuration. Raises `ClusterUnavailableError`."""
 type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 FIELD_MANAGER = "trainingjob-operator"
 PAGE_SIZE = 500
 FIRST_PAGE_SIZE = 16
 PAGE_BYTES = 8 * 1024 * 1024
-"""The size of a page that lists aim at: what a page holds may be small, or a megabyte an object."""
+"""Target size of a list page. A single object may have a megabyte."""
 SECONDS_A_REQUEST = 10.0
 SECONDS_A_PAGE = 30.0
 NUM_CONNECTIONS = 20
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
 _CLIENT_LOG = "kubernetes.aio.config.kube_config"
-"""Where the client tells why a program for credentials failed, and nothing else tells it."""
+"""Logger in which the client reports errors of a credential plugin. The client reports them nowhere else."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A part of a list, and the version of the cluster's state that the whole list shows."""
+    """One page of a list, and the `resourceVersion` of the whole list."""
 
     items: tuple[Manifest, ...]
     resource_version: int
 
 
 class Api:
-    """The API server. One object for the whole process; `async with` closes its connections."""
+    """Client of the API server, shared by the whole process. `async with` closes its connections."""
 
     def __init__(
         self,
         configuration: Configuration,
         *,
-        log_in: LogIn | None = None,  # None: the credentials last
+        log_in: LogIn | None = None,  # None: the credentials do not expire
         seconds_a_request: float = SECONDS_A_REQUEST,
     ) -> None:
-        """Use a server and its credentials; nothing is sent yet."""
         self._log_in = log_in
         self._logging_in = asyncio.Lock()
         self._seconds_a_request = seconds_a_request
         configuration.connection_pool_maxsize = NUM_CONNECTIONS
         self.configuration = configuration
         self.clock = ServerClock()
-        """The server's time of day."""
+        """The API server's wall clock."""
         self._client = ApiClient(configuration)
         self._client.user_agent = FIELD_MANAGER
 
     def with_own_connections(self) -> "Api":
-        """Return the same API server over connections that no other requests use."""
+        """Return a client of the same API server with a separate connection pool."""
         return Api(self.configuration, log_in=self._log_in, seconds_a_request=self._seconds_a_request)
 
     async def __aenter__(self) -> Self:
-        """Return itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
         await self._client.close()
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:  # None: there is no such object
-        """Return an object as it is now. Raises `ClusterUnavailableError`, `MissingKindError`."""
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:  # None: not found
+        """Read an object from the API server. Raises `ClusterUnavailableError`, `MissingKindError`."""
         try:
             found: Manifest = await self._read(kind.path(namespace, name))
         except NotFoundError:
@@ -104,9 +101,9 @@ class Api:
     async def pages(
         self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> AsyncIterator[Page]:
-        """Yield the objects of a namespace (empty: of the cluster), at most `PAGE_SIZE` at a time.
+        """List the objects of a namespace (empty: of the cluster), in pages of at most `PAGE_SIZE` objects.
 
-        The first page is small; the size of the next ones follows from the size of the objects.
+        The first page is small. The size of the objects determines the size of the next pages.
 
         Raises `ClusterUnavailableError`, `MissingKindError`.
         """
@@ -118,10 +115,10 @@ class Api:
             query["limit"] = str(limit)
             try:
                 text = await self._read_text(kind.path(namespace), query, seconds=SECONDS_A_PAGE)
-            except NotFoundError as error:  # a list is there as soon as its kind is
+            except NotFoundError as error:  # a list always exists if its kind does
                 raise MissingKindError(f"the API server does not know {kind.plural}") from error
             body, num_bytes = _parse(f"GET {kind.path(namespace)}", text), len(text)
-            del text  # a page may be large
+            del text  # free memory: a page may be large
             metadata = body.get("metadata") or {}
             limit = max(min(limit * PAGE_BYTES // max(num_bytes, 1), 8 * limit, PAGE_SIZE), 1)
             items = tuple({"apiVersion": kind.api_version, "kind": kind.name, **item} for item in body["items"] or ())
@@ -133,7 +130,7 @@ class Api:
             query["continue"] = metadata["continue"]
 
     async def log_lines(self, namespace: str, pod: str, query: dict[str, str]) -> AsyncIterator[str]:
-        """Yield the lines of a pod's log, oldest first; `query` has the options of the API (`follow`, `tailLines`).
+        """Yield the lines of a pod's log, oldest first; `query` holds API options such as `follow` and `tailLines`.
 
         Raises `NotFoundError` and all errors of `ports`.
         """
@@ -148,11 +145,11 @@ class Api:
                     yield line.decode(errors="replace").rstrip("\n")
 
     async def create(self, kind: Kind, manifest: Manifest, namespace: str = "") -> Manifest:
-        """Create an object and return it. Raises all errors of `ports`; `ConflictError` where it exists."""
+        """Create an object and return it. Raises all errors of `ports`; `ConflictError` if it exists."""
         return await self._write("POST", kind.path(namespace), {"fieldManager": FIELD_MANAGER}, manifest)
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
-        """Server-side apply an object, taking over the fields that it names, and return it."""
+        """Server-side apply an object with `force`, which takes ownership of its fields, and return it."""
         metadata = manifest["metadata"]
         path = kind.path(metadata.get("namespace", ""), metadata["name"])
         return await self._write(
@@ -160,9 +157,9 @@ class Api:
         )
 
     async def replace(self, kind: Kind, manifest: Manifest, subresource: str = "") -> Manifest:
-        """Replace an object or one subresource of it, and return the new object.
+        """Replace an object or one of its subresources, and return the new object.
 
-        Raises `ConflictError` where it is no longer at the manifest's `resourceVersion`, or gone.
+        Raises `ConflictError` if its `resourceVersion` differs from the manifest's, or if it was deleted.
         """
         metadata = manifest["metadata"]
         path = kind.path(metadata.get("namespace", ""), metadata["name"], subresource)
@@ -172,11 +169,14 @@ class Api:
             raise ConflictError(f"{kind.name} '{metadata['name']}' is gone") from error
 
     async def patch(self, kind: Kind, namespace: str, name: str, operations: list[Manifest]) -> Manifest:
-        """Change an object by a JSON patch and return it. Raises `NotFoundError` and all errors of `ports`."""
+        """Apply a JSON patch to an object and return it. Raises `NotFoundError` and all errors of `ports`."""
         return await self._write("PATCH", kind.path(namespace, name), {}, operations, content_type=JSON_PATCH)
 
     async def delete(self, kind: Kind, manifest: Manifest, *, grace_seconds: int | None = None) -> Manifest | None:
-        """Delete this very object, in the background what it owns. Return what is left of it; None: it is gone."""
+        """Delete the object with this UID and, in the background, its dependents.
+
+        Return the object if finalizers or its grace period keep it; None: it is gone.
+        """
         metadata = manifest["metadata"]
         options: Manifest = {
             "propagationPolicy": "Background",
@@ -187,7 +187,7 @@ class Api:
         try:
             left = await self._write("DELETE", kind.path(metadata.get("namespace", ""), metadata["name"]), {}, options)
         except (NotFoundError, MissingKindError, ConflictError):
-            return None  # a conflict is another UID: a namesake lives there, the object is gone
+            return None  # a conflict means another UID: a new object has the name, and this one is gone
         return left if left.get("kind") == kind.name else None
 
     async def _read(self, path: str) -> Any:
@@ -197,7 +197,7 @@ class Api:
         try:
             return await self._request("GET", path, query, seconds=seconds)
         except (ForbiddenError, ConflictError) as error:
-            # Rights can be given while the operator runs; a list whose `continue` is too old starts again.
+            # Permissions can be granted while the operator runs. An expired `continue` token restarts the list.
             raise ClusterUnavailableError(str(error)) from error
 
     async def _write(
@@ -239,11 +239,11 @@ class Api:
         query: dict[str, str],
         body: object,
         content_type: str,
-        seconds: float | None,  # None: as long as it takes
+        seconds: float | None,  # None: no timeout
     ) -> aiohttp.ClientResponse:
-        """Send a request and return the response, its body not read yet.
+        """Send a request and return the response, before its body is read.
 
-        What was refused because a token has expired was not done; it is sent again where there is another token.
+        A request that fails with 401 had no effect. It is sent again if the refreshed credentials hold another token.
         """
 
         async def send() -> aiohttp.ClientResponse:
@@ -262,14 +262,14 @@ class Api:
 
         response = await send()
         if response.status == 401:
-            await response.read()  # its connection is free now, and its words stay
+            await response.read()  # releases the connection; the body stays readable
             if await self._has_other_token(response.request_info.headers.get("Authorization")):
                 response = await send()
         self.clock.hear(response.headers.get("Date", ""))
         return response
 
-    async def _has_other_token(self, refused: str | None) -> bool:  # None: there was no token
-        """Return whether there is another token now; it is asked for once, however many requests were refused."""
+    async def _has_other_token(self, refused: str | None) -> bool:  # None: the request had no token
+        """Refresh the token once for all rejected requests. Return whether the token changed."""
         async with self._logging_in:
             if self._log_in and await self._token() == refused:
                 await self._log_in(self.configuration)
@@ -280,7 +280,7 @@ class Api:
 
 
 def _parse(what: str, text: bytes) -> Any:
-    """Return what an answer holds. Raises `ClusterUnavailableError`."""
+    """Parse a JSON response body. Raises `ClusterUnavailableError`."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -289,7 +289,7 @@ def _parse(what: str, text: bytes) -> Any:
 
 @contextlib.contextmanager
 def _failures_explained(what: str) -> Iterator[None]:
-    """Turn a connection that failed into an error of `ports`."""
+    """Convert connection errors into `ClusterUnavailableError`."""
     try:
         yield
     except aiohttp.ClientConnectorError as error:
@@ -301,10 +301,10 @@ def _failures_explained(what: str) -> Iterator[None]:
 
 
 async def connect() -> Api:
-    """Return the API server of the cluster that the process runs in, else of the kubeconfig.
+    """Connect with the pod's service account, else with the kubeconfig.
 
     Raises:
-        ClusterUnavailableError: there is neither, or it cannot be used.
+        ClusterUnavailableError: neither is present and valid.
     """
     configuration = Configuration()
     try:
@@ -319,28 +319,29 @@ async def connect() -> Api:
 
 
 async def connect_as_user(kubeconfig: str | None, context: str | None) -> tuple[Api, str]:
-    """Return the API server that a kubeconfig's context names, and the context's namespace.
+    """Connect to the API server of a kubeconfig context. Return the client and the context's namespace.
 
-    `kubeconfig` is a path, or several as KUBECONFIG has them; None: as the environment says. `context` is a name; None:
-    the current one.
+    `kubeconfig` is a path, or several in the format of KUBECONFIG; None: the environment's. `context` is a context
+    name; None: the current context.
 
     Raises:
-        ClusterUnavailableError: it cannot be used.
+        ClusterUnavailableError: the kubeconfig is invalid.
     """
     configuration = Configuration()
     found = (await _read_kubeconfig(configuration, kubeconfig, context)).current_context
-    # Another context that is made the current one meanwhile names another cluster.
+    # The context is fixed: if the user switches the current context, its cluster is another one.
     log_in = functools.partial(_read_kubeconfig, kubeconfig=kubeconfig, context=found["name"])
     return Api(configuration, log_in=log_in), str(found["context"].get("namespace") or "default")
 
 
 async def read_service_account(configuration: Configuration) -> None:
-    """Read the server and the token of the pod that the process runs in.
+    """Load the server address and the service account token of the pod.
 
-    The client itself looks at the token again after a minute by the clock of the machine, which may have been set back.
+    The client refreshes the token after a minute of wall time, which fails if the machine's clock is set back. A 401
+    therefore calls this function again.
 
     Raises:
-        ClusterUnavailableError: it runs in none.
+        ClusterUnavailableError: the process does not run in a pod with a service account.
     """
     try:
         load_incluster_config(configuration)
@@ -349,16 +350,16 @@ async def read_service_account(configuration: Configuration) -> None:
 
 
 async def _read_kubeconfig(configuration: Configuration, kubeconfig: str | None, context: str | None) -> Any:
-    """Read a server and credentials, for which a program may be asked, and return the client's loader."""
+    """Load server address and credentials, which may run a credential plugin. Return the client's loader."""
     with keep_errors(_CLIENT_LOG) as errors:
         try:
             loader = await load_kube_config(
                 kubeconfig, context, client_configuration=configuration, persist_config=False
             )
-        except Exception as error:  # whatever the shape of a file makes the client raise
+        except Exception as error:  # a malformed file makes the client raise arbitrary errors
             raise ClusterUnavailableError(f"no usable kubeconfig: {describe_kubeconfig_error(error)}") from error
     plugin = exec_plugin_of(loader)
     if plugin is not None and not configuration.api_key and configuration.cert_file is None:
-        # The client would send its requests without credentials, and they would be refused for that.
+        # The client would send requests without credentials, and the API server would reject them.
         raise ClusterUnavailableError(describe_plugin(plugin, errors))
     return loader

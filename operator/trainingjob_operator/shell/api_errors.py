@@ -1,4 +1,4 @@
-"""Errors of the API server: the one of `ports` that each of its answers stands for, in its own words."""
+"""Mapping from HTTP errors of the API server to the errors of `ports`, with the server's message."""
 
 import json
 
@@ -12,15 +12,15 @@ from trainingjob_operator.shell.ports import (
 
 _RETRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
 _WEBHOOK_FAILED = "failed calling webhook"
-"""In what the API server says, with the status of an inner error, where it works and an admission webhook does not."""
+"""Part of the API server's error message if an admission webhook failed; the server itself works."""
 
 
 class NotFoundError(Exception):
-    """The kind exists, this object does not."""
+    """The kind exists, but not this object."""
 
 
 def error_of(what: str, status: int, text: bytes, retry_after: str) -> Exception:
-    """Return the error that an answer of the API server stands for, with the server's own words."""
+    """Map an error response of the API server to an exception with the server's message."""
     body = _status_of(text)
     message = f"{what}: {status} {body.get('message') or text[:200].decode(errors='replace').strip()}".rstrip()
     match status:
@@ -30,7 +30,7 @@ def error_of(what: str, status: int, text: bytes, retry_after: str) -> Exception
             return MissingKindError(message)
         case 409 | 410:
             return ConflictError(message)
-        case 401:  # also after the credentials were read anew: there may be others soon
+        case 401:  # refreshed credentials failed too; they may be renewed soon
             return ClusterUnavailableError(f"{message} (the credentials may have expired)")
         case 500 if _WEBHOOK_FAILED in str(body.get("message")):
             return ForbiddenError(str(body["message"]))
@@ -49,7 +49,7 @@ def _status_of(text: bytes) -> Manifest:
 
 
 def _names_an_object(status: Manifest) -> bool:
-    """Return whether a "not found" speaks of an object: for an unknown kind the server names none."""
+    """Return whether a 404 is about an object: for an unknown kind the server reports no name."""
     details = status.get("details")
     return isinstance(details, dict) and bool(details.get("name"))
 

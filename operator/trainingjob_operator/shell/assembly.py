@@ -1,4 +1,4 @@
-"""The operator put together: its parts, the order of their start, and their end."""
+"""Assembly of the operator: its components, their startup order and their shutdown."""
 
 import asyncio
 import contextlib
@@ -39,23 +39,23 @@ from trainingjob_operator.shell.watching import Watcher
 from trainingjob_operator.shell.webhook import webhook_app
 
 LIMITS = Limits(total=512, unproved=512, unproved_of_peer=128)
-"""Of a server that anybody may ask: API servers, scrapers, the kubelet."""
+"""For servers without pod authentication: their clients are API servers, scrapers and the kubelet."""
 RENDEZVOUS_LIMITS = Limits(total=16_384, unproved=1024, unproved_of_peer=256)
-"""An agent has one connection, for a moment two; those that are proved are not closed in favour of others."""
+"""An agent has one connection, briefly two. The gate never evicts authenticated connections for new ones."""
 STUCK_SECONDS = 3 * RELIST_SECONDS
 IDLE_SECONDS = 120.0
-"""How long a connection may lie idle, or say half a request. API servers end theirs after 90 seconds, and so first."""
+"""Idle timeout, also for an incomplete request. API servers close idle connections first, after 90 seconds."""
 GRACE_SECONDS = 10.0
-"""For looks that have begun, when the operator is to end."""
+"""Shutdown timeout of running reconciles."""
 ANSWER_SECONDS = 2.0
-"""For requests that have begun, when a server is to end: longer than an answer to an agent is held back."""
+"""Shutdown timeout of running requests. Longer than the long-poll time of an agent's report."""
 
 log = Log("operator")
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where the operator listens. 0: any free port."""
+    """Ports on which the operator listens. 0: any free port."""
 
     webhook: int = WEBHOOK_PORT
     rendezvous: int = RENDEZVOUS_PORT
@@ -63,10 +63,10 @@ class Ports:
 
 
 class Operator:
-    """All parts of one operator, connected."""
+    """One operator: all its components, connected."""
 
     def __init__(self, settings: Settings, api: Api) -> None:
-        """Connect the parts; nothing runs yet."""
+        """Connect the components without starting them."""
         self._settings = settings
         own_certificates = settings.certificates is None
         source = (
@@ -115,17 +115,17 @@ class Operator:
             check=self.checks.check,
             check_account=accounts.find_problem,
         )
-        self._lease_api = api.with_own_connections()  # a flood of other requests must not delay a renewal
+        self._lease_api = api.with_own_connections()  # many other requests must not delay a Lease renewal
         self.lease = Lease(self._lease_api, settings.namespace, settings.service, holder_name(), self._lead, now)
         self.admission = Admission(self.checks.examine, partial(may_use_service_account, api))
         self.authenticator = PodAuthenticator(api, self.store)
 
     async def run(self, stop: asyncio.Event, ports: Ports) -> None:
-        """Operate until told to stop.
+        """Run the operator until `stop` is set.
 
         Raises:
-            OSError: a port is taken.
-            Exception: a part broke that cannot go on; a new process may.
+            OSError: a port is already in use.
+            Exception: a component failed and cannot recover within this process.
         """
         async with self._lease_api, self.checks, contextlib.AsyncExitStack() as servers:
             health = health_app(self.metrics.registry, self._find_sickness, self._find_unreadiness)
@@ -160,11 +160,11 @@ class Operator:
             raise broken[0]
 
     async def _watch(self) -> None:
-        await self.feed.primed.wait()  # it knows by then which kinds there are
+        await self.feed.primed.wait()  # the first list finds missing kinds
         await self.watcher.run()
 
     async def _compete(self) -> None:
-        await asyncio.gather(self.feed.primed.wait(), self.tls.ready.wait())  # to lead is to be able to work
+        await asyncio.gather(self.feed.primed.wait(), self.tls.ready.wait())  # a leader must be able to work
         await self.lease.run()
 
     async def _reconcile(self, namespace: str, name: str) -> float | None:
@@ -176,9 +176,9 @@ class Operator:
     def _lead(self, is_leading: bool) -> None:  # noqa: FBT001  # the lease's callback
         self.metrics.leading.set(is_leading)
         if is_leading:
-            self.hub.miss()  # what kept the lease from being renewed may have kept hosts from being heard
+            self.hub.miss()  # the fault that delayed the renewal may also have blocked heartbeats
             if not self.lease.is_continued:
-                self.hub.clear()  # another may have led in between, and said something else
+                self.hub.clear()  # another leader may have published other directives in between
             self.scheduler.resume()
         else:
             self.scheduler.pause()
@@ -210,7 +210,7 @@ class Operator:
 async def serving(
     app: web.Application, port: int, context: ssl.SSLContext | None = None, limits: Limits = LIMITS
 ) -> AsyncIterator[web.AppRunner]:
-    """Serve an application on all addresses; requests that have begun are answered before the end."""
+    """Serve an application on all addresses. Shutdown waits for running requests."""
     gate = Gate(limits)
     app.middlewares.insert(0, gate.watch)
     runner = web.AppRunner(
@@ -230,6 +230,6 @@ async def serving(
 
 
 def holder_name() -> str:
-    """Return this operator's name in the Lease: the pod's in a cluster, unlike any other process outside."""
+    """Return the Lease holder name: the pod name in a cluster, else host name and process ID."""
     is_pod = "KUBERNETES_SERVICE_HOST" in os.environ
     return socket.gethostname() if is_pod else f"{socket.gethostname()}-{os.getpid()}"

@@ -1,9 +1,10 @@
-"""The time of day as the API server has it.
+"""Wall clock synchronized with the API server.
 
-All times that an operator reads of pods and events, and all that it writes into a status, are then of one clock,
-however wrong that of the machine is on which it happens to run. Between two answers the machine's monotonic clock
-carries on, so that nothing happens when somebody sets the machine's time. When somebody sets the server's, the
-monotonic clock tells by how much, so that the hour that did not pass is in no ledger and ends no job.
+Times of pods and events, and times in a status, thus come from one clock, even if the machine's clock is wrong. Between
+two answers the machine's monotonic clock advances the time, so changes of the machine's wall clock have no effect.
+
+The monotonic clock also measures by how much the server's clock was changed. The operator can therefore shift the times
+in a status: an hour that did not pass counts neither as goodput time nor towards a timeout.
 """
 
 import time
@@ -14,32 +15,31 @@ from email.utils import parsedate_to_datetime
 from trainingjob_operator.shell.logs import Log
 
 TOLERANCE = timedelta(seconds=5)
-"""An answer's date has whole seconds, and it was on its way: the clock is set only where it is further away."""
+"""Offsets up to this are ignored: a `Date` header has a resolution of one second, and arrives with some delay."""
 WORTH_TELLING = timedelta(minutes=1)
 
 log = Log("clock")
 
 
 class ServerClock:
-    """A clock that the answers of the API server set; before the first of them it is the machine's own."""
+    """Wall clock that the API server's answers set. Before the first answer it shows the machine's time."""
 
     def __init__(
         self,
         monotonic: Callable[[], float] = time.monotonic,
         machine: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Begin with the time of the machine."""
         self.set_by = 0.0
-        """By how many seconds answers have set it, all in all: on if positive."""
+        """Total adjustment in seconds by the API server's answers; positive: forward."""
         self._monotonic = monotonic
         self._set(machine())
 
     def now(self) -> datetime:
-        """Return the time of day."""
+        """Return the current time."""
         return self._then + timedelta(seconds=self._monotonic() - self._at)
 
     def hear(self, date: str) -> None:
-        """Go by the `Date` of an answer that has just come; what is no date is passed over."""
+        """Adjust the clock to the `Date` header of a new answer; ignore an invalid date."""
         try:
             told = parsedate_to_datetime(date)
         except ValueError:

@@ -1,10 +1,10 @@
-"""Connections to the operator's servers: bounded in number, in memory and in the time that they may lie idle.
+"""Connection limits of the operator's servers: number, memory and idle time.
 
-Anybody in the cluster can connect. Until a connection has proved whose it is, it can be closed in favour of a newer
-one: the oldest of the peer that has most of them. So a peer that opens thousands takes them from itself.
+Every pod in the cluster can connect. At the limit, a new connection evicts the oldest unauthenticated connection of the
+peer with the most of them. A peer that opens thousands of connections therefore evicts its own.
 
-TLS begins with the first byte: a connection that sends nothing costs a socket. All TLS connections read through one
-buffer, since each is read by itself; asyncio's own keep 256 KiB each.
+TLS starts with the first byte, so a silent connection costs only a socket. All TLS connections share one read buffer,
+because the event loop reads one connection at a time. A buffer of asyncio's own takes 256 KiB per connection.
 """
 
 import asyncio
@@ -19,21 +19,21 @@ from aiohttp import web
 
 HANDSHAKE_SECONDS = 5.0
 FIRST_REQUEST_SECONDS = 10.0
-"""From the connection to the end of its first request's head and the beginning of its handler."""
+"""Time from the connection to the start of the first request's handler."""
 BUFFER_BYTES = 64 * 1024
 MAX_PROVED = 4
-"""Connections of one pod that are not closed in favour of others; an agent has at most as many."""
+"""Authenticated connections per pod. A further one closes the pod's oldest; an agent needs no more."""
 
 BACKLOG = 1024
 PROVE: web.RequestKey[Callable[[str], None]] = web.RequestKey("prove", Callable[[str], None])  # type: ignore[arg-type]
-"""The key of a request under which its handler finds a function that takes the connection's owner."""
+"""Request key of a function with which the handler sets the connection's authenticated owner."""
 
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How many connections a server has, in all and of one peer as long as they proved nothing."""
+    """Connection limits of a server: in total, unauthenticated, and unauthenticated per peer."""
 
     total: int
     unproved: int
@@ -41,10 +41,9 @@ class Limits:
 
 
 class Gate:
-    """The connections of one server."""
+    """Admission control for the connections of one server."""
 
     def __init__(self, limits: Limits) -> None:
-        """Start with none."""
         self._limits = limits
         self._entries: dict[asyncio.Protocol, Entry] = {}
         self._unproved: dict[str, OrderedDict[Entry, None]] = {}
@@ -53,11 +52,11 @@ class Gate:
         self._num_proved = 0
 
     def __len__(self) -> int:
-        """Return the number of connections."""
+        """Return the number of open connections."""
         return self._num_unproved + self._num_proved
 
     def admit(self, entry: "Entry") -> bool:
-        """Take in a new connection, in the place of another where there are too many. Return whether it may stay."""
+        """Add a new connection and evict another one if a limit is exceeded. Return whether the new one stays open."""
         limits = self._limits
         own = self._unproved.setdefault(entry.peer, OrderedDict())
         own[entry] = None
@@ -69,7 +68,10 @@ class Gate:
         return entry.is_open
 
     def prove(self, entry: "Entry", owner: str) -> None:
-        """Keep a connection from being closed in favour of others: its owner is known. Older ones may lose that."""
+        """Mark a connection as authenticated, which protects it from eviction by other peers.
+
+        Above `MAX_PROVED` connections of one owner, close the owner's oldest.
+        """
         if entry.owner == owner or not entry.is_open:
             return
         self.leave(entry)
@@ -81,24 +83,24 @@ class Gate:
             mine[0].close()
 
     def remember_handler(self, handler: asyncio.Protocol, entry: "Entry") -> None:
-        """Take note of the HTTP handler of a connection."""
+        """Register the HTTP handler of a connection."""
         self._entries[handler] = entry
 
     def forget_handler(self, handler: asyncio.Protocol | None) -> None:
-        """Forget the HTTP handler of a connection."""
+        """Unregister the HTTP handler of a connection."""
         if handler:
             self._entries.pop(handler, None)
 
     @web.middleware
     async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Take note of a request; let its handler say whose the connection is."""
+        """Record the first request of a connection, and let its handler mark the connection as authenticated."""
         if entry := self._entries.get(request.protocol):
             entry.heard()
             request[PROVE] = entry.prove
         return await handler(request)
 
     def leave(self, entry: "Entry") -> None:
-        """Forget a connection."""
+        """Remove a closed connection from the counts."""
         if entry.owner:
             proved = self._proved.get(entry.owner, deque())
             if entry in proved:
@@ -115,7 +117,7 @@ class Gate:
             self._unproved.pop(entry.peer, None)
 
     def close(self) -> None:
-        """Close all connections that have not come as far as a request."""
+        """Close all connections without a request."""
         for own in tuple(self._unproved.values()):
             for entry in tuple(own):
                 if entry.is_waiting:
@@ -126,15 +128,15 @@ class Gate:
 
 
 class Entry(asyncio.Protocol):
-    """A connection before its first byte; then it hands over to TLS, or to HTTP where there is no TLS."""
+    """A connection before its first byte. The first byte starts TLS, or HTTP on a server without TLS."""
 
     def __init__(self, gate: Gate, make: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None) -> None:
-        """Ask a gate; hand over to what `make` returns, behind TLS where there is a context."""
+        """Create the HTTP protocol with `make` at the first byte, behind TLS if `context` is set."""
         self.peer = ""
         self.owner = ""
         self.is_open = True
         self.is_waiting = True
-        """Whether no request has come yet."""
+        """Whether no request has arrived yet."""
         self._gate = gate
         self._make = make
         self._context = context
@@ -143,7 +145,7 @@ class Entry(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask the gate; start the time that the first request may take."""
+        """Ask the gate for admission, and start the timeout of the first request."""
         self._transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if name else ""
@@ -151,7 +153,7 @@ class Entry(asyncio.Protocol):
             self._timer = asyncio.get_running_loop().call_later(FIRST_REQUEST_SECONDS, self.close)
 
     def data_received(self, data: bytes) -> None:
-        """Hand over at the first data; without TLS pass on all of it."""
+        """Start TLS or HTTP at the first data. Without TLS, forward all data."""
         if self._transport is None:
             return
         if self._inner is None:
@@ -167,45 +169,45 @@ class Entry(asyncio.Protocol):
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass on that the peer sends no more."""
+        """Forward the end of the stream."""
         return self._inner.eof_received() if self._inner else None
 
     def pause_writing(self) -> None:
-        """Pass on that the peer reads too slowly."""
+        """Forward the flow control event."""
         if self._inner:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that the peer reads again."""
+        """Forward the flow control event."""
         if self._inner:
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection from the gate."""
         self.gone()
         if self._inner:
             self._inner.connection_lost(exc)
 
     def heard(self) -> None:
-        """A request has come."""
+        """Record the first request, which cancels its timeout."""
         self.is_waiting = False
         if self._timer:
             self._timer.cancel()
             self._timer = None
 
     def prove(self, owner: str) -> None:
-        """Keep this connection, which belongs to an owner, from being closed in favour of others."""
+        """Mark this connection as authenticated by an owner."""
         self._gate.prove(self, owner)
 
     def close(self) -> None:
-        """End the connection at once."""
+        """Abort the connection."""
         self.gone()
         if self._transport:
             self._transport.abort()
             self._transport = None
 
     def gone(self) -> None:
-        """Forget the connection."""
+        """Remove the connection from the gate."""
         if self.is_open:
             self.heard()
             self._gate.leave(self)
@@ -214,13 +216,12 @@ class Entry(asyncio.Protocol):
 
 
 class _SlimTls(SSLProtocol):
-    """TLS that reads through a buffer which all connections share: what is read is taken before another reads."""
+    """TLS with a read buffer that all connections share: the data is consumed before the next connection reads."""
 
     max_size = BUFFER_BYTES
     _shared = memoryview(bytearray(BUFFER_BYTES))
 
     def __init__(self, handler: asyncio.Protocol, context: ssl.SSLContext, on_lost: Callable[[], None]) -> None:
-        """Pass on what is decrypted to a handler."""
         options: dict[str, Any] = {"ssl_handshake_timeout": HANDSHAKE_SECONDS, "server_side": True}
         waiter: Any = None
         super().__init__(asyncio.get_running_loop(), handler, context, waiter, **options)
@@ -228,28 +229,27 @@ class _SlimTls(SSLProtocol):
         self._on_lost = on_lost
 
     def get_buffer(self, n: int) -> memoryview:
-        """Return the memory to read into."""
+        """Return the shared read buffer."""
         del n
         return self._shared
 
     def take(self, data: bytes) -> None:
-        """Take what was read before TLS began."""
+        """Process the data that was read before TLS started."""
         for begin in range(0, len(data), BUFFER_BYTES):
             piece = data[begin : begin + BUFFER_BYTES]
             self._shared[: len(piece)] = piece
             self.buffer_updated(len(piece))
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget the connection, whether it came as far as a request or not."""
+        """Remove the connection from the gate, even if no request arrived."""
         self._on_lost()
         super().connection_lost(exc)
 
 
 class GatedSite(web.BaseSite):
-    """Where a server listens, on all addresses, behind a gate."""
+    """Listening socket of a server, on all addresses, behind a gate."""
 
     def __init__(self, runner: web.AppRunner, port: int, gate: Gate, context: ssl.SSLContext | None) -> None:
-        """Listen at a port, with TLS where there is a context."""
         super().__init__(runner)
         self._port = port
         self._gate = gate
@@ -257,11 +257,11 @@ class GatedSite(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """Return the address."""
+        """Return the listening address."""
         return f"tcp://*:{self._port}"
 
     async def start(self) -> None:
-        """Listen."""
+        """Start to listen."""
         await super().start()
         loop, make = asyncio.get_running_loop(), self._runner.server
         if make is None:

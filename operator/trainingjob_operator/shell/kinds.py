@@ -1,4 +1,4 @@
-"""The kinds of objects that the operator reads and writes, and where the API server keeps them."""
+"""Kubernetes kinds that the operator reads and writes, with their API paths."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from trainingjob_operator.shell.ports import Manifest
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of object: its version, its name, and the last part of its address."""
+    """One kind: its API version, its name, and its plural name in API paths."""
 
     api_version: str
     name: str
@@ -16,7 +16,7 @@ class Kind:
     is_namespaced: bool = True
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the address of an object, or of all objects of a namespace or of the cluster where parts are empty."""
+        """Return the API path of an object. Without a name: of all objects of the namespace, or of the cluster."""
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         parts = [root, f"namespaces/{namespace}" if namespace and self.is_namespaced else "", self.plural]
         return "/".join(part for part in (*parts, name, subresource) if part)
@@ -41,14 +41,14 @@ WEBHOOK_CONFIGURATION = Kind(
 )
 
 CHILDREN = (JOB_SET, JOB, POD, CONFIG_MAP)
-"""What a job consists of, found by its UID label."""
+"""Kinds of a job's children, which carry its UID label."""
 _BY_NAME = {(kind.api_version, kind.name): kind for kind in (TRAINING_JOB, *CHILDREN, SECRET, EVENT, NODE, LEASE)}
 
 
 def kind_of(manifest: Manifest) -> Kind:
-    """Return the kind that a manifest names.
+    """Return the kind of a manifest.
 
     Raises:
-        KeyError: the operator has no business with that kind.
+        KeyError: the operator does not use that kind.
     """
     return _BY_NAME[manifest["apiVersion"], manifest["kind"]]

@@ -1,4 +1,4 @@
-"""What is wrong with a kubeconfig, in words: the client's own are those of its code, or of nobody."""
+"""Readable error messages for an invalid kubeconfig. The client library raises internal errors, or only logs them."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ import yaml
 
 
 def describe_kubeconfig_error(error: Exception) -> str:
-    """Return why a kubeconfig cannot be read, on one line."""
+    """Return why a kubeconfig is invalid, on one line."""
     words = " ".join(str(error).split())
     match error:
         case yaml.YAMLError():
@@ -24,15 +24,15 @@ def describe_kubeconfig_error(error: Exception) -> str:
             return words
 
 
-def exec_plugin_of(loader: Any) -> Mapping[str, Any] | None:  # None: the user has none
-    """Return the entry of a kubeconfig's user that names a program for credentials, from the client's loader."""
+def exec_plugin_of(loader: Any) -> Mapping[str, Any] | None:  # None: the user has no plugin
+    """Return the `exec` credential plugin of the kubeconfig's user, from the client's loader."""
     user = getattr(vars(loader).get("_user"), "value", None)
     plugin = user.get("exec") if isinstance(user, dict) else None
     return plugin if isinstance(plugin, dict) else None
 
 
 def describe_plugin(plugin: Mapping[str, Any], errors: list[str]) -> str:
-    """Return that a program gave no credentials, why, and what the kubeconfig says about its installation."""
+    """Return a message about a failed credential plugin: the reason, and the kubeconfig's installation hint."""
     is_missing = any("No such file or directory" in error for error in errors)
     why = "is not installed, or not on PATH" if is_missing else f"gave none: {'; '.join(errors) or 'it said nothing'}"
     hint = " ".join(str(plugin.get("installHint") or "").split())
@@ -41,7 +41,7 @@ def describe_plugin(plugin: Mapping[str, Any], errors: list[str]) -> str:
 
 @contextlib.contextmanager
 def keep_errors(name: str) -> Iterator[list[str]]:
-    """Collect what is logged as an error while the context lasts, instead of printing it."""
+    """Collect a logger's errors instead of printing them."""
     errors: list[str] = []
 
     class Keep(logging.Handler):

@@ -1,4 +1,4 @@
-"""The process: settings, log, operating until a signal, and an exit code that says how that went."""
+"""Entry point of the operator process: settings, logging, signal handling and exit codes."""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ log = Log("main")
 
 
 def main() -> None:
-    """Run the operator. Exit codes: 0 after a signal, 1 when it broke, 2 where its settings cannot be used."""
+    """Run the operator. Exit codes: 0 after a signal, 1 after an error, 2 for invalid settings."""
     try:
         settings = read_settings()
     except InvalidSettingsError as error:
@@ -26,8 +26,8 @@ def main() -> None:
         sys.exit(EXIT_BAD_SETTINGS)
     set_up(settings.log_level, settings.log_format)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # runtimes begin with 1024, fewer than hosts connect
-    gc.freeze()  # code and tables stay; a collection that passes over them all keeps a webhook's caller waiting
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the usual default of 1024 limits the number of hosts
+    gc.freeze()  # exclude permanent objects: a full collection over them delays webhook answers
     try:
         asyncio.run(operate(settings))
     except (ClusterUnavailableError, OSError) as error:
@@ -39,11 +39,11 @@ def main() -> None:
 
 
 async def operate(settings: Settings, ports: Ports = Ports()) -> None:  # noqa: B008  # a frozen value
-    """Operate until SIGTERM or SIGINT.
+    """Run the operator until SIGTERM or SIGINT.
 
     Raises:
-        ClusterUnavailableError: there is no cluster to operate in.
-        OSError: a port is taken.
+        ClusterUnavailableError: no API server is reachable.
+        OSError: a port is already in use.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
-"""The seam between reconciling and the world: what `reconcile` may ask of a cluster.
+"""Interfaces between the reconciler and its environment: cluster, authentication and their errors.
 
-`cluster.py` implements it over the Kubernetes API; the command line's local runner implements it over processes of this
-machine; tests implement it as a small functional fake. Objects are plain JSON manifests, as the API server gives them.
+`cluster.py` implements `Cluster` with the Kubernetes API. The local runner of the command line implements it with local
+processes, and the tests with an in-memory fake. Objects are plain JSON manifests, as the API server returns them.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Protocol
 from trainingjob_operator.core.manifests import Children, Manifest
 
 type JobKey = tuple[str, str]
-"""Namespace and UID of a job. A UID alone may be claimed in another namespace."""
+"""Namespace and UID of a job. A UID alone is not enough: an object in another namespace can claim the same UID."""
 
 __all__ = [
     "Authenticator",
@@ -29,23 +29,22 @@ __all__ = [
 
 
 class ClusterUnavailableError(Exception):
-    """The API cannot be reached or refused for a passing reason. Try again later; nothing was decided.
+    """The API server is unreachable, or rejected the request for a temporary reason. Retry later.
 
-    `retry_after` is how many seconds the API server asked to wait. 0: it did not say.
+    `retry_after` is the wait in seconds that the API server requested. 0: none.
     """
 
     def __init__(self, message: str = "", *, retry_after: float = 0.0) -> None:
-        """Keep the text, and the wait that was asked for."""
         super().__init__(message)
         self.retry_after = retry_after
 
 
 class ConflictError(Exception):
-    """The object changed since it was read, or exists already. Read again and decide again."""
+    """The object changed after the read, or already exists. Read it again and decide again."""
 
 
 class ForbiddenError(Exception):
-    """The API server refuses: admission, quota or rights, until somebody changes that. The text is the server's own."""
+    """The API server rejects the request because of admission, quota or permissions. The message is the server's."""
 
 
 class MissingKindError(Exception):
@@ -53,21 +52,21 @@ class MissingKindError(Exception):
 
 
 def asked_seconds(error: Exception) -> float:
-    """Return how many seconds the API server asked to wait, whichever of these errors it is. 0: it did not say."""
+    """Return the wait in seconds that the API server requested with any of these errors. 0: none."""
     return error.retry_after if isinstance(error, ClusterUnavailableError) else 0.0
 
 
 class BusyError(Exception):
-    """Too many ask at once. The text says what for; the same may be asked again."""
+    """Too many concurrent requests. The message names the resource; the caller may retry."""
 
 
 class UnknownCallerError(Exception):
-    """The caller of the rendezvous could not prove that it is a pod of a job. The text says why, for its log."""
+    """The caller of the rendezvous is not authenticated as a pod of a job. The message is for its log."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """A pod whose token was accepted, and the job that owns it."""
+    """An authenticated pod, and the job that owns it."""
 
     pod_uid: str
     namespace: str
@@ -76,34 +75,35 @@ class Caller:
 
     @property
     def job_key(self) -> JobKey:
-        """Return what names its job."""
+        """Return the key of the pod's job."""
         return self.namespace, self.job_uid
 
 
 class Authenticator(Protocol):
-    """Who calls the rendezvous."""
+    """Authentication of the rendezvous' callers."""
 
     async def identify(self, token: str, peer: str = "") -> Caller:
-        """Return the pod that a bearer token was issued to.
+        """Return the pod to which a bearer token was issued.
 
-        Raises `UnknownCallerError` where it was not, `ClusterUnavailableError` where nobody can tell now.
+        Raises `UnknownCallerError` if the token is not a pod's, `ClusterUnavailableError` if the API server cannot
+        review the token now.
         """
         ...
 
 
 class Cluster(Protocol):
-    """What `reconcile` reads and writes. Every method may raise `ClusterUnavailableError`."""
+    """Cluster access of the reconciler. Every method may raise `ClusterUnavailableError`."""
 
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
-        """Return the TrainingJob as it is now (a quorum read); None where it is gone."""
+        """Read the TrainingJob from the API server (a quorum read). None: it does not exist."""
         ...
 
     async def read_children(self, namespace: str, uid: str) -> Children:
-        """Return the job's children. Raises `MissingKindError` where JobSet is not installed."""
+        """Return the job's children. Raises `MissingKindError` if JobSet is not installed."""
         ...
 
     async def create(self, manifest: Manifest) -> None:
-        """Create an object. Raises `ConflictError` where it exists, `ForbiddenError`, `MissingKindError`."""
+        """Create an object. Raises `ConflictError` if it exists, `ForbiddenError`, `MissingKindError`."""
         ...
 
     async def apply(self, manifest: Manifest) -> None:
@@ -111,13 +111,13 @@ class Cluster(Protocol):
         ...
 
     async def delete(self, manifest: Manifest, *, grace_seconds: int | None = None) -> None:
-        """Delete this very object (its UID is a precondition) and, in the background, what it owns. Gone is fine."""
+        """Delete the object with this UID and, in the background, its dependents. A missing object is no error."""
         ...
 
     async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
-        """Replace the status if the job is still at its `resourceVersion`; return the new job.
+        """Replace the status and return the new job.
 
-        Raises `ConflictError` where it is not.
+        Raises `ConflictError` if the job's `resourceVersion` changed.
         """
         ...
 

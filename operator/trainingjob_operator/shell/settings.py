@@ -1,6 +1,6 @@
-"""What the operator is told at its start: environment variables, read once, all mistakes reported at once.
+"""Operator settings from environment variables, read once at startup. One error reports all invalid variables.
 
-The Helm chart sets them; outside a cluster a person does. The names are the contract between the two.
+The Helm chart sets the variables; outside a cluster the user does. The variable names are a public interface.
 """
 
 import os
@@ -17,61 +17,61 @@ WEBHOOK_PORT = 9443
 RENDEZVOUS_PORT = 8443
 METRICS_PORT = 8080
 SELF = "self"
-"""The value of `TRAININGJOB_CERTIFICATES` by which the operator makes its own certificates."""
+"""Value of `TRAININGJOB_CERTIFICATES` with which the operator issues its own certificates."""
 
 _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
 class InvalidSettingsError(Exception):
-    """Some variables cannot be used. The text names each, its value and what is allowed."""
+    """Some variables are invalid. The message lists each variable, its value and the allowed values."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The operator's settings. Field `trainer_image` is the variable `TRAININGJOB_TRAINER_IMAGE`, and so on."""
+    """Operator settings. Each field has a variable: `trainer_image` is `TRAININGJOB_TRAINER_IMAGE`."""
 
     trainer_image: str
     namespace: str = "trainingjob-system"
-    """The operator's own namespace: its Lease and its certificates live there."""
+    """The operator's own namespace, which holds its Lease and its certificates."""
     node: str = ""
-    """The node that the operator runs on. Empty: it runs on none, or does not know it."""
+    """Node of the operator's pod. Empty: the operator runs outside a cluster, or the node is unknown."""
     namespaces: tuple[str, ...] = ()
-    """Namespaces whose jobs it runs. Empty: all of the cluster."""
+    """Namespaces whose jobs the operator reconciles. Empty: all namespaces."""
     trainer_pull_policy: str = "IfNotPresent"
     elastic_workload_priority: str = ""
-    """Kueue WorkloadPriorityClass of slices above a job's minimum. Empty: they queue like the minimum."""
+    """Kueue WorkloadPriorityClass of slices above a job's minimum. Empty: the same priority as the minimum."""
     service: str = "trainingjob-operator"
-    """The Service by which agents and the API server reach the operator; also the name of its Lease."""
+    """Service through which agents and the API server reach the operator; also the name of its Lease."""
     webhook_enabled: bool = True
     unchecked_service_accounts: bool = False
-    """Whether jobs may name a ServiceAccount that no webhook has checked their creator's right to."""
+    """Whether a job may use a ServiceAccount although no webhook verified the creator's permission."""
     webhook_configuration: str = "trainingjob-operator"
-    """The ValidatingWebhookConfiguration that is to trust the operator's own CA."""
+    """ValidatingWebhookConfiguration into which the operator writes its own CA."""
     certificates: Path | None = None
-    """A folder with tls.crt, tls.key and ca.crt that somebody else renews. None: the operator makes its own."""
+    """Folder with externally renewed tls.crt, tls.key and ca.crt. None: the operator issues its own certificates."""
     ca_secret: str = "trainingjob-operator-ca"  # noqa: S105  # the name of a Secret
     accelerators: Path | None = None
-    """A file with rows for the hardware table. None: the built-in table as it is."""
+    """File with additional rows of the hardware table. None: the built-in table only."""
     log_level: str = "info"
     log_format: logs.Format = "json"
 
     @property
     def host(self) -> str:
-        """Return the DNS name under which agents and the API server know the operator."""
+        """Return the DNS name of the operator's Service."""
         return f"{self.service}.{self.namespace}.svc"
 
     @property
     def rendezvous_url(self) -> str:
-        """Return the address at which agents report."""
+        """Return the URL to which agents report."""
         return f"https://{self.host}:{RENDEZVOUS_PORT}"
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Return the settings that the environment holds; an unset or empty variable leaves its default.
+    """Parse the settings from the environment; an unset or empty variable keeps its default.
 
     Raises:
-        InvalidSettingsError: with every variable that is missing, unknown or cannot be used.
+        InvalidSettingsError: a required variable is missing, or a variable is invalid. The message lists all of them.
     """
     problems: list[str] = []
     values: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
 
 
 def variable_of(field: str) -> str:
-    """Return the environment variable that holds a field of `Settings`."""
+    """Return the environment variable of a field of `Settings`."""
     return f"{PREFIX}{field.upper()}"
 
 
