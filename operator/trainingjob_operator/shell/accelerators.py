@@ -1,7 +1,7 @@
-"""Accelerators that an administrator adds to the hardware table, or puts in the place of its rows.
+"""Accelerator rows that an administrator adds to the hardware table, or with which they override built-in rows.
 
-They stand in a file, as a map from a name to a row: the chart writes it from the value `accelerators`, and the command
-line takes the same file. A row that cannot be used is left out and named; the others hold.
+A file maps accelerator names to rows. The Helm chart writes it from the value `accelerators`, and the command line
+accepts the same file. The operator skips and reports invalid rows, and uses all others.
 """
 
 import math
@@ -32,14 +32,14 @@ Resource = Annotated[
 
 
 class SliceRow(Strict):
-    """One slice that there is; its topology is the key before it."""
+    """One slice shape of an accelerator; its key is the topology."""
 
     hosts: Annotated[int, Field(ge=1, le=4096)] = 1
     wraps: tuple[bool, ...] = ()
 
 
 class RatesRow(Strict):
-    """What one device can do at its best; `core.planner.plan.Rates` says what each is. 0: unknown."""
+    """Peak rates of one device; `core.planner.plan.Rates` documents the fields. 0: unknown."""
 
     bfloat16: Rate = 0
     float8: Rate = 0
@@ -53,12 +53,12 @@ class RatesRow(Strict):
 
 
 def _with_text_keys(value: Any) -> Any:
-    """Return a map with text for keys: in YAML, the topology `8` is a number."""
+    """Convert the keys of a map to strings: YAML parses the topology `8` as a number."""
     return {str(key): inner for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 class Row(Strict):
-    """One accelerator; `core.hardware.Accelerator` says what each field is."""
+    """One accelerator; `core.planner.hardware.Accelerator` documents the fields."""
 
     platform: Literal["tpu", "cuda"]
     resource: Resource
@@ -78,26 +78,26 @@ class Row(Strict):
 
 @dataclass(frozen=True)
 class Refused:
-    """A row that is left out. `name` is empty where the whole file cannot be used."""
+    """An invalid row. `name` is empty if the whole file is invalid."""
 
     name: str
     why: str
 
     def __str__(self) -> str:
-        """Return the line that people read."""
+        """Return the error message with its path."""
         return f"accelerators.{self.name}: {self.why}" if self.name else f"accelerators: {self.why}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """The hardware table as it is used, and what was left out of it."""
+    """The resulting hardware table, and the rows that it does not include."""
 
     hardware: Hardware = BUILTIN
     refused: tuple[Refused, ...] = ()
 
 
-def load_accelerators(path: Path | None) -> Table:  # None: there is no such file
-    """Return the built-in table with a file's rows. Whatever is in the file, nothing is raised."""
+def load_accelerators(path: Path | None) -> Table:  # None: only built-in rows
+    """Return the built-in table with a file's rows. An invalid file is reported in `refused` and raises nothing."""
     if path is None:
         return Table()
     try:
@@ -111,7 +111,7 @@ def load_accelerators(path: Path | None) -> Table:  # None: there is no such fil
 
 
 def read_accelerators(content: Any) -> Table:
-    """Return the built-in table with the rows that a map from names to rows holds."""
+    """Return the built-in table with the rows of a map from names to rows."""
     if content is None:
         return Table()
     if not isinstance(content, dict):

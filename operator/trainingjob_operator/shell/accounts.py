@@ -1,8 +1,10 @@
-"""Whether somebody has checked that a job's creator may use the ServiceAccount that the job names.
+"""Check that the webhook verified a job's permission to use its ServiceAccount.
 
-The webhook asks for that right, since it alone is told who creates a job. Its word is not kept anywhere: whoever can
-reach its port can make it say yes about a made-up user. What proves that a job came past it is what the API server has
-written: the webhook's configuration, which must refuse jobs while the webhook is away, and be older than the job.
+Only the webhook knows the creator of a job, so it verifies the permission. The operator does not store the result: any
+pod that can reach the webhook's port can request a review for a forged user.
+
+The evidence is the webhook configuration in the API server. It must be older than the job, and its `failurePolicy` must
+reject jobs while the webhook is unavailable.
 """
 
 import asyncio
@@ -18,16 +20,16 @@ from trainingjob_operator.shell.kinds import WEBHOOK_CONFIGURATION
 from trainingjob_operator.shell.ports import MissingKindError
 
 KNOWN_SECONDS = 10.0
-"""How long what was read of the configuration is good."""
+"""Cache lifetime of the webhook configuration."""
 NOTICED = timedelta(seconds=10)
-"""How long API servers may take to ask a webhook that was just configured."""
+"""Time until all API servers call a newly configured webhook."""
 
 
 class Accounts:
-    """Looks whether a job that names a ServiceAccount came past the webhook."""
+    """Checks whether the webhook reviewed a job with a ServiceAccount."""
 
     def __init__(self, api: Api, configuration: str, *, is_enabled: bool, allows_unchecked: bool) -> None:
-        """Read the webhook's configuration of a name; without the webhook, or where all are allowed, read nothing."""
+        """Check against a webhook configuration. `is_enabled` says whether the operator runs the webhook."""
         self._api = api
         self._name = configuration
         self._is_enabled = is_enabled
@@ -35,11 +37,11 @@ class Accounts:
         self._read_at = -KNOWN_SECONDS
         self._known: Manifest | None = None
 
-    async def find_problem(self, job: Manifest) -> Problem | None:  # None: it names none, or that was checked
-        """Return why a job must not use the ServiceAccount that it names.
+    async def find_problem(self, job: Manifest) -> Problem | None:  # None: no ServiceAccount, or a verified one
+        """Return why a job must not use its ServiceAccount.
 
         Raises:
-            ClusterUnavailableError: nobody can tell now.
+            ClusterUnavailableError: the webhook configuration is unreadable now.
         """
         name = text(job, "spec", "runtime", "serviceAccountName")
         if not name or self._allows_unchecked or _has_run(job):
@@ -55,7 +57,7 @@ class Accounts:
         return Problem(SERVICE_ACCOUNT_PATH, name, message)
 
     async def _find_gap(self, job: Manifest) -> str:
-        """Return how the job may have come in unchecked; empty: it did not."""
+        """Return why the webhook may not have reviewed the job. Empty: the webhook reviewed it."""
         if not self._is_enabled:
             return "the operator runs without its webhook"
         configuration = await self._read()
@@ -82,12 +84,15 @@ class Accounts:
 
 
 def _has_run(job: Manifest) -> bool:
-    """Return whether a world was formed: then its pods had the account, and only the operator writes that down."""
+    """Return whether the job formed a world. Its pods then already ran with this account.
+
+    Only the operator writes the status, so the status is evidence.
+    """
     return bool(dig(job, "status", "attempts"))
 
 
 def _covers(webhook: Manifest) -> bool:
-    """Return whether a webhook is asked about every new TrainingJob."""
+    """Return whether a webhook reviews every new TrainingJob."""
     return any(
         GROUP in (rule.get("apiGroups") or ())
         and PLURAL in (rule.get("resources") or ())

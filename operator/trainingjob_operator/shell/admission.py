@@ -1,8 +1,7 @@
-"""What the webhook answers: an AdmissionReview in, an AdmissionReview out.
+"""Admission of TrainingJobs: turns an AdmissionReview request into an AdmissionReview response.
 
-A job is refused with all that is wrong with it, in the words that the condition and the command line use too. What the
-webhook was not asked for it lets pass: it must never stand in the way of anybody else's objects, of deletion, or of a
-change that leaves the spec as it is.
+A rejection lists all problems of a job, with the same messages as the job's condition and the command line. The webhook
+allows everything else: other kinds, deletions, and updates that do not change the spec.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,33 +15,32 @@ from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 
 type Examine = Callable[[bytes, str], Awaitable[Examined]]
-"""Examine a review that came from a peer.
+"""Evaluate a review from a peer.
 
 Raises `NotAReviewError`, `CheckBusyError`, `CheckTooCostlyError`.
 """
 type MayUse = Callable[[Manifest, str, str], Awaitable[bool]]
-"""Whether a user may use the ServiceAccount of a namespace and a name."""
+"""Whether a user may use the ServiceAccount with this namespace and name."""
 
 MAX_QUESTIONS = 4
-"""Questions about rights that the API server is asked at a time."""
+"""Maximum number of concurrent SubjectAccessReviews."""
 
 log = Log("webhook")
 
 
 class Admission:
-    """Answers reviews of TrainingJobs."""
+    """Answers AdmissionReviews of TrainingJobs."""
 
     def __init__(self, examine: Examine, may_use: MayUse) -> None:
-        """Examine reviews by one function and the right to a ServiceAccount by another."""
         self._examine = examine
         self._may_use = may_use
         self._questions = Turns(at_once=MAX_QUESTIONS)
 
     async def answer(self, body: bytes, peer: str = "") -> Manifest:
-        """Return the AdmissionReview that answers one.
+        """Return the AdmissionReview response to a request body.
 
         Raises:
-            NotAReviewError: `body` is none.
+            NotAReviewError: `body` is not an AdmissionReview.
         """
         try:
             examined = await self._examine(body, peer)
@@ -65,6 +63,6 @@ class Admission:
         return examined.answer
 
     async def _is_right(self, asked: Question, peer: str) -> bool:
-        """Ask the API server, which a flood of reviews must not keep busy."""
+        """Check a permission with the API server. Limit the concurrency, so that many reviews do not overload it."""
         async with self._questions.turn(peer, text(asked.user, "username"), REVIEW_WAIT_SECONDS):
             return await self._may_use(asked.user, asked.namespace, asked.name)

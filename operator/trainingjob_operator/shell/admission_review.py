@@ -1,7 +1,7 @@
-"""AdmissionReviews: bytes that are read with suspicion, and answers that an API server takes.
+"""Strict parsing of AdmissionReview requests, and construction of responses.
 
-What an API server sends is JSON without surprises. Anything else is somebody else's, and is told so before a rule looks
-at it: text that is no UTF-8, numbers that are none, keys given twice, nesting without end.
+API servers send well-formed JSON. Other input cannot come from an API server, so parsing rejects it before validation:
+invalid UTF-8, `NaN` and `Infinity`, duplicate keys and deep nesting.
 """
 
 import json
@@ -15,14 +15,14 @@ from trainingjob_operator.core.manifests import Manifest, dig, text
 
 API_VERSION = "admission.k8s.io/v1"
 MAX_BYTES = 2 * 1024 * 1024
-"""Both versions of an object, each with a spec, annotations and a status at their limits, come to 1.4 MiB."""
+"""An update with two versions of an object, each with spec, annotations and status at their limits, has 1.4 MiB."""
 MAX_DEPTH = 64
-"""Levels of objects and lists. `metadata.managedFields` nests deepest: some 20."""
+"""Nesting levels of objects and lists. The deepest valid field is `metadata.managedFields`, with about 20."""
 MAX_MESSAGE = 16 * 1024
 MAX_WARNING = 256
-"""Characters of one warning. Longer ones may be cut by the API server, in the middle of a word."""
+"""Characters of one warning. The API server may truncate longer ones."""
 MAX_WARNINGS = 4096
-"""Characters of all warnings of an answer together. What is above them the API server drops without a word."""
+"""Characters of all warnings of a response. The API server silently drops the rest."""
 MORE = "More warnings than fit here: `trainingjob validate` tells all."
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
@@ -31,27 +31,27 @@ _FIRST_UID = re.compile(rb'"uid"\s*:\s*"(%s)"' % _UID.pattern.encode())
 _FIRST_USERNAME = re.compile(rb'"username"\s*:\s*"([^"]{0,256})"')
 _HEAD_BYTES = 64 * 1024
 _GOES_ON = "… "
-"""Begins a warning that continues the one before it."""
+"""Prefix of a warning that continues the previous one."""
 _REASONS = {413: "RequestEntityTooLarge", 422: "Invalid", 503: "ServiceUnavailable"}
 
 
 class NotAReviewError(Exception):
-    """The request is no AdmissionReview that can be answered. The text says why."""
+    """The request is not a valid AdmissionReview. The message says why."""
 
 
 class TooDeepError(Exception):
-    """The review is nested deeper than any TrainingJob."""
+    """The review is nested deeper than any valid TrainingJob."""
 
 
 def decode(body: bytes) -> tuple[str, Manifest]:
     """Return the uid and the request of a review.
 
     Raises:
-        NotAReviewError: `body` holds none.
-        TooDeepError: it is nested more than `MAX_DEPTH` levels deep.
+        NotAReviewError: `body` is not an AdmissionReview.
+        TooDeepError: the review is nested more than `MAX_DEPTH` levels deep.
     """
     try:
-        # As text: json would guess other encodings than UTF-8 from bytes, and take halves of surrogate pairs.
+        # Decoded first: json would detect other encodings than UTF-8 in bytes, and accept lone surrogates.
         review = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except ValueError as error:
         raise NotAReviewError(f"the body is not JSON: {error}") from error
@@ -76,10 +76,10 @@ def decode(body: bytes) -> tuple[str, Manifest]:
 
 
 def find_uid(body: bytes) -> str:
-    """Return the UID of a review that is not to be parsed: API servers write it first.
+    """Return the UID of a review without parsing it: API servers write the UID first.
 
     Raises:
-        NotAReviewError: there is none near the beginning.
+        NotAReviewError: the start of the body holds no UID.
     """
     match = _FIRST_UID.search(body[:_HEAD_BYTES])
     if match is None:
@@ -88,25 +88,25 @@ def find_uid(body: bytes) -> str:
 
 
 def find_user(body: bytes) -> str:
-    """Return the user of a review that is not parsed yet: API servers write it before the object. Empty: none."""
+    """Return the user of a review without parsing it: API servers write the user before the object. Empty: none."""
     match = _FIRST_USERNAME.search(body[:_HEAD_BYTES])
     return match[1].decode(errors="replace") if match else ""
 
 
 def allowance(uid: str, warnings: Sequence[str] = ()) -> Manifest:
-    """Return the review that lets an object in, with warnings for whoever sent it."""
+    """Return the response that allows an object, with warnings for its sender."""
     return _review({"uid": uid, "allowed": True}, warnings)
 
 
 def refusal(uid: str, code: int, message: str, warnings: Sequence[str] = ()) -> Manifest:
-    """Return the review that refuses an object."""
+    """Return the response that rejects an object."""
     cut = _plain(message).encode()[:MAX_MESSAGE].decode(errors="ignore")
     status = {"code": code, "reason": _REASONS.get(code, "InternalError"), "message": cut}
     return _review({"uid": uid, "allowed": False, "status": status}, warnings)
 
 
 def split_warnings(warnings: Sequence[str]) -> list[str]:
-    """Return warnings as an API server shows them whole: in short pieces of one line each, not too many of them."""
+    """Split warnings into lines within the API server's limits of length and total size."""
     pieces = [piece for warning in warnings for piece in _split(warning)]
     kept: list[str] = []
     room = MAX_WARNINGS - len(MORE)
@@ -125,13 +125,13 @@ def _review(response: Manifest, warnings: Sequence[str]) -> Manifest:
 
 
 def _split(warning: str) -> list[str]:
-    """Return a warning in lines of `MAX_WARNING` characters, broken between words."""
+    """Wrap a warning into lines of `MAX_WARNING` characters."""
     line = "".join(character if character.isprintable() else " " for character in _plain(warning))
     return textwrap.wrap(line, MAX_WARNING, subsequent_indent=_GOES_ON, break_on_hyphens=False)
 
 
 def _plain(words: str) -> str:
-    """Return text without halves of surrogate pairs, which no encoding can write."""
+    """Replace lone surrogates, which UTF-8 cannot encode."""
     return words.encode("utf-8", "replace").decode()
 
 
@@ -148,7 +148,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _is_deep(value: Any) -> bool:
-    """Return whether a value has more levels of objects and lists than any review needs."""
+    """Return whether a value is nested more than `MAX_DEPTH` levels deep."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [

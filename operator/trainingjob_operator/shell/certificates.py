@@ -1,8 +1,9 @@
-"""Certificates that the operator makes itself: a CA, what it signs, and when each is replaced.
+"""Issuance and rotation of the operator's own certificates: the CA and the serving certificate.
 
-Whoever is to trust a CA must have it before it is used: agents read it from a ConfigMap that a kubelet refreshes in its
-own time. So a new CA is published beside the old one first, signs only a day later, and the old one is published until
-nothing that it signed can be in use. The whole life is one pure function of what there is and of the time.
+A client must trust a CA before the CA signs. Agents read the CAs from a ConfigMap, which the kubelet refreshes with a
+delay. The operator therefore publishes a new CA beside the old one, and signs with it only a day later.
+
+The old CA stays published until it expires. `renew` is a pure function of the current certificates and the time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,31 +19,31 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 CA_LIFE = timedelta(days=365)
 SERVING_LIFE = timedelta(days=60)
 PUBLISH_AHEAD = timedelta(days=1)
-"""How long a new CA is published before it signs anything."""
+"""Time between the publication of a new CA and its first use."""
 CLOCK_SKEW = timedelta(hours=1)
-"""How far behind the clocks of those who check may be."""
+"""Tolerated clock skew: certificates are valid this long before their creation."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its private key, both in PEM. The key is never part of its text form."""
+    """A certificate and its private key, both in PEM. `repr` omits the key."""
 
     certificate: str
     key: str
 
     def __repr__(self) -> str:
-        """Return a text without the key."""
+        """Return subject and serial number, without the key."""
         return f"Pair({self.x509.subject.rfc4514_string()}, serial {self.x509.serial_number})"
 
     @property
     def x509(self) -> x509.Certificate:
-        """Return the parsed certificate. Raises `ValueError` where it is none."""
+        """Return the parsed certificate. Raises `ValueError` if it is invalid."""
         return x509.load_pem_x509_certificate(self.certificate.encode())
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """All certificates of one operator. `next_ca` is published and not yet used; `old_cas` are still trusted."""
+    """All certificates of one operator. `next_ca` is published but not used yet; `old_cas` are still trusted."""
 
     ca: Pair
     serving: Pair
@@ -51,15 +52,15 @@ class Certificates:
 
     @property
     def bundle(self) -> str:
-        """Return every CA that is to be trusted, in PEM, the one in use first."""
+        """Return all trusted CAs in PEM, the signing CA first."""
         pems = [self.ca.certificate, *([self.next_ca.certificate] if self.next_ca else []), *self.old_cas]
         return "".join(pem if pem.endswith("\n") else f"{pem}\n" for pem in pems)
 
 
 def renew(known: Certificates | None, names: Sequence[str], now: datetime) -> Certificates:
-    """Return the certificates to have now; the very same object where nothing is to be done.
+    """Renew certificates that are due; return the same object if nothing changed.
 
-    Each is replaced a third of its life before it ends. What has ended or cannot be read is made anew at once.
+    A certificate is due if less than a third of its lifetime is left. Expired and invalid certificates are due at once.
     """
     renewed = _renew_one(known, names, now)
     while renewed is not known:
@@ -68,7 +69,7 @@ def renew(known: Certificates | None, names: Sequence[str], now: datetime) -> Ce
 
 
 def _renew_one(known: Certificates | None, names: Sequence[str], now: datetime) -> Certificates:
-    """Return the certificates with the most urgent step done; the very same object where there is none."""
+    """Apply the most urgent renewal step; return the same object if none is due."""
     if known is None:
         return _start(names, now)
     if known.next_ca is not None and not _is_usable(known.next_ca, now):
@@ -86,7 +87,7 @@ def _renew_one(known: Certificates | None, names: Sequence[str], now: datetime) 
 
 
 def make_ca(now: datetime) -> Pair:
-    """Return a new CA. Its name carries the time, so that two of them are told apart."""
+    """Create a CA. Its subject contains the time, so that two CAs have different names."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"trainingjob-operator-ca {now:%Y-%m-%dT%H:%M:%SZ}")])
     builder = (
@@ -99,7 +100,7 @@ def make_ca(now: datetime) -> Pair:
 
 
 def make_serving(ca: Pair, names: Sequence[str], now: datetime) -> Pair:
-    """Return a serving certificate for some DNS names, signed by a CA and never valid for longer than it."""
+    """Create a serving certificate for DNS names, signed by a CA. It expires no later than the CA."""
     issuer, issuer_key = ca.x509, serialization.load_pem_private_key(ca.key.encode(), password=None)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
@@ -157,16 +158,16 @@ def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pai
 
 
 def _begin(pair: Pair) -> datetime:
-    """Return when a certificate was made."""
+    """Return the creation time of a certificate."""
     return pair.x509.not_valid_before_utc + CLOCK_SKEW
 
 
 def _living(pems: Iterable[str], now: datetime) -> tuple[str, ...]:
-    """Return the certificates that can be read and have not ended."""
+    """Return the valid certificates that have not expired."""
     return tuple(pem for pem in pems if (certificate := _parse(pem)) and certificate.not_valid_after_utc > now)
 
 
-def _parse(pem: str) -> x509.Certificate | None:  # None: it is no certificate
+def _parse(pem: str) -> x509.Certificate | None:  # None: invalid
     try:
         return x509.load_pem_x509_certificate(pem.encode())
     except ValueError:
@@ -174,13 +175,13 @@ def _parse(pem: str) -> x509.Certificate | None:  # None: it is no certificate
 
 
 def _is_due(pair: Pair, now: datetime) -> bool:
-    """Return whether less than a third of a certificate's life is left."""
+    """Return whether less than a third of the lifetime is left."""
     end = pair.x509.not_valid_after_utc
     return end - now < (end - _begin(pair)) / 3
 
 
 def _is_usable(pair: Pair, now: datetime) -> bool:
-    """Return whether a CA can be read, belongs to its key and has not ended."""
+    """Return whether a CA is valid, matches its key and has not expired."""
     try:
         key = serialization.load_pem_private_key(pair.key.encode(), password=None)
         return pair.x509.public_key() == key.public_key() and pair.x509.not_valid_after_utc > now
@@ -189,7 +190,7 @@ def _is_usable(pair: Pair, now: datetime) -> bool:
 
 
 def _fits(serving: Pair, ca: Pair, names: Sequence[str]) -> bool:
-    """Return whether a serving certificate is of this CA, belongs to its key and speaks for all names."""
+    """Return whether a serving certificate is signed by this CA, matches its key and covers exactly these names."""
     try:
         certificate = serving.x509
         certificate.verify_directly_issued_by(ca.x509)

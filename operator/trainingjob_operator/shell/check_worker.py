@@ -1,10 +1,9 @@
-"""The process that checks jobs, so that no spec can keep the operator's event loop waiting.
+"""Worker process that checks jobs, so that no spec blocks the operator's event loop.
 
-It reads requests from standard input and writes results to standard output, each a pickle with its length before it.
-Both ends are this program; nothing that a peer wrote is unpickled. Its first message holds the rows of the hardware
-table.
+The worker reads requests from standard input and writes results to standard output, as length-prefixed pickles. Both
+ends are this program; input of a peer is never unpickled. The first message holds the rows of the hardware table.
 
-The kernel ends it where a request uses more CPU time than allowed: the operator sees that its output ended.
+If a request exceeds its CPU time limit, the kernel kills the worker. The operator detects the end of its output.
 """
 
 import gc
@@ -26,17 +25,17 @@ from trainingjob_operator.shell.admission_review import NotAReviewError
 from trainingjob_operator.shell.examining import examine
 
 NICENESS = 2
-"""The event loop of the operator comes first on a busy node."""
+"""Lower priority than the operator's event loop on a busy node."""
 MAX_DATA_BYTES = 320 * 1024 * 1024
-"""The memory that a request can make this process allocate; above it the request fails."""
+"""Limit of this process' data segment; a request that needs more fails."""
 MAX_KEPT_KIB = 96 * 1024
-"""A process that once needed more is replaced: Python seldom returns memory."""
+"""Peak memory above which the worker is replaced, since Python rarely returns memory."""
 LENGTH = struct.Struct(">I")
 
 
 @dataclass(frozen=True)
 class Request:
-    """One task: a review by its body, or a job by its name and spec."""
+    """One task. The arguments are the body of a review, or the name and spec of a job."""
 
     arguments: tuple[Any, ...]
     cpu_seconds: float
@@ -44,36 +43,36 @@ class Request:
 
 @dataclass(frozen=True)
 class Result:
-    """What a task came to: a value, or the traceback of what it raised."""
+    """Result of a task: a value, or the traceback of its exception."""
 
     value: Any
     failure: str = ""
     is_worn: bool = False
-    """Whether this process must be replaced."""
+    """Whether the worker must be replaced because of its memory use."""
 
 
 def pack(message: object) -> bytes:
-    """Return a message as it crosses the pipe."""
+    """Serialize a message for the pipe."""
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return LENGTH.pack(len(body)) + body
 
 
 def main() -> None:
-    """Answer requests until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the operator ends this one
+    """Process requests until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the process group; the operator stops this process
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else may write between two results
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not corrupt the stream of results
         serve(sys.stdin.buffer, answers)
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer the requests of one stream on another."""
+    """Process requests from one stream and write the results to another."""
     hardware = BUILTIN.with_rows(_read(requests) or ())
     gc.freeze()
     while (request := _read(requests)) is not None:
-        signal.setitimer(signal.ITIMER_PROF, request.cpu_seconds)  # SIGPROF ends the process
+        signal.setitimer(signal.ITIMER_PROF, request.cpu_seconds)  # SIGPROF kills the process
         result = run(request, hardware)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         answers.write(pack(result))
@@ -81,7 +80,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def run(request: Request, hardware: Hardware) -> Result:
-    """Do one task."""
+    """Run one task."""
     check = partial(check_job, hardware=hardware)
     try:
         match request.arguments:
@@ -93,14 +92,14 @@ def run(request: Request, hardware: Hardware) -> Result:
                 raise ValueError("a task has one or two arguments")
     except NotAReviewError as error:
         return Result(error)
-    except Exception:  # noqa: BLE001  # the operator logs and reports it
+    except Exception:  # noqa: BLE001  # the operator logs the traceback
         return Result(None, traceback.format_exc())
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return Result(value, is_worn=most > MAX_KEPT_KIB)
 
 
 def _read(stream: BinaryIO) -> Any:
-    """Return the next message; None where the stream ended."""
+    """Return the next message; None at the end of the stream."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None

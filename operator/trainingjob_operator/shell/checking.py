@@ -1,8 +1,8 @@
-"""Checks of jobs outside the event loop: processes that can be ended, turns that are fair, time that is bounded.
+"""Checks of jobs in worker processes, with fair queueing and time limits.
 
-A check may take a second of CPU, and anybody in the cluster can ask for one. Reviews and the reconciler have one
-process each, so neither waits for the other. Who asks for many reviews waits for itself: peers take turns, and the
-users of a peer do so among themselves.
+A check can take a second of CPU time, and every pod in the cluster can request one. Reviews and the reconciler have
+separate workers, so that neither delays the other. The queue is fair: round-robin over peers, and over the users of
+each peer. A peer with many requests therefore delays only its own.
 """
 
 import asyncio
@@ -23,48 +23,51 @@ from trainingjob_operator.shell.examining import Examined
 from trainingjob_operator.shell.ports import BusyError
 
 WORKER = (sys.executable, "-P", "-c", "from trainingjob_operator.shell.check_worker import main; main()")
-"""Not `-m`: what a main module defines has another name in each process, and cannot cross the pipe."""
+"""Not `-m`: classes of a main module have the module name `__main__`, so the operator could not unpickle them."""
 REVIEW_CPU_SECONDS = 2.0
-"""The costliest legal specs need half a second on a slow machine."""
+"""CPU time limit of a review. The most expensive valid specs need half a second on a slow machine."""
 REVIEW_WAIT_SECONDS = 2.5
-"""For a turn. With `REVIEW_SECONDS` less than the API server waits, so that an answer with a reason still arrives."""
+"""Queue timeout of a review, and of the permission check after it.
+
+Together with `REVIEW_SECONDS` shorter than the API server's timeout, so that the error message arrives.
+"""
 REVIEW_SECONDS = 4.0
-"""For the turn and the check."""
+"""Timeout of a review, including its wait in the queue."""
 MAX_REVIEW_SECONDS = 60.0
-"""After which the process of a review is ended even where it used little CPU: it is stopped, or starved."""
+"""Timeout after which a review's worker is killed despite low CPU use: the worker is stopped or starved."""
 JOB_CPU_SECONDS = 10.0
 JOB_SECONDS = 120.0
 MAX_WAITING = 64
-"""Requests of one peer that wait for a turn."""
+"""Maximum number of queued requests per peer."""
 
 
 class CheckBusyError(BusyError):
-    """The check did not get its turn, or did not end, in time. It may succeed later."""
+    """The check did not start or finish in time. A retry may succeed."""
 
 
 class CheckTooCostlyError(Exception):
-    """The check needs more CPU time than any may use. It fails again as long as the spec stays the same."""
+    """The check exceeded its CPU time limit. A retry with the same spec fails again."""
 
 
 class CheckBrokeError(Exception):
-    """The check failed for a reason that is a fault of this program. The text holds the traceback."""
+    """The check failed because of a bug in the operator. The message holds the traceback."""
 
 
 class Turns:
-    """A few at a time: peers take turns, and the users of a peer do so among themselves."""
+    """A fair queue: `at_once` concurrent holders, round-robin over peers and over the users of each peer."""
 
     def __init__(self, max_waiting: int = MAX_WAITING, at_once: int = 1) -> None:
-        """Let so many of each peer wait."""
+        """Limit the waiters of each peer to `max_waiting`."""
         self._max_waiting = max_waiting
         self._num_free = at_once
         self._waiting: dict[str, dict[str, deque[asyncio.Future[None]]]] = {}
 
     @contextlib.asynccontextmanager
     async def turn(self, peer: str = "", user: str = "", seconds: float | None = None) -> AsyncIterator[None]:
-        """Wait for a turn and hold it; `seconds` bounds the wait.
+        """Wait for a free place and hold it; `seconds` is the timeout of the wait.
 
         Raises:
-            CheckBusyError: too many of this peer wait, or the turn did not come in time.
+            CheckBusyError: this peer has too many waiters, or the wait timed out.
         """
         if self._num_free:
             self._num_free -= 1
@@ -85,7 +88,7 @@ class Turns:
             async with asyncio.timeout(seconds):
                 await mine
         except BaseException as error:
-            if mine.done() and not mine.cancelled():  # the turn came in the very moment
+            if mine.done() and not mine.cancelled():  # the place became free at the same moment
                 self._pass_on()
             else:
                 self._forget(peer, user, mine)
@@ -94,12 +97,12 @@ class Turns:
             raise
 
     def _pass_on(self) -> None:
-        """Give the turn to the next user of the next peer."""
+        """Give the place to the next user of the next peer."""
         while self._waiting:
             peer, users = next(iter(self._waiting.items()))
             user, waiting = next(iter(users.items()))
             next_one = waiting.popleft()
-            del self._waiting[peer], users[user]  # both go to the end of their line
+            del self._waiting[peer], users[user]  # peer and user move to the end of their queues
             if waiting:
                 users[user] = waiting
             if users:
@@ -121,16 +124,15 @@ class Turns:
 
 
 class Worker:
-    """One process that does one task at a time. It starts with the first task, and again after it ended."""
+    """One worker process that runs one task at a time. It starts at the first task and restarts after its end."""
 
     def __init__(self, hardware: Hardware, command: tuple[str, ...] = WORKER) -> None:
-        """Check against a hardware table."""
         self._hardware = hardware
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> asyncio.subprocess.Process:
-        """Return the process; start it where there is none."""
+        """Return the process; start it if none runs."""
         if self._process is None or self._process.returncode is not None:
             await self.close()
             pipe = asyncio.subprocess.PIPE
@@ -140,12 +142,12 @@ class Worker:
         return self._process
 
     async def ask(self, request: Request) -> Any:
-        """Do a task. The process is ended where it fails or the caller does not wait for it.
+        """Run a task. If communication with the process fails, or the caller cancels, the process is killed.
 
         Raises:
-            CheckTooCostlyError: the task used all of its CPU time.
-            CheckBrokeError: it failed, or the process ended for another reason.
-            NotAReviewError: the task was to examine a review, and it is none.
+            CheckTooCostlyError: the task exceeded its CPU time limit.
+            CheckBrokeError: the task failed, or the process ended for another reason.
+            NotAReviewError: the task was a review, and its body is not an AdmissionReview.
         """
         try:
             result = await self._ask(request)
@@ -165,15 +167,15 @@ class Worker:
             raise result.value
         return result.value
 
-    async def close(self) -> int | None:  # None: there was no process
-        """End the process and return its exit code."""
+    async def close(self) -> int | None:  # None: no process ran
+        """Kill the process and return its exit code."""
         process, self._process = self._process, None
         if process is None:
             return None
         assert process.stdin  # noqa: S101  # for the type checker
         process.stdin.close()
         with contextlib.suppress(ProcessLookupError):
-            if process.returncode is None:  # one that is ending keeps the reason why
+            if process.returncode is None:  # an exited process keeps its exit code
                 process.kill()
         return await asyncio.shield(process.wait())
 
@@ -189,22 +191,19 @@ class Worker:
 
 
 class Checks:
-    """Reviews and checks of jobs, each in a process of their own. `async with` ends the processes."""
+    """Reviews and checks of jobs, in separate worker processes. `async with` kills the workers."""
 
     def __init__(self, hardware: Hardware, command: tuple[str, ...] = WORKER) -> None:
-        """Check against a hardware table; no process runs yet."""
         self._reviews, self._review_turns = Worker(hardware, command), Turns()
         self._jobs, self._job_turns = Worker(hardware, command), Turns()
         self._examining: set[asyncio.Task[Examined]] = set()
 
     async def __aenter__(self) -> Self:
-        """Return itself."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the processes."""
         for examining in (left := tuple(self._examining)):
             examining.cancel()
         await asyncio.gather(*left, return_exceptions=True)
@@ -212,24 +211,24 @@ class Checks:
         await self._jobs.close()
 
     async def warm_up(self) -> None:
-        """Start the process for reviews, so that the first one need not wait for it."""
+        """Start the worker for reviews, so that the first review does not wait for the startup."""
         async with self._review_turns.turn():
             await self._reviews.start()
 
     async def examine(self, body: bytes, peer: str) -> Examined:
-        """Return what a review comes to.
+        """Evaluate a review.
 
         Raises:
-            NotAReviewError: `body` is none.
-            CheckBusyError: others took the time.
-            CheckTooCostlyError: it needs more CPU time than a review may use.
-            CheckBrokeError: it failed.
+            NotAReviewError: `body` is not an AdmissionReview.
+            CheckBusyError: other requests delayed the review beyond its timeout.
+            CheckTooCostlyError: the review exceeded its CPU time limit.
+            CheckBrokeError: the review failed.
         """
         examining = asyncio.create_task(self._examine(body, peer))
         self._examining.add(examining)
         examining.add_done_callback(self._forget)
         try:
-            # It goes on where nobody waits any more: a process that is slow must not be started again and again.
+            # The review continues after this timeout: a slow worker must not be restarted for every review.
             async with asyncio.timeout(REVIEW_SECONDS):
                 return await asyncio.shield(examining)
         except TimeoutError as error:
@@ -247,15 +246,15 @@ class Checks:
     def _forget(self, examining: asyncio.Task[Examined]) -> None:
         self._examining.discard(examining)
         if not examining.cancelled():
-            examining.exception()  # nobody may be left to see it
+            examining.exception()  # the caller may have timed out; avoids a warning of asyncio
 
     async def check(self, namespace: str, name: str, spec: object) -> Checked:
-        """Return the verdict on a job, as `check_job` does.
+        """Run `check_job` in the worker.
 
         Raises:
-            CheckBusyError: the check did not end in time.
-            CheckTooCostlyError: it needs more CPU time than a check may use.
-            CheckBrokeError: it failed.
+            CheckBusyError: the check timed out.
+            CheckTooCostlyError: the check exceeded its CPU time limit.
+            CheckBrokeError: the check failed.
         """
         try:
             async with asyncio.timeout(JOB_SECONDS), self._job_turns.turn(namespace):

@@ -1,7 +1,7 @@
-"""The `Cluster` port over the Kubernetes API.
+"""Implementation of the `Cluster` interface with the Kubernetes API.
 
-A job is read fresh, since all fences rest on its version; its children come from the store, at no cost. Everything that
-is written goes into the store too, so that the next look sees it.
+A job is read from the API server, since all fences depend on its `resourceVersion`. Its children come from the store,
+without a request. Every write also updates the store, so that the next reconcile reads its own writes.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from trainingjob_operator.shell.store import Store, slim_down
 WARNINGS_SECONDS = 5.0
 MAX_WARNINGS = 32
 MAX_KEPT_WARNINGS = 4096
-"""Of one namespace, the newest: anybody there may write events."""
+"""Newest events that are kept per namespace: users can create any number of events."""
 
 log = Log("cluster")
 
 
 class KubernetesCluster:
-    """What `reconcile` reads and writes, over an API server and the store of what is known of it."""
+    """Cluster access of the reconciler, with an API client and the store of cached objects."""
 
     def __init__(self, api: Api, store: Store, feed: Feed, now: Callable[[], datetime], own_node: str = "") -> None:
-        """Use a store that a feed keeps true; `own_node` names the node of the operator itself, if it has one."""
+        """Read from a store that `feed` keeps current; `own_node` is the node of the operator's pod. Empty: none."""
         self._api = api
         self._store = store
         self._feed = feed
@@ -46,20 +46,20 @@ class KubernetesCluster:
         self._events = Events(api, now)
         self._warnings: dict[
             str, tuple[float, tuple[Manifest, ...]]
-        ] = {}  # by namespace: when they were read, or could not be, and they
+        ] = {}  # by namespace: the time of the last read or failed read, and its events
 
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
-        """Return the TrainingJob as it is now; None where it is gone."""
+        """Read the TrainingJob from the API server. None: it does not exist."""
         try:
             job = await self._api.get(TRAINING_JOB, namespace, name)
         except MissingKindError:
-            return None  # without the kind there are no jobs
+            return None  # without the CRD, no job exists
         if job is not None:
             self._store.put(TRAINING_JOB, job)
         return job
 
     async def read_children(self, namespace: str, uid: str) -> Children:
-        """Return the job's children as the store has them."""
+        """Return the job's children from the store."""
         if JOB_SET in self._feed.missing:
             raise MissingKindError(
                 f"the API server does not know {JOB_SET.plural} of {JOB_SET.api_version}: JobSet is not installed"
@@ -95,7 +95,7 @@ class KubernetesCluster:
             raise ForbiddenError(str(error)) from error
 
     async def delete(self, manifest: Manifest, *, grace_seconds: int | None = None) -> None:
-        """Delete this very object and, in the background, what it owns."""
+        """Delete the object with this UID and, in the background, its dependents."""
         kind = kind_of(manifest)
         left = await self._api.delete(kind, manifest, grace_seconds=grace_seconds)
         if left is None:
@@ -104,17 +104,17 @@ class KubernetesCluster:
             self._store.put(kind, left)
 
     async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
-        """Replace the status if the job is still at its `resourceVersion`; return the new job."""
+        """Replace the status and return the new job. Raises `ConflictError` if the job's `resourceVersion` changed."""
         written = await self._api.replace(TRAINING_JOB, {**job, "status": status}, "status")
         self._store.put(TRAINING_JOB, written)
         return written
 
     async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
-        """Record an event on the job; it is only logged where that fails."""
+        """Record an event on the job; a failure is only logged."""
         await self._events.write(job, warning=warning, reason=reason, message=message)
 
     async def _read_warnings(self, namespace: str) -> tuple[Manifest, ...]:
-        """Return the namespace's Warning events, a few seconds old at most: many jobs ask at once."""
+        """Return the namespace's Warning events, cached for `WARNINGS_SECONDS`: many jobs request them at once."""
         now = asyncio.get_running_loop().time()
         read_at, warnings = self._warnings.get(namespace, (-WARNINGS_SECONDS, ()))
         if now - read_at < WARNINGS_SECONDS:
@@ -125,7 +125,7 @@ class KubernetesCluster:
                 found += [slim_down(EVENT, event) for event in page.items]
                 found = heapq.nlargest(MAX_KEPT_WARNINGS, found, key=event_time)
             read_at, warnings = now, tuple(found)
-        except (ClusterUnavailableError, MissingKindError) as error:  # they are only words: those of before will do
+        except (ClusterUnavailableError, MissingKindError) as error:  # not critical: the cached events suffice
             log.warning("cannot read events", namespace=namespace, error=str(error))
             read_at = now + max(asked_seconds(error) - WARNINGS_SECONDS, 0.0)
         self._warnings = {
@@ -135,7 +135,7 @@ class KubernetesCluster:
 
 
 def are_settled(jobsets: Iterable[Manifest], jobs: Iterable[Manifest]) -> bool:
-    """Return whether every pod that the JobSets ask for is up: then no event tells why one is not."""
+    """Return whether every pod of the JobSets is ready or completed. Warning events are then irrelevant."""
     num_wanted = sum(
         number(job, "replicas") or 1 for jobset in jobsets for job in items(jobset, "spec", "replicatedJobs")
     )
@@ -149,12 +149,12 @@ def are_settled(jobsets: Iterable[Manifest], jobs: Iterable[Manifest]) -> bool:
 
 
 def warnings_about(events: Iterable[Manifest], objects: Iterable[Manifest]) -> tuple[Manifest, ...]:
-    """Return the events about some objects, newest first."""
+    """Return the events about the given objects, newest first."""
     uids = {text(manifest, "metadata", "uid") for manifest in objects}
     about = [event for event in events if text(event, "involvedObject", "uid") in uids]
     return tuple(sorted(about, key=event_time, reverse=True)[:MAX_WARNINGS])
 
 
 def event_time(event: Manifest) -> str:
-    """Return when an event last happened; the texts of two times compare as the times do."""
+    """Return the last occurrence of an event. The timestamps sort as strings in the order of time."""
     return text(event, "series", "lastObservedTime") or text(event, "lastTimestamp") or text(event, "eventTime")

@@ -1,8 +1,8 @@
-"""Events on jobs: what `kubectl describe` tells of their past.
+"""Kubernetes events on jobs.
 
-An event's name follows from what it says, and it is written by server-side apply: the same news again raises the count
-of the event that is there, also after a restart of the operator. What repeats faster than a person reads is only
-counted.
+The event name contains a hash of the content, and the operator writes events with server-side apply. A repeated event
+therefore updates the existing object, even after a restart of the operator. Repeats within `REPEAT_SECONDS` only raise
+the count of the next write.
 """
 
 import hashlib
@@ -18,22 +18,22 @@ from trainingjob_operator.shell.ports import ClusterUnavailableError, ForbiddenE
 
 REPEAT_SECONDS = 60.0
 MAX_REMEMBERED = 4096
-MAX_MESSAGE = 1024  # of the API server
+MAX_MESSAGE = 1024  # limit of the API server
 
 log = Log("events")
 
 
 class Events:
-    """Writes events. News that cannot be written is logged and forgotten: nothing depends on it."""
+    """Writes events. A failed write is logged and dropped, since no logic depends on events."""
 
     def __init__(self, api: Api, now: Callable[[], datetime]) -> None:
-        """Write through an API server, with times of a clock."""
         self._api = api
         self._now = now
-        self._written: OrderedDict[str, tuple[datetime, datetime, int]] = OrderedDict()  # name: first, last, count
+        # By event name: first time, last time, count.
+        self._written: OrderedDict[str, tuple[datetime, datetime, int]] = OrderedDict()
 
     async def write(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
-        """Record news of a job."""
+        """Write an event on a job, or count it if it repeats."""
         metadata, now = job["metadata"], self._now()
         name = event_name(metadata["name"], metadata["uid"], reason, message)
         first, last, count = self._written.get(name, (now, None, 0))
@@ -55,7 +55,7 @@ class Events:
 
 
 def event_name(job: str, uid: str, reason: str, message: str) -> str:
-    """Return the name of the event that says this of a job."""
+    """Return the event name: the job name and a hash of UID, reason and message."""
     digest = hashlib.sha256(f"{uid}\n{reason}\n{message}".encode()).hexdigest()
     return f"{job}.{digest[:16]}"
 
@@ -63,7 +63,7 @@ def event_name(job: str, uid: str, reason: str, message: str) -> str:
 def event_manifest(
     job: Manifest, name: str, kind: str, reason: str, message: str, first: datetime, last: datetime, count: int
 ) -> Manifest:
-    """Return the event as an object."""
+    """Return the manifest of an event."""
     metadata = job["metadata"]
     return {
         "apiVersion": EVENT.api_version,

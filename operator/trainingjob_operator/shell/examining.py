@@ -1,6 +1,7 @@
-"""What a review comes to: bytes in, an answer out, without a question to anybody.
+"""Evaluation of an AdmissionReview: a pure function from the request body to the response.
 
-This is the costly part of the webhook. It runs in a process of its own, so it takes and returns plain small values.
+The evaluation is the expensive part of the webhook. It runs in a worker process, so arguments and results are small and
+picklable.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,31 +24,31 @@ from trainingjob_operator.shell.admission_review import (
 )
 
 GENERATED = "xxxxx"
-"""Stands for the characters that the API server appends to `metadata.generateName`."""
+"""Placeholder for the characters that the API server appends to `metadata.generateName`."""
 SERVICE_ACCOUNT_PATH = "spec.runtime.serviceAccountName"
 
 
 class Checked(Protocol):
-    """What a check of a job found."""
+    """Result of a job's check."""
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """Return what is wrong."""
+        """Return the errors."""
         ...
 
     @property
     def warnings(self) -> Sequence[Problem]:
-        """Return what is allowed, and probably not meant."""
+        """Return the warnings: allowed, but probably unintended."""
         ...
 
 
 type Check = Callable[[str, Any], Checked]
-"""Check the spec of a job by its name and its raw spec, whatever that is."""
+"""Check a job by its name and its raw spec, which can be any JSON value."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Whether a user may use a ServiceAccount, and the answer to the review where it may not."""
+    """A required permission of a user on a ServiceAccount, and the response if the permission is missing."""
 
     user: Manifest
     namespace: str
@@ -57,17 +58,17 @@ class Question:
 
 @dataclass(frozen=True)
 class Examined:
-    """The answer to a review, and the right that it depends on."""
+    """The response to a review, and the permission that it requires."""
 
     answer: Manifest
     question: Question | None = None
 
 
 def examine(body: bytes, check: Check) -> Examined:
-    """Return what a review comes to.
+    """Evaluate the body of a review.
 
     Raises:
-        NotAReviewError: `body` is none.
+        NotAReviewError: `body` is not an AdmissionReview.
     """
     if len(body) > MAX_BYTES:
         limit = f"{MAX_BYTES // 2**20} MiB"
@@ -113,7 +114,7 @@ def _examine(uid: str, request: Manifest, check: Check) -> Examined:
 
 
 def _find_account(job: Any, old: Any, problems: Sequence[Problem]) -> str:
-    """Return the ServiceAccount that a job names and did not name before. Empty: there is none."""
+    """Return the job's ServiceAccount if it is new or changed. Empty: unchanged, unset or invalid."""
     name, before = (text(each, "spec", "runtime", "serviceAccountName") for each in (job, old))
     is_no_name = any(problem.path in ("spec", SERVICE_ACCOUNT_PATH) for problem in problems)
     return "" if name == before or is_no_name else name
@@ -128,13 +129,13 @@ def _lack_of_right(username: str, namespace: str, name: str) -> Problem:
 
 
 def _needs_no_check(job: Any, old: Any) -> bool:
-    """Return whether an update leaves the spec as it is, or is one of a job on its way out."""
+    """Return whether an update does not change the spec, or the job is being deleted."""
     spec = dig(job, "spec")
     is_same = isinstance(spec, dict) and spec == dig(old, "spec")
     return is_same or dig(job, "metadata", "deletionTimestamp") is not None
 
 
 def name_of(job: Any, request: Manifest) -> str:
-    """Return the name that a job has or will have."""
+    """Return the name that the job has, or will have on creation."""
     name = text(job, "metadata", "name") or text(request, "name")
     return name or f"{text(job, 'metadata', 'generateName')}{GENERATED}"
