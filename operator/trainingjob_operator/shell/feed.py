@@ -1,7 +1,7 @@
-"""Keeps the store true: full lists at the start and every few minutes, watch events in between.
+"""Synchronization of the store with the API server: lists at startup and every few minutes, watch events in between.
 
-A watch can stall or lose an event without a word; then the next list repairs what is known, so that nothing is ever
-wrong for longer than `RELIST_SECONDS`. Whatever changed is told to one listener, with the jobs that it concerns.
+A watch can silently stall or lose an event. The next list corrects the store, so that no error lasts longer than
+`RELIST_SECONDS`. For each change, a callback wakes the jobs that the object belongs to.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from trainingjob_operator.shell.store import EventType, Key, Store, key_of, labe
 KINDS = (TRAINING_JOB, *CHILDREN, NODE)
 RELIST_SECONDS = 180.0
 MISSING_SECONDS = 10.0
-"""How often to look again for a kind that the API server does not know, and for a server that does not answer."""
+"""Retry interval of lists that fail, and of kinds that the API server does not know."""
 
 MAX_UNKNOWN = 2048
-"""Objects of jobs that are not known (yet) that are kept, by their last change."""
+"""Maximum number of cached objects whose job is not known yet. The least recently changed ones are dropped."""
 
 log = Log("feed")
 
 
 class Feed:
-    """Fills a store and says which jobs a change concerns."""
+    """Updates a store and wakes the jobs that a change affects."""
 
     def __init__(
         self,
@@ -38,15 +38,14 @@ class Feed:
         wake: Callable[[str, str], None],
         on_kinds: Callable[[], None] = lambda: None,
     ) -> None:
-        """Feed a store with the objects of some namespaces (none: of all).
+        """Update a store with the objects of the given namespaces (empty: of all).
 
-        `wake` is told the namespace and name of each job that a change concerns; `on_kinds` is called when `missing`
-        has changed.
+        `wake` is called with namespace and name of each affected job, `on_kinds` after each change of `missing`.
         """
         self.missing: frozenset[Kind] = frozenset()
-        """Kinds that the API server did not know when it was last asked."""
+        """Kinds that the API server did not know at the last list."""
         self.primed = asyncio.Event()
-        """Set when every kind was listed once: before that, what the store does not hold may yet exist."""
+        """Set when every kind was listed once. Before that, an object that the store lacks can exist."""
         self._api = api
         self._store = store
         self._namespaces = namespaces
@@ -54,15 +53,15 @@ class Feed:
         self._on_kinds = on_kinds
         self._unknown: OrderedDict[tuple[Kind, Key], Manifest] = OrderedDict()
         self._heard_at = asyncio.get_running_loop().time()
-        self._asked = 0.0  # seconds that the API server asked to wait, when all was last listed
+        self._asked = 0.0  # longest wait in seconds that the API server requested during the last lists
 
     @property
     def silent_seconds(self) -> float:
-        """Return how long ago the feed last tried to list: it lives even when the API server does not."""
+        """Return the seconds since the feed last started a list, a sign of life even if the API server is down."""
         return asyncio.get_running_loop().time() - self._heard_at
 
     async def run(self) -> None:
-        """List everything for ever; more often what is missing."""
+        """List all kinds periodically, and retry failed and missing kinds more often. Never returns."""
         clock = asyncio.get_running_loop().time
         next_full, wanting = clock(), set[Kind]()
         while True:
@@ -77,13 +76,13 @@ class Feed:
             await asyncio.sleep(max(min(pause, next_full - clock()), self._asked, 0.0))
 
     async def list_all(self, kind: Kind) -> None:
-        """List one kind and tell about all that changed. Raises `ClusterUnavailableError`, `MissingKindError`."""
+        """List one kind and wake the affected jobs. Raises `ClusterUnavailableError`, `MissingKindError`."""
         shelf = self._store[kind]
         selector = UID_LABEL if kind in CHILDREN else ""
         for namespace in self._namespaces if kind.is_namespaced and self._namespaces else ("",):
             found, version = [], 0
             async for page in self._api.pages(kind, namespace, labels=selector):
-                # A page is large, what is kept of it is not.
+                # Trimming each page keeps memory low: a page is much larger than its trimmed objects.
                 found += [slim for item in page.items if self._is_of_a_job(kind, slim := slim_down(kind, item))]
                 version = version or page.resource_version
             for changed in shelf.replace(found, version, namespace):
@@ -92,7 +91,7 @@ class Feed:
                     self._take_in_children(changed)
 
     def event(self, kind: Kind, event: EventType, manifest: Manifest) -> None:
-        """Take in a watch event."""
+        """Apply a watch event to the store."""
         shelf = self._store[kind]
         if event == "DELETED":
             self._unknown.pop((kind, key_of(manifest)), None)
@@ -105,9 +104,9 @@ class Feed:
             self._take_in_children(manifest)
 
     def _is_of_a_job(self, kind: Kind, manifest: Manifest) -> bool:
-        """Return whether an object must be kept: anybody can label anything with the UID of any job.
+        """Return whether to store an object. A child needs a known job, since any user can set the UID label.
 
-        An event about a child can come before the event about its job: a few such objects wait for their job.
+        The event of a child can precede the event of its job, so a limited number of such objects is kept for later.
         """
         if kind not in CHILDREN:
             return True
@@ -123,7 +122,7 @@ class Feed:
         return False
 
     def _take_in_children(self, job: Manifest) -> None:
-        """Keep what waited for a job that is known now."""
+        """Store the pending children of a job that is now known."""
         namespace, uid = key_of(job)[0], text(job, "metadata", "uid")
         if uid not in self._store[TRAINING_JOB].uids(namespace):
             return
@@ -160,7 +159,7 @@ class Feed:
             self._wake(namespace, name)
 
     def _jobs_of(self, kind: Kind, manifest: Manifest) -> Iterator[Key]:
-        """Yield the jobs that an object belongs to: a node to those that have a pod on it."""
+        """Yield the jobs of an object. A node belongs to every job with a pod on it."""
         namespace, name = key_of(manifest)
         if kind is TRAINING_JOB:
             yield namespace, name

@@ -1,6 +1,6 @@
-"""The `Cluster` port as long as this operator leads: every write of a reconcile passes through here.
+"""Leader fence: a `Cluster` wrapper that rejects writes unless this operator holds the Lease.
 
-A look takes a while, and the Lease may be lost in the middle of it. What is left of the look then writes nothing.
+The operator can lose the Lease during a reconcile. The rest of that reconcile then writes nothing.
 """
 
 from collections.abc import Callable
@@ -9,15 +9,14 @@ from trainingjob_operator.shell.ports import Children, Cluster, ClusterUnavailab
 
 
 class FencedCluster:
-    """Reads always; writes only while `is_leading` returns True."""
+    """Cluster access that always reads, and writes only while `is_leading` returns True."""
 
     def __init__(self, cluster: Cluster, is_leading: Callable[[], bool]) -> None:
-        """Guard a cluster."""
         self._cluster = cluster
         self._is_leading = is_leading
 
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
-        """Return the TrainingJob as it is now; None where it is gone."""
+        """Read the TrainingJob from the API server. None: it does not exist."""
         return await self._cluster.read_job(namespace, name)
 
     async def read_children(self, namespace: str, uid: str) -> Children:
@@ -35,12 +34,12 @@ class FencedCluster:
         await self._cluster.apply(manifest)
 
     async def delete(self, manifest: Manifest, *, grace_seconds: int | None = None) -> None:
-        """Delete this very object."""
+        """Delete the object with this UID."""
         self._check()
         await self._cluster.delete(manifest, grace_seconds=grace_seconds)
 
     async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
-        """Replace the status; raise also where the Lease was lost meanwhile, so that nothing is announced."""
+        """Replace the status. Raise also if the Lease was lost during the write, so that nothing is published."""
         self._check()
         written = await self._cluster.write_status(job, status)
         self._check()
@@ -52,6 +51,6 @@ class FencedCluster:
         await self._cluster.emit(job, warning=warning, reason=reason, message=message)
 
     def _check(self) -> None:
-        """Raise `ClusterUnavailableError` where another operator may lead: a later look, by whoever leads, does it."""
+        """Raise `ClusterUnavailableError` if another operator may lead. The leader's next reconcile does the write."""
         if not self._is_leading():
             raise ClusterUnavailableError("this operator is not the leader: it writes nothing")

@@ -1,7 +1,7 @@
-"""The operator's plain HTTP: `/metrics` for Prometheus, `/healthz` and `/readyz` for the kubelet.
+"""Plain HTTP endpoints: `/metrics` for Prometheus, `/healthz` and `/readyz` for the kubelet.
 
-Not healthy means that a restart would help, so an API server that is away is no reason. Not ready means that agents and
-the API server should not come here: certificates are missing, not all is listed yet, or another operator leads.
+Unhealthy means that a restart would help, so an unreachable API server does not count. Not ready means that agents and
+the API server must use another operator: certificates are missing, lists are incomplete, or another operator leads.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 type Probe = Callable[[], str]
-"""Return what is wrong, in words. Empty: nothing."""
+"""Return a description of the problem. Empty: none."""
 
 
 def health_app(registry: CollectorRegistry, healthy: Probe, ready: Probe) -> web.Application:
-    """Return the web application that answers probes and scrapes."""
+    """Return the web application of probes and metrics."""
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,8 +1,9 @@
-"""The hub: what hosts say, kept in memory, and what they are told, handed out as soon as there is news.
+"""In-memory hub between agents and the reconciler: the newest report of each pod, and each job's published directive.
 
-It decides nothing. Reconciling reads what was heard and publishes what holds; between the two stands the status in the
-API server, so nothing is ever announced that is not written there. Before anything was published after a start, the
-hub has no answer: agents then go on with what they were told last.
+The hub makes no decisions. The reconciler reads reports, writes the status to the API server, and then publishes the
+directive. The hub therefore never publishes a directive that is not in the status.
+
+After a startup the hub has no answer until the first publication. Agents then continue with their last directive.
 """
 
 import asyncio
@@ -16,24 +17,24 @@ from trainingjob_operator.core.running.telling.announce import Bulletin
 from trainingjob_operator.shell.ports import Caller, JobKey
 
 AWAY_SECONDS = 4.0
-"""When no host of a job was heard of for this long, it was the operator that could not be reached."""
+"""Seconds without a report from any host of a job after which the operator counts as unreachable."""
 FORGET_SECONDS = 600.0
-"""How long the last words of a pod that is in no world are kept."""
+"""Retention of the last report of a pod outside the world."""
 REPORT_AGAIN_SECONDS = 0.05
-"""An answer is held back while there is no news, so hosts may ask again at once."""
+"""Delay before an agent's next report. Short, since the operator holds an answer back until it changes."""
 OUT_OF_WORLDS = (Phase.IDLE, Phase.LEFT, Phase.FAILED)
-"""Phases in which a host that gets ready for the next world comes further by that."""
+"""Phases outside a world, in which the readiness of a host's standby process counts as progress."""
 CPU_SECONDS_OF_WORK = 10
-"""After how many more CPU seconds a process counts as having worked: one that only waits takes hours for as many."""
+"""CPU seconds that count as activity of a process. A process that only waits needs hours to use as many."""
 
 type Told = tuple[str, Directive, int, bool, str, str]
-"""Of an answer what makes it news: to which agent process, directive, generation, whether to examine, which drill,
-which shadow world."""
+"""Identity of an answer, whose change ends the long poll: agent process, directive, generation, whether to collect
+diagnostics, drill ID and standby world."""
 
 
 @dataclass
 class _Voice:
-    """One pod's newest report, and what it was last told."""
+    """Newest report of a pod, the times of its changes, and the identity of its last answer."""
 
     report: HostReport
     heard: float
@@ -44,7 +45,7 @@ class _Voice:
 
 @dataclass
 class _Line:
-    """All that is known of one job."""
+    """State of one job: its pods, its published directive and its simulated outage."""
 
     voices: dict[str, _Voice] = field(default_factory=dict)
     since: float = 0.0
@@ -57,25 +58,23 @@ class _Line:
 
 
 class Hub:
-    """Reports in, bulletins out, for all jobs of this operator.
+    """Reports and published directives of all jobs of this operator.
 
-    `clock` is monotonic seconds. `wake` is called with a job's namespace and name when a host says what should be
-    looked at now.
+    `clock` returns monotonic seconds. `wake` is called with a job's namespace and name if a report needs a reconcile.
     """
 
     def __init__(self, clock: Callable[[], float], wake: Callable[[str, str], None]) -> None:
-        """Start with nothing heard and nothing to say."""
         self._clock = clock
         self._wake = wake
         self._lines: dict[JobKey, _Line] = {}
         self._missed = -inf
 
     def miss(self) -> None:
-        """Count no silence up to now: hosts may have called, and this operator could not hear them."""
+        """Restart the heartbeat timeouts of all jobs: the operator may have missed reports until now."""
         self._missed = self._clock()
 
     def receive(self, caller: Caller, report: HostReport) -> None:
-        """Take a host's report; wake whoever decides if it is more than one more step."""
+        """Store a host's report, and wake the reconciler if more than the progress changed."""
         now = self._clock()
         line = self._lines.setdefault(caller.job_key, _Line())
         if now - line.heard > AWAY_SECONDS:
@@ -91,10 +90,10 @@ class Hub:
         if voice is None or is_news(voice.report, report):
             self._wake(caller.namespace, caller.job)
 
-    async def answer(self, caller: Caller, instance: str, hold: float) -> Answer | None:  # None: nothing is known yet
-        """Return what a host is to do: at once when that is news to it, else after `hold` seconds.
+    async def answer(self, caller: Caller, instance: str, hold: float) -> Answer | None:  # None: not published yet
+        """Return the answer to a host as soon as it differs from the host's last answer, or after `hold` seconds.
 
-        A host that reports again meanwhile does not wait for this answer any more; it is not told by it.
+        A newer report of the same host ends the wait. The superseded answer does not count as delivered.
         """
         line = self._lines.setdefault(caller.job_key, _Line())
         voice = line.voices.get(caller.pod_uid)
@@ -112,7 +111,7 @@ class Hub:
         return answer
 
     def hearing(self, job: JobKey) -> Hearing:
-        """Return all that was heard of a job, with ages."""
+        """Return the reports of a job, with their ages."""
         line = self._lines.get(job)
         if line is None:
             return Hearing()
@@ -129,12 +128,12 @@ class Hub:
         )
 
     def has_spoken(self, job: JobKey) -> bool:
-        """Return whether anything was published for a job since this operator leads."""
+        """Return whether this operator has published a directive for the job since it became the leader."""
         line = self._lines.get(job)
         return line is not None and line.bulletin is not None
 
     def publish(self, job: JobKey, bulletin: Bulletin) -> None:
-        """Tell a job's hosts what holds now. What it says must be written in the status already."""
+        """Publish a directive to a job's hosts. The status must already hold it."""
         line = self._lines.setdefault(job, _Line())
         if line.bulletin == bulletin:
             return
@@ -147,29 +146,29 @@ class Hub:
         line.news = asyncio.Event()
 
     def burn(self, job: JobKey, generation: int) -> None:
-        """Never use a generation for a new claim: its claim was sent, and nobody knows whether it arrived."""
+        """Exclude a generation from new claims: the write of its claim failed with an unknown result."""
         line = self._lines.setdefault(job, _Line())
         line.burned = max(line.burned, generation)
 
     def leave(self, job: JobKey, seconds: float) -> None:
-        """Be away for a job, as if this operator had ended: nobody is heard, and what was known of it is lost."""
+        """Simulate an operator outage for this job: drop its state, and answer no reports for `seconds`."""
         former = self._lines.pop(job, _Line())
         self._lines[job] = _Line(burned=former.burned, away_until=self._clock() + seconds)
         former.bulletin = None
-        former.voices.clear()  # who waits for an answer gets none
+        former.voices.clear()  # ends the pending long polls without an answer
         former.news.set()
 
     def seconds_away(self, job: JobKey) -> float:
-        """Return for how much longer this operator is away for a job; 0: it is there."""
+        """Return the remaining seconds of the simulated outage of a job; 0: none."""
         line = self._lines.get(job)
         return max(line.away_until - self._clock(), 0.0) if line else 0.0
 
     def forget(self, job: JobKey) -> None:
-        """Drop a job that is gone."""
+        """Drop the state of a deleted job."""
         self._lines.pop(job, None)
 
     def clear(self) -> None:
-        """Drop everything: another operator leads, and what was published here may no longer hold."""
+        """Drop all state: another operator may have led, so the published directives may be outdated."""
         self._lines.clear()
 
     def _forget_pods(self, line: _Line) -> None:
@@ -181,9 +180,10 @@ class Hub:
 
 
 def _leave_out(line: _Line, now: float) -> None:
-    """Count silence anew after a time in which no host was heard of, and no standstill for that time.
+    """Exclude an operator outage from a job's timeouts.
 
-    What was counted of a standstill before stays: reports that come seldom delay the end of a budget, and no more.
+    The heartbeat timeout restarts. The stall timeout excludes the outage but keeps the time before it, so that rare
+    reports delay a stall timeout but cannot prevent it.
     """
     line.since = now
     for voice in line.voices.values():
@@ -192,7 +192,7 @@ def _leave_out(line: _Line, now: float) -> None:
 
 
 def _answer(bulletin: Bulletin, pod_uid: str) -> Answer:
-    """Return what one host is told: who is not in the world is to wait."""
+    """Return the answer to one host. A host outside the world waits."""
     again = REPORT_AGAIN_SECONDS
     if bulletin.directive is Directive.FINISH:
         return Answer(directive=bulletin.directive, outcome=bulletin.outcome, report_again_seconds=again)
@@ -217,9 +217,9 @@ def _has_news(line: _Line, pod_uid: str, instance: str) -> bool:
 
 
 def is_news(before: HostReport, after: HostReport) -> bool:
-    """Return whether a report should be looked at now: all but how far steps, batches, commits and files are.
+    """Return whether a report needs a reconcile now.
 
-    The first step of a world is looked at too.
+    Progress of steps, batches, commits and file transfers does not. The first step of a world does.
     """
     return before.has_stepped != after.has_stepped or _settled(before) != _settled(after)
 
@@ -237,9 +237,10 @@ def _settled(report: HostReport) -> HostReport:
 
 
 def _state(report: HostReport) -> tuple[object, ...]:
-    """Return what changes when a host makes progress, or may again: before its first step it may have been stopped.
+    """Return a value that changes whenever a host makes progress.
 
-    While it is in a world its standby for the next one is no progress.
+    It also changes when the process is stopped or continued, outside a world or before its first step there. Inside a
+    world, the readiness of the standby process does not count as progress.
     """
     step = report.progress.step if report.progress else None
     is_ready = report.standby if report.phase in OUT_OF_WORLDS else None
@@ -250,7 +251,7 @@ def _state(report: HostReport) -> tuple[object, ...]:
 
 
 def _work(report: HostReport) -> int:
-    """Return what changes when a process works, though nothing shows what it has come to."""
+    """Return a value that changes when a process uses CPU time, even without visible progress."""
     return (report.cpu_seconds or 0) // CPU_SECONDS_OF_WORK
 
 

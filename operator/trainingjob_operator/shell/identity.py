@@ -1,7 +1,7 @@
-"""Who somebody is and what they may do, as the API server says.
+"""Authentication of pods and authorization of users, both by reviews of the API server.
 
-A pod proves itself by a token of one audience, made for it alone: the API server names the pod's UID, and the owners of
-the pod lead to the job. A person names a ServiceAccount only with the right to `use` it.
+A pod authenticates with a bound service account token of the operator's audience. A TokenReview returns the pod's UID,
+and the pod's owner references lead to the job. A user needs the verb `use` on a ServiceAccount to set it in a job.
 """
 
 import asyncio
@@ -30,38 +30,38 @@ ACCEPTED_SECONDS = 60.0
 REFUSED_SECONDS = 5.0
 MAX_REMEMBERED = 8192
 MAX_REVIEWS = 4
-"""Tokens of strangers that the API server is asked about at a time, of all that its client can ask."""
+"""Maximum number of concurrent TokenReviews of unknown tokens, a part of the client's connections."""
 MAX_WAITING = 64
-"""Strangers of one peer that wait for that."""
+"""Maximum number of queued unknown tokens per peer."""
 WAIT_SECONDS = 5.0
 MAX_TOKEN = 16 * 1024
 
 OWNERS = (JOB, JOB_SET, TRAINING_JOB)
-"""Who controls a pod, its controller, and so on up."""
+"""Chain of controllers from a pod to its TrainingJob."""
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
 class PodAuthenticator:
-    """Tells by its token which pod of which job calls the rendezvous. An answer is good for a little while."""
+    """Authenticates callers of the rendezvous by token, with a short-lived cache of the results."""
 
     def __init__(self, api: Api, store: Store) -> None:
-        """Ask an API server; look pods up in a store first."""
+        """Review tokens with the API server; look up pods in the store first."""
         self._api = api
         self._store = store
-        # By hash, never the token; apart, so that no flood of strangers makes a pod a stranger.
+        # Keyed by hash, never by token. Two caches, so that many invalid tokens cannot evict those of pods.
         self._remembered: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
         self._refused: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
         self._turns = Turns(MAX_WAITING, MAX_REVIEWS)
 
     async def identify(self, token: str, peer: str = "") -> Caller:
-        """Return the pod that a token was issued to.
+        """Return the pod to which a token was issued.
 
         Raises:
-            UnknownCallerError: it proves no pod of a job.
-            BusyError: too many strangers ask.
-            ClusterUnavailableError: nobody can tell now.
+            UnknownCallerError: the token is not valid for a pod of a job.
+            BusyError: too many unknown tokens wait for a review.
+            ClusterUnavailableError: the API server cannot review the token now.
         """
         if not token or len(token) > MAX_TOKEN:
             raise UnknownCallerError("a bearer token is needed")
@@ -91,11 +91,11 @@ class PodAuthenticator:
             kept.popitem(last=False)
 
     async def _ask(self, token: str) -> Caller | str:
-        """Return the caller, or why it is none."""
+        """Review a token. Return the caller, or why the token is rejected."""
         spec = {"token": token, "audiences": [TOKEN_AUDIENCE]}
         try:
             status = await review(self._api, TOKEN_REVIEW, spec)
-        except ClusterUnavailableError as unavailable:  # whose words may quote what was sent
+        except ClusterUnavailableError as unavailable:  # the message may contain the request
             words = str(unavailable).replace(token, "TOKEN")
             raise ClusterUnavailableError(words, retry_after=unavailable.retry_after) from None
         error = text(status, "error").replace(token, "TOKEN")
@@ -116,10 +116,11 @@ class PodAuthenticator:
             return f"pod '{namespace}/{name}' belongs to no {KIND}"
         return Caller(uid, namespace, text(job, "metadata", "name"), text(job, "metadata", "uid"))
 
-    async def _find_job(self, namespace: str, pod: Manifest) -> Manifest | None:  # None: no job at the end
-        """Follow the controllers from a pod to its TrainingJob: each must exist in this namespace, with that UID.
+    async def _find_job(self, namespace: str, pod: Manifest) -> Manifest | None:  # None: the pod belongs to no job
+        """Follow the owner references from a pod to its TrainingJob.
 
-        Whoever may create JobSets writes owner references as they like, so none is believed unread.
+        Each owner must exist in this namespace with the referenced UID: a user who may create JobSets can set any
+        reference.
         """
         owned = pod
         for kind in OWNERS:
@@ -130,11 +131,11 @@ class PodAuthenticator:
             owned = found
         return owned
 
-    async def _find(self, kind: Kind, namespace: str, name: str, uid: str) -> Manifest | None:  # None: it is not there
+    async def _find(self, kind: Kind, namespace: str, name: str, uid: str) -> Manifest | None:  # None: not found
         if not name or not uid:
             return None
         known = self._store[kind].find(namespace, name)
-        if known is None or text(known, "metadata", "uid") != uid:  # the watch may be a moment behind
+        if known is None or text(known, "metadata", "uid") != uid:  # the watch may lag behind
             try:
                 known = await self._api.get(kind, namespace, name)
             except MissingKindError as error:
@@ -143,7 +144,7 @@ class PodAuthenticator:
 
 
 def is_for_us(token: str) -> bool:
-    """Return whether a token is a JSON web token whose audience is the operator, by what it says itself."""
+    """Return whether a JSON web token has the operator's audience, without verifying its signature."""
     head, _, rest = token.partition(".")
     payload, _, signature = rest.partition(".")
     if not head or not signature or not token.isascii():
@@ -157,10 +158,10 @@ def is_for_us(token: str) -> bool:
 
 
 async def may_use_service_account(api: Api, user: Manifest, namespace: str, name: str) -> bool:
-    """Return whether a user, as an AdmissionReview names one, has the right to `use` a ServiceAccount.
+    """Return whether the user of an AdmissionReview may `use` a ServiceAccount.
 
     Raises:
-        ClusterUnavailableError: nobody can tell now.
+        ClusterUnavailableError: the API server cannot review the permission now.
     """
     spec = {
         "user": text(user, "username"),
@@ -178,10 +179,10 @@ async def may_use_service_account(api: Api, user: Manifest, namespace: str, name
 
 
 async def review(api: Api, kind: Kind, spec: Manifest) -> Manifest:
-    """Ask the API server for a review and return its status.
+    """Create a review in the API server and return its status.
 
     Raises:
-        ClusterUnavailableError: it does not answer, or does not let the operator ask.
+        ClusterUnavailableError: the API server is unreachable, or the operator may not create reviews.
     """
     manifest = {"apiVersion": kind.api_version, "kind": kind.name, "spec": spec}
     try:
@@ -193,9 +194,9 @@ async def review(api: Api, kind: Kind, spec: Manifest) -> Manifest:
 
 
 def _controller(manifest: Manifest, kind: Kind) -> Manifest:
-    """Return the reference to an object's controller if it is of a kind and its group; else an empty one.
+    """Return the controller's owner reference if it has the given kind and API group; else an empty one.
 
-    The version may be another: a controller that was upgraded writes a later one.
+    The API version may differ, since an upgraded controller writes a newer one.
     """
     owners = (owner for owner in items(manifest, "metadata", "ownerReferences") if owner.get("controller") is True)
     wanted = (_group(kind.api_version), kind.name)

@@ -1,8 +1,10 @@
-"""Who leads: of two operators at once only the holder of the Lease decides anything.
+"""Leader election: of several operators, only the holder of the Lease reconciles.
 
-Whoever leads renews the Lease every few seconds and stops to decide, by its own clock, well before another may take it.
-Another takes it when the Lease did not change for its whole duration, by its own clock too: no two clocks are ever
-compared. The claims of worlds are fenced by versions besides; the Lease keeps the two from working against each other.
+The leader renews the Lease every few seconds. If it cannot, it stops well before the Lease expires, measured by its own
+clock. Another operator takes a Lease that did not change for its whole duration, measured by that operator's clock. The
+election never compares two clocks.
+
+Claims of worlds are also fenced by `resourceVersion`. The Lease prevents two operators from undoing each other's work.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from trainingjob_operator.shell.ports import (
 
 DURATION_SECONDS = 10
 DEADLINE_SECONDS = 7.0
-"""After a renewal: for how long to lead without another one."""
+"""Time after a renewal during which the operator stays leader without another renewal."""
 RENEW_SECONDS = 2.0
 RELEASED = "released"
 
@@ -33,10 +35,10 @@ log = Log("lease")
 
 
 class Leases(Protocol):
-    """The part of the API that a Lease needs."""
+    """The API methods that leader election needs."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Return the Lease; None where there is none."""
+        """Return the Lease; None: it does not exist."""
         ...
 
     async def create(self, kind: Kind, manifest: Manifest, namespace: str = "") -> Manifest:
@@ -44,12 +46,12 @@ class Leases(Protocol):
         ...
 
     async def replace(self, kind: Kind, manifest: Manifest, subresource: str = "") -> Manifest:
-        """Replace the Lease unless it changed."""
+        """Replace the Lease if its `resourceVersion` is unchanged."""
         ...
 
 
 class Lease:
-    """One operator's view of the Lease. `on_change` is told whenever it begins or ceases to lead."""
+    """One operator's part in leader election. `on_change` is called when its leadership begins or ends."""
 
     def __init__(
         self,
@@ -60,14 +62,14 @@ class Lease:
         on_change: Callable[[bool], None],
         now: Callable[[], datetime],
     ) -> None:
-        """Compete under the name `holder`; `now` is only for people to read."""
+        """Compete with the identity `holder`; `now` sets only informational timestamps."""
         self.is_leading = False
         self.may_speak = False
-        """Whether it led last, as far as known: then what it last told agents still holds."""
+        """Whether this operator was the last known leader. Its published directives are then still valid."""
         self.is_continued = False
-        """Whether nobody else can have led between the last time that it led and this one."""
+        """Whether no other operator led between this operator's previous and current leadership."""
         self.other = ""
-        """Who else holds the Lease, as far as known. Empty: nobody."""
+        """Last known holder of the Lease other than this operator. Empty: none."""
         self._api = api
         self._namespace = namespace
         self._name = name
@@ -76,11 +78,11 @@ class Lease:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
-        self._seen: tuple[str, str] = ("", "")  # holder and renewal, as last read
+        self._seen: tuple[str, str] = ("", "")  # holder and renewal time of the last read
         self._seen_at = -math.inf
 
     async def run(self) -> None:
-        """Compete for ever."""
+        """Compete for the Lease. Never returns."""
         while True:
             asked = 0.0
             try:
@@ -93,7 +95,7 @@ class Lease:
             await asyncio.sleep(max(RENEW_SECONDS, asked))
 
     async def release(self) -> None:
-        """Cease to lead and let another take over at once. Best effort: else it waits for the duration."""
+        """Give up the Lease, so that another operator can take it at once. Best effort: else the Lease must expire."""
         if not self.is_leading:
             return
         self._cease(RELEASED)
@@ -152,7 +154,7 @@ class Lease:
         if not self.is_leading:
             self.is_leading = self.may_speak = True
             log.info("leading", holder=self._holder)
-            self._on_change(True)  # noqa: FBT003  # the argument's name is the callback's
+            self._on_change(True)  # noqa: FBT003  # the callback takes it by position
 
     def _cease(self, why: str) -> None:
         if self._expiry:

@@ -1,7 +1,7 @@
-"""Log lines: constant words and variable fields, so that people can read them and machines can group them.
+"""Structured logging: a constant message and variable fields, as JSON or text.
 
-`Log("lease").info("lease taken", holder=name)` becomes one JSON object or one line of text. Only what is passed as a
-field is written: objects, tokens and certificates never are.
+`Log("lease").info("lease taken", holder=name)` becomes one JSON object or one line of text. Only scalar fields are
+logged, never objects, tokens or certificates.
 """
 
 import json
@@ -17,39 +17,39 @@ type Format = Literal["json", "text"]
 
 ROOT = "trainingjob"
 NEEDLESS = "kopf._core.reactor.running"
-"""A logger whose one warning is that signals do not reach kopf's thread: that is why it is in one."""
+"""Logger of kopf's warning that its thread receives no signals, which is intended."""
 REQUESTS = "kopf._cogs.clients.watching"
-"""A logger to which kopf tells, as errors, that a request failed: both what is tried again and what is given up."""
+"""Logger in which kopf reports every failed request as an error, even if it retries the request."""
 TRIED_AGAIN = "failed; will retry"
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("json", "text")
 
 
 class Log:
-    """Writes lines under the name of one part of the operator."""
+    """Logger of one component of the operator."""
 
     def __init__(self, part: str) -> None:
-        """Name the part, `webhook` for example."""
+        """Create the logger of a component, for example `webhook`."""
         self._logger = logging.getLogger(f"{ROOT}.{part}")
 
     def debug(self, words: str, **fields: Field) -> None:
-        """Write what only a developer wants to know."""
+        """Log a detail for developers."""
         self._write(logging.DEBUG, words, fields)
 
     def info(self, words: str, **fields: Field) -> None:
-        """Write what happened as intended."""
+        """Log a regular event."""
         self._write(logging.INFO, words, fields)
 
     def warning(self, words: str, **fields: Field) -> None:
-        """Write what went wrong and will be tried again or was worked around."""
+        """Log a problem that the operator retries or works around."""
         self._write(logging.WARNING, words, fields)
 
     def error(self, words: str, **fields: Field) -> None:
-        """Write what went wrong and needs somebody."""
+        """Log a problem that needs an administrator."""
         self._write(logging.ERROR, words, fields)
 
     def exception(self, words: str, **fields: Field) -> None:
-        """Write an error that nothing foresaw, with its traceback; to be called where it is handled."""
+        """Log an unexpected error with its traceback; to be called in the exception handler."""
         self._logger.exception(words, extra={"fields": fields})  # noqa: LOG004  # the caller handles it
 
     def _write(self, level: int, words: str, fields: dict[str, Field]) -> None:
@@ -57,10 +57,9 @@ class Log:
 
 
 class RareLog:
-    """Writes warnings that anybody can cause: at most one in a while, with the number of those left out."""
+    """Rate-limited warnings, for problems that any peer can cause. Each line has the number of suppressed warnings."""
 
     def __init__(self, log: Log, clock: Callable[[], float], every_seconds: float = 1.0) -> None:
-        """Write to a log by a monotonic clock."""
         self._log = log
         self._clock = clock
         self._every_seconds = every_seconds
@@ -68,7 +67,7 @@ class RareLog:
         self._num_left_out = 0
 
     def warning(self, words: str, **fields: Field) -> None:
-        """Write what went wrong, or count it."""
+        """Log a warning, or count it if it is suppressed."""
         now = self._clock()
         if now < self._next:
             self._num_left_out += 1
@@ -79,10 +78,10 @@ class RareLog:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Formatter with one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line. A field with a name of the record's own gets a `_` at its end."""
+        """Return the line. A field whose name is a standard key gets a trailing `_`."""
         line: dict[str, Field] = {
             "time": time_of(record),
             "level": record.levelname.lower(),
@@ -96,10 +95,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line of text: time, level, words, fields. Line breaks inside a value are escaped."""
+    """Formatter with one line of text: time, level, message, fields. Line breaks in values are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, a traceback below it."""
+        """Return the line, followed by the traceback if there is one."""
         fields = " ".join(f"{key}={quote(value)}" for key, value in fields_of(record).items())
         part = record.name.removeprefix(f"{ROOT}.")
         line = f"{time_of(record)} {record.levelname:<7} {part}: {record.getMessage()} {fields}".rstrip()
@@ -107,7 +106,7 @@ class TextFormatter(logging.Formatter):
 
 
 def set_up(level: str, form: Format) -> None:
-    """Send all log lines of the process to standard error in one form, from a level of `LEVELS` up."""
+    """Log to standard error in one format, from a minimum level of `LEVELS`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
@@ -117,25 +116,25 @@ def set_up(level: str, form: Format) -> None:
 
 
 def warn_of_tries(record: logging.LogRecord) -> bool:
-    """Make a warning of an error that says what is tried again: an API server that is away needs nobody here."""
+    """Log filter that turns retried errors into warnings: an unreachable API server needs no action here."""
     if record.levelno == logging.ERROR and TRIED_AGAIN in record.getMessage():
         record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
     return True
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Field]:
-    """Return the fields of a record of ours; none for a library's."""
+    """Return the fields of a record; empty for records of libraries."""
     fields: dict[str, Field] = getattr(record, "fields", {})
     return fields
 
 
 def time_of(record: logging.LogRecord) -> str:
-    """Return when a record was made, in UTC with milliseconds."""
+    """Return the time of a record, in UTC with milliseconds."""
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def quote(value: Field) -> str:
-    """Return a value as text; in JSON's quotes where it has spaces, quotes or line breaks."""
+    """Return a value as text; as a JSON string if it contains spaces, quotes, `=` or line breaks."""
     text = str(value)
     is_plain = bool(text) and not set(text) & set(' \t\r\n"=')
     return text if is_plain else json.dumps(text, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""What a job lacks is created, and what the API server says where it refuses that.
+"""Creation of a job's children, with a backoff after the API server rejects one.
 
-A refusal is a quota, a right, a policy, or a webhook of somebody's that does not answer. It is remembered for people,
-and asked again only after a while: a job's looks come with the reports of its hosts, which would be many a second.
+Causes of a rejection are quotas, permissions, policies and failing admission webhooks. The operator shows the rejection
+in the job's status and retries it only after `REFUSED_SECONDS`, since host reports trigger many reconciles a second.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from trainingjob_operator.shell.ports import Children, Cluster, ConflictError, F
 from trainingjob_operator.shell.store import hash_data
 
 REFUSED_SECONDS = 10.0
-"""After which what was refused is asked for again."""
+"""Backoff after a rejected creation."""
 
 
 @dataclass(frozen=True)
 class _Refusal:
-    """Why the API server would not create a child of a job, and when it said so."""
+    """Reason and time of a rejected creation."""
 
     trouble: Trouble
     at: datetime
@@ -39,32 +39,31 @@ class Maker:
     """Creates the children of jobs. `settings` may change while the operator runs."""
 
     def __init__(self, cluster: Cluster, settings: Callable[[], RenderSettings], now: Callable[[], datetime]) -> None:
-        """Create in a cluster, with times of a clock."""
         self._cluster = cluster
         self._settings = settings
         self._now = now
         self._refusals: dict[str, _Refusal] = {}
 
-    def refusal(self, uid: str) -> Trouble | None:  # None: it was not
-        """Return why a job's child could not be created when that was tried last."""
+    def refusal(self, uid: str) -> Trouble | None:  # None: not rejected
+        """Return why the last creation of a job's children was rejected."""
         refusal = self._refusals.get(uid)
         return refusal.trouble if refusal else None
 
     def forget(self, uid: str) -> None:
-        """Drop what is known of a job that is gone."""
+        """Drop the rejection of a job."""
         self._refusals.pop(uid, None)
 
     async def make(
         self, plan: Plan, seen: Observed, children: Children, chores: tuple[Chore, ...]
-    ) -> Trouble | None:  # None: nothing was refused now
-        """Create what is missing, unless that was refused a moment ago; return in which words it is refused now.
+    ) -> Trouble | None:  # None: not rejected now
+        """Create missing children, unless a recent attempt was rejected. Return the reason of a new rejection.
 
         Raises:
-            ClusterUnavailableError: the API server cannot be reached.
-            MissingKindError: it does not know JobSets.
+            ClusterUnavailableError: the API server is unreachable.
+            MissingKindError: JobSet is not installed.
         """
         before, now = self._refusals.get(seen.uid), self._now()
-        if before and abs((now - before.at).total_seconds()) < REFUSED_SECONDS:  # the clock may be set
+        if before and abs((now - before.at).total_seconds()) < REFUSED_SECONDS:  # `abs`: the clock can be set back
             return None
         trouble = await self._try_to_make(plan, seen, children, chores)
         if trouble:
@@ -75,10 +74,10 @@ class Maker:
 
     async def _try_to_make(
         self, plan: Plan, seen: Observed, children: Children, chores: tuple[Chore, ...]
-    ) -> Trouble | None:  # None: nothing was refused
+    ) -> Trouble | None:  # None: not rejected
         job = JobIdentity(name=seen.name, namespace=seen.namespace, uid=seen.uid)
         settings = self._settings()
-        if seen.base is not None and seen.base.image:  # all hosts of a job run one program, whatever is installed now
+        if seen.base is not None and seen.base.image:  # all hosts run the same image, also after an operator upgrade
             settings = replace(settings, trainer_image=seen.base.image)
         wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice))]
         try:
@@ -94,7 +93,7 @@ class Maker:
                 )
                 if departures := check_jobset(jobset):
                     return Trouble(Reason.REFUSED, "; ".join(departures))
-                with suppress(ConflictError):  # it is there; the next look sees it
+                with suppress(ConflictError):  # it exists already; the next reconcile reads it
                     await self._cluster.create(jobset)
         except ForbiddenError as error:
             return Trouble(Reason.REFUSED, str(error))

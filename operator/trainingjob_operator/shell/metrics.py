@@ -1,7 +1,7 @@
-"""Numbers for Prometheus: of the operator's own work, and of every job.
+"""Prometheus metrics of the operator and of every job.
 
-A job's numbers are read from its status when they are asked for, so that they go with the job. Labels are names of
-objects and words of ours, never anything that a user could make many of.
+Each scrape reads a job's metrics from its status, so the metrics of a deleted job disappear. Labels are object names or
+fixed enumerations, so that users cannot cause a high cardinality.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,14 +20,13 @@ RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10
 REVIEW_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
 JOB_LABELS = ("namespace", "name")
 NEW = "New"
-"""The phase of a job that has no status yet."""
+"""Phase label of a job without a status."""
 
 
 class Metrics:
-    """The operator's own numbers. `registry` holds them and those of the jobs."""
+    """Metrics of the operator. `registry` holds them and the job metrics."""
 
     def __init__(self, version: str) -> None:
-        """Start at zero."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)  # memory, CPU, open files
         self.reconcile_seconds = Histogram(
@@ -57,36 +56,36 @@ class Metrics:
         build.labels(version).set(1)
 
     def measure_reconcile(self, seconds: float, has_failed: bool) -> None:  # noqa: FBT001  # the scheduler's callback
-        """Take note of one look at a job."""
+        """Record one reconcile."""
         self.reconcile_seconds.observe(seconds)
         if has_failed:
             self.reconcile_errors.inc()
 
     def measure_review(self, seconds: float, is_allowed: bool) -> None:  # noqa: FBT001  # the webhook's callback
-        """Take note of one answer of the webhook."""
+        """Record one webhook review."""
         self.review_seconds.labels(str(is_allowed).lower()).observe(seconds)
 
     def count_refused_accelerators(self, names: Iterable[str]) -> None:
-        """Take note of accelerators that are left out; an empty name stands for the whole file."""
+        """Record invalid accelerator rows; an empty name stands for the whole file."""
         for name in names:
             self.refused_accelerators.labels(name).set(1)
 
     def add_jobs(self, jobs: Shelf, since: datetime) -> None:
-        """Add the numbers of all jobs; `since` is when this process began."""
+        """Register the metrics of all jobs; `since` is the start time of this process."""
         self.registry.register(JobCollector(jobs, since))
 
 
 class JobCollector(Collector):
-    """Makes the numbers of jobs from their statuses."""
+    """Collects the metrics of jobs from their statuses."""
 
     def __init__(self, jobs: Shelf, since: datetime) -> None:
-        """Read jobs from a shelf. Restarts are counted from `since` on: before that another process counted them."""
+        """Read jobs from the store. Restarts count from `since` on: an earlier process counted the others."""
         self._jobs = jobs
         self._since = since
         self._restarts: dict[str, _Restarts] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the numbers as they are now."""
+        """Yield the current metrics."""
         jobs = tuple(self._jobs)
         yield _by_phase(jobs)
         yield _gauge("trainingjob_step", "Optimizer steps done.", jobs, ("progress", "step"))
@@ -124,11 +123,11 @@ class JobCollector(Collector):
             restarts.update(job)
             for reason, count in restarts.by_reason.items():
                 family.add_metric([*_names(job), reason], count)
-        self._restarts = counted  # jobs that are gone take their counts with them
+        self._restarts = counted  # drops the counts of deleted jobs
         return family
 
     def _baseline(self, job: Manifest) -> int:
-        """Return the newest generation whose end was counted before this process began."""
+        """Return the newest ended generation; 0 for a job that was created after the start of this process."""
         created = parse_time(text(job, "metadata", "creationTimestamp"))
         if created is not None and created >= self._since:
             return 0
@@ -139,14 +138,14 @@ class JobCollector(Collector):
 
 
 class _Restarts:
-    """How often worlds of one job ended, by reason."""
+    """Number of ended worlds of one job, by reason."""
 
     def __init__(self, baseline: int) -> None:
         self.by_reason: dict[str, int] = {}
         self._counted = baseline
 
     def update(self, job: Manifest) -> None:
-        """Count the ends that are new."""
+        """Count newly ended worlds."""
         for attempt in items(job, "status", "attempts"):
             generation, reason = number(attempt, "generation") or 0, text(attempt, "cause", "reason")
             if reason and generation > self._counted:
@@ -201,7 +200,7 @@ def _failing(name: str, words: str, jobs: Iterable[Manifest], field: str) -> Met
 
 
 def _ledger(jobs: Iterable[Manifest]) -> Metric:
-    """Return where the time of jobs went: no counter, for what turns out to be lost moves from one place to another."""
+    """Return the goodput seconds by bucket. A gauge, since time that turns out to be lost moves to another bucket."""
     family = GaugeMetricFamily(
         "trainingjob_goodput_seconds",
         "Seconds of the job's life by what they went to; their sum is its age.",
@@ -220,5 +219,5 @@ def _names(job: Manifest) -> tuple[str, str]:
     return text(job, "metadata", "namespace"), text(job, "metadata", "name")
 
 
-def _float(value: object) -> float | None:  # None: it is no number
+def _float(value: object) -> float | None:  # None: not a number
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
