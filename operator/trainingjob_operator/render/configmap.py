@@ -16,8 +16,8 @@ CA_KEY = "ca.crt"
 def render_config_map(config: RunConfig, settings: RenderSettings) -> Manifest:
     """Return the ConfigMap of a job: its RunConfig as JSON and the CA certificates of the rendezvous.
 
-    The JSON omits default values. The API server sets defaults of new fields, which an older trainer does not know. An
-    older trainer therefore rejects a config only if the job uses a new field.
+    The JSON omits default values. The API server sets defaults of new fields, which are unknown to an older trainer.
+    An older trainer therefore rejects a config only if the job uses a new field.
     """
     return {
         "apiVersion": "v1",

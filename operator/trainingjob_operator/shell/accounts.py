@@ -1,7 +1,7 @@
 """Check that the webhook verified a job's permission to use its ServiceAccount.
 
-Only the webhook knows the creator of a job, so it verifies the permission. The operator does not store the result: any
-pod that can reach the webhook's port can request a review for a forged user.
+Only the webhook receives the creator of a job, so it verifies the permission. The operator does not store the result:
+any pod that can reach the webhook's port can request a review for a forged user.
 
 The evidence is the webhook configuration in the API server. It must be older than the job, and its `failurePolicy` must
 reject jobs while the webhook is unavailable.
@@ -29,7 +29,7 @@ class Accounts:
     """Checks whether the webhook reviewed a job with a ServiceAccount."""
 
     def __init__(self, api: Api, configuration: str, *, is_enabled: bool, allows_unchecked: bool) -> None:
-        """Check against a webhook configuration. `is_enabled` says whether the operator runs the webhook."""
+        """Check against a webhook configuration. `is_enabled`: the operator runs the webhook."""
         self._api = api
         self._name = configuration
         self._is_enabled = is_enabled

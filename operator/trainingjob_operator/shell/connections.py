@@ -145,7 +145,7 @@ class Entry(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask the gate for admission, and start the timeout of the first request."""
+        """Request admission from the gate, and start the timeout of the first request."""
         self._transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if name else ""

@@ -19,7 +19,7 @@ from trainingjob_operator.shell.store import EventType, Key, Store, key_of, labe
 KINDS = (TRAINING_JOB, *CHILDREN, NODE)
 RELIST_SECONDS = 180.0
 MISSING_SECONDS = 10.0
-"""Retry interval of lists that fail, and of kinds that the API server does not know."""
+"""Retry interval of lists that fail, and of kinds that the API server does not serve."""
 
 MAX_UNKNOWN = 2048
 """Maximum number of cached objects whose job is not known yet. The least recently changed ones are dropped."""
@@ -43,7 +43,7 @@ class Feed:
         `wake` is called with namespace and name of each affected job, `on_kinds` after each change of `missing`.
         """
         self.missing: frozenset[Kind] = frozenset()
-        """Kinds that the API server did not know at the last list."""
+        """Kinds that the API server did not serve at the last list."""
         self.primed = asyncio.Event()
         """Set when every kind was listed once. Before that, an object that the store lacks can exist."""
         self._api = api

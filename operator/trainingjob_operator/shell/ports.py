@@ -48,7 +48,7 @@ class ForbiddenError(Exception):
 
 
 class MissingKindError(Exception):
-    """The API server does not know the kind, for example because JobSet is not installed."""
+    """The API server does not serve the kind, for example because JobSet is not installed."""
 
 
 def asked_seconds(error: Exception) -> float:

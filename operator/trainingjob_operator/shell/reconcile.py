@@ -1,9 +1,14 @@
-"""Reconcile: look at one job, decide, act, write its status once, tell its hosts.
+"""Reconciler of one job: observe, decide, write the status once, publish the directive, create and delete children.
 
-The order is what keeps worlds apart. What a decision says is written to the status first, under the version that was
-read; then it is announced; then what is missing is created, which may be refused and holds up no world; then what it
-replaces is cleared away. Stopped between any two steps, the next look sees what was done and does the rest. Nothing is
-kept in memory that a new operator could not do without.
+The order of the steps prevents two active worlds:
+
+1. Write the decision to the status, with the `resourceVersion` of the read as precondition.
+2. Publish the directive to the hosts.
+3. Create missing children. The API server can reject a creation, which does not delay the world.
+4. Delete obsolete children.
+
+If a reconcile stops between two steps, the next one observes the finished steps and does the rest. A new operator needs
+no state from the memory of its predecessor.
 """
 
 import asyncio
@@ -67,25 +72,25 @@ from trainingjob_operator.shell.ports import (
 )
 
 IDLE_SECONDS = 300.0
-"""When nothing but an event can change anything: a look all the same, in case an event was lost."""
+"""Reconcile interval of a job that only an event can change, in case an event is lost."""
 WAITING_SECONDS = 5.0
 FORMING_SECONDS = 0.5
 CONFLICT_TRIES = 5
 
 type Check = Callable[[str, str, object], Awaitable[Checked]]
-"""Check a job by its namespace, its name and its raw spec. Raises `CheckTooCostlyError` where that takes too long."""
+"""Check a job by namespace, name and raw spec. Raises `CheckTooCostlyError` above the CPU time limit."""
 
 log = Log("reconcile")
 
 
 @dataclass(frozen=True)
 class _Memory:
-    """What was last written of a job's status, and what came since and was not worth writing."""
+    """Last written status of a job, and the newest status, whose minor changes are not written."""
 
     written: Manifest
     newest: TrainingJobStatus
     set_by: float
-    """By how many seconds the clock had been set in all when the times in `newest` were told."""
+    """Total clock adjustment in seconds at the time of `newest`."""
 
 
 type CheckAccount = Callable[[Manifest], Awaitable[Problem | None]]
@@ -96,7 +101,7 @@ async def _allow(job: Manifest) -> Problem | None:
 
 
 class Reconciler:
-    """Brings jobs to where they should be, one look at a time."""
+    """Reconciles TrainingJobs."""
 
     def __init__(
         self,
@@ -106,13 +111,13 @@ class Reconciler:
         now: Callable[[], datetime],
         hardware: Hardware = BUILTIN,
         set_by: Callable[[], float] = lambda: 0.0,
-        check: Check | None = None,  # None: in this process
+        check: Check | None = None,  # None: check in this process
         check_account: CheckAccount = _allow,
     ) -> None:
-        """Act on a cluster and speak through a hub; `settings` may change while the operator runs.
+        """Reconcile with a cluster, and publish through a hub. `settings` may change while the operator runs.
 
-        `check_account` returns why a job must not use the ServiceAccount that it names, if so.
-        `set_by` returns by how many seconds the clock that `now` reads was set since the process began, all in all.
+        `check_account` returns why a job must not use its ServiceAccount, or None.
+        `set_by` returns the total adjustment of the clock of `now` in seconds since the process started.
         """
         self._cluster = cluster
         self._hub = hub
@@ -126,18 +131,18 @@ class Reconciler:
         self._memories: dict[str, _Memory] = {}
         self._uids: dict[tuple[str, str], str] = {}
 
-    async def reconcile(self, namespace: str, name: str) -> float | None:  # None: the job is gone
-        """Look at a job and return after how many seconds to look again, whatever happens.
+    async def reconcile(self, namespace: str, name: str) -> float | None:  # None: the job was deleted
+        """Reconcile a job and return the seconds until the next reconcile.
 
         Raises:
-            ClusterUnavailableError: the API server cannot be reached; what was not done is done by a later look.
-            ForbiddenError: it refuses a write other than a creation; the same holds.
-            MissingKindError: it knows a kind no more; the same holds.
+            ClusterUnavailableError: the API server is unreachable; a later reconcile does the remaining steps.
+            ForbiddenError: the API server rejects a write other than a creation; a later reconcile does the rest.
+            MissingKindError: the API server no longer serves a kind; a later reconcile does the rest.
         """
         lock = self._locks.setdefault((namespace, name), asyncio.Lock())
         async with lock:
             for _ in range(CONFLICT_TRIES):
-                with suppress(ConflictError):  # somebody else wrote: look again at what is there now
+                with suppress(ConflictError):  # another client changed the job: read it again
                     return await self._look(namespace, name)
         return FORMING_SECONDS
 
@@ -148,7 +153,7 @@ class Reconciler:
         if job is None:
             return None
         if dig(job, "metadata", "deletionTimestamp"):
-            return IDLE_SECONDS  # its children go with it
+            return IDLE_SECONDS  # the garbage collector deletes its children
         if away := self._hub.seconds_away((namespace, uid)):
             return away
         checked = await self._check(uid, job)
@@ -166,7 +171,7 @@ class Reconciler:
         return await self._step(job, checked.plan, checked.warnings, children)
 
     async def _step(self, job: Manifest, plan: Plan, warnings: Sequence[Problem], children: Children) -> float | None:
-        """Take the one next step of a job whose spec is valid."""
+        """Observe, decide and act once for a job with a valid spec."""
         uid = text(job, "metadata", "uid")
         status, now = self._recall(uid, job)
         seen = observe(plan, job, status, children, self._hub.hearing(_key(job)), now)
@@ -180,7 +185,7 @@ class Reconciler:
         try:
             job = await self._write(job, uid, fresh)
         except ClusterUnavailableError:
-            if isinstance(decision, Claim):  # it may have been written all the same
+            if isinstance(decision, Claim):  # the API server may have stored the claim
                 self._hub.burn(_key(job), decision.world.generation)
             raise
         self._hub.publish(_key(job), make_bulletin(plan, seen, decision, fresh))
@@ -193,18 +198,18 @@ class Reconciler:
             self._hub.leave(_key(job), pause)
             self._memories.pop(uid, None)
             return pause
-        if strikes or refusal:  # the next look says what was refused
+        if strikes or refusal:  # the next reconcile writes the rejection to the status
             return FORMING_SECONDS
         again = _next_look(plan, seen, decision, fresh, now)
         return min(again, REFUSED_SECONDS) if self._maker.refusal(uid) else again
 
     async def _hold(self, job: Manifest, checked: Checked) -> float:
-        """Say what is wrong with a spec. What runs from an earlier spec is left alone, and its hosts hear so."""
+        """Write the problems of an invalid spec to the status. A world of an earlier spec continues to train."""
         uid = text(job, "metadata", "uid")
         problems = [str(problem) for problem in checked.problems]
         status, _ = self._recall(uid, job)
         if status.world is not None and not self._hub.has_spoken(_key(job)):
-            with suppress(MissingKindError):  # then there is nobody to speak to
+            with suppress(MissingKindError):  # without JobSet there are no hosts
                 children = await self._read_children(job)
                 world = rebuild_world(status, uid, read_pods(children, self._now()))
                 self._hub.publish(_key(job), Bulletin(Directive.TRAIN if world else Directive.WAIT, world))
@@ -217,11 +222,11 @@ class Reconciler:
         return keep_owned(await self._cluster.read_children(namespace, uid), name, uid)
 
     async def _clear(self, chores: tuple[Chore, ...]) -> None:
-        """Delete what the written status no longer needs."""
+        """Delete children that the written status no longer needs."""
         for chore in chores:
             match chore:
                 case CreateBase() | CreateSlice():
-                    pass  # done by the maker
+                    pass  # the maker creates them
                 case DeleteJobSet(jobset):
                     await self._cluster.delete(jobset.manifest)
                 case DeleteJob(child):
@@ -235,20 +240,20 @@ class Reconciler:
         namespace, name = text(job, "metadata", "namespace"), text(job, "metadata", "name")
         for one in happenings:
             log.info("event", namespace=namespace, job=name, reason=one.reason, text=one.message)
-            with suppress(ClusterUnavailableError):  # nothing depends on an event
+            with suppress(ClusterUnavailableError):  # no logic depends on an event
                 await self._cluster.emit(job, warning=one.warning, reason=one.reason, message=one.message)
 
     async def _write(self, job: Manifest, uid: str, fresh: TrainingJobStatus) -> Manifest:
-        """Write a status if it is worth it, and remember it in any case; return the job as it is now."""
+        """Write a status if its changes are significant, and keep it in memory in any case. Return the current job."""
         if is_worth_writing(read_status(job), fresh, self._now()):
             job = await self._cluster.write_status(job, write_status(fresh))
         self._memories[uid] = _Memory(dig(job, "status") or {}, fresh, self._memories[uid].set_by)
         return job
 
     def _recall(self, uid: str, job: Manifest) -> tuple[TrainingJobStatus, datetime]:
-        """Return the newest status, and the time of day: both by the clock as it is set in this very moment.
+        """Return the newest status and the current time, both according to the current clock setting.
 
-        The newest is what is written, or what came after exactly that was written.
+        The status in memory is valid only if the API server still holds the status that it is based on.
         """
         now, set_by = self._now(), self._set_by()
         written, memory = dig(job, "status") or {}, self._memories.get(uid)
@@ -266,14 +271,14 @@ class Reconciler:
         namespace, name, spec = text(job, "metadata", "namespace"), text(job, "metadata", "name"), dig(job, "spec")
         try:
             checked = await self._check_job(namespace, name, spec)
-        except CheckTooCostlyError as error:  # the same again for the same spec
+        except CheckTooCostlyError as error:  # cached, since the same spec fails again
             message = f"{error}. Write `spec.parallelism.ici` instead of `strategy: auto`, or allow fewer slice counts."
             checked = Checked(None, None, (Problem("spec", "", message),), ())
         self._checked[uid] = (generation, checked)
         return checked
 
     def _forget_former(self, namespace: str, name: str, uid: str) -> None:
-        """Drop what is known of a job of this name that is gone."""
+        """Drop the state of a deleted job with this name."""
         former = self._uids.pop((namespace, name), "")
         if former and former != uid:
             for memory in (self._checked, self._memories):
@@ -285,7 +290,7 @@ class Reconciler:
 
 
 def _check_here(hardware: Hardware) -> Check:
-    """Return a function that checks jobs in this process."""
+    """Return a check that runs in this process."""
 
     async def check(namespace: str, name: str, spec: object) -> Checked:
         del namespace
@@ -295,7 +300,7 @@ def _check_here(hardware: Hardware) -> Check:
 
 
 def _next_look(plan: Plan, seen: Observed, decision: Decision, status: TrainingJobStatus, now: datetime) -> float:
-    """Return after how many seconds time alone may change something."""
+    """Return the seconds until the decision can change without an event."""
     if status.completion_time is not None:
         ttl = plan.spec.ttl_seconds_after_finished
         left = IDLE_SECONDS if ttl is None else ttl - seconds_between(status.completion_time, now) + FORMING_SECONDS
@@ -306,7 +311,7 @@ def _next_look(plan: Plan, seen: Observed, decision: Decision, status: TrainingJ
         until_hung = max(seconds_left(plan, seen), 0.0)
         return min(until_silent, until_hung, WAITING_SECONDS)
     is_heard = any(news.age <= plan.silence_seconds for news in seen.hearing.news.values())
-    if not is_heard and not seen.pods:  # the cluster's events wake it
+    if not is_heard and not seen.pods:  # events of the cluster wake the job
         return IDLE_SECONDS
     if not seen.hearing.news:
         return WAITING_SECONDS

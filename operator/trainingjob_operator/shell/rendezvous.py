@@ -1,9 +1,9 @@
-"""The rendezvous: where agents report, and hear what to do.
+"""HTTP endpoint of the rendezvous: agents report their state and receive directives.
 
-One request is heartbeat, state and command at once: its answer is held back until there is news for that host or a
-moment has passed. Every caller proves by its token which pod it is, and may speak only for that pod.
+Each report is a heartbeat and a long poll: the operator holds the answer until it changes for that host, or until
+`HOLD_SECONDS` have passed. A token authenticates each caller as one pod, and the caller can report only for that pod.
 
-Wherever this operator cannot answer for sure, it says 503 and why: agents then go on with what they were told last.
+If the operator has no reliable answer, it responds 503 with a reason. Agents then continue with their last directive.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ MAX_BODY_BYTES = 64 * 1024
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 FIELDS = frozenset(re.findall(r"[A-Za-z]+", json.dumps(HostReport.model_json_schema())))
-"""The words that a report may be made of."""
+"""Names in the report schema. Error messages replace all other keys, since a caller controls them."""
 
 log = Log("rendezvous")
 
@@ -43,19 +43,19 @@ def make_app(
     is_leading: Callable[[], bool] = lambda: True,
     secret: Callable[[], str] = lambda: "",
 ) -> web.Application:
-    """Return the application that serves `POST /v1/report`."""
+    """Return the web application that serves `POST /v1/report`."""
     return route_reports(Rendezvous(hub, authenticator, is_leading, secret).report)
 
 
 def route_reports(report: Handler) -> web.Application:
-    """Return the application whose `POST /v1/report` goes to a handler."""
+    """Return a web application that routes `POST /v1/report` to a handler."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.router.add_post(REPORT_PATH, report)
     return app
 
 
 class Rendezvous:
-    """Takes reports and gives answers."""
+    """Handler of reports."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Rendezvous:
         is_leading: Callable[[], bool],
         secret: Callable[[], str] = lambda: "",
     ) -> None:
-        """Pass reports to a hub; refuse all while another operator leads. `secret` is the operator's own."""
+        """Forward reports to a hub. Reject all reports while another operator leads."""
         self._hub = hub
         self._authenticator = authenticator
         self._is_leading = is_leading
@@ -72,10 +72,10 @@ class Rendezvous:
         self._refusals = RareLog(log, asyncio.get_running_loop().time)
 
     async def report(self, request: web.Request) -> web.Response:
-        """Answer one report."""
+        """Handle one report."""
         if not self._is_leading():
             refusal = _refuse(503, "another operator leads; ask again")
-            refusal.force_close()  # the next connection leads to whoever is ready: the leader
+            refusal.force_close()  # only the leader is ready, so the Service routes the next connection there
             return refusal
         try:
             caller = await self._identify(request)
@@ -83,7 +83,7 @@ class Rendezvous:
         except UnknownCallerError as error:
             self._refusals.warning("refused a caller", peer=request.remote, error=str(error))
             refusal = _refuse(401, str(error))
-            refusal.force_close()  # a stranger keeps no connection
+            refusal.force_close()  # an unauthenticated caller keeps no connection
             return refusal
         except BusyError as error:
             return _refuse(429, f"cannot tell now who calls: {error}")
@@ -103,12 +103,12 @@ class Rendezvous:
         return await self._answer(caller, report)
 
     async def _answer(self, caller: Caller, report: HostReport) -> web.Response:
-        """Pass on the report of a pod of the job; answer when there is news for that pod."""
+        """Store a report, and answer when the answer changes or the hold time ends."""
         self._hub.receive(caller, report)
         answer = await self._hub.answer(caller, report.instance, HOLD_SECONDS)
         if answer is None or not self._is_leading():
             return _refuse(503, "the job has not been looked at yet; ask again")
-        if answer.world or answer.shadow:  # a member of the job's world, not whoever is in its pods' namespace
+        if answer.world or answer.shadow:  # only members of a world, not every pod of the namespace
             answer = answer.model_copy(update={"program_secret": derive_program_secret(self._secret(), caller)})
         return web.Response(text=answer.model_dump_json(by_alias=True), content_type="application/json")
 
@@ -123,17 +123,18 @@ class Rendezvous:
 
 
 def derive_program_secret(secret: str, caller: Caller) -> str:
-    """Return the secret by which the hosts of a job know the compiled programs that they wrote; empty: there is none.
+    """Derive the key with which a job's hosts authenticate their compiled programs. Empty: the operator has no secret.
 
-    A compiled program is code, and lies on storage that pods of other jobs may write. What proves it must not lie
-    there, nor where people who may only view a namespace can read it: not in a ConfigMap, the status, or a variable of
-    the pod. So it comes with the answer to a pod that has proved who it is, and that the status names as a member of a
-    world.
+    A compiled program is code on storage that pods of other jobs may be able to write, so the key is not on that
+    storage. Users with only read access to the namespace must not see the key either. The key is therefore not in a
+    ConfigMap, the status or a pod variable. Only authenticated pods that the status lists as members of a world receive
+    the key.
 
-    It is derived from a secret that the operator has in any case, the key of its certificates. So nothing is stored for
-    a job, the operator needs no right on Secrets of other namespaces, and all operators before and after a restart give
-    the same. When that key is renewed, programs are compiled again. Each job has its own, by UID: a job that takes over
-    a folder loads no program of the former owner.
+    The key is derived from the private key of the operator's certificates. The operator therefore stores nothing per
+    job, and needs no permission on Secrets of other namespaces. Every operator derives the same key, also after a
+    restart. After a renewal of the private key, hosts compile their programs again.
+
+    The key depends on the job's UID: a job that takes over a folder does not load programs of the former owner.
     """
     said = f"trainingjob.dev/compiled-programs\0{caller.namespace}\0{caller.job_uid}"
     return hmac.digest(secret.encode(), said.encode(), "sha256").hex() if secret else ""
@@ -144,7 +145,7 @@ def _refuse(status: int, words: str) -> web.Response:
 
 
 def _describe(error: ValidationError) -> str:
-    """Return the first few problems of a body; never the body itself, nor a key of it that no field has."""
+    """Return the first problems of a report, without its values and without keys that the schema does not define."""
     problems = [
         f"{'.'.join(_name(part) for part in item['loc']) or 'body'}: {item['msg']}" for item in error.errors()[:5]
     ]

@@ -1,7 +1,7 @@
-"""When to reconcile which job: our own timers, so that kopf needs none and no job gets a finalizer.
+"""Schedule of reconciles. The operator has its own timers, since kopf's timers add finalizers to jobs.
 
-A job is looked at when something woke it and again after the time that `reconcile` asked for; never twice at once. A
-burst of wakes is one look. What fails is tried again later and later, whatever wakes it meanwhile.
+A job is reconciled after a wake-up, and again after the delay that `reconcile` returns. A job is never reconciled twice
+at the same time, and a burst of wake-ups causes one reconcile. Failures back off exponentially, despite wake-ups.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from trainingjob_operator.shell.ports import (
 )
 
 type Reconcile = Callable[[str, str], Awaitable[float | None]]
-"""Look at the job of a namespace and a name; return after how many seconds to look again. None: it is gone."""
+"""Reconcile the job with this namespace and name. Return the seconds until the next reconcile. None: no such job."""
 type Measure = Callable[[float, bool], None]
-"""Take note of one look: its seconds, and whether it failed."""
+"""Record one reconcile: its duration in seconds, and whether it failed."""
 
 NUM_WORKERS = 8
 SECONDS_BETWEEN = 0.05
-"""Between the end of one look at a job and the next: what comes in bursts is seen at once."""
+"""Minimum time between two reconciles of a job, which merges bursts of wake-ups."""
 FIRST_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
 
@@ -34,7 +34,7 @@ log = Log("scheduler")
 
 @dataclass
 class _Entry:
-    """One job's place in the schedule, in seconds of the event loop's clock."""
+    """Schedule of one job; times are seconds of the event loop's clock."""
 
     due: float = math.inf
     not_before: float = -math.inf
@@ -42,12 +42,12 @@ class _Entry:
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
-    """Whether its task has a worker. Before that it only waits for one."""
+    """Whether the task holds a worker slot. Before that, the task waits for one."""
 
 
 @dataclass
 class Scheduler:
-    """Calls `reconcile` for each job in time, for a few jobs at once. It starts paused."""
+    """Calls `reconcile` for due jobs, with up to `num_workers` at a time. The scheduler starts paused."""
 
     reconcile: Reconcile
     measure: Measure = lambda seconds, has_failed: None
@@ -56,20 +56,20 @@ class Scheduler:
     _is_paused: bool = True
 
     def __post_init__(self) -> None:
-        """Take the running event loop's clock."""
+        """Use the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._workers = asyncio.Semaphore(self.num_workers)
 
     def __len__(self) -> int:
-        """Return the number of jobs it knows of."""
+        """Return the number of scheduled jobs."""
         return len(self._entries)
 
     def wake(self, namespace: str, name: str) -> None:
-        """Look at a job soon: news of it have come."""
+        """Schedule a reconcile of a job as soon as possible."""
         self._plan((namespace, name), self._loop.time())
 
     def pause(self) -> None:
-        """Begin nothing new, nor what waits for a worker. What has begun ends; what wakes is remembered."""
+        """Start no new reconciles, and cancel those that wait for a worker. Running ones finish; wake-ups are kept."""
         self._is_paused = True
         for entry in self._entries.values():
             if entry.timer:
@@ -80,13 +80,13 @@ class Scheduler:
                 entry.task = None
 
     def resume(self) -> None:
-        """Go on: every job is due now, since much may have happened."""
+        """Resume. Every job is due now, since its state may have changed."""
         self._is_paused = False
         for key in tuple(self._entries):
             self._plan(key, self._loop.time())
 
     async def stop(self) -> None:
-        """Pause and wait until nothing runs."""
+        """Pause, and wait until no reconcile runs."""
         self.pause()
         await asyncio.gather(*(entry.task for entry in self._entries.values() if entry.task), return_exceptions=True)
 
@@ -106,7 +106,7 @@ class Scheduler:
     async def _look(self, key: tuple[str, str], entry: _Entry) -> None:
         async with self._workers:
             entry.has_begun = True
-            entry.due = math.inf  # what wakes it from here on may have come too late for this look
+            entry.due = math.inf  # a later wake-up may be too late for this reconcile
             begun = self._loop.time()
             again, pause = await self._try_to_reconcile(key, entry)
             now = self._loop.time()
@@ -119,15 +119,15 @@ class Scheduler:
         self._plan(key, math.inf if again is None else now + again)
 
     async def _try_to_reconcile(self, key: tuple[str, str], entry: _Entry) -> tuple[float | None, float]:
-        """Return after how many seconds to look again, and how many must pass before that in any case."""
+        """Return the seconds until the next reconcile, and the minimum delay despite wake-ups."""
         namespace, name = key
         asked = 0.0
         try:
             again = await self.reconcile(namespace, name)
-        except (BusyError, ClusterUnavailableError, ForbiddenError, MissingKindError) as error:  # each may pass
+        except (BusyError, ClusterUnavailableError, ForbiddenError, MissingKindError) as error:  # may be temporary
             asked = asked_seconds(error)
             log.warning("cannot reconcile now", namespace=namespace, job=name, error=str(error))
-        except Exception:  # one job's trouble must not end the others
+        except Exception:  # a failure of one job must not stop the others
             log.exception("reconcile broke", namespace=namespace, job=name)
         else:
             entry.num_failures = 0

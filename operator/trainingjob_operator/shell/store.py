@@ -1,11 +1,11 @@
-"""What the operator knows of the cluster: objects as last seen, so that looking at a job costs no request.
+"""In-memory cache of cluster objects, so that a reconcile needs no requests for children.
 
-Three sources feed it: full lists at the start and every few minutes, watch events in between, and the answers to the
-operator's own writes, so that it always reads what it wrote. Versions put them in order: API servers promise that
-`resourceVersion` grows with every change. A watch event that was lost is made good by the next list.
+Three sources update the store: periodic full lists, watch events, and the responses to the operator's own writes. The
+operator therefore always reads its own writes. `resourceVersion` orders the updates: API servers guarantee that it
+grows with every change. The next list corrects a lost watch event.
 
-Manifests are cut down to what somebody reads; the rest is most of their size. Most of them are written by others, who
-choose their size: of data that is only compared a hash is kept.
+Manifests are trimmed to the fields that the operator reads, since the rest is most of their size. Users control the
+size of most manifests, so data that is only compared is stored as a hash.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NO
 from trainingjob_operator.shell.ports import Manifest
 
 type Key = tuple[str, str]
-"""Namespace and name."""
+"""Namespace and name of an object."""
 type EventType = str | None
-"""ADDED, MODIFIED or DELETED; None where the object comes from a list."""
+"""ADDED, MODIFIED or DELETED; None for an object from a list."""
 
 DATA_HASH = "dataHash"
-"""The key of a ConfigMap as it is kept; the API server allows no such field."""
+"""Key of the data hash in a trimmed ConfigMap. The API server allows no such field."""
 MAX_OWNERS = 16
 MAX_ANNOTATION = 16 * 1024
-"""Characters of an annotation that are kept. Of a longer one its hash is: a change of it is still seen."""
+"""Maximum length of a stored annotation. A longer value is stored as a hash, so that a change is still detected."""
 MAX_EVENT_MESSAGE = 1024
 
 _METADATA = (
@@ -55,30 +55,29 @@ _NODE_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
 
 
 class Shelf:
-    """All objects of one kind that the operator has to do with."""
+    """Cached objects of one kind."""
 
     def __init__(self, kind: Kind) -> None:
-        """Start empty: nothing was listed yet."""
         self.kind = kind
-        self._listed: dict[str, int] = {}  # the cluster's version when a namespace (empty: every one) was last listed
+        self._listed: dict[str, int] = {}  # `resourceVersion` of the last list, by namespace (empty: all)
         self._objects: dict[Key, Manifest] = {}
         self._by_job: dict[str, set[Key]] = {}
         self._uids: dict[str, set[str]] = {}  # by namespace
 
     def __iter__(self) -> Iterator[Manifest]:
-        """Iterate over all objects; the shelf may change meanwhile."""
+        """Iterate over a snapshot of all objects."""
         return iter(tuple(self._objects.values()))
 
     def __len__(self) -> int:
         """Return the number of objects."""
         return len(self._objects)
 
-    def find(self, namespace: str, name: str) -> Manifest | None:  # None: not known to exist
-        """Return an object by its name."""
+    def find(self, namespace: str, name: str) -> Manifest | None:  # None: not found
+        """Return an object by namespace and name."""
         return self._objects.get((namespace, name))
 
     def of_job(self, namespace: str, job_uid: str) -> tuple[Manifest, ...]:
-        """Return the objects of a namespace that carry a job's UID label, by name."""
+        """Return the objects of a namespace with a job's UID label, sorted by name."""
         keys = sorted(self._by_job.get(job_uid, ()))
         return tuple(self._objects[key] for key in keys if key[0] == namespace)
 
@@ -87,10 +86,10 @@ class Shelf:
         return self._uids.get(namespace, ())
 
     def put(self, manifest: Manifest) -> bool:
-        """Keep an object unless a newer state of it is known. Return whether anything that somebody reads changed."""
+        """Store an object unless a newer version is stored. Return whether a field that the operator reads changed."""
         key, version = key_of(manifest), version_of(manifest)
         known = self._objects.get(key)
-        # A change to an unknown object that is older than the last list: the object was gone by then.
+        # An unknown object with an older version than the last list was deleted before that list.
         if version <= (version_of(known) if known else self._listed_version(key[0])):
             return False
         slim = slim_down(self.kind, manifest)
@@ -102,7 +101,7 @@ class Shelf:
         return known is None or _content(known) != _content(slim)
 
     def remove(self, manifest: Manifest) -> bool:
-        """Forget an object that is gone. Return whether it was known; a namesake with another UID stays."""
+        """Remove a deleted object. Return whether it was stored; an object of the same name with another UID stays."""
         key = key_of(manifest)
         known = self._objects.get(key)
         if known is None or known["metadata"].get("uid") != manifest["metadata"].get("uid"):
@@ -111,9 +110,10 @@ class Shelf:
         return True
 
     def replace(self, manifests: Iterable[Manifest], version: int, namespace: str = "") -> list[Manifest]:
-        """Take over a full list of a namespace (empty: of all), made at a version of the cluster's state.
+        """Apply a full list of a namespace (empty: of all) with its `resourceVersion`.
 
-        Return what changed, in its new or its lost state. What became known after the list was made stays.
+        Return the changed objects in their new state, and the removed objects in their last state. Objects that are
+        newer than the list stay.
         """
         changed = []
         listed = set()
@@ -148,33 +148,32 @@ class Shelf:
 
 
 class Store:
-    """One shelf a kind."""
+    """Cached objects of all watched kinds."""
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
-        """Make an empty shelf for each kind."""
         self._shelves = {kind: Shelf(kind) for kind in kinds}
 
     def __getitem__(self, kind: Kind) -> Shelf:
-        """Return the shelf of a kind. Raises `KeyError` where the store keeps no such objects."""
+        """Return the cache of a kind. Raises `KeyError` if the store does not hold this kind."""
         return self._shelves[kind]
 
     def __iter__(self) -> Iterator[Shelf]:
-        """Iterate over all shelves."""
+        """Iterate over the caches of all kinds."""
         return iter(self._shelves.values())
 
     def put(self, kind: Kind, manifest: Manifest) -> None:
-        """Keep an object that the operator has just written, if its kind is kept."""
+        """Store an object that the operator wrote, if the store holds its kind."""
         if kind in self._shelves:
             self._shelves[kind].put(manifest)
 
     def remove(self, kind: Kind, manifest: Manifest) -> None:
-        """Forget an object that the operator has just deleted, if its kind is kept."""
+        """Remove an object that the operator deleted, if the store holds its kind."""
         if kind in self._shelves:
             self._shelves[kind].remove(manifest)
 
 
 def slim_down(kind: Kind, manifest: Manifest) -> Manifest:
-    """Return a manifest with only what somebody reads."""
+    """Return a manifest with only the fields that the operator reads."""
     if kind is NODE:
         return _slim_node(manifest)
     if kind is EVENT:
@@ -192,7 +191,7 @@ def slim_down(kind: Kind, manifest: Manifest) -> Manifest:
             "replicatedJobs": [_slim_replicated_job(job) for job in jobs],
         }
     elif kind is TRAINING_JOB:
-        slim.pop("spec", None)  # it is read fresh; a change of it changes the generation
+        slim.pop("spec", None)  # read from the API server; a change is visible in the generation
     elif kind is CONFIG_MAP:
         return {
             **{key: manifest[key] for key in ("apiVersion", "kind") if key in manifest},
@@ -203,7 +202,7 @@ def slim_down(kind: Kind, manifest: Manifest) -> Manifest:
 
 
 def _slim_replicated_job(job: Manifest) -> Manifest:
-    """Return a part of a JobSet with the image of its pods, which all slices of a job share."""
+    """Trim a replicated job of a JobSet, but keep the image of its pods, which all slices of a job share."""
     slim = {key: value for key, value in job.items() if key != "template"}
     pod = dig(job, "template", "spec", "template")
     image = text(next(iter(items(pod, "spec", "containers")), {}), "image")
@@ -213,7 +212,7 @@ def _slim_replicated_job(job: Manifest) -> Manifest:
 
 
 def hash_data(manifest: Manifest) -> str:
-    """Return the hash of a ConfigMap's data, whole or as it is kept."""
+    """Return the hash of a ConfigMap's data, for a full or a trimmed manifest."""
     kept = manifest.get(DATA_HASH)
     return str(kept) if kept else _hash(json.dumps(manifest.get("data"), sort_keys=True))
 
@@ -248,7 +247,7 @@ def _slim_event(event: Manifest) -> Manifest:
 
 def _slim_node(manifest: Manifest) -> Manifest:
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
-    # Kubelets renew their conditions every few minutes: without the time of the heartbeat that is no change.
+    # Kubelets update the heartbeat time of conditions every few minutes, which is dropped to avoid needless changes.
     conditions = [
         {key: condition[key] for key in _NODE_CONDITION if key in condition}
         for condition in status.get("conditions") or ()
@@ -264,17 +263,17 @@ def _slim_node(manifest: Manifest) -> Manifest:
 
 
 def key_of(manifest: Manifest) -> Key:
-    """Return an object's namespace (empty: of the cluster) and name."""
+    """Return an object's namespace (empty: cluster-scoped) and name."""
     return manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"]
 
 
 def version_of(manifest: Manifest) -> int:
-    """Return an object's version; a later change has a higher one."""
+    """Return an object's `resourceVersion` as a number, which grows with every change."""
     return int(manifest["metadata"].get("resourceVersion") or 0)
 
 
 def label(manifest: Manifest, name: str) -> str:
-    """Return the value of a label; empty where there is none."""
+    """Return the value of a label; empty if unset."""
     return str((manifest["metadata"].get("labels") or {}).get(name, ""))
 
 

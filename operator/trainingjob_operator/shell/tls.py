@@ -1,7 +1,8 @@
-"""What the operator proves itself with: certificates kept in a Secret or in a folder, in use without a restart.
+"""TLS certificates of the operator's servers, from a Secret or a folder, reloaded without a restart.
 
-The operator's own are kept in one Secret of its namespace: renewed when they are due, whoever of several operators is
-first, and read again every minute. Certificates of somebody else (cert-manager) are files; they are read again too.
+The operator stores its own certificates in a Secret of its namespace. Any operator replica renews due certificates, and
+every replica reads the Secret again each minute. External certificates, for example of cert-manager, are files that are
+also read again each minute.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from trainingjob_operator.shell.settings import Settings
 
 REFRESH_SECONDS = 60.0
 RETRY_SECONDS = 5.0
-"""While there is no certificate at all, or the last look failed."""
+"""Retry interval after a failed refresh."""
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
 
@@ -40,38 +41,37 @@ log = Log("tls")
 
 @dataclass(frozen=True)
 class Proof:
-    """What a server shows, and what those who meet it must trust, in PEM."""
+    """Serving certificate of the servers, and the CAs that clients must trust, in PEM."""
 
     serving: Pair
     bundle: str
     secret: str = field(default="", repr=False)
-    """A private key that all operators of the installation have, and nobody else."""
+    """Private key that only the operators of this installation share."""
 
 
 class Source(Protocol):
-    """Where the certificates come from."""
+    """Source of certificates."""
 
     async def read(self) -> Proof:
-        """Return the certificates to use now.
+        """Return the current certificates.
 
-        Raises `OSError` or `ValueError` where they cannot be used, `ClusterUnavailableError`, `ForbiddenError`,
-        `MissingKindError` or `ConflictError` where they cannot be reached.
+        Raises `OSError` or `ValueError` if they are invalid, and `ClusterUnavailableError`, `ForbiddenError`,
+        `MissingKindError` or `ConflictError` if they cannot be read or renewed.
         """
         ...
 
 
 class SecretSource:
-    """Certificates of the operator's own, in a Secret."""
+    """The operator's own certificates, in a Secret."""
 
     def __init__(self, api: Api, settings: Settings, now: Callable[[], datetime]) -> None:
-        """Keep them in the Secret that the settings name."""
         self._api = api
         self._namespace, self._name = settings.namespace, settings.ca_secret
         self._names = (settings.host, f"{settings.host}.cluster.local")
         self._now = now
 
     async def read(self) -> Proof:
-        """Return what the Secret holds, renewed where it is due. Two operators at once end with the same."""
+        """Read the Secret and renew due certificates. If two operators renew at once, one gets a `ConflictError`."""
         secret = await self._api.get(SECRET, self._namespace, self._name)
         known = load(secret) if secret else None
         current = renew(known, self._names, self._now())
@@ -91,14 +91,13 @@ class SecretSource:
 
 
 class FolderSource:
-    """Certificates that somebody else renews, as files tls.crt, tls.key and ca.crt."""
+    """Externally renewed certificates, as files tls.crt, tls.key and ca.crt."""
 
     def __init__(self, folder: Path) -> None:
-        """Read them from a folder."""
         self._folder = folder
 
     async def read(self) -> Proof:
-        """Return what the files hold."""
+        """Read the certificates from the files."""
         certificate, key, bundle = ((self._folder / name).read_text() for name in ("tls.crt", "tls.key", "ca.crt"))
         if not _CERTIFICATE.search(bundle):
             raise ValueError(f"{self._folder / 'ca.crt'} holds no certificate")
@@ -106,40 +105,39 @@ class FolderSource:
 
 
 class Tls:
-    """The TLS context of all servers of the operator, kept fresh."""
+    """TLS context of all servers of the operator, with periodically refreshed certificates."""
 
     def __init__(self, source: Source) -> None:
-        """Use certificates of a source."""
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.ready = asyncio.Event()
-        """Set as soon as there is a certificate to serve with."""
+        """Set once a serving certificate is loaded."""
         self._source = source
         self._proof: Proof | None = None
 
     @property
     def bundle(self) -> str:
-        """Return the CAs to trust, in PEM; empty before there are any."""
+        """Return the trusted CAs in PEM; empty before the first load."""
         return self._proof.bundle if self._proof else ""
 
     @property
     def secret(self) -> str:
-        """Return what only operators of this installation know; empty before there is anything."""
+        """Return the secret that only the operators of this installation share; empty before the first load."""
         return self._proof.secret if self._proof else ""
 
     async def run(self) -> None:
-        """Look again for ever."""
+        """Refresh the certificates periodically. Never returns."""
         while True:
             is_fresh = await self.refresh()
             await asyncio.sleep(REFRESH_SECONDS if is_fresh else RETRY_SECONDS)
 
     async def refresh(self) -> bool:
-        """Take over what the source has now. Return whether that went well; else what is in use stays in use."""
+        """Load the current certificates of the source. Return success; a failure keeps the certificates in use."""
         try:
             proof = await self._source.read()
             if proof != self._proof:
                 use(self.context, proof.serving)
-        except ConflictError:  # another operator renewed them just now
+        except ConflictError:  # another operator has just renewed them
             return False
         except (ClusterUnavailableError, ForbiddenError, MissingKindError) as error:
             log.warning("cannot reach the certificates", error=str(error))
@@ -153,24 +151,24 @@ class Tls:
 
 
 class WebhookTrust:
-    """Makes the API server trust the webhook: puts the CAs into the webhook configuration that the chart made."""
+    """Writes the operator's CAs into the webhook configuration of the Helm chart, for the API server to trust."""
 
     def __init__(self, api: Api, name: str, tls: Tls) -> None:
-        """Keep one configuration's `caBundle` equal to what TLS wants to be trusted by."""
+        """Keep the `caBundle` of one webhook configuration equal to the bundle of `tls`."""
         self._api = api
         self._name = name
         self._tls = tls
         self._trouble = ""
 
     async def run(self) -> None:
-        """Look again for ever: somebody may have installed the configuration anew."""
+        """Refresh the configuration periodically, since it may be reinstalled. Never returns."""
         await self._tls.ready.wait()
         while True:
             is_trusted = await self.refresh()
             await asyncio.sleep(REFRESH_SECONDS if is_trusted else RETRY_SECONDS)
 
     async def refresh(self) -> bool:
-        """Write the CAs where others stand. Return whether they stand there now."""
+        """Write the CAs where they differ. Return whether the configuration now holds them."""
         try:
             await self._write(base64.b64encode(self._tls.bundle.encode()).decode())
             trouble = ""
@@ -178,7 +176,7 @@ class WebhookTrust:
             trouble = "there is none"
         except (ClusterUnavailableError, ForbiddenError, MissingKindError, ConflictError) as error:
             trouble = str(error)
-        if trouble and trouble != self._trouble:  # it may last: once is enough
+        if trouble and trouble != self._trouble:  # log a lasting problem only once
             log.warning("cannot write the webhook configuration", name=self._name, error=trouble)
         self._trouble = trouble
         return not trouble
@@ -200,7 +198,7 @@ class WebhookTrust:
 
 
 def dump(certificates: Certificates) -> dict[str, str]:
-    """Return certificates as the keys of a Secret. `ca.crt` is what others trust; its first one signs."""
+    """Convert certificates to the data of a Secret. `ca.crt` is the trust bundle; its first certificate signs."""
     pairs = {"ca": certificates.ca, "tls": certificates.serving}
     if certificates.next_ca:
         pairs["next-ca"] = certificates.next_ca
@@ -209,8 +207,8 @@ def dump(certificates: Certificates) -> dict[str, str]:
     return data | {"ca.crt": certificates.bundle}
 
 
-def load(secret: Manifest) -> Certificates | None:  # None: the Secret holds no certificates
-    """Return the certificates of a Secret. Those that cannot be read are told apart later, by `renew`."""
+def load(secret: Manifest) -> Certificates | None:  # None: no certificates
+    """Parse the certificates of a Secret. `renew` later replaces invalid ones."""
     try:
         data = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
     except ValueError:
@@ -229,12 +227,12 @@ def load(secret: Manifest) -> Certificates | None:  # None: the Secret holds no 
 
 
 def use(context: ssl.SSLContext, serving: Pair) -> None:
-    """Show a certificate to whoever connects from now on. The key touches the disk for that moment only.
+    """Use a certificate for new connections. The key is on disk only in a temporary file during this call.
 
     Raises:
-        ssl.SSLError: the two do not belong together, or are none.
+        ssl.SSLError: certificate or key is invalid, or they do not match.
     """
-    with tempfile.NamedTemporaryFile("w") as file:  # only its owner may read it
+    with tempfile.NamedTemporaryFile("w") as file:  # readable only by its owner
         file.write(f"{serving.key}\n{serving.certificate}")
         file.flush()
         context.load_cert_chain(file.name)

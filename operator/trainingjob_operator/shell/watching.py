@@ -1,9 +1,11 @@
-"""Watch events from the API server, by kopf.
+"""Watch events from the API server, with kopf.
 
-kopf keeps watches alive through expired versions, stalls and lost connections. Only its low-level events are used: they
-need no finalizer and write nothing. It runs in a thread with an event loop of its own, since it takes over signals and,
-when it ends, cancels every task of its loop; what it hears is handed to the operator's loop. When it fails it is
-started again; what was missed meanwhile comes with its first list.
+kopf restarts watches after expired versions, stalls and lost connections. The operator uses only kopf's low-level event
+handlers, which need no finalizer and write nothing.
+
+kopf runs in a thread with a separate event loop. In the main thread, kopf would install signal handlers. At its end, it
+cancels every task of its loop. The thread forwards events to the operator's loop. If kopf fails, it restarts, and its
+first list contains the missed changes.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ from typing import Any
 
 import aiohttp
 import kopf
-from kopf._cogs.structs.credentials import Vault  # has no public name
+from kopf._cogs.structs.credentials import Vault  # no public API exists
 
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import UID_LABEL
@@ -31,28 +33,28 @@ FIRST_BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 30.0
 SECONDS_A_WATCH = 300
 SECONDS_OF_SILENCE = 70
-"""After this a watch is dead: the API server sends bookmarks each minute where nothing else happens."""
+"""Idle timeout of a watch. The API server sends bookmarks each minute if there are no other events."""
 SECONDS_BETWEEN_CANCELS = 0.1
 WATCH_PAGE_SIZE = 32
-"""kopf begins a watch with a list, whose objects may have a megabyte each."""
+"""Page size of the list with which kopf starts a watch. A single object may have a megabyte."""
 KOPF_OWNERS = ("spawner of ", "cleaner of ")
-"""Names of tasks of kopf that own others, begun or not. They end last, so that none is left behind."""
+"""Name prefixes of kopf tasks that start other tasks. They are cancelled last, so that no task is left."""
 RETRY_SECONDS = (1, 1, 2, 3, 5)
-"""Between the tries of one request; the last one again and again, or what the API server asks for where that is longer.
+"""Backoff between the attempts of one request. The last value repeats; a longer `Retry-After` takes precedence.
 
-So long after its return may an API server go unnoticed.
+The last value bounds the time until kopf notices that the API server is back.
 """
 
 log = Log("watching")
 
 
 class Watcher:
-    """Watches some kinds and hands every event to the loop that it was made in."""
+    """Watches kinds and forwards every event to the event loop of its creator."""
 
     def __init__(
         self, configuration: Any, namespaces: tuple[str, ...], kinds: Callable[[], Iterable[Kind]], on_event: OnEvent
     ) -> None:
-        """Watch some namespaces (none: all) with a client's configuration; `kinds` is asked at each start."""
+        """Watch namespaces (empty: all) with a client configuration. `kinds` is called at each start."""
         self._configuration = configuration
         self._namespaces = namespaces
         self._kinds = kinds
@@ -61,12 +63,12 @@ class Watcher:
         self._watch: _Watch | None = None
 
     def restart(self) -> None:
-        """Begin anew: other kinds are to be watched."""
+        """Restart the watch, because the watched kinds changed."""
         if self._watch:
             self._watch.stop()
 
     async def run(self) -> None:
-        """Watch for ever. Cancelled, it returns when the thread has ended."""
+        """Watch until cancelled. A cancellation waits for the end of the thread."""
         backoff = FIRST_BACKOFF_SECONDS
         with ThreadPoolExecutor(1, thread_name_prefix="watch") as executor:
             while True:
@@ -82,7 +84,7 @@ class Watcher:
                     self._watch.stop()
                     await asyncio.wait([thread])
                     raise
-                except Exception as error:  # noqa: BLE001  # whatever ends kopf, training needs a watch
+                except Exception as error:  # noqa: BLE001  # the operator needs a watch after any error of kopf
                     log.warning("the watch ended; it begins anew", error=f"{type(error).__name__}: {error}")
                 has_lived = self._loop.time() - begun > MAX_BACKOFF_SECONDS
                 backoff = FIRST_BACKOFF_SECONDS if has_lived else min(backoff * 2, MAX_BACKOFF_SECONDS)
@@ -93,15 +95,15 @@ class Watcher:
 
 
 class _Pauses:
-    """What kopf waits between the tries of one request. They do not end: at their end it fails, or asks at once."""
+    """Infinite backoff sequence of a kopf request. At the end of a finite one, kopf fails or retries immediately."""
 
     def __iter__(self) -> Iterator[float]:
-        """Return those of one request."""
+        """Return the backoff of one request."""
         return itertools.chain(RETRY_SECONDS, itertools.repeat(RETRY_SECONDS[-1]))
 
 
 class _Watch:
-    """One life of kopf, in the thread that calls `main`."""
+    """One run of kopf, in the thread that calls `main`."""
 
     def __init__(
         self, configuration: Any, namespaces: tuple[str, ...], kinds: tuple[Kind, ...], on_event: OnEvent
@@ -115,19 +117,19 @@ class _Watch:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether it ended, or is to end, because it was asked to."""
+        """Return whether `stop` was called."""
         return self._is_stopped.is_set()
 
     def main(self) -> None:
-        """Watch until stopped. Raises whatever ends kopf."""
+        """Watch until stopped. Raises the error that ends kopf."""
         asyncio.run(self._operate())
 
     def stop(self) -> None:
-        """End soon; may be called from any thread, and before `main` has begun."""
+        """Stop the watch. May be called from any thread, and before `main`."""
         self._is_stopped.set()
         if self._inside:
             loop, task = self._inside
-            with contextlib.suppress(RuntimeError):  # its loop has just closed
+            with contextlib.suppress(RuntimeError):  # the loop is already closed
                 loop.call_soon_threadsafe(task.cancel)
 
     async def _operate(self) -> None:
@@ -138,7 +140,7 @@ class _Watch:
         if self.is_stopped:
             task.cancel()
         try:
-            with contextlib.suppress(asyncio.CancelledError):  # not by kopf's flag: it would wait for hung requests
+            with contextlib.suppress(asyncio.CancelledError):  # kopf's stop flag would wait for hung requests
                 await task
         finally:
             await _end_tasks()
@@ -151,7 +153,7 @@ class _Watch:
             registry=make_registry(info, self._kinds, self._on_event),
             settings=make_settings(self._kinds),
             standalone=True,
-            identity=FIELD_MANAGER,  # type: ignore[arg-type]  # else it asks for a user's name, and a container has none
+            identity=FIELD_MANAGER,  # type: ignore[arg-type]  # the default needs a user name, which containers lack
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             vault=vault,
@@ -162,7 +164,7 @@ class _Watch:
 
 
 async def _end_tasks() -> None:
-    """End all that kopf has begun. It cannot do that itself: a watch that is cancelled once may begin anew."""
+    """Cancel all tasks of kopf until none is left, since a watch that is cancelled once may restart."""
     while left := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in {one for one in left if not one.get_name().startswith(KOPF_OWNERS)} or left:
             task.cancel()
@@ -170,7 +172,7 @@ async def _end_tasks() -> None:
 
 
 def make_registry(info: kopf.AiohttpSession, kinds: Iterable[Kind], on_event: OnEvent) -> kopf.OperatorRegistry:
-    """Return what kopf is to do: ask by a session, and pass every event of some kinds on."""
+    """Return kopf's handlers: log in with an HTTP session, and forward every event of the given kinds."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry, id="client")
@@ -180,18 +182,18 @@ def make_registry(info: kopf.AiohttpSession, kinds: Iterable[Kind], on_event: On
     for kind in kinds:
 
         async def pass_on(event: kopf.RawEvent, kind: Kind = kind, **_: Any) -> None:
-            on_event(kind, event["type"], slim_down(kind, dict(event["object"])))  # what waits for its turn is small
+            on_event(kind, event["type"], slim_down(kind, dict(event["object"])))  # keeps queued events small
 
         kopf.on.event(*_selector(kind), registry=registry, id=kind.plural)(pass_on)
     return registry
 
 
 def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
-    """Return kopf's settings: only objects of jobs, nothing written, every request with an end."""
+    """Return kopf's settings: only objects of jobs, no writes, and a timeout for every request."""
     settings = kopf.OperatorSettings()
-    settings.process.ultimate_exiting_timeout = None  # it would kill the thread that we may still wait for
+    settings.process.ultimate_exiting_timeout = None  # it sends SIGKILL to the process, which may still wait for kopf
     settings.posting.enabled = False
-    settings.scanning.disabled = True  # it would watch all CRDs and namespaces; the feed notices missing kinds itself
+    settings.scanning.disabled = True  # scanning watches all CRDs and namespaces; the feed finds missing kinds
     settings.networking.request_timeout = SECONDS_A_PAGE
     settings.networking.connect_timeout = SECONDS_A_REQUEST
     settings.networking.error_backoffs = _Pauses()
@@ -207,10 +209,10 @@ def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
 
 
 def make_session(configuration: Any) -> aiohttp.ClientSession:
-    """Return a session with the client's server, which reads the token anew for every request.
+    """Return an HTTP session that reads the current token for every request.
 
-    kopf never hears that a token is not taken: it would close all watches that are open, ask again at once and without
-    end, and may never end itself. To it that is a connection that failed, which it tries again at its pace.
+    The session converts a 401 into a connection error, which kopf retries with its backoff. On a 401, kopf would close
+    all open watches, retry immediately without limit, and might never stop.
     """
 
     async def authorize(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
@@ -231,7 +233,7 @@ def make_session(configuration: Any) -> aiohttp.ClientSession:
         private_key_path=configuration.key_file,
     )
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),  # each watch keeps a connection
+        connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),  # each watch holds a connection
         proxy=configuration.proxy,
         middlewares=(authorize,),
     )

@@ -1,7 +1,7 @@
-"""The webhook's HTTP: bodies of any size, shape and speed come in, an answer goes out within a second.
+"""HTTP server of the admission webhook, with limits for untrusted clients.
 
-Everything in the cluster can reach it, so what it holds of others' bytes is bounded: a body by its size, all bodies
-together by theirs, and each by the time it takes to arrive.
+Every pod in the cluster can reach the webhook. The limits are the size of one body, the total size of all bodies in
+memory, and the time until a body arrives.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from trainingjob_operator.shell.logs import Log
 
 PATH = "/validate"
 MAX_DRAINED_BYTES = 64 * 1024 * 1024
-"""A body that is too large is read to this length and thrown away: who still sends does not read the answer."""
+"""Maximum length of an oversized body that is read and discarded: a client reads no answer while it sends."""
 MAX_HELD_BYTES = 32 * 1024 * 1024
-"""Of all bodies together. Thousands of jobs that are applied at once need less."""
+"""Total size of all bodies in memory. Thousands of simultaneously applied jobs need less."""
 STALL_SECONDS = 1.0
-"""How long a body may stand still."""
+"""Timeout between two chunks of a body."""
 BODY_SECONDS = 5.0
-"""How long a body may take in all. The API server itself does not wait longer."""
+"""Timeout of a whole body. The API server itself does not wait longer."""
 
 type Measure = Callable[[float, bool], None]
-"""Take note of one review: its seconds, and whether the object was let in."""
+"""Record one review: its duration in seconds, and whether the object is allowed."""
 
 log = Log("webhook")
 
@@ -35,25 +35,25 @@ class SlowError(Exception):
 
 
 class BusyError(Exception):
-    """All bodies together are more than is held at a time."""
+    """The total size of all bodies exceeds the limit."""
 
 
 class Intake:
-    """The bodies that are in the webhook's memory now."""
+    """Memory limit for the bodies of running requests."""
 
     def __init__(self, stall_seconds: float = STALL_SECONDS, max_held: int = MAX_HELD_BYTES) -> None:
-        """Hold at most so many bytes, and wait so long for the next ones of a body."""
+        """Limit the total size to `max_held` bytes, and the time between two chunks to `stall_seconds`."""
         self.held = 0
         self._stall_seconds = stall_seconds
         self._max_held = max_held
 
     @asynccontextmanager
     async def body(self, request: web.Request) -> AsyncIterator[bytes]:
-        """Hold the body of a request; of one that is too large only a little more than is allowed.
+        """Read the body of a request. An oversized body is truncated to one byte more than the limit.
 
         Raises:
-            SlowError: it stands still, or takes too long.
-            BusyError: there is no room for it beside the others.
+            SlowError: the body stalls or takes too long.
+            BusyError: the total size of all bodies exceeds the limit.
         """
         kept = bytearray()
         try:
@@ -84,9 +84,9 @@ class Intake:
 def webhook_app(
     admission: Admission,
     measure: Measure = lambda seconds, is_allowed: None,
-    intake: Intake | None = None,  # None: a new one, with the bounds of this module
+    intake: Intake | None = None,  # None: a new one with the default limits
 ) -> web.Application:
-    """Return the web application that answers reviews."""
+    """Return the web application of the webhook."""
     intake = intake or Intake()
 
     async def validate(request: web.Request) -> web.Response:
@@ -110,10 +110,10 @@ def webhook_app(
 
 
 def _refuse(request: web.Request, status: int, error: Exception) -> web.Response:
-    """Return the answer to what is no review, and close the connection: the rest of it is not wanted."""
+    """Return an error response, and close the connection, since the rest of the body is not read."""
     log.warning("not a review", error=str(error), source=request.remote)
     response = web.Response(status=status, text=f"{error}\n")
     response.force_close()
     if status == web.HTTPTooManyRequests.status_code:
-        response.headers["Retry-After"] = "1"  # the API server's client asks again only where it is told when
+        response.headers["Retry-After"] = "1"  # the API server's client retries only with this header
     return response
