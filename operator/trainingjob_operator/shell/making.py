@@ -93,7 +93,7 @@ class Maker:
                 )
                 if departures := check_jobset(jobset):
                     return Trouble(Reason.REFUSED, "; ".join(departures))
-                with suppress(ConflictError):  # it exists already; the next reconcile reads it
+                with suppress(ConflictError):  # it is there; the next look sees it
                     await self._cluster.create(jobset)
         except ForbiddenError as error:
             return Trouble(Reason.REFUSED, str(error))

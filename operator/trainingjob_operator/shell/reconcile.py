@@ -142,7 +142,7 @@ class Reconciler:
         lock = self._locks.setdefault((namespace, name), asyncio.Lock())
         async with lock:
             for _ in range(CONFLICT_TRIES):
-                with suppress(ConflictError):  # another client changed the job: read it again
+                with suppress(ConflictError):  # somebody else wrote: look again at what is there now
                     return await self._look(namespace, name)
         return FORMING_SECONDS
 
