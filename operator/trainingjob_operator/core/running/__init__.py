@@ -1,5 +1,5 @@
-"""Running: what is observed of a job, judged and decided about it, and told of it.
+"""The control loop of a job: observe it, diagnose it, decide the next step, report it.
 
-Four rooms, each standing only on those before it: `observing`, `judging`, `deciding`, `telling`. What all of them speak
-in lies beside them: the reasons of conditions and events, and the places where a job's seconds go.
+Four packages in this order: `observing`, `judging`, `deciding`, `telling`. Each imports only the packages before it.
+The modules beside them are shared by all: `reasons` of conditions and events, and `goodput`.
 """

@@ -1,9 +1,9 @@
-"""Goodput: where the time of a job went, each second in exactly one place.
+"""Goodput: accounting of a job's wall time. Each second belongs to exactly one bucket.
 
-The seconds are counted from `startTime` on, and their sum says up to when: what came since then belongs to what was
-going on when the status was last written, because every change of that is written at once. So an operator that was away
-counts the time of its absence too, and nothing is ever counted twice. When the clock was set meanwhile, `startTime` is
-moved with it, in `observing.clocks`, or here where nobody saw it: how long ago a job began is what it says.
+The count begins at `startTime`; the sum of all seconds is the time up to which it is complete. The seconds after it
+belong to the current bucket of the last written status, because every change of bucket is written at once. Operator
+downtime is therefore counted, and no second is counted twice. A clock that is set moves `startTime` by the same amount:
+in `observing.clocks`, or here if no operator was running. The age of a job stays correct either way.
 """
 
 from datetime import datetime, timedelta
@@ -15,22 +15,22 @@ from trainingjob_operator.core.times import format_time, parse_time, seconds_bet
 
 
 class Bucket(StrEnum):
-    """What a second went to."""
+    """Buckets of wall time."""
 
-    QUEUED = "queued"  # pods have no nodes yet
-    STARTING = "starting"  # pods start, hosts report, the first world connects
+    QUEUED = "queued"  # pods are not scheduled yet
+    STARTING = "starting"  # pods start, hosts send the first reports, the first world connects
     PREPARING = "preparing"
     RESTORING = "restoring"
     COMPILING = "compiling"
     TRAINING = "training"
     EVALUATING = "evaluating"
     SAVING = "saving"
-    DETECTING = "detecting"  # from the newest step of a world that broke to the verdict on it
+    DETECTING = "detecting"  # from the last step of a failed world to the detection of the failure
     RECOVERING = "recovering"  # the next world connects
-    DOWN = "down"  # a world has ended, and no other can be formed
-    RESIZING = "resizing"  # saving and leaving, to come back at another size
+    DOWN = "down"  # no world runs, and none can be formed
+    RESIZING = "resizing"  # saving and draining, to restart at another size
     SUSPENDED = "suspended"
-    LOST_STEPS = "lostSteps"  # training that had to be done again
+    LOST_STEPS = "lostSteps"  # training of steps that were repeated
 
 
 OF_PHASE = {
@@ -41,22 +41,22 @@ OF_PHASE = {
     Phase.EVALUATING: Bucket.EVALUATING,
     Phase.SAVING: Bucket.SAVING,
 }
-"""Where the seconds of a world go. Phases that are not here: starting, or recovering after the first world."""
+"""Bucket of each phase of a world. Other phases count as starting, or as recovering after the first world."""
 
 
 ROUNDING = timedelta(milliseconds=10)
-"""By how much the sum of a ledger may be ahead, because each of its seconds is rounded."""
+"""Tolerance by which the sum of seconds may exceed the elapsed time, because each bucket is rounded."""
 
 
 def account(status: TrainingJobStatus, now: datetime) -> Goodput:
-    """Return the goodput with all seconds up to now; a clock that was set back adds none."""
+    """Return the goodput with all seconds up to now. A clock that was set back adds none."""
     spent = sum(status.goodput.seconds.values())
     passed = seconds_between(status.start_time, now) - spent
     return _add(status.goodput, status.goodput.current, passed) if passed > 0 else status.goodput
 
 
 def find_start(status: TrainingJobStatus, now: datetime) -> str:
-    """Return when the job began; where its ledger is ahead of now, as much earlier: a clock was set back."""
+    """Return the start time of the job. After a clock was set back, move it back to match the counted seconds."""
     start = parse_time(status.start_time)
     if start is None:
         return format_time(now)
@@ -65,13 +65,13 @@ def find_start(status: TrainingJobStatus, now: datetime) -> str:
 
 
 def move(goodput: Goodput, source: str, target: str, seconds: float) -> Goodput:
-    """Return the goodput with seconds taken from one place to another, as many as there are."""
+    """Return the goodput with seconds moved from one bucket to another, at most as many as the source holds."""
     seconds = min(max(seconds, 0.0), goodput.seconds.get(source, 0.0))
     return _add(_add(goodput, source, -seconds), target, seconds) if seconds else goodput
 
 
 def running_seconds(goodput: Goodput) -> float:
-    """Return the seconds that were not spent suspended."""
+    """Return the seconds in which the job was not suspended."""
     return sum(seconds for bucket, seconds in goodput.seconds.items() if bucket != Bucket.SUSPENDED)
 
 
@@ -82,6 +82,6 @@ def _add(goodput: Goodput, bucket: str, seconds: float) -> Goodput:
 
 
 def _ratio(spent: dict[str, float]) -> float:
-    """Return the share of training; time suspended is nobody's loss."""
+    """Return the share of training time. Suspended time is excluded."""
     whole = sum(seconds for bucket, seconds in spent.items() if bucket != Bucket.SUSPENDED)
     return round(spent.get(Bucket.TRAINING, 0.0) / whole, 4) if whole > 0 else 0.0

@@ -1,13 +1,13 @@
-"""Reasons: the CamelCase words of conditions, causes and events, in one place.
+"""Reasons of conditions, causes and events, as CamelCase strings.
 
-A cause may also carry a word of Kubernetes itself (`Evicted`, `ImagePullBackOff`) or of a host's failure (`Crash`).
+A cause may also carry a reason of Kubernetes (`Evicted`, `ImagePullBackOff`) or of a host's failure (`Crash`).
 """
 
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a job is as it is."""
+    """Reason of a condition, a cause or an event."""
 
     # The spec and the cluster
     VALID = "Valid"
@@ -64,7 +64,7 @@ class Reason(StrEnum):
     BACKUP_FAILING = "BackupFailing"
     RESTORED_FROM_BACKUP = "RestoredFromBackup"
     DRILL = "Drill"
-    # The end of a job, for now or for good
+    # Suspension and completion of a job
     SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"
     NOT_SUSPENDED = "NotSuspended"

@@ -1,5 +1,5 @@
-"""Observing: what is known of a job at one moment, laid together from its children, its hosts and its status.
+"""Observation: the state of a job at one moment, assembled from its Kubernetes objects, host reports and status.
 
-Manifests and reports become values in the words of the rules here. Nothing is judged: whoever looks for what a fact
-means goes to `judging`. Stands on the planner alone.
+This package converts manifests and reports to values and draws no conclusions; `judging` does that. It imports only the
+planner.
 """

@@ -1,9 +1,9 @@
-"""Clocks: what becomes of the times in a status when the clock is set that they were written by.
+"""Clock changes: moves the times in a status when the API server's clock is set.
 
-All ages that a job is judged by, its deadline, pauses and waits, and the seconds of its ledger, lie between a written
-time and now. When the API server's clock is set, by an hour after an outage of its time service, an hour seems to have
-passed and has not. The operator's own monotonic clock tells the one from the other. So the times are moved as the clock
-was, and lie as long ago as before. Only what was set while no operator was there to see it counts as time that passed.
+The deadline, pauses, waits and goodput of a job are differences between a written time and now. If the API server's
+clock is set by an hour, an hour seems to have passed. The operator's monotonic clock reveals the difference. All
+written times are then moved by the same amount, so their ages stay correct. A change while no operator runs goes
+unnoticed and counts as elapsed time.
 """
 
 from datetime import timedelta
@@ -28,11 +28,11 @@ TIMES = frozenset(
         "until",
     }
 )
-"""Fields of a status that hold a time of day."""
+"""Fields of a status that hold a wall-clock time."""
 
 
 def move_times(status: TrainingJobStatus, seconds: float) -> TrainingJobStatus:
-    """Return a status whose times are of a clock that was set by so many seconds, forward if positive."""
+    """Return a status with all times moved by a number of seconds, forward if positive."""
     return _move_all(status, timedelta(seconds=seconds)) if seconds else status
 
 

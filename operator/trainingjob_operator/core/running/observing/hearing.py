@@ -1,6 +1,6 @@
-"""What the operator has heard from a job's hosts, and how long ago.
+"""Heartbeats: the newest reports of a job's hosts and their ages.
 
-Every age is seconds on the operator's own monotonic clock, counted from receipt: no clock of a pod is ever believed.
+Every age is in seconds of the operator's monotonic clock, counted from receipt. Pod clocks are never used.
 """
 
 from collections.abc import Mapping
@@ -15,23 +15,24 @@ class News:
 
     report: HostReport
     age: float
-    """Since it came."""
+    """Seconds since receipt."""
     still: float
-    """Since its generation, phase, step, what it reads and writes, or its readiness last changed.
+    """Seconds since its generation, phase, step, file I/O or readiness last changed.
 
-    Times in which no host of the job was heard of do not count."""
+    Periods in which no host of the job reported do not count.
+    """
     idle: float = 0.0
-    """Since that last changed, or its process used CPU time that is worth telling. 0: nobody knows."""
+    """Seconds since that state last changed or the process used a significant amount of CPU time. 0: unknown."""
 
 
 @dataclass(frozen=True)
 class Hearing:
-    """All that was heard of one job, by the UIDs of its pods."""
+    """The heartbeat state of one job."""
 
     news: Mapping[str, News] = field(default_factory=dict)
     listening: float = 0.0
-    """Since the first report after a time in which no host was heard of: then it was the operator that was away."""
+    """Seconds since the first report after a period without any report. Such a period counts as an operator outage."""
     announced: float = 0.0
-    """Since this operator first announced the newest generation. 0: it announced none."""
+    """Seconds since this operator first published the newest generation. 0: it has published none."""
     burned: int = 0
-    """Highest generation that was claimed without a confirmation. It is never used again."""
+    """Highest generation whose claim was sent but not confirmed. It is never used again."""

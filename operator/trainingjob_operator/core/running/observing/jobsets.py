@@ -1,4 +1,4 @@
-"""A job's JobSets, and the Jobs that JobSet makes of them: one a slice."""
+"""JobSets of a job and their child Jobs. Each child Job is one slice."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ from trainingjob_operator.core.names import AVOIDS_ANNOTATION, JOB_INDEX_LABEL, 
 from trainingjob_operator.core.times import parse_time
 
 NEW = timedelta(seconds=10)
-"""How long a Job is new: a pod takes longer to start, to find its world and to be of use to it."""
+"""Age below which a Job is new: its pod has not had time to start and join a world."""
 
 
 @dataclass(frozen=True)
@@ -19,34 +19,34 @@ class JobSet:
     name: str
     slices: range
     is_own: bool
-    """Whether this very TrainingJob owns it. One of another owner is never touched."""
+    """Whether this TrainingJob owns the JobSet. The operator never modifies other owners' JobSets."""
     deleting: bool
     suspended: bool
     failed: bool
     avoids: frozenset[str] = frozenset()
-    """Nodes that its pods must not lie on."""
+    """Nodes that its pods must not be scheduled on."""
     created: str = ""
     image: str = ""
-    """What its pods run."""
+    """Container image of its pods."""
 
 
 @dataclass(frozen=True)
 class ChildJob:
-    """The Job of one slice, made by the JobSet controller."""
+    """The Job of one slice, created by the JobSet controller."""
 
     manifest: Manifest
     uid: str
     slice: int
     deleting: bool
     num_failed: int
-    """Pods that it has lost so far: each makes it wait longer before the next."""
+    """Number of failed pods so far. Each one lengthens the Job's back-off."""
     is_new: bool
-    """It was made too lately for a pod of it to have been of use."""
+    """Whether its age is below `NEW`, so that its pods cannot have trained yet."""
     created: str = ""
 
 
 def read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
-    """Return what a JobSet's manifest says, beside the UID of the TrainingJob that may own it."""
+    """Return the JobSet of a manifest. `job_uid` is the UID of the TrainingJob that may own it."""
     offset = number(manifest, "metadata", "labels", SLICE_OFFSET_LABEL) or 0
     count = next((number(job, "replicas") or 1 for job in items(manifest, "spec", "replicatedJobs")), 1)
     return JobSet(
@@ -63,8 +63,8 @@ def read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
     )
 
 
-def read_job(manifest: Manifest, now: datetime) -> ChildJob | None:  # None: it stands for no slice
-    """Return what the manifest of a JobSet's child says."""
+def read_job(manifest: Manifest, now: datetime) -> ChildJob | None:  # None: it has no slice labels
+    """Return the child Job of a manifest."""
     labels = dig(manifest, "metadata", "labels")
     offset, index = number(labels, SLICE_OFFSET_LABEL), number(labels, JOB_INDEX_LABEL)
     if offset is None or index is None:
@@ -77,7 +77,7 @@ def read_job(manifest: Manifest, now: datetime) -> ChildJob | None:  # None: it 
         slice=offset + index,
         deleting=bool(dig(manifest, "metadata", "deletionTimestamp")),
         num_failed=number(manifest, "status", "failed") or 0,
-        is_new=created is not None and timedelta() <= now - created < NEW,  # else clocks differ
+        is_new=created is not None and timedelta() <= now - created < NEW,  # a negative age means that clocks differ
         created=written,
     )
 

@@ -1,7 +1,7 @@
-"""The lineage: which generation trained which steps of the job's one committed history.
+"""Lineage: which generation trained which steps of the job's one committed history.
 
-A generation that goes on from step s makes everything that earlier ones did after s void. Their checkpoints of those
-steps may still be written, by a host that nobody can reach; the lineage is what keeps readers from taking them.
+A generation that resumes from step s invalidates all later steps of earlier generations. A host that is unreachable may
+still write checkpoints of those steps. Readers use the lineage to reject them.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ MAX_SPANS = 128
 def extend(
     lineage: Sequence[Span], generation: int, restored: int, tier: Tier = "durable", unheard: Sequence[Span] = ()
 ) -> Lineage:
-    """Return the lineage after a generation went on from a step that a tier held; the same if that is known.
+    """Return the lineage after a generation resumed from a step in a tier; unchanged if that is already recorded.
 
-    `unheard` are worlds before it that led to that step, of which nothing was known so far.
+    `unheard` are earlier generations that led to that step and are missing in the lineage.
     """
     if any(span.generation >= generation for span in lineage):
         return tuple(lineage)
@@ -29,14 +29,14 @@ def extend(
 
 
 def before(lineage: Sequence[Span], generation: int) -> Lineage:
-    """Return what a generation may build on."""
+    """Return the part of the lineage that a generation may restore from."""
     return tuple(span for span in lineage if span.generation < generation)
 
 
 def _append(lineage: Sequence[Span], span: Span) -> Lineage:
     restored = span.first - 1
     kept = [_close(one, restored) for one in lineage if one.first <= restored]
-    # Checkpoints that old are long deleted: only the newest few are kept.
+    # Older spans can be dropped: their checkpoints are deleted, only the newest few are kept.
     return (*kept[1 - MAX_SPANS :], span)
 
 

@@ -1,6 +1,6 @@
-"""What a node's manifest says of it: whether it answers, and whether it is about to go.
+"""Node manifests: readiness and termination notices.
 
-Whoever runs the machines announces on the node that one will be taken away, often long before its first pod is told.
+Cloud providers and autoscalers mark a node before they take it away, often long before they evict its first pod.
 """
 
 from datetime import datetime, timedelta
@@ -16,20 +16,23 @@ TAINTS = (
     "karpenter.sh/disrupted",
     "ToBeDeletedByClusterAutoscaler",
 )
-"""Taints of GKE, of the AWS node termination handler, of Karpenter and of the cluster autoscaler."""
+"""Termination taints of GKE, the AWS node termination handler, Karpenter and the cluster autoscaler."""
 LABELS = {"cloud.google.com/active-node-maintenance": "ONGOING"}
-"""Labels of GKE: https://cloud.google.com/kubernetes-engine/docs/concepts/handle-disruption-gpu-tpu."""
+"""Maintenance labels of GKE: https://cloud.google.com/kubernetes-engine/docs/concepts/handle-disruption-gpu-tpu."""
 SETTLING = timedelta(seconds=90)
-"""How long after an outage of the API server nodes that live may be called dead: clients of client-go come back within
-a minute of it (https://pkg.go.dev/k8s.io/client-go/tools/cache#Reflector), kubelets report every ten seconds."""
+"""Time after an API server outage in which live nodes may still be reported as not ready.
+
+Clients of client-go reconnect within a minute (https://pkg.go.dev/k8s.io/client-go/tools/cache#Reflector), and kubelets
+report every ten seconds.
+"""
 
 
 def are_believed(own_node: Manifest | None, now: datetime) -> bool:
-    """Return whether nodes that are called dead may be taken for dead.
+    """Return whether a NotReady condition of nodes is reliable.
 
-    After an outage of the API server all are called dead for a while, and the Service in front of the operator has no
-    endpoint, so that no host can say otherwise. An operator whose own node is called dead, or was just now, knows
-    better. Its node's clock may be wrong: then only what it is called now counts.
+    After an API server outage all nodes are NotReady for a while. The operator's Service then has no endpoint, so no
+    host can report that it is alive. If the operator's own node is NotReady, or was within `SETTLING`, the conditions
+    are not reliable. A transition time more than `SETTLING` in the future comes from a wrong clock and is ignored.
     """
     if own_node is None:
         return True
@@ -38,12 +41,12 @@ def are_believed(own_node: Manifest | None, now: datetime) -> bool:
 
 
 def is_ready(node: Manifest | None) -> bool:
-    """Return whether a node answers; one that is gone does not."""
+    """Return whether a node exists and is Ready."""
     return node is not None and condition(node, "Ready").get("status") == "True"
 
 
 def find_notice(node: Manifest | None) -> str:
-    """Return the taint or label that announces the end of a node. Empty: nothing does."""
+    """Return the taint or label that announces the termination of a node. Empty: there is none."""
     keys = {text(taint, "key") for taint in items(node, "spec", "taints")}
     labels = dig(node, "metadata", "labels")
     found = [key for key in TAINTS if key in keys]

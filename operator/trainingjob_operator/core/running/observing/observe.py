@@ -1,7 +1,7 @@
-"""Observed: all that is known of one job at one moment, in the shape in which rules read.
+"""Observed: the state of one job at one moment, in the form that the rules read.
 
-Three views are laid over each other: the API server's (pods, jobs, nodes), the hosts' own (reports), and the operator's
-memory (the status). Nothing is judged here; `standing` and `decide` do that.
+It combines the API server's view (pods, Jobs, nodes), the hosts' reports and the status that the operator wrote before.
+This module draws no conclusions; `standing` and `decide` do.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from trainingjob_operator.core.running.observing.seats import Seat
 
 @dataclass(frozen=True)
 class Host:
-    """One host of a slice: the pod that stands for it, and what that pod last said."""
+    """One host of a slice, the pod that represents it, and that pod's newest report."""
 
     slice: int
     host: int
@@ -36,7 +36,7 @@ class Host:
     news: News | None
 
     def is_ready(self, window: float) -> bool:
-        """Return whether it could be in a world formed now: alive, heard of lately, its node well, able to start."""
+        """Return whether the host can join a world now: pod alive, heartbeat recent, node ready, trainer startable."""
         return (
             self.pod is not None
             and self.pod.is_alive
@@ -48,54 +48,54 @@ class Host:
 
     @property
     def has_standby(self) -> bool:
-        """Return whether a child with everything imported waits on it."""
+        """Return whether a standby process with all modules imported waits on the host."""
         return self.news is not None and self.news.report.standby
 
     @property
-    def broken(self) -> Failure | None:  # None: nothing is known against it
-        """Return why no child can be started on it."""
+    def broken(self) -> Failure | None:  # None: no failure is known
+        """Return the failure that keeps every trainer process from starting on the host."""
         return self.news.report.broken if self.news else None
 
 
 @dataclass(frozen=True)
 class Slice:
-    """One slice that the job wants, whether it is there or not."""
+    """One slice of the job's spec, whether its pods exist or not."""
 
     number: int
     jobset: str
-    """Name of the JobSet that holds it."""
+    """Name of the JobSet that contains it."""
     hosts: tuple[Host, ...]
     warning: Trouble | None
-    """Why its objects cannot be made, where the API server says so."""
+    """The API server's newest warning about creating its objects."""
 
     def is_ready(self, window: float) -> bool:
-        """Return whether all its hosts are."""
+        """Return whether all its hosts are ready."""
         return all(host.is_ready(window) for host in self.hosts)
 
     @property
     def has_standbys(self) -> bool:
-        """Return whether all its hosts have one."""
+        """Return whether all its hosts have a standby process."""
         return all(host.has_standby for host in self.hosts)
 
     @property
     def is_placed(self) -> bool:
-        """Return whether each of its hosts has a node."""
+        """Return whether all its pods are scheduled."""
         return all(host.pod is not None and host.pod.node != "" for host in self.hosts)
 
     @property
     def nodes(self) -> frozenset[str]:
-        """Return the nodes that its hosts have."""
+        """Return the nodes that its pods are scheduled on."""
         return frozenset(host.pod.node for host in self.hosts if host.pod and host.pod.node)
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Return what announces that nodes of it will go, in words."""
+        """Return a description of each termination notice on its nodes."""
         pods = (host.pod for host in self.hosts if host.pod)
         return tuple(f"node {pod.node} has {pod.notice}" for pod in pods if pod.notice)
 
     @property
     def is_coming(self) -> bool:
-        """Return whether it is placed and nothing is known to hold it up."""
+        """Return whether all its pods are scheduled and none of them has a known problem."""
         return self.is_placed and all(
             host.pod is not None
             and host.pod.node_ready
@@ -108,45 +108,45 @@ class Slice:
 
 @dataclass(frozen=True)
 class Observed:
-    """A job at one moment."""
+    """The state of a job at one moment."""
 
     name: str
     namespace: str
     uid: str
     generation: int
-    """Of the spec."""
+    """`metadata.generation` of the TrainingJob."""
     status: TrainingJobStatus
     slices: tuple[Slice, ...]
     jobsets: tuple[JobSet, ...]
     jobs: tuple[ChildJob, ...]
     pods: tuple[Pod, ...]
     world: World | None
-    """The committed world. None: none was formed yet, or the last one has ended."""
+    """The committed world. None: no world was formed yet, or the last one has ended."""
     seats: tuple[Seat, ...]
-    """The world's members, in the order of their process ids."""
+    """The members of the world, ordered by process id."""
     lineage: Lineage
     hearing: Hearing
     drill: DrillRequest | None = None
-    """What the job's owner asks for. None: nothing, now or any more."""
+    """The drill request in the job's annotation. None: there is none."""
 
     @property
     def is_over(self) -> bool:
-        """Return whether the verdict on the job is written."""
+        """Return whether the job has succeeded or failed and the status records it."""
         return self.status.completion_time is not None
 
     @property
-    def base(self) -> JobSet | None:  # None: it is not there
-        """Return the JobSet with the job's minimum of slices."""
+    def base(self) -> JobSet | None:  # None: it does not exist
+        """Return the base JobSet, which contains the job's minimum number of slices."""
         return self.find_jobset(base_jobset(self.name, self.uid))
 
     @property
     def current(self) -> tuple[int, ...]:
-        """Return the slices of the committed world; none where there is no world."""
+        """Return the slices of the committed world; empty if there is no world."""
         return self.world.slices if self.world else ()
 
     @property
     def has_stepped(self) -> bool:
-        """Return whether the committed world brought training forward."""
+        """Return whether the committed world has completed a step."""
         return any(
             seat.report and seat.report.progress and seat.report.progress.step > (seat.report.restored or 0)
             for seat in self.seats
@@ -154,23 +154,23 @@ class Observed:
 
     @property
     def has_committed(self) -> bool:
-        """Return whether the committed world saved a step beyond the one that it went on from."""
+        """Return whether the committed world has saved a step beyond the step that it resumed from."""
         return any(seat.report and (seat.report.committed or 0) > (seat.report.restored or 0) for seat in self.seats)
 
     @property
     def failures_in_a_row(self) -> int:
-        """Return how often the program failed since a step was saved."""
+        """Return the number of counted failures since a step was last saved."""
         return 0 if self.has_committed else self.status.restarts.since_commit
 
     def find_jobset(self, name: str) -> JobSet | None:
-        """Return a JobSet by its name."""
+        """Return the JobSet with a name."""
         return next((jobset for jobset in self.jobsets if jobset.name == name), None)
 
 
 def observe(
     plan: Plan, job: Manifest, status: TrainingJobStatus, children: Children, hearing: Hearing, now: datetime
 ) -> Observed:
-    """Return what is known of a job: its manifest, the operator's memory of it, its children, what its hosts said."""
+    """Return the observed state of a job from its manifest, its status, its children and its heartbeats."""
     name, uid = text(job, "metadata", "name"), text(job, "metadata", "uid")
     identity = JobIdentity(name=name, namespace=text(job, "metadata", "namespace"), uid=uid)
     pods = read_pods(children, now)
@@ -202,7 +202,7 @@ def lay_together(
     slices: tuple[Slice, ...],
     drill: DrillRequest | None = None,
 ) -> Observed:
-    """Return what is known of a job from what was read of its children: its world, who sits in it, and its lineage."""
+    """Return the observed state of a job from its parsed children. Adds the world, its members and its lineage."""
     world = seats.rebuild_world(status, job.uid, pods)
     if world is not None:
         world = tell_program(world, plan, plan.find_layout(len(world.slices)))
@@ -230,7 +230,7 @@ def lay_together(
     )
 
 
-def _read_request(job: Manifest, uid: str) -> DrillRequest | None:  # None: none is asked for of this very job
+def _read_request(job: Manifest, uid: str) -> DrillRequest | None:  # None: no valid request for this job's UID
     written = text(job, "metadata", "annotations", DRILL_ANNOTATION)
     try:
         request = DrillRequest.model_validate_json(written, extra="ignore") if written else None
@@ -250,7 +250,7 @@ def _read_slices(
 ) -> tuple[Slice, ...]:
     slices = []
     base = base_jobset(name, uid)
-    # The base keeps the slices that it was made with, whatever became of `spec.slices` since.
+    # The base JobSet keeps its original number of slices; later edits of `spec.slices` do not change it.
     in_base = next(
         (len(jobset.slices) for jobset in jobsets if jobset.name == base and jobset.is_own), plan.spec.slices.fewest
     )
@@ -269,13 +269,13 @@ def _read_host(slice_number: int, host: int, places: Mapping[tuple[int, int], li
     return Host(slice_number, host, pod, hearing.news.get(pod.uid) if pod else None)
 
 
-def _find_warning(jobset: str, children: Children) -> Trouble | None:  # None: nobody complained
-    """Return the newest warning about a JobSet or about what was made for it: their names begin with its own."""
+def _find_warning(jobset: str, children: Children) -> Trouble | None:  # None: there is no warning
+    """Return the newest warning about a JobSet or its child objects, whose names begin with the JobSet's name."""
     about = [
         event
         for event in children.warnings
         if ((named := text(event, "involvedObject", "name")) == jobset or named.startswith(f"{jobset}-"))
-        and text(event, "reason") != "FailedScheduling"  # the pod's own condition says it, and only while it is so
+        and text(event, "reason") != "FailedScheduling"  # the pod's PodScheduled condition is more current
     ]
     newest = max(about, key=lambda event: text(event, "lastTimestamp") or text(event, "eventTime"), default=None)
     return Trouble(text(newest, "reason") or "Warning", text(newest, "message")) if newest else None

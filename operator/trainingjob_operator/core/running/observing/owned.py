@@ -1,7 +1,7 @@
-"""Which of the objects that carry a job's labels are the job's own.
+"""Ownership: which of the objects with a job's labels belong to the job.
 
-Labels are written by whoever creates an object; the chain of controllers, pod to Job to JobSet to TrainingJob, is
-written by the controllers. What is outside of it stands for no host, stops no repair and is never deleted.
+Any client can write labels, but only controllers write the owner chain from pod to Job to JobSet to TrainingJob. An
+object outside of this chain represents no host, blocks no repair and is never deleted.
 """
 
 from dataclasses import replace
@@ -11,9 +11,10 @@ from trainingjob_operator.core.names import config_map
 
 
 def keep_owned(children: Children, name: str, uid: str) -> Children:
-    """Return the children without Jobs, pods and ConfigMaps of others. Foreign JobSets stay: they may hold a name.
+    """Return the children without Jobs, pods and ConfigMaps of other owners.
 
-    Pods whose Job is gone stay too, as orphans: the garbage collector deletes them, and they may be stuck on a node.
+    Foreign JobSets stay, because they may occupy a name that the job needs. Pods whose Job is gone stay as orphans: the
+    garbage collector deletes them, but they may be stuck on a node.
     """
     jobsets = {_uid(jobset) for jobset in children.jobsets if owner_uid(jobset) == uid}
     jobs = tuple(job for job in children.jobs if owner_uid(job) in jobsets)

@@ -1,7 +1,7 @@
-"""One pod of a job: its place in the job, whether it lives, and what keeps it from running, in words.
+"""Pods of a job: the slice and host that each represents, its liveness, and its problem if it does not run.
 
-The API server's view is one of two: `hearing` has what the pod itself says. A pod that the API server calls Running may
-be on a node that lost its power a minute ago.
+This is the API server's view; `hearing` has the pod's own reports. A pod that the API server lists as Running may be on
+a node that lost power a minute ago.
 """
 
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from trainingjob_operator.core.running.observing import nodes
 from trainingjob_operator.core.times import parse_time
 
 OVERDUE = timedelta(seconds=2)
-"""How long past its deletion time a pod may be before it counts as stuck: room for clocks that differ."""
+"""Time past its deletion deadline after which a pod counts as stuck. It allows for clock skew."""
 _PASSING = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why something does not run: a CamelCase word of Kubernetes, and its own text."""
+    """Why something does not run: a CamelCase reason of Kubernetes and its message."""
 
     reason: str
     message: str
@@ -27,12 +27,12 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Exit:
-    """How the container ended the last time."""
+    """The last termination of the container."""
 
     code: int
     reason: str
     message: str = ""
-    """What it left as termination message: words for people where it could not even start."""
+    """Termination message: human-readable text if the container could not start."""
 
 
 @dataclass(frozen=True)
@@ -43,48 +43,48 @@ class Pod:
     name: str
     uid: str
     job_uid: str
-    """Of the child Job that made it."""
+    """UID of the child Job that created it."""
     slice: int
     host: int
     address: str
     node: str
     node_ready: bool
-    """Whether its node answers; False where it is bound to none."""
+    """Whether its node is ready. False if it is not scheduled."""
     phase: str
     created: str
     deleting: bool
     overdue: bool
-    """It should have been gone by now."""
+    """Whether its deletion deadline has passed by more than `OVERDUE`."""
     running: bool
-    """Its container runs."""
+    """Whether its container is neither waiting nor terminated."""
     exit: Exit | None
     trouble: Trouble | None
     notice: str = ""
-    """What announces that its node will go. Empty: nothing does."""
+    """Termination notice of its node. Empty: there is none."""
 
     @property
     def is_alive(self) -> bool:
-        """Return whether its container runs and nobody has asked it to go."""
+        """Return whether its container runs and the pod is not being deleted."""
         return self.phase == "Running" and self.running and not self.deleting and bool(self.address)
 
     @property
     def is_stuck(self) -> bool:
-        """Return whether it waits for a node that cannot let it go."""
+        """Return whether its deletion is blocked by a node that is not ready."""
         return self.deleting and self.overdue and not self.node_ready
 
     @property
     def is_dead(self) -> bool:
-        """Return whether it will never run again, although the API server still has it."""
+        """Return whether it can never run again, although the API server still lists it."""
         return self.phase == "Failed" or self.is_stuck
 
     @property
     def rank(self) -> tuple[bool, bool, str]:
-        """Return the order in which pods of the same host stand for it: the highest does."""
+        """Return the sort key among pods of one host. The highest pod represents the host."""
         return not self.is_dead and self.phase != "Succeeded", not self.deleting, self.created
 
 
 def read_pods(children: Children, now: datetime) -> tuple[Pod, ...]:
-    """Return what the manifests of pods, and of the nodes below them, say; pods without a place are left out."""
+    """Return the pods of the manifests, with their node state. Pods without slice or host labels are left out."""
     are_believed = nodes.are_believed(children.own_node, now)
     read = (_read_pod(manifest, children, now, nodes_are_believed=are_believed) for manifest in children.pods)
     return tuple(pod for pod in read if pod)
@@ -92,7 +92,7 @@ def read_pods(children: Children, now: datetime) -> tuple[Pod, ...]:
 
 def _read_pod(
     manifest: Manifest, children: Children, now: datetime, *, nodes_are_believed: bool
-) -> Pod | None:  # None: it has no place
+) -> Pod | None:  # None: slice or host labels are missing
     labels = dig(manifest, "metadata", "labels")
     offset, index, host = (number(labels, key) for key in (SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL))
     if offset is None or index is None or host is None:
@@ -128,14 +128,14 @@ def _has_stopped(container: Manifest) -> bool:
     return bool(dig(container, "state", "terminated") or dig(container, "state", "waiting"))
 
 
-def _read_exit(container: Manifest) -> Exit | None:  # None: it has not ended yet
+def _read_exit(container: Manifest) -> Exit | None:  # None: it has not terminated yet
     ended = dig(container, "state", "terminated") or dig(container, "lastState", "terminated")
     if not ended:
         return None
     return Exit(number(ended, "exitCode") or 0, text(ended, "reason"), text(ended, "message"))
 
 
-def _read_trouble(manifest: Manifest, container: Manifest) -> Trouble | None:  # None: nothing is known to be wrong
+def _read_trouble(manifest: Manifest, container: Manifest) -> Trouble | None:  # None: no problem is known
     waiting = text(container, "state", "waiting", "reason")
     if waiting not in _PASSING:
         last_words = text(container, "lastState", "terminated", "message")

@@ -1,4 +1,4 @@
-"""How far training is, and what of it survives everything: read from the reports of the committed world."""
+"""Training progress and the newest durable step, read from the reports of the committed world."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,7 +15,7 @@ from trainingjob_operator.core.times import format_time
 
 
 def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None: no world has restored yet
-    """Return the newest step and its measures; what the world went on from, as long as it made no step itself."""
+    """Return the newest step with its metrics. Before the world's first step, return the step that it resumed from."""
     told = [seat.report.progress for seat in seen.seats if seat.report and seat.report.progress]
     newest = max(told, key=lambda progress: (progress.step, progress.loss is not None), default=None)
     restored = find_restored(seen.seats)
@@ -26,7 +26,7 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
             return old.model_copy(update=_count(old.step, total))
         if restored is None:
             return None
-        before = old.step_seconds if old else None  # what a hang is judged by until this world has stepped
+        before = old.step_seconds if old else None  # the hang timeout uses it until this world has stepped
         return ProgressStatus(**_count(restored, total), step_seconds=before)
     return ProgressStatus(
         **_count(newest.step, total),
@@ -45,7 +45,7 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
 
 
 def _find_snapshot(told: Sequence[Progress], num_hosts: int) -> dict[str, Any]:
-    """Return the newest step that every host holds a snapshot of, and what it cost; nothing where one holds none."""
+    """Return the newest step of which every host holds a snapshot, and its cost; empty if a host holds none."""
     kept = [one.snapshot for one in told if one.snapshot is not None]
     if len(kept) < num_hosts:
         return {}
@@ -53,19 +53,22 @@ def _find_snapshot(told: Sequence[Progress], num_hosts: int) -> dict[str, Any]:
 
 
 def _count(step: int, total: int) -> dict[str, Any]:
-    """Return how far training is. A folder may hold more steps than are asked for, and an edit come a step too late."""
+    """Return the progress as step, total and percentage.
+
+    The folder may hold more steps than the spec trains, and an edit may lower the total below the current step.
+    """
     end = max(step, total)
     return {"step": step, "of": end, "percent": round(100 * step / end, 1)}
 
 
-def find_data(seen: Observed) -> DataReport | None:  # None: nothing was read yet
-    """Return what the committed world read of the text; what one before it read, until it reports."""
+def find_data(seen: Observed) -> DataReport | None:  # None: no data was read yet
+    """Return what the committed world has read of the dataset. Before its first report, the previous world's data."""
     told = (seat.report.data for seat in seen.seats if seat.report and seat.report.data)
     return next(told, seen.status.data)
 
 
-def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  # None: nothing is saved yet
-    """Return the newest durable step: what this world committed, or what it went on from."""
+def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  # None: no step is saved yet
+    """Return the newest durable step: committed by this world, or the step that it resumed from."""
     newest, old = find_committed(seen), seen.status.checkpoint
     if not newest or (old is not None and old.step == newest):
         return old
@@ -73,7 +76,7 @@ def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  
 
 
 def find_committed(seen: Observed) -> int:
-    """Return the newest step that is known to be on storage; 0: none."""
+    """Return the newest step that is known to be on storage. 0: none."""
     committed = [seat.report.committed for seat in seen.seats if seat.report and seat.report.committed is not None]
     restored = find_restored(seen.seats) if find_tier(seen.seats) in ON_STORAGE else None
     newest = max(committed, default=restored)

@@ -1,6 +1,6 @@
-"""The committed world as it is now: its members, their pods, and what each of them last said.
+"""Members of the committed world, their pods and their newest reports.
 
-The status keeps a world as names and UIDs of pods, so an operator that was away, or has just started, recognises it.
+The status stores a world as names and UIDs of pods, so that a restarted operator recognizes it.
 """
 
 import hashlib
@@ -18,37 +18,37 @@ from trainingjob_operator.core.running.observing.pods import Pod
 
 @dataclass(frozen=True)
 class Seat:
-    """A member of the committed world, its pod if it still exists, and what that pod last said."""
+    """A member of the committed world, its pod if it still exists, and that pod's newest report."""
 
     member: Member
     pod: Pod | None
     news: News | None
     generation: int
-    """Of the world."""
+    """Generation of the world."""
 
     @cached_property
-    def report(self) -> HostReport | None:  # None: its child is not in this world, or not yet
-        """Return the newest report, if it speaks of this world."""
+    def report(self) -> HostReport | None:  # None: its trainer process has not joined this world
+        """Return the newest report if it belongs to this world's generation."""
         if self.news is None or self.news.report.generation != self.generation:
             return None
         return self.news.report
 
 
 def fingerprint(members: Sequence[Member]) -> str:
-    """Return a hash of who is in a world: two worlds with the same one have the same processes."""
+    """Return a hash of a world's members. Equal hashes mean the same processes."""
     lines = "\n".join(f"{member.slice}/{member.host}/{member.pod_uid}" for member in members)
     return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
-def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) -> World | None:  # None: none lives
-    """Return the committed world as the status tells it; addresses and nodes come from the pods that still exist."""
+def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) -> World | None:  # None: none, or ended
+    """Return the committed world from the status. Addresses and nodes come from the pods that still exist."""
     written = status.world
     if written is None or status.completion_time is not None or has_ended(status):
         return None
     if not written.slices or written.generation < 1:
-        return None  # nobody of ours has written this
+        return None  # not written by this operator
     by_uid = {pod.uid: pod for pod in pods}
-    # The pods of a very large world are not in the status; then its hash tells whether these are still the same.
+    # A very large world's pods are not in the status; its hash of members then detects a changed pod.
     named = written.pods or tuple(f"{pod.name}/{pod.uid}" for pod in _find_members(by_uid.values(), written))
     slices = written.slices
     per_slice = max(len(named) // len(slices), 1)
@@ -72,13 +72,13 @@ def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) 
     )
 
 
-@lru_cache(maxsize=16_384)  # a world is rebuilt for each decision, and its members are the same for hours
+@lru_cache(maxsize=16_384)  # every decision rebuilds the world, and its members stay the same for hours
 def _make_member(process: int, number: int, host: int, pod: str, uid: str, address: str, node: str) -> Member:
     return Member(process=process, slice=number, host=host, pod=pod, pod_uid=uid, address=address, node=node)
 
 
 def has_ended(status: TrainingJobStatus) -> bool:
-    """Return whether the committed world's end is written down."""
+    """Return whether the status records the end of the committed world."""
     if not status.world or not status.attempts:
         return False
     last = status.attempts[-1]
@@ -86,7 +86,7 @@ def has_ended(status: TrainingJobStatus) -> bool:
 
 
 def take_seats(world: World | None, pods: Iterable[Pod], hearing: Hearing) -> tuple[Seat, ...]:
-    """Return a world's members with what is known of them."""
+    """Return the members of a world with their pods and reports."""
     if world is None:
         return ()
     by_uid = {pod.uid: pod for pod in pods}
@@ -97,19 +97,19 @@ def take_seats(world: World | None, pods: Iterable[Pod], hearing: Hearing) -> tu
 
 
 def find_restored(seats: Iterable[Seat]) -> int | None:  # None: no member has restored yet
-    """Return the step that the world went on from."""
+    """Return the step that the world resumed from."""
     report = _find_restored(seats)
     return report.restored if report else None
 
 
-def find_tier(seats: Iterable[Seat]) -> Tier | None:  # None: no member has restored yet, or all began from scratch
-    """Return what held the step that the world went on from."""
+def find_tier(seats: Iterable[Seat]) -> Tier | None:  # None: no member has restored yet, or training began from scratch
+    """Return the storage tier of the step that the world resumed from."""
     report = _find_restored(seats)
     return report.tier if report and report.restored else None
 
 
 def find_unheard(seats: Iterable[Seat]) -> tuple[Span, ...]:
-    """Return the worlds that led to the step that the world went on from, and that its lineage lacks."""
+    """Return the generations that led to the step that the world resumed from and are missing in its lineage."""
     report = _find_restored(seats)
     return report.unheard if report else ()
 
