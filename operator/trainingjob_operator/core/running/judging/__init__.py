@@ -1,5 +1,4 @@
-"""Judging: what the facts mean. Who is gone, hangs or keeps the others waiting; which nodes and saves fail, and why.
+"""Diagnosis: which members are lost, hang or are stragglers; which nodes, saves and backups fail, and why.
 
-A judgement names a cause and its place, and says nothing of what is done about it: that is for `deciding`. Stands on
-`observing`.
+A diagnosis names a cause and its location. `deciding` chooses the response. This package imports only `observing`.
 """

@@ -1,11 +1,16 @@
-"""Bad nodes: those that worlds end for again, while all other nodes are well.
+"""Bad nodes: nodes that end one world after another while all other nodes are healthy.
 
-A machine that fails is often a machine that will fail: a broken device, bad memory, a cable. Nobody is woken for it: a
-slice above the minimum is made anew without the node. The base JobSet cannot be changed, so of its slices an event
-tells. But a program that fails on one host at a time looks like a bad node too, and a lost node often comes back
-repaired under its name. So all this is bounded: it takes two worlds within a day, ended for this one node by something
-that a node can cause; a day without another clears it; the job always keeps the nodes that its minimum needs; and where
-no other node is found in time, a bad one is better than none.
+A node that failed once often fails again, because of a broken device, bad memory or a cable. The operator therefore
+recreates a slice above the minimum without that node. Slices of the base JobSet cannot move, because the JobSet is
+immutable; an event asks the user to cordon the node.
+
+A program that fails on a single host also looks like a bad node, and a lost node may return repaired under the same
+name. The rule is therefore bounded:
+
+- A node becomes bad after two worlds within a day ended because of it alone, for a reason that a node can cause.
+- A day without another fault clears it.
+- The job always keeps the nodes that its minimum needs.
+- If no other node is found within `SEARCH_SECONDS`, the bad node is used again.
 """
 
 from collections.abc import Sequence
@@ -23,11 +28,11 @@ from trainingjob_operator.core.times import earlier, format_time, parse_time, se
 type Faults = tuple[NodeFaults, ...]
 
 ENOUGH = 2
-"""Worlds that make a node bad."""
+"""Number of faults from which a node is bad."""
 MEMORY = timedelta(hours=24)
-"""How long a fault is held against a node."""
+"""Time after which a node's faults expire."""
 SEARCH_SECONDS = 600.0
-"""How long another node is looked for before a bad one is taken back."""
+"""Seconds of searching for another node before a bad node may be used again."""
 MAX_NODES = 8
 MAX_WHY = 256
 NOT_BY_A_NODE = frozenset(
@@ -42,11 +47,11 @@ NOT_BY_A_NODE = frozenset(
         Reason.POD_DELETED,
     }
 )
-"""What ends a world wherever it runs, or because somebody asked for it."""
+"""Reasons that do not depend on the node, or that a user requested."""
 
 
 def count_faults(seen: Observed, end: End | None, now: datetime) -> Faults:
-    """Return what is held against nodes after a world ended, or went on: `end` is None then."""
+    """Return the faults of nodes after a decision. `end` is None if no world ended."""
     latest = now + MEMORY
     forgiven = {node for jobset in seen.jobsets if _searches_in_vain(seen, jobset, now) for node in jobset.avoids}
     known = {
@@ -63,7 +68,7 @@ def count_faults(seen: Observed, end: End | None, now: datetime) -> Faults:
 
 
 def find_avoided(plan: Plan, seen: Observed, faults: Faults) -> frozenset[str]:
-    """Return the nodes that new slices are to keep clear of; none where the job would not reach its minimum without."""
+    """Return the nodes that new slices must avoid; empty if the job could not reach its minimum without them."""
     bad = frozenset(one.node for one in faults if one.faults >= ENOUGH)
     if plan.spec.elastic.bad_nodes == "report" or not bad:
         return frozenset()
@@ -72,7 +77,7 @@ def find_avoided(plan: Plan, seen: Observed, faults: Faults) -> frozenset[str]:
 
 
 def leave_out(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
-    """Return the slices to form a world of: without those that can be made elsewhere, if the others suffice."""
+    """Return the slices to form a world of, without movable slices on bad nodes if the others suffice."""
     avoided = find_avoided(plan, seen, faults)
     if not avoided:
         return list(ready)
@@ -81,12 +86,12 @@ def leave_out(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults
 
 
 def can_move(seen: Observed, one: Slice) -> bool:
-    """Return whether a slice has a JobSet of its own, which can be made anew."""
+    """Return whether a slice has its own JobSet, which can be recreated on other nodes."""
     return seen.base is None or one.number not in seen.base.slices
 
 
 def describe_bad_node(plan: Plan, seen: Observed, fault: NodeFaults) -> str:
-    """Return what people are told of a bad node, and asked to do."""
+    """Return the message about a bad node, with the action to take."""
     on_it = [one for one in seen.slices if fault.node in one.nodes]
     is_left = plan.spec.elastic.bad_nodes == "avoid" and on_it and all(can_move(seen, one) for one in on_it)
     then = (
@@ -96,7 +101,7 @@ def describe_bad_node(plan: Plan, seen: Observed, fault: NodeFaults) -> str:
 
 
 def _searches_in_vain(seen: Observed, jobset: JobSet, now: datetime) -> bool:
-    """Return whether a JobSet that avoids nodes has found no others for so long that it should take these again."""
+    """Return whether a JobSet that avoids nodes has found no other nodes within `SEARCH_SECONDS`."""
     if not jobset.avoids or seconds_between(jobset.created, now) <= SEARCH_SECONDS:
         return False
     return not all(one.is_placed for one in seen.slices if one.jobset == jobset.name)

@@ -1,7 +1,7 @@
-"""The second store of checkpoints: which step is copied there, and copies that fail.
+"""Backups: copies of checkpoints on a second storage, and copies that fail.
 
-Nothing is decided by it: training goes on, saves go on, and the next copy is tried when it is due. People are told, for
-what they count on is no longer there.
+A failing backup changes no decision. Training and saves continue, and the next copy is attempted when it is due. The
+user is warned, because the redundancy that the job relies on is missing.
 """
 
 from datetime import datetime
@@ -14,8 +14,8 @@ from trainingjob_operator.core.running.observing.seats import find_restored, fin
 from trainingjob_operator.core.times import format_time
 
 
-def find_backup(seen: Observed, now: datetime) -> BackupStatus | None:  # None: no copy is known
-    """Return the newest copy: what this world copied, or what it went on from."""
+def find_backup(seen: Observed, now: datetime) -> BackupStatus | None:  # None: no backup is known
+    """Return the newest backup: copied by this world, or the step that it resumed from."""
     copied = [seat.report.copied for seat in seen.seats if seat.report and seat.report.copied is not None]
     restored = find_restored(seen.seats) if find_tier(seen.seats) == "backup" else None
     newest, old = max(copied, default=restored), seen.status.backup
@@ -25,13 +25,13 @@ def find_backup(seen: Observed, now: datetime) -> BackupStatus | None:  # None: 
 
 
 def follow_failing_copies(seen: Observed, now: datetime) -> FailingSaves | None:  # None: the newest copy did not fail
-    """Return the copies of the committed world that fail, as the status has them."""
+    """Return the failing copies of the committed world, as recorded in the status."""
     told = [seat.report.failed_copy for seat in seen.seats if seat.report and seat.report.failed_copy]
     return follow(told, seen.status.failing_copies, now)
 
 
 def describe_failing_copies(plan: Plan, seen: Observed, failing: FailingSaves) -> str:
-    """Return what cannot be copied, why, and what there is instead, in words."""
+    """Return the message about failing copies: what fails, why, and which copy is the newest."""
     backup = plan.spec.checkpoint.backup
     where = f" to {backup.uri}" if backup else ""
     newest = seen.status.backup

@@ -1,21 +1,24 @@
-"""A hang: all hosts of a world report, and none of them comes any further.
+"""Hangs: all hosts of a world send heartbeats, but none makes progress.
 
-Each host has a budget for what it does now. A world hangs when every member has stood still for longer than its own:
-one that still comes further keeps all others waiting for a good reason. Then the hosts are asked what their processes
-look like; when all have told, or had time to, the world is replaced and the one that kept the others is named.
+Each host has a progress timeout for its current phase. A world hangs when every member has exceeded its own timeout; a
+member that still makes progress has a good reason to keep the others waiting. The operator then collects diagnostics
+from all hosts. When all have answered, or had time to, it replaces the world and names the host that blocks the others.
 
-Budgets are learnt from the run. What was measured stands in the status and in the hosts' own reports, so an operator
-that has just started knows as much; only the standstill itself begins anew for it.
+Timeouts are derived from the run. The measurements are in the status and in the hosts' reports, so a restarted operator
+has them too. Only the time without progress starts from zero for it.
 
-A phase that was quick so far says little: what is restored may have been nothing, what is saved may be written beside
-training, a program may have been loaded. So it makes a budget shorter only where a host that works is seen to: by what
-it reads and writes, all of which counts as coming further. And whatever a budget is, one that ended a world is doubled
-for the next ones until a step is saved: a host that was only slow comes through in the end.
+A short earlier phase proves little. A restore may have had nothing to read, a save may have been written in the
+background, a program may have come from the cache. It therefore shortens a timeout only if the host reports its file
+I/O, which counts as progress. A timeout that ended a world is doubled until a step is saved, so that a slow host gets
+through eventually.
 
-Before the first step of a world, two more facts end a wait. Both come from the kernel, so the speed of the machine does
-not matter. A stopped process does nothing: the world ends after the shortest budget. A process that uses no CPU time
-and neither reads nor writes is idle: where all processes are idle, none of them compiles or prepares anything.
-Every member that reports has a budget in each state, also before its first report about this world.
+Before the first step of a world, two more signals end a wait. Both come from the kernel and do not depend on the speed
+of the machine:
+
+- A stopped process makes no progress. The world ends after the shortest timeout.
+- A process without CPU time and file I/O is idle. If all processes are idle, none of them compiles or prepares.
+
+Every member that reports has a timeout in each state, also before its first report about this world.
 """
 
 from collections.abc import Sequence
@@ -33,41 +36,42 @@ from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.units import plural, span
 
 HANG_SECONDS = 30.0
-"""How long a training world may stand still at least: a pause of the storage or of the network is no hang."""
+"""Minimum timeout of a training world. It outlasts short pauses of the storage or the network."""
 STEPS_OF_BUDGET = 10.0
-"""How many of its median steps a standstill must last."""
+"""Timeout of a training world, in median step times."""
 FIRST_STEPS_SECONDS = 1800.0
-"""How long the first steps may take where nothing was measured yet: a step may be as long as its job likes."""
+"""Timeout of the first steps if no step time is known."""
 TIMES_OF_BUDGET = 4.0
-"""How many times the longest that was measured another phase may take."""
+"""Timeout of another phase, as a multiple of its longest measured duration."""
 ALLOWANCES = {
-    Phase.PREPARING: 12 * 3600.0,  # one document is tokenised in one piece
-    Phase.CONNECTING: 240.0,  # the trainer itself gives up after 300
-    Phase.RESTORING: 1500.0,  # this and the next ones: after 1800
+    Phase.PREPARING: 12 * 3600.0,  # a document is tokenized as a whole
+    Phase.CONNECTING: 240.0,  # the trainer's own limit is 300
+    Phase.RESTORING: 1500.0,  # this and the next ones: the trainer's limit is 1800
     Phase.COMPILING: 1500.0,
     Phase.EVALUATING: 1500.0,
     Phase.SAVING: 1500.0,
 }
-"""How many seconds a phase may stand still."""
+"""Minimum timeout of each phase, in seconds."""
 IDLE_SECONDS = 300.0
-"""The same where all of the phase is reading and writing, and its host neither reads nor writes.
+"""Minimum timeout of phases that consist of file I/O, if the host reports its I/O.
 
-And before the first step wherever a host neither does that nor uses CPU time."""
+Before the first step it is also the minimum timeout of a host that uses no CPU time and does no I/O.
+"""
 READ_OR_WRITE = frozenset({Phase.PREPARING, Phase.RESTORING, Phase.SAVING})
-"""Phases that do so from their beginning to their end, once the text was tokenised."""
+"""Phases that consist of file I/O, once the text is tokenized."""
 AT_WORK = (Standing.ACTIVE, Standing.JOINING)
 AFTER_A_STEP = frozenset({Phase.EVALUATING, Phase.SAVING})
-"""What all members begin together, once each is through with a step."""
+"""Phases that all members enter together, after each has completed a step."""
 NOT_JOINED = Evidence(state=ProcessState.SLEEPING, cores=0.0, entered=0, newest="nothing")
-"""What a member shows whose agent has not handed the world to a child yet."""
+"""Evidence of a member whose agent has not passed the world to a trainer process yet."""
 STOPPED_EARLY = NOT_JOINED.model_copy(update={"state": ProcessState.STOPPED})
-"""What a member shows whose agent reports that its process is stopped, and nothing else."""
+"""Evidence of a member whose agent reports only that the process is stopped."""
 ORDER = (Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING)
-"""The phases before the first step, which all members come through in this order."""
+"""Phases before the first step, in the order in which every member enters them."""
 
 
-def find_hang(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> Hangs | Broke | None:  # None: it goes on
-    """Return whether a world whose members are all well hangs, and which member keeps it, once that can be told."""
+def find_hang(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> Hangs | Broke | None:  # None: no hang
+    """Return whether a world of healthy members hangs. Name the member that blocks it once diagnostics are complete."""
     overdue = -_seconds_left(plan, seen, placed)
     if overdue < 0:
         return None
@@ -91,9 +95,9 @@ def find_hang(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> Hangs | B
 
 
 def stands_still(plan: Plan, seen: Observed, unheard: float) -> bool:
-    """Return whether no host that is at work can be expected to come further: each has used up its budget.
+    """Return whether every reporting host that is at work has exceeded its progress timeout.
 
-    Hosts that are not heard of say nothing about that; where none is, `unheard` is how long the world may be so.
+    Hosts without heartbeats are ignored. If no host reports, `unheard` is the timeout in seconds.
     """
     placed = place_all(seen.seats, seen.hearing, plan.silence_seconds)
     heard = [item for item in placed if item.standing in AT_WORK]
@@ -108,7 +112,7 @@ def waits_for_stopped(plan: Plan, seen: Observed) -> bool:
 
 
 def seconds_left(plan: Plan, seen: Observed) -> float:
-    """Return how long the world may stand still from now on before it hangs."""
+    """Return the seconds without progress after which the world counts as hung."""
     return _seconds_left(plan, seen, place_all(seen.seats, seen.hearing, plan.silence_seconds))
 
 
@@ -120,10 +124,10 @@ def _seconds_left(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> float
 
 
 def _list_patience(plan: Plan, seen: Observed, items: Sequence[Placed], placed: Sequence[Placed]) -> list[float]:
-    """Return for how much longer each of some members of a world may stand still.
+    """Return the remaining seconds of the progress timeout of some members.
 
-    Those that are at the same work have the same budgets, for each of which all members are looked at: of these there
-    may be thousands.
+    Members in the same phase and step share their timeouts. Each timeout needs a pass over all members, of which there
+    may be thousands, so equal ones are computed once.
     """
     budgets: dict[tuple[Phase | None, int, bool, bool], tuple[float, float]] = {}
     patience = []
@@ -142,19 +146,19 @@ def _list_stopped(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> list[
 
 
 def _stop_patience(plan: Plan, seen: Observed, item: Placed) -> float:
-    """Return for how much longer a member may be stopped that has made no step yet; endless where it is not."""
+    """Return the seconds that a member may still be stopped before its first step; infinite if it is not stopped."""
     if item.standing not in AT_WORK or not item.is_stopped_early:
         return inf
     return _least_budget(plan) - _still(item, seen)
 
 
 def _still(item: Placed, seen: Observed) -> float:
-    """Return how long a member has made no progress in this world: what it did before does not count."""
+    """Return the seconds without progress of a member in this world. Time before the world does not count."""
     return min(item.still, seen.hearing.announced)
 
 
 def _budget(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) -> float:
-    """Return how long a member may make no progress in what it does now."""
+    """Return the progress timeout of a member in its current phase."""
     work = _work(item, placed)
     if work is Phase.TRAINING:
         return _budget_of_steps(plan, seen, placed) * _count_hangs(seen, work)
@@ -164,7 +168,7 @@ def _budget(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) 
 
 
 def _budget_of_idling(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) -> float:
-    """Return how long a member may use no CPU time either; endless where that is not known, or says nothing."""
+    """Return the timeout without CPU time or progress; infinite if CPU time is not reported or not meaningful."""
     work = _work(item, placed)
     if work not in STARTING_UP or not _tells_cpu(item) or not (_tells(item) or item.seat.report is None):
         return inf
@@ -172,57 +176,58 @@ def _budget_of_idling(plan: Plan, seen: Observed, item: Placed, placed: Sequence
 
 
 def _count_hangs(seen: Observed, work: Phase) -> float:
-    """Return by how much a budget is longer because it has ended worlds since a step was saved."""
+    """Return the factor of a timeout: doubled for each world that it ended since a step was saved."""
     hung = [one.cause for one in reversed(seen.status.attempts) if one.cause and one.cause.reason == Reason.HUNG_HOST]
     return 2.0 ** sum(cause.phase == work for cause in hung[: seen.failures_in_a_row])
 
 
 def _longest(work: Phase, placed: Sequence[Placed]) -> float:
-    """Return the longest that a member has told to have taken for some work."""
+    """Return the longest duration of a phase that any member has reported."""
     reports = [other.seat.report for other in placed if other.seat.report]
     return max((report.phase_seconds.get(work, 0.0) for report in reports), default=0.0)
 
 
 def _work(item: Placed, placed: Sequence[Placed]) -> Phase:
-    """Return what a member does, as far as its budget goes: that of those it waits for, where it can only wait."""
+    """Return the phase that sets a member's timeout. If it can only wait, that is the phase of the members it waits
+    for.
+    """
     phase = _phase(item)
     if phase is None:
-        return Phase.CONNECTING  # it only has to begin
+        return Phase.CONNECTING  # it only has to join
     if phase in AFTER_A_STEP and _is_ahead(item, placed):
         return Phase.TRAINING
     if phase is Phase.PREPARING and any(_phase(other) is not Phase.PREPARING for other in placed):
-        return Phase.CONNECTING  # another one is through, so the data is there
+        return Phase.CONNECTING  # another member has finished, so the data is prepared
     return phase
 
 
 def _tells(item: Placed) -> bool:
-    """Return whether it is seen when a member reads or writes."""
+    """Return whether a member reports its file I/O."""
     return item.seat.report is not None and item.seat.report.moved_mebibytes is not None
 
 
 def _tells_cpu(item: Placed) -> bool:
-    """Return whether it is seen when the process of a member uses CPU time."""
+    """Return whether a member reports its CPU time."""
     return item.seat.news is not None and item.seat.news.report.cpu_seconds is not None
 
 
-def _phase(item: Placed) -> Phase | None:  # None: it has not begun
-    """Return what a member does."""
+def _phase(item: Placed) -> Phase | None:  # None: not joined yet
     return item.seat.report.phase if item.seat.report else None
 
 
 def _stage(item: Placed) -> int:
-    """Return how far a member has come on the way to its first step: nobody is held up by one that is further."""
+    """Return the rank of a member's phase before its first step. A member never waits for one with a higher rank."""
     phase = _phase(item)
     return -1 if phase is None else ORDER.index(phase) if phase in ORDER else len(ORDER)
 
 
 def _is_ahead(item: Placed, placed: Sequence[Placed]) -> bool:
-    """Return whether another member is in a step that this one is through with, so that this one waits for it."""
+    """Return whether this member waits for another one that is still in a step which this member has completed."""
     return any(_phase(other) is Phase.TRAINING and _step(other) < _step(item) for other in placed)
 
 
 def _step(item: Placed) -> int:
-    """Return the newest step that a member has finished in this world; 0: none."""
+    """Return the newest step that a member has completed in this world. 0: none."""
     progress = item.seat.report.progress if item.seat.report else None
     return progress.step if progress else 0
 
@@ -233,7 +238,7 @@ def _budget_of_steps(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> fl
     typical = max((step.typical_seconds for step in steps if step.typical_seconds), default=None)
     if typical is not None:
         return max(floor, STEPS_OF_BUDGET * typical)
-    # The first steps of this world. One before it tells what to expect, at another size perhaps.
+    # First steps of this world: use the step time of an earlier world, perhaps of another size.
     known = seen.status.progress.step_seconds if seen.status.progress else None
     return max(floor, TIMES_OF_BUDGET * STEPS_OF_BUDGET * known) if known else FIRST_STEPS_SECONDS
 
@@ -243,7 +248,7 @@ def _least_budget(plan: Plan) -> float:
     return seconds(allowed) if allowed else max(HANG_SECONDS, 2 * plan.silence_seconds)
 
 
-def _clue(item: Placed) -> Evidence | None:  # None: its agent has not told yet
+def _clue(item: Placed) -> Evidence | None:  # None: no diagnostics yet
     if item.seat.report:
         return item.evidence
     return STOPPED_EARLY if item.is_stopped_early else NOT_JOINED

@@ -1,8 +1,8 @@
-"""The health of the committed world as a whole: it goes on, it is about to leave, or it has ended and why.
+"""Health of the committed world: healthy, draining, finishing, hung or failed, and the cause of its end.
 
-An end has one cause: the earliest thing that went wrong by itself. Errors that follow from another host's end (`Peer`)
-are never the cause while anything else may be, so they wait for a window, and for every member to be heard of or to be
-silent; a world that any member was seen to fail in has ended in any case.
+An end has one cause: the earliest failure that did not follow from another one. Errors that follow from another host's
+end (`Peer`) are never the cause while a primary failure is still possible. The operator therefore waits one heartbeat
+timeout, until every member has reported or is silent. A world in which any member failed has ended in any case.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,20 @@ from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.units import span
 
 EXAMINATION_SECONDS = 3.0
-"""How long agents may take to tell about their children; it takes them about half a second."""
+"""Time for agents to send diagnostics of their trainer processes. They need about half a second."""
 PATIENCE_SECONDS = 60.0
-"""How long the last members may take to leave, or to be done, after the first one was."""
+"""Time for the last members to drain or finish after the first one did."""
 NOT_ITS_FAULT = frozenset({0, 137, 143, 255})
-"""Exit codes of an agent that was ended from outside: by kubelet, by its node, by the operator."""
+"""Exit codes of an agent that was terminated from outside: by the kubelet, its node or the operator."""
 
 
 @dataclass(frozen=True)
 class End:
-    """How a world ended. `counted`: it failed, and was not lost. `planned`: it was asked to. `ago`: seconds since.
+    """How a world ended.
 
-    `alone`: nothing is known to have gone wrong on any other node than the cause's, though the world has others.
+    `counted`: it failed, rather than lost a node or pod. `planned`: its end was requested. `ago`: seconds since the
+    end. `fatal`: a restart would fail again. `alone`: the world has other nodes, and no failure is known on any of
+    them.
     """
 
     cause: Cause
@@ -42,31 +44,31 @@ class End:
 
 @dataclass(frozen=True)
 class GoesOn:
-    """Nothing is wrong, or nothing that is certain: `doubt` says what, in words."""
+    """The world has no certain failure. `doubt` describes an uncertain one."""
 
     doubt: str = ""
 
 
 @dataclass(frozen=True)
 class Hangs:
-    """A member hangs, or all of them may; they are being asked where they stand. `message`: in words."""
+    """A member hangs, or all of them may. The operator collects diagnostics. `message` describes the hang."""
 
     message: str
 
 
 @dataclass(frozen=True)
 class Leaves:
-    """Some members have saved and left, the others are about to."""
+    """Some members have saved and left; the others will follow."""
 
 
 @dataclass(frozen=True)
 class Finishes:
-    """Some members have trained and saved all steps, the others are about to have."""
+    """Some members have trained and saved all steps; the others will follow."""
 
 
 @dataclass(frozen=True)
 class HasLeft:
-    """All members saved at one step boundary and left, as asked."""
+    """All members saved at one step boundary and left, as requested."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class IsDone:
 
 @dataclass(frozen=True)
 class Broke:
-    """A member was lost or failed: this world can never make another step."""
+    """A member was lost or failed. The world cannot complete another step."""
 
     end: End
 
@@ -85,7 +87,7 @@ type Health = GoesOn | Hangs | Leaves | Finishes | HasLeft | IsDone | Broke
 
 
 def judge(placed: Sequence[Placed], window: float) -> Health:
-    """Return the health of a world by where its members stand; earlier rules win."""
+    """Return the health of a world from the states of its members. Earlier rules win."""
     guilty = [item for item in placed if _is_primary(item)]
     ends = sorted((_end_of(item) for item in guilty), key=lambda end: (not end.fatal, -end.ago))
     if ends and ends[0].fatal:
@@ -116,7 +118,7 @@ def judge(placed: Sequence[Placed], window: float) -> Health:
 
 
 def _broke(end: End, placed: Sequence[Placed], guilty: Sequence[Placed]) -> Broke:
-    """Return the end, not longer ago than the newest step: each step needs every member."""
+    """Return the failure of the world, dated no earlier than its newest step, because a step needs every member."""
     steps = [item.still for item in placed if item.seat.report and item.seat.report.phase is Phase.TRAINING]
     failed = {item.seat.member.node for item in guilty}
     others = {item.seat.member.node for item in placed} - failed
@@ -124,7 +126,7 @@ def _broke(end: End, placed: Sequence[Placed], guilty: Sequence[Placed]) -> Brok
 
 
 def describe_failure(failure: Failure) -> str:
-    """Return a host's failure in its own words, with the field that is to be changed where one is."""
+    """Return a host's failure message, with the spec field to change if there is one."""
     if not failure.path:
         return failure.message
     value = f" (is `{failure.value}`)" if failure.value else ""
@@ -139,7 +141,7 @@ def _is_primary(item: Placed) -> bool:
 
 
 def _find_missed(followers: Sequence[Placed], placed: Sequence[Placed]) -> Placed | None:  # None: none, or several
-    """Return the one member that JAX missed when it ended the others, where its agent says that it is at work."""
+    """Return the one member whose heartbeats JAX missed when it ended the others, if its agent reports it at work."""
     failures = [item.seat.report.failure for item in followers if item.seat.report]
     processes = {process for failure in failures if failure for process in failure.missed}
     if len(processes) != 1:
@@ -162,17 +164,20 @@ def _end_of_missed(item: Placed) -> End:
 
 
 def _is_unexplained(seat: Seat, failure: Failure) -> bool:
-    """Return whether a container was restarted and the API server has yet to tell why."""
+    """Return whether a container was restarted and the API server has not reported the reason yet."""
     return _was_restarted(failure) and seat.pod is not None and seat.pod.exit is None
 
 
 def _was_restarted(failure: Failure) -> bool:
-    """Return whether an agent says that its container was restarted: of a child alone it would know the signal."""
+    """Return whether an agent reports that its container was restarted.
+
+    If only the trainer process had ended, the agent would know the signal.
+    """
     return failure.reason is FailureReason.KILLED and not failure.signal
 
 
 def _ended_from_outside(pod: Pod, failure: Failure) -> bool:
-    """Return whether the pod, its node or its container was ended, and the child with it."""
+    """Return whether the pod, its node or its container was terminated, and the trainer process with it."""
     return pod.deleting or not pod.node_ready or _was_restarted(failure)
 
 
@@ -188,7 +193,7 @@ def _end_of(item: Placed) -> End:
 
 
 def _end_of_pod(seat: Seat, pod: Pod, *, ago: float) -> End:
-    """Return the end that the API server's view of a pod explains; its own words are the best there are."""
+    """Return the end that the API server's view of a pod explains, with the API server's message if there is one."""
     if pod.exit and pod.exit.reason == "OOMKilled":
         words = f"{_name(seat)} ran out of memory: raise `spec.runtime.resources.memory`"
         return _end(seat, FailureReason.OUT_OF_MEMORY, words, counted=True, ago=ago, exit_code=pod.exit.code)

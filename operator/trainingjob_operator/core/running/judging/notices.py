@@ -1,7 +1,7 @@
-"""Leaving before a node goes: maintenance of a slice, a spot machine that is taken back, a pool that is made smaller.
+"""Termination notices: drain a world before maintenance, preemption or scale-down takes away a node of it.
 
-A world that leaves on the notice saves in peace and goes on without the slice. One that waits for the eviction has the
-pods' grace period for that; so it is where the job cannot do without the slice, and trains as long as it is there.
+A world that drains on the notice can save without time pressure and resume without the slice. A world that waits for
+the eviction has only the grace period of its pods. It waits if the job needs the slice, and trains until then.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ MOST_NAMED = 2
 
 
 def stay_clear(plan: Plan, ready: Sequence[Slice]) -> list[Slice]:
-    """Return the slices to form a world of: without those that are about to go, if the others suffice."""
+    """Return the slices to form a world of, without slices under a termination notice if the others suffice."""
     staying = [one for one in ready if not one.notices]
     return staying if plan.find_largest(len(staying)) else list(ready)
 
 
 def find_going(seen: Observed, sound: Sequence[Slice]) -> str:
-    """Return which slices of the world are about to go, in words, where the sound ones can do without.
+    """Return a description of the world's slices with a termination notice, if the sound slices suffice without them.
 
-    Empty: none is, or the job needs them for as long as they are there.
+    Empty: there are none, or the job needs them until they terminate.
     """
     current = set(seen.current)
     kept = {one.number for one in sound}

@@ -1,8 +1,9 @@
-"""Saves that fail: a full disk, rights that were taken away, a store that does not answer.
+"""Failing saves: a full disk, revoked permissions, a storage that does not respond.
 
-Training needs no store to go on, and most of them are mended within the hour. So the world trains on and tries again,
-and the operator tells since when, why, and how many steps would be lost. Nothing is begun meanwhile that would lose
-them: no edit, no growth. Only when no save has succeeded for as long as the spec allows, the job fails.
+Training does not need the storage, and most storage failures are repaired within an hour. The world therefore trains on
+and retries. The operator reports since when saves fail, why, and how many steps are at risk. Meanwhile no edit and no
+growth interrupts the world, because the unsaved steps would be lost. The job fails only when no save has succeeded
+within `spec.checkpoint.failAfter`.
 """
 
 from collections.abc import Sequence
@@ -21,13 +22,13 @@ from trainingjob_operator.core.units import plural, span
 
 
 def follow_failing(seen: Observed, now: datetime) -> FailingSaves | None:  # None: the newest save did not fail
-    """Return the saves of the committed world that fail, as the status has them."""
+    """Return the failing saves of the committed world, as recorded in the status."""
     told = [seat.report.failed_save for seat in seen.seats if seat.report and seat.report.failed_save]
     return follow(told, seen.status.failing_saves, now)
 
 
 def follow(told: Sequence[FailedSave], known: FailingSaves | None, now: datetime) -> FailingSaves | None:
-    """Return what hosts say has failed, since it was first known. None: they say nothing."""
+    """Return the failures that hosts report, with the time of the first one. None: hosts report no failure."""
     if not told:
         return None
     newest = max(told, key=lambda one: one.step)
@@ -36,7 +37,7 @@ def follow(told: Sequence[FailedSave], known: FailingSaves | None, now: datetime
 
 
 def describe_failing(plan: Plan, seen: Observed, failing: FailingSaves) -> str:
-    """Return what fails, what it puts at risk and how long it may, in words."""
+    """Return the message about failing saves: the error, the steps at risk and the deadline."""
     begun = parse_time(failing.since)
     until = f" until {describe_time(begun + _limit(plan))}; then the job fails" if begun else ""
     return (
@@ -46,7 +47,7 @@ def describe_failing(plan: Plan, seen: Observed, failing: FailingSaves) -> str:
 
 
 def describe_end(seen: Observed, failing: FailingSaves, now: datetime) -> str:
-    """Return for how long nothing could be saved, why, and what that costs, in words."""
+    """Return the message about a job that failed because no step could be saved."""
     return (
         f"no step could be saved for {span(seconds_between(failing.since, now))}, longer than "
         f"`spec.checkpoint.failAfter` bears: {failing.message.rstrip('.')}. {describe_risk(seen)} are lost"
@@ -54,19 +55,19 @@ def describe_end(seen: Observed, failing: FailingSaves, now: datetime) -> str:
 
 
 def is_too_long(plan: Plan, failing: FailingSaves, now: datetime) -> bool:
-    """Return whether saves fail for longer than the spec bears."""
+    """Return whether saves have failed for longer than `spec.checkpoint.failAfter`."""
     return seconds_between(failing.since, now) > _limit(plan).total_seconds()
 
 
 def waits_to_save(plan: Plan, seen: Observed) -> bool:
-    """Return whether the world stands still because it tries to save again, or copies its last step: it is no hang."""
+    """Return whether the world retries a save or copies its last step. Neither is a hang."""
     saving = [seat.report for seat in seen.seats if seat.report and seat.report.phase is Phase.SAVING]
     last = plan.spec.training.steps if plan.spec.checkpoint.backup else inf
     return any(report.failed_save or (report.committed or 0) >= last for report in saving)
 
 
 def describe_risk(seen: Observed) -> str:
-    """Return which steps the world has trained and not saved, in words."""
+    """Return a description of the steps that are trained but not saved."""
     saved = find_committed(seen)
     return f"{plural(max((find_newest_step(seen.seats) or 0) - saved, 0), 'step')} since step {saved:,}"
 

@@ -1,9 +1,13 @@
-"""Where each member of the committed world stands, by the evidence there is.
+"""States of the members of the committed world, derived from heartbeats, pods and nodes.
 
-Silence is not death: a host that is cut off from the operator may be training well. So silence counts only when the
-API server has evidence too (node not ready, pod on its way out), when a member failed for want of another, or when the
-other members have stopped making steps, which they must when one of them is gone. When all are silent together, it is
-the operator that hears nothing.
+A missing heartbeat does not prove a failure: a host that cannot reach the operator may still train. A silent member
+counts as lost only with further evidence:
+
+- The API server reports its node as not ready, or its pod is being deleted.
+- Another member failed because a peer was gone.
+- All other members have stopped making steps, which they must if a member is gone.
+
+If all members are silent together, the operator itself is cut off.
 """
 
 from collections.abc import Sequence
@@ -16,50 +20,52 @@ from trainingjob_operator.core.running.observing.hearing import Hearing
 from trainingjob_operator.core.running.observing.seats import Seat
 
 RETURN_SECONDS = 10.0
-"""What a host may take to find an operator that was away: only then does its silence begin."""
+"""Time for a host to reconnect after an operator outage. Silence counts only after it."""
 QUIET_FACTOR = 4.0
-"""How much longer than the window a host may show no progress where it makes no steps: forming, compiling, saving."""
+"""Heartbeat timeouts without progress after which a host that makes no steps counts as stopped: connecting, compiling,
+saving.
+"""
 STEPS_OF_PATIENCE = 3.0
-"""How many steps a host may miss before it counts as stopped, where steps are longer than the window."""
+"""Step times without progress after which a host counts as stopped, if steps are longer than the heartbeat timeout."""
 
 
 class Standing(StrEnum):
-    """What one member is, for the world it was made a member of."""
+    """State of a member in its world."""
 
     ACTIVE = "active"
-    JOINING = "joining"  # it has not begun yet
+    JOINING = "joining"  # no report about this world yet
     LEFT = "left"
     DONE = "done"
     FAILED = "failed"
     GONE = "gone"  # its pod is gone, its container ended, or it belongs to a later world
-    RESTARTED = "restarted"  # its agent lives and has no child of this world any more
-    SILENT = "silent"  # not heard of for a window; nothing speaks for its death
-    LOST = "lost"  # silent, and there is evidence
+    RESTARTED = "restarted"  # its agent runs, but has no trainer process in this world
+    SILENT = "silent"  # heartbeat lost, without further evidence
+    LOST = "lost"  # heartbeat lost, with further evidence
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A seat and where it stands."""
+    """A member with its state and ages."""
 
     seat: Seat
     standing: Standing
     age: float
-    """Seconds since it was heard of."""
+    """Seconds since its last heartbeat."""
     still: float
-    """Seconds since it last changed."""
+    """Seconds since it last made progress."""
     idle: float
-    """Seconds since it last changed or used CPU time. 0: nobody knows."""
+    """Seconds since it last made progress or used CPU time. 0: unknown."""
     was_heard: bool
-    """Whether it said anything since the operator listens; if not, its silence has only begun to count."""
+    """Whether it has reported since this operator began to listen. If not, its silence counts only from then on."""
 
     @property
-    def evidence(self) -> Evidence | None:  # None: its agent has not told, or was not asked
-        """Return what its child looks like."""
+    def evidence(self) -> Evidence | None:  # None: not collected
+        """Return the diagnostics of its trainer process."""
         return self.seat.report.evidence if self.seat.report else None
 
     @property
     def is_stopped_early(self) -> bool:
-        """Return whether its process was stopped before it has made a step of this world, if it is there at all."""
+        """Return whether its process is stopped, by a signal or a debugger, before its first step in this world."""
         report = self.seat.news.report if self.seat.news else None
         return report is not None and report.stopped and not (self.seat.report and report.has_stepped)
 
@@ -71,7 +77,7 @@ class Placed:
 
 
 def place_all(seats: Sequence[Seat], hearing: Hearing, window: float) -> tuple[Placed, ...]:
-    """Return where each member stands; `window` is how many seconds without a report are silence."""
+    """Return the state of each member. `window` is the heartbeat timeout in seconds."""
     placed = [_place(seat, hearing, window) for seat in seats]
     others = [item for item in placed if item.standing is not Standing.SILENT]
     have_stopped = bool(others) and all(_has_stopped(item, window) for item in others)
@@ -87,7 +93,7 @@ def place_all(seats: Sequence[Seat], hearing: Hearing, window: float) -> tuple[P
 def _place(seat: Seat, hearing: Hearing, window: float) -> Placed:
     age, still = (seat.news.age, seat.news.still) if seat.news else (inf, inf)
     was_heard = age <= hearing.listening
-    if not was_heard:  # nobody listened at first: it is silent since it could have found the operator again
+    if not was_heard:  # after an operator outage, silence counts from the time when the host could have reconnected
         age = max(hearing.listening - RETURN_SECONDS, 0.0)
         still = min(still, hearing.listening)
     idle = min(seat.news.idle, still) if seat.news else 0.0
@@ -103,7 +109,7 @@ def _stand(seat: Seat, age: float, window: float) -> Standing:
     if pod is None or pod.is_dead:
         return Standing.GONE
     if pod.phase == "Succeeded":
-        return Standing.DONE  # an agent exits with 0 only when all steps are trained and saved
+        return Standing.DONE  # an agent exits with 0 only after all steps are trained and saved
     if report and report.phase is Phase.FAILED:
         return Standing.FAILED
     if not pod.running:

@@ -1,11 +1,11 @@
-"""The straggler: the one host that keeps all others.
+"""Stragglers: a single host that the rest of the world waits for.
 
-Step times tell nothing: a step ends on all hosts at once. Each host reports two measures of its own, both medians of
-the last while, so that a pause now and then names nobody:
+Step times do not reveal it, because a step ends on all hosts at once. Each host reports two metrics of its own. Both
+are medians over a recent period, so that a short pause names no host:
 
-- in which share of its time its trainer does not get to run. Where one's is far above all others', it is that one: it
-  holds them up in the middle of a step, so all wait for the result alike.
-- how long it waits for the result of a step. Who comes to a step last waits least.
+- The share of time in which its trainer is not scheduled. If one host's share is far above the others', that host is
+  the straggler. It delays a step in the middle, so all hosts wait equally long for the result.
+- The time that it waits for the result of a step. The last host to reach a step waits least.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,13 @@ from trainingjob_operator.core.units import percent
 type Reason = Literal["ComesLate", "StandsStill"]
 
 MARGIN, KEPT_MARGIN = 0.25, 0.15
-"""By which share of the time a host differs from the next one: to name it, and to leave it named. Noise is below."""
+"""Difference to the next host, as a share of time, from which a straggler is named and stays named. Noise is lower."""
 LARGEST_SHARE = 0.5
-"""Of the larger measure of the two, at most so much may be the other: where both are alike, neither keeps the rest."""
+"""Maximum ratio of the smaller to the larger of two metrics. Above it the hosts are alike and there is no straggler."""
 
 
 class Measure(NamedTuple):
-    """What each host tells of itself: a share of the time. `is_most`: who has most of it keeps the others, or least."""
+    """A host metric: a share of time. `is_most`: the straggler has the largest value, otherwise the smallest."""
 
     read: Callable[[Progress], float | None]
     is_most: bool
@@ -36,20 +36,20 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True)
 class Slow:
-    """A member that keeps all others. `ratio`: by which share of the time its measure differs from the next one's."""
+    """A straggler. `ratio`: difference between its metric and the next host's, as a share of time."""
 
     seat: Seat
     reason: Reason
     ratio: float
 
 
-def find_slow(seats: Sequence[Seat], known: Straggler | None) -> Slow | None:  # None: no host keeps the others
-    """Return the straggler of a world, which was `known` perhaps."""
+def find_slow(seats: Sequence[Seat], known: Straggler | None) -> Slow | None:  # None: no straggler
+    """Return the straggler of a world. `known`: the straggler so far."""
     return next((slow for reason in MEASURES if (slow := _find_odd(seats, reason, known))), None)
 
 
 def follow_straggler(seats: Sequence[Seat], known: Straggler | None, now: datetime) -> Straggler | None:
-    """Return the straggler as the status has it; None: there is none."""
+    """Return the straggler as recorded in the status. None: there is none."""
     slow = find_slow(seats, known)
     if slow is None:
         return None
@@ -61,7 +61,7 @@ def follow_straggler(seats: Sequence[Seat], known: Straggler | None, now: dateti
 
 
 def describe(straggler: Straggler) -> str:
-    """Return who is slow and what that costs, in words."""
+    """Return the message about a straggler and the time that it costs."""
     node = f" (node {straggler.node})" if straggler.node else ""
     share = percent(straggler.ratio)
     why = {
@@ -72,7 +72,7 @@ def describe(straggler: Straggler) -> str:
 
 
 def _find_odd(seats: Sequence[Seat], reason: Reason, known: Straggler | None) -> Slow | None:
-    """Return the one host whose measure is far from all others'."""
+    """Return the one host whose metric differs from all others'."""
     read, is_most = MEASURES[reason]
     measured = [
         (share, seat)
@@ -89,16 +89,16 @@ def _find_odd(seats: Sequence[Seat], reason: Reason, known: Straggler | None) ->
 
 
 def _is_at(known: Straggler | None, seat: Seat) -> bool:
-    """Return whether a straggler is that very host on that very node."""
+    """Return whether a known straggler is this host on this node."""
     member = seat.member
     return known is not None and (known.slice, known.host, known.node) == (member.slice, member.host, member.node)
 
 
-def _read_stalled(progress: Progress) -> float | None:  # None: it has not told for long enough
+def _read_stalled(progress: Progress) -> float | None:  # None: too few measurements
     return progress.stalled_share
 
 
-def _read_waited(progress: Progress) -> float | None:  # None: it has not told for long enough
+def _read_waited(progress: Progress) -> float | None:  # None: too few measurements
     if progress.wait_seconds is None or not progress.typical_seconds:
         return None
     return min(progress.wait_seconds / progress.typical_seconds, 1.0)
@@ -108,4 +108,4 @@ MEASURES: Mapping[Reason, Measure] = {
     "StandsStill": Measure(_read_stalled, is_most=True),
     "ComesLate": Measure(_read_waited, is_most=False),
 }
-"""The first that tells one host from the others is believed."""
+"""Metrics by reason, in order of priority. The first one that singles out a host wins."""

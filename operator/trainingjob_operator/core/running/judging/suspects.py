@@ -1,8 +1,8 @@
-"""Who hangs: the one host that all others wait for, by what its process shows from outside.
+"""Hang localization: find the one host that all others wait for, from diagnostics of its process.
 
-All processes of a world enter the same steps and meetings in the same order, so one that has entered fewest keeps the
-others. Where all have entered as many, only a process that is unlike all others may be named. A wrong name is worse
-than none: it sends people to the wrong machine.
+All processes of a world enter the same steps, evaluations and barriers in the same order. The process that has entered
+the fewest blocks the others. If all have entered equally many, only a process that differs from all others is named. A
+wrong name is worse than none, because it sends people to the wrong machine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,28 +11,28 @@ from dataclasses import dataclass
 from trainingjob_api.protocol import Evidence, ProcessState
 
 IDLE_CORES = 0.1
-"""A process that uses less is not at work. Threads that only keep connections alive use a hundredth of a core."""
+"""CPU cores below which a process is idle. Threads that only keep connections alive use a hundredth of a core."""
 BUSY_CORES = 0.5
-"""A process that uses more computes, or waits by asking again and again."""
+"""CPU cores above which a process computes or busy-waits."""
 FEWEST_ALIKE = 2
-"""How many others must be alike before the one that differs from them is the odd one."""
+"""Number of processes that must be alike before a differing one is the outlier."""
 
 type Clues = Sequence[Evidence | None]
-"""What each member of a world showed, in the order of the members. None: its agent has not told."""
+"""Diagnostics of each member, in the order of the members. None: not collected."""
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """The member that hangs: its place in the order of the clues, and by what it is known."""
+    """The member that hangs: its index among the members, and the evidence."""
 
     index: int
     why: str
 
 
-def find_suspect(clues: Clues, stages: Sequence[int] = ()) -> Suspect | None:  # None: nothing tells it apart
-    """Return the member that keeps the others; earlier rules win.
+def find_suspect(clues: Clues, stages: Sequence[int] = ()) -> Suspect | None:  # None: no member differs
+    """Return the member that blocks the others; earlier rules win.
 
-    `stages` tells how far each has come on the way to the first step, which all come through in the same order.
+    `stages` ranks how far each member is on the way to the first step. All members pass the stages in the same order.
     """
     known = {index: clue for index, clue in enumerate(clues) if clue is not None}
     stopped = _pick(known, lambda clue: clue.state is ProcessState.STOPPED)
@@ -41,7 +41,7 @@ def find_suspect(clues: Clues, stages: Sequence[int] = ()) -> Suspect | None:  #
     if stages and max(stages) > min(stages) and stages.count(min(stages)) == 1:
         return Suspect(stages.index(min(stages)), "others have come further on the way to the first step")
     if len(known) < len(clues):
-        return None  # who has not told may be the one
+        return None  # a member without diagnostics may be the one
     if len(known) == 1:
         return _only(known, f"it is the only host of the world, and last entered {known[0].newest}")
     fewest = min(clue.entered for clue in known.values())
@@ -61,7 +61,7 @@ def find_suspect(clues: Clues, stages: Sequence[int] = ()) -> Suspect | None:  #
 
 
 def describe_clue(clue: Evidence) -> str:
-    """Return what one process shows, where it is known already that the others wait for it."""
+    """Return a description of a process that is already known to block the others."""
     if clue.state is ProcessState.STOPPED:
         return "its process is stopped"
     if clue.state is ProcessState.WAITING_FOR_STORAGE:
@@ -74,5 +74,5 @@ def _pick(clues: Mapping[int, Evidence], is_like: Callable[[Evidence], bool]) ->
     return {index: clue for index, clue in clues.items() if is_like(clue)}
 
 
-def _only(clues: Mapping[int, Evidence], why: str) -> Suspect | None:  # None: there are several, or none
+def _only(clues: Mapping[int, Evidence], why: str) -> Suspect | None:  # None: none, or several
     return Suspect(next(iter(clues)), why) if len(clues) == 1 else None

@@ -1,8 +1,8 @@
-"""Worn slices: those whose pods run, and in which no restart of a trainer will bring training forward.
+"""Slices to recreate: slices whose pods run, but in which restarting a trainer process does not help.
 
-A trainer that hangs is replaced in its pod, which keeps the pod, its node and what is in its memory. Where that did not
-help, or cannot be done, the whole slice is made anew: what holds a process may be a device, a mount or a process of the
-pod that nobody knows of, and the slice's other hosts cannot train without it.
+The operator first restarts a hung trainer inside its pod, which keeps the pod, its node and its memory. If that fails
+or is impossible, it recreates the whole slice. A device, a mount or an unknown process of the pod may block the
+trainer, and the slice's other hosts cannot train without it.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from trainingjob_operator.core.times import parse_time
 
 
 def find_worn(seen: Observed, end: End | None = None) -> Mapping[int, str]:
-    """Return the slices that are to be made anew, and why, in words. `end`: how the world has ended just now."""
+    """Return the slices to recreate and the reason for each. `end`: how the world has just ended."""
     worn = {}
     if again := _find_hung_again(seen, end):
         slice_number, host = again
@@ -30,11 +30,11 @@ def find_worn(seen: Observed, end: End | None = None) -> Mapping[int, str]:
 
 
 def _find_hung_again(seen: Observed, end: End | None) -> tuple[int, int] | None:  # None: no host does
-    """Return the slice and host that the last two ends name, where the slice's Job is still that of before them."""
+    """Return the slice and host that the last two ends name, if the slice's Job is older than the second end."""
     ended = [(one.cause, parse_time(one.ended)) for one in seen.status.attempts if one.cause]
     in_a_row = seen.failures_in_a_row
     if end is not None:
-        ended.append((end.cause, None))  # now: later than all that is there
+        ended.append((end.cause, None))  # it ends now, after every Job's creation
         in_a_row += end.counted
     if in_a_row < 2 or len(ended) < 2:
         return None
