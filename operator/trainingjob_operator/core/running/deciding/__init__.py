@@ -1,5 +1,5 @@
-"""Deciding: the one next step of a job and its world, and the chores beside it.
+"""Decisions: the next step of a job and its world, and the maintenance of its child objects.
 
-`decide` is the ladder; the rules that its rungs ask lie beside it, one concern a file: when a job is given up, paused,
-rolled back or held for a repair, which slices form the next world, what a drill strikes. Stands on `judging`.
+`decide` is the ordered list of rules. The modules beside it hold one concern each: job failure, back-off, rollback,
+repair waits, world formation, drills. This package imports only `judging` and the packages before it.
 """

@@ -1,8 +1,9 @@
-"""Chores: what is to be created, repaired and cleared away among a job's children, whatever is decided about its world.
+"""Child maintenance: which JobSets, Jobs and pods to create or delete, whatever is decided about the world.
 
-Kubernetes' own way back from a lost node takes minutes: a pod on a dead node hangs in Terminating for as long as the
-node is away, its replacement is tied to it, and the Job waits longer for each pod that it lost. The generations of
-worlds and the lineage make it safe to be quicker: a twin on a node that comes back can join nothing and spoil nothing.
+Kubernetes needs minutes to replace a lost node. A pod on a dead node stays in Terminating while the node is away. Its
+replacement is bound to the same node, and the Job's back-off grows with each failed pod. The operator can delete such
+objects at once. World generations and the lineage make that safe: a duplicate pod on a node that comes back can neither
+join a world nor corrupt a checkpoint.
 """
 
 from collections.abc import Sequence
@@ -27,19 +28,19 @@ from trainingjob_operator.core.running.observing.pods import Pod
 FIRST_BACK_OFF_SECONDS = 10.0
 MAX_BACK_OFF_SECONDS = 600.0
 IDLE_SECONDS = 15.0
-"""How long a slice's other hosts wait for one that its Job holds back, while training goes on without them."""
+"""Seconds that a slice's other hosts wait for a host that the Job's back-off delays, while training continues."""
 MEMORY_SECONDS = 60.0
-"""The same where training waits for the slice: what they keep in memory may be newer than all that is saved."""
+"""The same while no world trains. The snapshots in those hosts' memory may be newer than every checkpoint."""
 
 
 @dataclass(frozen=True)
 class CreateBase:
-    """Create the JobSet of the fewest slices."""
+    """Create the base JobSet, which contains the minimum number of slices."""
 
 
 @dataclass(frozen=True)
 class CreateSlice:
-    """Create the JobSet of one elastic slice, on other nodes than those."""
+    """Create the JobSet of one elastic slice. `avoids`: nodes that its pods must not be scheduled on."""
 
     number: int
     avoids: tuple[str, ...] = ()
@@ -54,9 +55,9 @@ class DeleteJobSet:
 
 @dataclass(frozen=True)
 class DeleteJob:
-    """Delete a slice's child Job, so that JobSet makes it anew without its back-off.
+    """Delete a slice's child Job, so that JobSet recreates it without back-off.
 
-    `why`: what people are told, where pods that run go with it. Empty: there are none that anybody misses.
+    `why`: message for the event if running pods are deleted with it. Empty: no event.
     """
 
     job: ChildJob
@@ -65,7 +66,7 @@ class DeleteJob:
 
 @dataclass(frozen=True)
 class DeletePod:
-    """Delete a pod. `force`: its node cannot confirm, so do not wait for it."""
+    """Delete a pod. `force`: do not wait for the kubelet, which cannot confirm the deletion."""
 
     pod: Pod
     force: bool
@@ -75,9 +76,9 @@ type Chore = CreateBase | CreateSlice | DeleteJobSet | DeleteJob | DeletePod
 
 
 def list_chores(plan: Plan, seen: Observed, decision: Decision) -> tuple[Chore, ...]:
-    """Return what is to be done about the children, in order."""
+    """Return the operations on the child objects, in order."""
     if isinstance(decision, Expire):
-        return ()  # all of them go with the job
+        return ()  # the garbage collector deletes them with the job
     if seen.is_over or isinstance(decision, (Succeed, Fail)):
         return tuple(DeleteJobSet(jobset) for jobset in _own(seen) if not _was_started(seen, jobset))
     if plan.spec.suspend:
@@ -89,16 +90,16 @@ def list_chores(plan: Plan, seen: Observed, decision: Decision) -> tuple[Chore, 
 
 
 def _children(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[Chore, ...]:
-    """Return what makes the JobSets those that the job wants now."""
+    """Return the operations that bring the JobSets to the wanted state."""
     base = seen.base
     if base is None:
         return (CreateBase(),)
     elastic = range(base.slices.stop, plan.spec.slices.most)
     others = [jobset for jobset in _own(seen) if jobset.name != base.name]
-    if base.suspended:  # evicted, or not admitted: what runs above the minimum goes too
+    if base.suspended:  # evicted, or not admitted: the elastic slices go too
         return tuple(DeleteJobSet(jobset) for jobset in others)
     avoided = find_avoided(plan, seen, seen.status.nodes)
-    idle = [jobset for jobset in others if jobset.slices.start not in training]  # others leave their world first
+    idle = [jobset for jobset in others if jobset.slices.start not in training]  # others drain first
     unwanted = [one for one in idle if one.slices.start not in elastic or _is_misplaced(seen, one, avoided)]
     away = tuple(DeleteJobSet(jobset) for jobset in _own(seen) if jobset.failed or jobset in unwanted)
     if not all(one.is_placed for one in seen.slices[: len(base.slices)]):
@@ -108,14 +109,14 @@ def _children(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[Chor
 
 
 def _is_misplaced(seen: Observed, jobset: JobSet, avoided: frozenset[str]) -> bool:
-    """Return whether a slice lies on a node that is to be avoided, or waits for another than one that no longer is."""
+    """Return whether a slice runs on an avoided node, or is pending because it avoids a node that is no longer bad."""
     one = seen.slices[jobset.slices.start]
     return bool(one.nodes & avoided) or not (one.is_placed or jobset.avoids <= avoided)
 
 
 def _repairs(seen: Observed, training: Sequence[int]) -> tuple[Chore, ...]:
     dead = [pod for pod in seen.pods if pod.is_stuck or (pod.phase == "Failed" and not pod.deleting)]
-    # A pod that no node takes fails within a second. What is new keeps the Job's pace, or it would go round and round.
+    # A pod that no node admits fails within a second. A new Job keeps its back-off, to prevent a tight loop.
     old = [job for job in seen.jobs if not (job.deleting or job.is_new)]
     lost = [job for job in old if _is_lost(seen, job) or _is_held_back(seen, job, training)]
     return (
@@ -125,7 +126,7 @@ def _repairs(seen: Observed, training: Sequence[int]) -> tuple[Chore, ...]:
 
 
 def _renewals(seen: Observed, decision: Decision, training: Sequence[int]) -> tuple[DeleteJob, ...]:
-    """Return the Jobs of slices that are worn, once no world trains on them."""
+    """Return the deletion of Jobs whose slices must be recreated, once no world trains on them."""
     return tuple(
         DeleteJob(job, f"slice {job.slice} is made anew: {why}")
         for slice_number, why in find_worn(seen, end_of(decision)).items()
@@ -135,7 +136,7 @@ def _renewals(seen: Observed, decision: Decision, training: Sequence[int]) -> tu
 
 
 def _is_lost(seen: Observed, job: ChildJob) -> bool:
-    """Return whether a slice has lost all its hosts, so that nothing is left which a new Job would take away."""
+    """Return whether a slice has lost all its hosts, so that recreating its Job discards nothing."""
     pods = [pod for pod in seen.pods if pod.job_uid == job.uid]
     if any(pod.phase in ("Running", "Succeeded") and not pod.is_stuck for pod in pods):
         return False
@@ -143,7 +144,7 @@ def _is_lost(seen: Observed, job: ChildJob) -> bool:
 
 
 def _is_held_back(seen: Observed, job: ChildJob, training: Sequence[int]) -> bool:
-    """Return whether a slice that no world trains on waits longer for a host than the others are worth."""
+    """Return whether the Job's back-off delays a host of an unused slice for too long to keep the other hosts."""
     slice_of_job = next((one for one in seen.slices if one.number == job.slice), None)
     if slice_of_job is None or job.slice in training:
         return False
@@ -153,19 +154,20 @@ def _is_held_back(seen: Observed, job: ChildJob, training: Sequence[int]) -> boo
 
 
 def _back_off_seconds(num_failed: int) -> float:
-    """Return how long a Job waits after it has lost so many pods since it was made, as Kubernetes' Job controller does.
+    """Return the back-off of a Job after a number of failed pods, as Kubernetes' Job controller computes it.
 
-    It never forgets one: a slice whose hosts were taken away now and then for weeks would wait for minutes each time.
+    The controller never resets the count. A slice that loses hosts occasionally over weeks would wait minutes each
+    time.
     """
-    doublings = min(num_failed - 1, 6)  # it is at its most by then
+    doublings = min(num_failed - 1, 6)  # the maximum is reached by then
     return min(FIRST_BACK_OFF_SECONDS * 2**doublings, MAX_BACK_OFF_SECONDS) if num_failed else 0.0
 
 
 def _own(seen: Observed) -> tuple[JobSet, ...]:
-    """Return the JobSets that may be touched: this job's, and not on their way out already."""
+    """Return the JobSets that this job owns and that are not being deleted."""
     return tuple(jobset for jobset in seen.jobsets if jobset.is_own and not jobset.deleting)
 
 
 def _was_started(seen: Observed, jobset: JobSet) -> bool:
-    """Return whether any of its pods has ever run: their logs are kept until the job goes."""
+    """Return whether any pod of the JobSet has ever run. Its logs are kept until the job is deleted."""
     return any(pod.slice in jobset.slices and pod.phase not in ("Pending", "") for pod in seen.pods)

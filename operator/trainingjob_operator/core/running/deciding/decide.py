@@ -1,6 +1,6 @@
-"""The one next step of a job: the ladder of rules that chooses it.
+"""The decision procedure: an ordered list of rules that chooses the next step of a job.
 
-A decision speaks of the job and its world. What is to be created and repaired beside it is in `chores`.
+A decision concerns the job and its world. `chores` handles the child objects.
 """
 
 from collections.abc import Sequence
@@ -60,13 +60,13 @@ from trainingjob_operator.core.times import parse_time
 from trainingjob_operator.core.units import plural
 
 SETTLE_SECONDS = 3.0
-"""How long the first world, when it is not full, waits for more slices to report after enough have."""
+"""Seconds that the first world waits for further slices once enough slices are ready."""
 COMING_SECONDS = 30.0
-"""How long it waits for a slice whose pods have their nodes already: growing later costs more than that."""
+"""The same while a further slice has all its pods scheduled. Growing the world later costs more than this wait."""
 
 
 def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
-    """Choose the one next step; earlier rules win."""
+    """Return the next step of a job. Earlier rules win."""
     if seen.is_over:
         return _after_the_end(plan, seen, now)
     health = excuse(seen.status, _examine(plan, seen))
@@ -78,7 +78,7 @@ def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
 
 
 def _respond(plan: Plan, seen: Observed, health: Health | None, now: datetime) -> Decision:
-    """Return what follows from the health of the world."""
+    """Return the decision that follows from the health of the world."""
     match health:
         case None:
             return _form_first(plan, seen, now)
@@ -109,7 +109,7 @@ def _examine(plan: Plan, seen: Observed) -> Health | None:  # None: there is no 
     window = plan.silence_seconds
     placed = place_all(seen.seats, seen.hearing, window)
     health = judge(placed, window)
-    has_own_patience = plan.spec.suspend or waits_to_save(plan, seen)  # who is to save and go
+    has_own_patience = plan.spec.suspend or waits_to_save(plan, seen)  # these worlds have their own time limits
     if isinstance(health, GoesOn) and not has_own_patience:
         return find_hang(plan, seen, placed) or health
     return health
@@ -124,7 +124,7 @@ def _after_the_end(plan: Plan, seen: Observed, now: datetime) -> Decision:
 
 
 def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
-    """Form a world where there is none: wait a little for slices that are about to report, never for others."""
+    """Form a world if there is none. Wait briefly for slices that are about to be ready, but not for others."""
     if plan.spec.suspend:
         return Wait(Reason.SUSPENDED, "`spec.suspend` is true")
     if seen.status.world is None and (broken := find_broken_standby(plan, seen)):
@@ -139,7 +139,7 @@ def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
     waited = min(host.news.still for one in chosen for host in one.hosts if host.news)
     are_ready = {one.number for one in ready}
     is_more_coming = any(one.is_coming for one in seen.slices if one.number not in are_ready)
-    largest = plan.allowed[-1] if seen.status.waiting is None else len(chosen)  # it has waited by another rule
+    largest = plan.allowed[-1] if seen.status.waiting is None else len(chosen)  # the repair wait is already over
     if len(chosen) < largest and waited < (COMING_SECONDS if is_more_coming else SETTLE_SECONDS):
         words = f"{len(chosen)} of {plural(largest, 'slice')} can start; waiting a little for more"
         return Wait(Reason.SETTLING, words)
@@ -147,13 +147,13 @@ def _form_first(plan: Plan, seen: Observed, now: datetime) -> Decision:
 
 
 def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> Decision:
-    """Form the next world at once where no rule says to wait: each second is lost to all slices that are well.
+    """Form the next world at once unless a rule requires a wait, because healthy slices idle meanwhile.
 
-    `end` is None where the world left as it was asked to.
+    `end` is None if the world drained as requested.
     """
     ready = leave_out_unprepared(plan, seen, list_ready(plan, seen, end))
     sound = find_sound(plan, seen, ready, count_faults(seen, end, now))
-    if end is None and _is_unsaved(plan, seen):  # its hosts' memory outweighs that a node is bad
+    if end is None and _is_unsaved(plan, seen):  # unsaved steps matter more than a bad node
         kept = {*(one.number for one in sound), *seen.current}
         sound = [one for one in stay_clear(plan, ready) if one.number in kept]
     waiting = find_waiting(plan, seen)
@@ -171,18 +171,18 @@ def _form_next(plan: Plan, seen: Observed, end: End | None, now: datetime) -> De
     return Claim(form_world(plan, seen, chosen, rollbacks, waiting), end.cause.message, end)
 
 
-def _come_back(plan: Plan, seen: Observed) -> Claim | None:  # None: what is to come next may come
-    """Return the world that has left, once more, where it holds steps in memory alone and some of it is to go now.
+def _come_back(plan: Plan, seen: Observed) -> Claim | None:  # None: form the next world
+    """Return the drained world as the next world, if it has unsaved steps and must save them first.
 
-    It left for a larger one, without a save. When meanwhile the job is suspended, or a node of it is about to go, it
-    trains on, to leave as worlds do.
+    It drained without a save, to form a larger world. If the job is suspended or a node gets a termination notice
+    meanwhile, the world must resume, save and drain again.
     """
     current = seen.current
     ready = list_ready(plan, seen)
     again = [one for one in ready if one.number in current]
     if not _is_unsaved(plan, seen) or len(again) < len(current) or len(current) not in plan.allowed:
         return None
-    # One that is only on a bad node stays: nothing would make the world leave once more, to be saved.
+    # Slices on a bad node do not count: nothing would make the world drain again to save.
     staying = {one.number for one in stay_clear(plan, ready)}
     if staying.issuperset(current) and not plan.spec.suspend:
         return None
@@ -192,14 +192,14 @@ def _come_back(plan: Plan, seen: Observed) -> Claim | None:  # None: what is to 
 
 
 def _is_unsaved(plan: Plan, seen: Observed) -> bool:
-    """Return whether the newest steps of the world are in its hosts' memory alone."""
+    """Return whether the newest steps of the world exist only in its hosts' memory."""
     return plan.snapshots is not None and (find_newest_step(seen.seats) or 0) > find_committed(seen)
 
 
 def _has_more(plan: Plan, seen: Observed) -> bool:
-    """Return whether steps were added after a world had trained its last, and its hosts are there to train them.
+    """Return whether steps were added after a world trained its last one, and its hosts can still train them.
 
-    A host that ended by itself, when nobody told it so for long, never comes back.
+    The agent of a host exits after a long time without an answer from the operator. Such a host cannot resume.
     """
     live = seen.world.live if seen.world else None
     has_ended = any(seat.pod and seat.pod.phase == "Succeeded" for seat in seen.seats)

@@ -1,4 +1,4 @@
-"""Decisions: the closed union of what may be done next about a job and its world."""
+"""Decisions: the closed union of next steps of a job and its world."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from trainingjob_operator.core.running.judging.health import End
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do but wait, or let the world go on."""
+    """Change nothing: wait, or let the world train."""
 
     reason: str
     message: str = ""
@@ -16,7 +16,10 @@ class Wait:
 
 @dataclass(frozen=True)
 class Claim:
-    """Write this world into the status; when that is confirmed, announce it. `end`: how the one before it ended."""
+    """Write a new world into the status, and publish it to its hosts once the write is confirmed.
+
+    `end`: how the world before it ended.
+    """
 
     world: World
     why: str
@@ -25,9 +28,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Leave:
-    """Let the world save at its next step boundary and leave.
+    """Drain the world: save at the next step boundary, then stop.
 
-    `moves`: all its hosts are to be in the next world, which goes on from what they keep in memory. Nothing is saved.
+    `moves`: all its hosts are members of the next world, which resumes from their memory. Nothing is saved.
     """
 
     reason: str
@@ -37,7 +40,7 @@ class Leave:
 
 @dataclass(frozen=True)
 class Examine:
-    """Ask all hosts of the world where their processes stand: it makes no progress."""
+    """Collect diagnostics from all hosts of a world that makes no progress."""
 
     reason: str
     message: str
@@ -45,7 +48,7 @@ class Examine:
 
 @dataclass(frozen=True)
 class EndWorld:
-    """Write down that the world has ended; no other can take its place now."""
+    """Record the end of the world without forming a new one."""
 
     end: End
     reason: str
@@ -59,7 +62,7 @@ class Succeed:
 
 @dataclass(frozen=True)
 class Fail:
-    """Give the job up. `end`: how its world ended, where one did."""
+    """Fail the job. `end`: how its world ended, if there was one."""
 
     reason: str
     message: str
@@ -68,12 +71,12 @@ class Fail:
 
 @dataclass(frozen=True)
 class Expire:
-    """The job ended long enough ago: delete it."""
+    """Delete the job, because its time to live after completion has passed."""
 
 
 type Decision = Wait | Claim | Leave | Examine | EndWorld | Succeed | Fail | Expire
 
 
-def end_of(decision: Decision) -> End | None:  # None: no world ends by it, or none was there
-    """Return how the world ended, according to a decision."""
+def end_of(decision: Decision) -> End | None:  # None: it ends no world
+    """Return how the world ended, if a decision ends one."""
     return decision.end if isinstance(decision, (Claim, EndWorld, Fail)) else None

@@ -1,8 +1,8 @@
-"""Drills: faults that the job's owner asks for by an annotation, made at most once, and what they cost.
+"""Drills: faults that the job's owner requests by an annotation, injected at most once, and their cost.
 
-A drill is written into the status before anybody acts on it, as a world is. So whoever looks later, also an operator
-that has just started, finds it there and does not make it again: what was stopped between the writing and the deed is
-never done. A drill strikes a world that trains well, and no other. What is done once it is written is in `strikes`.
+A drill is written into the status before any component acts on it, as a world is. A restarted operator finds it there
+and does not inject it again. An operator that stops between the write and the injection never injects it. Only a world
+that trains normally gets a drill. `strikes` performs the injection after the write.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,20 +26,22 @@ type Drills = tuple[DrillStatus, ...]
 
 MOST = 10
 PATIENCE_SECONDS = 120.0
-"""How long a request waits for a world that trains well. An older one is not meant any more: nobody looks on."""
+"""Seconds that a request waits for a world that trains normally. Older requests are stale and refused."""
 OVER_SECONDS = 1800.0
-"""When nothing has come of a drill for so long, nothing will."""
+"""Seconds after its injection after which an unresolved drill is closed."""
 GRACE_SECONDS = 3.0
-"""How long after its end what passes may still have an effect."""
+"""Seconds after the end of a transient fault in which it may still have an effect."""
 STEPS_UNTIL_TOLD = 4
-"""After so many steps the measures of a step that was poisoned are told."""
+"""Steps until the metrics of a step with injected NaN are reported."""
 OF_SLICES = frozenset({DrillKind.KILL_SLICE, DrillKind.PREEMPT})
 BY_OPERATOR = frozenset({*OF_SLICES, DrillKind.KILL_HOST, DrillKind.OPERATOR_DOWN})
-"""What the operator does itself, as soon as it is written. The hosts' agents do the rest."""
+"""Faults that the operator injects, as soon as the status is written. The hosts' agents inject the others."""
 OBEDIENCE_SECONDS = 240.0
-"""How long an order waits for its host, which may be evaluating or saving."""
+"""Seconds that an order waits for its host, which may be evaluating or saving."""
 DEED_SECONDS = 120.0
-"""How long pods may take to go. A world that trains on for longer was never struck: the operator ended before."""
+"""Seconds that pods may take to terminate. If the world still trains after it, the operator stopped before the
+injection.
+"""
 PASSING = frozenset({DrillKind.NAN, DrillKind.SLOW, DrillKind.PARTITION, DrillKind.OPERATOR_DOWN})
 OPEN = frozenset({"ordered", "injected"})
 STATES: Mapping[str, str] = {
@@ -50,7 +52,7 @@ STATES: Mapping[str, str] = {
     "refused": "refused",
     "over": "over",
 }
-"""What people are told of each state."""
+"""Description of each state for users."""
 PHASES = (
     Bucket.DETECTING,
     Bucket.DOWN,
@@ -59,11 +61,11 @@ PHASES = (
     Bucket.RESTORING,
     Bucket.COMPILING,
 )
-"""Where the time of a recovery goes, in its order."""
+"""Buckets of the recovery time, in order."""
 
 
 def follow_drills(plan: Plan, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime) -> Drills:
-    """Return the drills after a decision: how the known ones go on, and a new one if it is its moment."""
+    """Return the drills after a decision: updates of the known ones, and a new one if it can begin now."""
     known = tuple(_follow(one, seen, decision, attempts, now) for one in seen.status.drills)
     asked = seen.drill
     if asked is None or any(one.id == asked.id for one in known):
@@ -73,7 +75,7 @@ def follow_drills(plan: Plan, seen: Observed, decision: Decision, attempts: Sequ
 
 
 def describe_drill(one: DrillStatus) -> str:
-    """Return whom a drill strikes and what became of it, in words."""
+    """Return a description of a drill's target and result."""
     host = "" if one.host is None else f" of host {one.host}"
     where = "" if one.slice is None else f"{host} of slice {one.slice}"
     told = f": {one.message}" if one.message else ""
@@ -82,11 +84,11 @@ def describe_drill(one: DrillStatus) -> str:
 
 def _begin(
     plan: Plan, seen: Observed, decision: Decision, known: Drills, asked: DrillRequest, now: datetime
-) -> DrillStatus | None:  # None: its moment may still come
-    """Return a new drill, to be made or refused."""
+) -> DrillStatus | None:  # None: it may begin later
+    """Return a new drill, to be injected or refused."""
     time = parse_time(asked.asked)
     is_meant = time is not None and abs((now - time).total_seconds()) <= PATIENCE_SECONDS
-    # Whatever the annotation says, the status must be one that the API server takes.
+    # The annotation may hold any time; the status must pass the API server's validation.
     written = format_time(time if time and is_meant else now)
     new = DrillStatus(id=asked.id, kind=asked.kind, state="refused", asked=written, seconds=asked.seconds)
     if plan.spec.elastic.drills != "allowed":
@@ -109,7 +111,7 @@ def _begin(
 
 
 def _find_harm(plan: Plan, seen: Observed, asked: DrillRequest) -> str:
-    """Return why a drill would fail the job; empty: it would not."""
+    """Return why a drill would fail the job. Empty: it would not."""
     protection = plan.spec.protection
     if asked.kind is not DrillKind.NAN or protection.non_finite == "skip":
         return ""
@@ -120,7 +122,7 @@ def _find_harm(plan: Plan, seen: Observed, asked: DrillRequest) -> str:
 
 
 def _find_place(asked: DrillRequest, world: World, num_hosts: int) -> dict[str, int] | str:
-    """Return whom a drill strikes, or in words why there is nobody."""
+    """Return the slice and host that a drill targets, or why there is no such target."""
     if asked.kind is DrillKind.OPERATOR_DOWN:
         return {}
     number = world.slices[-1] if asked.slice is None else asked.slice
@@ -148,7 +150,7 @@ def _follow(
     is_back = _trains(seen, decision)
     if lasted > OVER_SECONDS or not (places or is_its_world):
         return _close(one, "over", one.message or "the job made no step after it")
-    if is_back and not is_its_world:  # and how long that took is not known
+    if is_back and not is_its_world:  # the recovery time is unknown
         return _close(one, "over", "the job was suspended before it was back")
     one = _note_name(one, seen, lasted)
     if is_back and one.kind in PASSING and lasted >= _seconds_to_pass(one, seen):
@@ -159,7 +161,7 @@ def _follow(
 
 
 def _seconds_to_pass(one: DrillStatus, seen: Observed) -> float:
-    """Return how long a world must go on after a drill for it to have no effect any more."""
+    """Return the seconds after which a drill has no effect any more on a world that still trains."""
     if one.kind is not DrillKind.NAN:
         return one.seconds + GRACE_SECONDS
     step = max((item.step_seconds or 0.0 for item in _progresses(seen)), default=0.0)
@@ -167,7 +169,7 @@ def _seconds_to_pass(one: DrillStatus, seen: Observed) -> float:
 
 
 def _tell(one: DrillStatus, seen: Observed) -> str:
-    """Return what a drill has left behind in a world that goes on, in words."""
+    """Return a description of a drill's lasting effect on a world that still trains."""
     skipped = max((item.skipped for item in _progresses(seen)), default=0)
     return f"; no update was made for {plural(skipped, 'step')} so far" if one.kind is DrillKind.NAN else ""
 
@@ -177,7 +179,7 @@ def _progresses(seen: Observed) -> list[Progress]:
 
 
 def _obey(one: DrillStatus, seen: Observed, now: datetime, *, is_its_world: bool) -> DrillStatus:
-    """Return a drill that a host was asked for, after the hosts reported."""
+    """Return an ordered drill after the hosts' reports."""
     told = next((seat.report for seat in seen.seats if seat.report and seat.report.drilled == one.id), None)
     if told and told.unmade:
         return _close(one, "refused", told.unmade)
@@ -194,7 +196,7 @@ def _trains(seen: Observed, decision: Decision) -> bool:
 
 
 def _note_name(one: DrillStatus, seen: Observed, lasted: float) -> DrillStatus:
-    """Return a drill with the time in which the host that it slowed down was named."""
+    """Return a drill with the time until the slowed host was named as the straggler."""
     slow = seen.status.straggler
     if (
         one.message
@@ -206,8 +208,8 @@ def _note_name(one: DrillStatus, seen: Observed, lasted: float) -> DrillStatus:
     return one.model_copy(update={"message": f"the host was named as slow after {span(lasted)}"})
 
 
-def _measure(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | None:  # None: it is not back yet
-    """Return a drill with what it cost. `attempts` begins with the world that it struck; more may have died since."""
+def _measure(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | None:  # None: not recovered yet
+    """Return a drill with its cost. `attempts` begins with the world that it hit; further worlds may have failed."""
     ended = attempts[0]
     back = next((place for place, item in enumerate(attempts) if place and item.recovery_seconds is not None), None)
     began = parse_time(ended.ended)
@@ -234,7 +236,7 @@ def _measure(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | Non
 
 
 def _away(before: Attempt, after: Attempt) -> float:
-    """Return for how many seconds there was no world between two."""
+    """Return the seconds between the end of one world and the start of the next."""
     ended, started = parse_time(before.ended), parse_time(after.started)
     return seconds_between(before.ended, started) if ended and started else 0.0
 

@@ -1,7 +1,7 @@
-"""Forming a world: which slices, in which order of processes, under which number.
+"""World formation: which slices, in which order of processes, under which generation.
 
-Slices of the world before are kept where they can be, so that what they hold in memory and on disk stays of use; first
-of all those whose hosts already wait in a shadow world of that size.
+Slices of the previous world are preferred, because their snapshots and caches stay useful. Slices whose hosts already
+wait in a hot standby world (`elastic.shadowWorld`) of that size come first.
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,22 @@ from trainingjob_operator.core.running.observing.progress import find_committed
 from trainingjob_operator.core.running.observing.seats import fingerprint
 
 MAX_AHEAD = 1_000_000
-"""How far a host's generation may be ahead of the status before it counts as made up: a world a second for 11 days."""
+"""Maximum lead of a host's generation over the status. A larger one is invalid: it means a world per second for 11
+days.
+"""
 
 
 def list_ready(plan: Plan, seen: Observed, end: End | None = None) -> list[Slice]:
-    """Return the slices whose hosts could all be in a world formed now. `end`: how the world has ended just now."""
+    """Return the slices whose hosts can all join a world now. `end`: how the world has just ended."""
     window, worn = plan.silence_seconds, find_worn(seen, end)
     return [one for one in seen.slices if one.is_ready(window) and one.number not in worn]
 
 
 def leave_out_unprepared(plan: Plan, seen: Observed, ready: Sequence[Slice]) -> Sequence[Slice]:
-    """Return ready slices without those that have a new pod with no standby yet, where the others can form a world.
+    """Return the ready slices without new pods that lack a standby process, if the others can form a world.
 
-    A standby imports for seconds, on a busy machine for many. The next world would wait for it; this slice joins later.
+    A standby process imports for seconds, longer on a busy machine. The next world would wait for it. The slice joins
+    later.
     """
     members = {seat.member.pod_uid for seat in seen.seats}
     prepared = [
@@ -44,16 +47,16 @@ def leave_out_unprepared(plan: Plan, seen: Observed, ready: Sequence[Slice]) -> 
 
 
 def find_sound(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
-    """Return the slices to form a world of: without those on bad nodes, then without those that are about to go."""
+    """Return the slices to form a world of, without bad nodes and termination notices if the others suffice."""
     return stay_clear(plan, leave_out(plan, seen, ready, faults))
 
 
 def choose_slices(
     plan: Plan, healthy: Sequence[Slice], keep: Sequence[int] = (), waiting: Sequence[World] = ()
 ) -> tuple[Slice, ...]:
-    """Return the slices of the largest world that healthy ones can form, ascending; none where they are too few.
+    """Return the slices of the largest world that healthy slices can form, ascending; empty if they are too few.
 
-    `waiting` are the shadow worlds that could take over.
+    `waiting` are the hot standby worlds that can take over.
     """
     size = plan.find_largest(len(healthy))
     numbers = {one.number for one in healthy}
@@ -70,7 +73,10 @@ def form_world(
     rollbacks: Sequence[Rollback],
     waiting: Sequence[World] = (),
 ) -> World:
-    """Return the next world over slices whose hosts have all reported; where they wait in a shadow world, that one."""
+    """Return the next world over slices whose hosts have all reported.
+
+    If exactly these hosts wait in a hot standby world, the next world takes over its coordinator and its processes.
+    """
     hosts = [host for one in slices for host in one.hosts]
     seated = [(host, host.pod, host.news.report) for host in hosts if host.pod and host.news]
     generation = next_generation(seen)
@@ -103,9 +109,10 @@ def form_world(
 
 
 def next_generation(seen: Observed) -> int:
-    """Return a number above every generation that anything of this job has ever heard of.
+    """Return a number above every known generation of this job.
 
-    A host may be ahead of the status only where that was restored from a backup. What is farther ahead is made up.
+    A host may be ahead of the status only after the status was restored from a backup. Larger leads are ignored as
+    invalid.
     """
     known = [
         seen.hearing.burned,

@@ -1,7 +1,7 @@
-"""Going on, or leaving: what is decided about a world with which nothing is wrong.
+"""Decisions about a healthy world: let it train, or drain it.
 
-A world that leaves saves and comes back in another shape, which costs all its hosts some seconds. So it leaves for
-a good reason alone: pods or nodes of it are about to go, the spec was edited or suspended, or slices are back.
+Draining a world to form another one costs all its hosts some seconds. A world therefore drains only for a reason: pods
+or nodes of it are about to terminate, the spec was edited or suspended, or slices have returned.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,12 +25,12 @@ from trainingjob_operator.core.times import seconds_between
 from trainingjob_operator.core.units import plural, span
 
 SAVE_SECONDS = 300.0
-"""How long a suspended job whose saves fail, or none of whose hosts is heard of, may try to save before it goes."""
+"""Seconds that a suspended job may try to save while its saves fail or no host reports. After them it ends unsaved."""
 AT_WORK = frozenset({Phase.TRAINING, Phase.EVALUATING, Phase.SAVING})
 
 
 def keep_on(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:
-    """Let the world train, or have it leave for a good reason."""
+    """Return the decision about a healthy world: let it train, or drain it."""
     failing = follow_failing(seen, now)
     if failing and is_too_long(plan, failing, now):
         return Fail(Reason.CHECKPOINT_FAILING, describe_end(seen, failing, now))
@@ -46,12 +46,12 @@ def keep_on(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:
         return Leave(Reason.DRAINING, f"the pod of {words} is being deleted")
     if not all(seat.report and seat.report.phase in AT_WORK for seat in seen.seats):
         return Wait(Reason.JOINING, "hosts are joining the world")
-    wish = None if failing else _find_wish(plan, seen)  # to leave would be to lose what cannot be saved
+    wish = None if failing else _find_wish(plan, seen)  # draining would lose the unsaved steps
     return wish or Wait(Reason.TRAINING)
 
 
 def find_cause(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cause:
-    """Return why a world that left did so, by what comes after it."""
+    """Return why a drained world ended, derived from its successor."""
     if plan.spec.suspend:
         return Cause(reason=Reason.SUSPENDED, message="saved, then gave all pods back")
     if edit := _find_edit(plan, seen):
@@ -62,8 +62,8 @@ def find_cause(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cause:
     return Cause(reason=Reason.RESIZED, message=", ".join(words) or "left together and formed again")
 
 
-def _find_wish(plan: Plan, seen: Observed) -> Leave | None:  # None: the world should stay as it is
-    """Return what a world should leave for that is well, and may stay."""
+def _find_wish(plan: Plan, seen: Observed) -> Leave | None:  # None: the world continues
+    """Return the reason to drain a world that could continue."""
     ready = list_ready(plan, seen)
     if going := find_going(seen, find_sound(plan, seen, ready, seen.status.nodes)):
         return Leave(Reason.DRAINING, going)
@@ -87,7 +87,7 @@ def _suspend(plan: Plan, seen: Observed, failing: FailingSaves | None, now: date
 
 
 def _find_edit(plan: Plan, seen: Observed) -> str:
-    """Return what was edited since the world was formed and takes a new one; empty: nothing was."""
+    """Return the edits since the world was formed that need a new world. Empty: there are none."""
     before = seen.world.live if seen.world else None
     words = list_changes(before, live_of(plan.spec)) if before else []
     size = len(seen.current)
@@ -97,29 +97,29 @@ def _find_edit(plan: Plan, seen: Observed) -> str:
 
 
 def _find_returned(plan: Plan, seen: Observed) -> list[int]:
-    """Return slices that are worth leaving the world for, to come back larger; none: it should stay as it is.
+    """Return the slices that justify forming a larger world. Empty: the world should continue.
 
-    A world is left only after a step of its own: else slices that come and go could keep training from all progress.
+    A world is drained only after it has completed a step. Otherwise flapping slices could block all progress.
     """
     if seen.hearing.announced < seconds(plan.spec.elastic.grow_cooldown) or not seen.has_stepped:
         return []
     current = set(seen.current)
     able = [one for one in list_ready(plan, seen) if one.has_standbys]
     sound = {one.number for one in find_sound(plan, seen, able, seen.status.nodes)}
-    # What trains now stays in the reckoning: without it, nothing would be larger than this world.
+    # Keep the current slices: the chosen world must be a superset of this one.
     able = [one for one in able if one.number in sound or one.number in current]
     chosen = {one.number for one in choose_slices(plan, able, keep=tuple(current))}
     return sorted(chosen - current) if chosen > current else []
 
 
 def _keeps_all(plan: Plan, seen: Observed, num_more: int) -> bool:
-    """Return whether a world with so many slices more can go on from what the hosts of this one keep in memory."""
+    """Return whether a larger world can resume from the snapshots in the memory of this world's hosts."""
     size = len(seen.current)
     return plan.snapshots is not None and serves(plan.spec, plan.layout(size), plan.layout(size + num_more))
 
 
 def _why_away(seen: Observed, away: Collection[int]) -> str:
-    """Return why slices of the world that left are in the next one no more; empty: nothing is known of that."""
+    """Return why slices of the drained world are not in the next one. Empty: unknown."""
     notices = [notice for one in seen.slices if one.number in away for notice in one.notices]
     gone = [seat.member for seat in seen.seats if seat.pod is None or seat.pod.deleting]
     pods = [f"the pod of host {one.host} of slice {one.slice} was deleted" for one in gone if one.slice in away]

@@ -1,10 +1,10 @@
-"""Patience: how long lost slices are waited for under `elastic.policy: auto`, by what the job went through so far.
+"""Repair wait under `elastic.policy: auto`: how long to wait for lost slices, derived from the job's history.
 
-While it waits, the slices that are left train nothing. To shrink costs two restarts, that to the smaller world and that
-back. So a wait is worth it as long as what is left of the repair is expected to cost less than those: of the repairs
-before, the ones that took longer than this one has taken already say how much is left. Where none of them did, as much
-is expected as has passed. With no repair known at all that is to wait until the wait has cost two restarts: twice what
-one would have paid who knew beforehand, and never more.
+While the job waits, the remaining slices idle. Shrinking costs two restarts: one to the smaller world and one back. A
+wait is worthwhile while the expected remaining repair costs less than these. The estimate uses past repairs that took
+longer than the current wait. If there are none, the expected remaining time equals the time already waited. Without any
+known repair, the job waits until the wait has cost two restarts. That is at most twice the cost of the best decision in
+hindsight.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from trainingjob_operator.core.times import parse_time, seconds_between
 from trainingjob_operator.core.units import plural, span
 
 USUAL_RESTART_SECONDS = 60.0
-"""What a restart counts as before one was measured."""
+"""Assumed duration of a restart before one was measured."""
 LOSSES = frozenset(
     {
         Reason.NODE_LOST,
@@ -28,12 +28,16 @@ LOSSES = frozenset(
         Reason.HOST_SILENT,
     }
 )
-"""As what a world ends whose slices have to come back."""
+"""Reasons for the end of a world whose slices must be repaired."""
 
 
 @dataclass(frozen=True)
 class Experience:
-    """What a job went through. `repairs`: seconds from each loss to a world of as many slices; `restart`: seconds."""
+    """The history of a job.
+
+    `repairs`: seconds from each loss until a world of as many slices was formed. `restart`: seconds of a typical
+    restart. `is_measured`: whether a restart was measured.
+    """
 
     repairs: tuple[float, ...]
     restart: float
@@ -41,9 +45,9 @@ class Experience:
 
 
 def find_patience(repairs: Sequence[float], restart: float, share: float) -> float:
-    """Return after how many seconds of waiting it is expected to be better to go on with the slices that are left.
+    """Return the seconds since the loss after which resuming with the remaining slices is expected to be better.
 
-    `share` is what they are of all, above 0. The seconds count from the loss.
+    `share` is the fraction of slices that remain, above 0.
     """
     worth = 2 * restart / share
     for waited in (0.0, *sorted(repairs)):
@@ -54,7 +58,7 @@ def find_patience(repairs: Sequence[float], restart: float, share: float) -> flo
 
 
 def recall(attempts: Sequence[Attempt]) -> Experience:
-    """Return what the attempts that are still known tell of repairs and restarts."""
+    """Return the repairs and restarts of the recorded attempts."""
     restarts = [
         max(one.recovery_seconds - seconds_between(before.ended, started), 0.0)
         for before, one in pairwise(attempts)
@@ -66,7 +70,7 @@ def recall(attempts: Sequence[Attempt]) -> Experience:
 
 
 def describe_experience(known: Experience) -> str:
-    """Return in words what the patience of a job follows from."""
+    """Return a description of the history that a repair wait is derived from."""
     repairs = (
         f"{plural(len(known.repairs), 'repair')} took {span(fmean(known.repairs))} on average"
         if known.repairs
@@ -78,15 +82,13 @@ def describe_experience(known: Experience) -> str:
     return f"{repairs}, {restart}"
 
 
-def _measure_repair(
-    lost: Attempt, later: Sequence[Attempt]
-) -> float | None:  # None: it lost no slices, or they are away
-    """Return how long the slices of a world were away that a loss ended."""
+def _measure_repair(lost: Attempt, later: Sequence[Attempt]) -> float | None:  # None: no loss, or not repaired yet
+    """Return the seconds until the slices of a lost world were replaced."""
     if lost.cause is None or lost.cause.reason not in LOSSES:
         return None
     for one in later:
         if one.slices >= lost.slices and (started := parse_time(one.started)):
             return seconds_between(lost.ended, started)
         if one.cause and one.cause.reason == Reason.SUSPENDED:
-            return None  # who was away then says nothing of repairs
+            return None  # a suspension is no repair time
     return None

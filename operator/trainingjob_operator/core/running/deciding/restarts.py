@@ -1,24 +1,22 @@
-"""Restarts: what the end of a world is held against, and how long the job pauses before it tries again.
+"""Restarts: how the end of a world is counted, and the back-off before the next attempt.
 
-| an end by | adds to `counted` | to the row of failures | to the row of losses |
+| a world ends by | adds to `counted` | to failures in a row | to losses in a row |
 |---|---|---|---|
-| the program: a crash, memory that runs out, a signal | 1 | 1 | |
-| what it runs on: a store, the network, a device, a peer, a host that hangs | | 1 | |
-| a node, a pod or an agent that is lost | | | 1 |
-| a person: a change, a suspension, a drill, a drain for which it saved in time | | | |
+| the program: a crash, out of memory, a signal | 1 | 1 | |
+| the infrastructure: a storage, the network, a device, a peer, a host that hangs | | 1 | |
+| a lost node, pod or agent | | | 1 |
+| a request: an edit, a suspension, a drill, a drain that saved in time | | | |
 
-`maxRestarts` bounds `counted`: what machines do says nothing about the program, and a job on poor ones must not be
-found failed in the morning. But a job that never gets as far as to save a step costs its machines and comes to nothing,
-whoever's fault that is. So failures are counted in a row too, up to the next such step, and `maxRestartsWithoutCommit`
-bounds the row. Losses fail no job, `activeDeadlineSeconds` bounds what they cost. But worlds that never live for long
-enough are not formed again without a pause.
+`maxRestarts` bounds `counted`. Infrastructure failures are excluded, because they say nothing about the program and
+must not fail a job on unreliable machines. `maxRestartsWithoutCommit` bounds the failures in a row since the last saved
+step, because a job that never saves wastes its machines whatever the cause. Losses fail no job; `activeDeadlineSeconds`
+bounds their cost. Worlds that are lost soon after their start are still formed with a back-off.
 
-The first of a row of failures is answered at once: most pass by themselves. From the second on the pause doubles, so
-that what fails with a store, or with a service that comes back in minutes, is not tried away in seconds. Losses are
-answered at once three times, because machines are often taken back together. A newly saved step ends both rows; that of
-losses ends as well where a world went on from a newer step than the one before, in memory. A pause is shortened by a
-share that follows from the job and the world: jobs that fail together come back one by one, and a new operator finds
-the same moment.
+The first failure in a row is retried at once, because most are transient. From the second on the back-off doubles, so
+that an outage of minutes does not use up all restarts in seconds. Losses are retried at once three times, because
+machines are often preempted together. A newly saved step resets both counts. Losses are also reset if a world resumes
+from memory at a newer step than the world before. A hash of the job and generation shortens each back-off. Jobs that
+fail together then restart at different times, and a restarted operator computes the same time.
 """
 
 import hashlib
@@ -37,9 +35,9 @@ from trainingjob_operator.core.times import describe_time, earlier, format_time,
 FIRST_PAUSE_SECONDS = 10.0
 LONGEST_PAUSE_SECONDS = 300.0
 JITTER = 0.5
-"""Up to which share a pause is shortened."""
+"""Maximum share by which a back-off is shortened."""
 FREE_LOSSES = 2
-"""By how many more losses than failures in a row a pause comes."""
+"""Number of additional losses in a row without back-off, compared to failures."""
 OF_MACHINES = frozenset(
     {
         FailureReason.STORAGE,
@@ -50,16 +48,16 @@ OF_MACHINES = frozenset(
         Reason.HUNG_HOST,
     }
 )
-"""Failures of what the program runs on."""
+"""Failures of the infrastructure."""
 
 
 def is_of_program(end: End) -> bool:
-    """Return whether the end of a world is the program's own."""
+    """Return whether the end of a world is a failure of the program."""
     return end.counted and end.cause.reason not in OF_MACHINES
 
 
 def losses_in_a_row(seen: Observed) -> int:
-    """Return how often worlds were lost since a step was saved, or was kept for the world that goes on from it."""
+    """Return the number of losses since a step was saved or survived in memory for the world that resumed from it."""
     restored = find_restored(seen.seats)
     before = [one.first_step for one in seen.status.attempts[:-1] if one.first_step is not None]
     is_kept = restored is not None and bool(before) and restored > before[-1]
@@ -67,9 +65,9 @@ def losses_in_a_row(seen: Observed) -> int:
 
 
 def count_restarts(seen: Observed, end: End | None, now: datetime) -> Restarts:
-    """Return the restarts after a world ended, or went on: `end` is None then."""
+    """Return the restart counts after a decision. `end` is None if no world ended."""
     old, failures, losses = seen.status.restarts, seen.failures_in_a_row, losses_in_a_row(seen)
-    if end is None or end.planned:  # a clock that was set back makes no pause longer; a new world ends it
+    if end is None or end.planned:  # a clock that was set back must not lengthen the back-off; a new world ends it
         failed_at = None if seen.world else earlier(old.failed, now)
         return old.model_copy(update={"since_commit": failures, "lost_since_commit": losses, "failed": failed_at})
     is_failure, is_loss = end.counted, not end.counted and not is_struck(seen.status)
@@ -84,7 +82,7 @@ def count_restarts(seen: Observed, end: End | None, now: datetime) -> Restarts:
 
 
 def pause_seconds(job_uid: str, generation: int, in_a_row: int) -> float:
-    """Return how long to wait after the last of so many failures in a row."""
+    """Return the back-off in seconds after a number of failures in a row."""
     if in_a_row < 2:
         return 0.0
     longest: float = min(FIRST_PAUSE_SECONDS * 2 ** min(in_a_row - 2, 16), LONGEST_PAUSE_SECONDS)
@@ -92,8 +90,8 @@ def pause_seconds(job_uid: str, generation: int, in_a_row: int) -> float:
     return longest * (1.0 - JITTER * int.from_bytes(chance[:4]) / 2**32)
 
 
-def hold_back(seen: Observed, restarts: Restarts, now: datetime) -> Wait | None:  # None: try now
-    """Return the pause before the next try, while it lasts."""
+def hold_back(seen: Observed, restarts: Restarts, now: datetime) -> Wait | None:  # None: restart now
+    """Return the back-off before the next attempt, while it lasts."""
     failed, ended = parse_time(restarts.failed), seen.status.world
     if failed is None or ended is None:
         return None

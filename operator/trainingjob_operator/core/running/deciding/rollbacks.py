@@ -1,11 +1,11 @@
-"""Rollbacks: back to the newest saved step before a bad one, and on without the samples that led there.
+"""Rollbacks: resume from the newest checkpoint before a bad step, without the samples that led to it.
 
-To go back and train on the same samples would end at the same step again, and to leave out the last of them alone is no
-more than not to make its update. So all samples since the checkpoint are left out, the bad ones among them. What went
-before stays as it was: checkpoints are written in a new lineage, and what the old one saved after that step is void,
-whoever may still be writing it.
+Training on the same samples would reach the same bad step. Dropping only the last batch would equal a skipped update. A
+rollback therefore drops all samples since the checkpoint. Earlier checkpoints stay valid. New ones are written in a new
+lineage, and later checkpoints of the old lineage are void, even if an unreachable host still writes them.
 
-A rollback is what the job asked for: no failure of the program, and no node's fault. Its number is bounded instead.
+The job requests rollbacks by its spec, so they count as failures neither of the program nor of a node.
+`spec.protection.maxRollbacks` bounds them.
 """
 
 from dataclasses import replace
@@ -29,12 +29,12 @@ MAX_WORDS = 256
 
 
 def pardon(plan: Plan, end: End) -> End:
-    """Return the end of a world; where the job asks to go back for it, it is a planned one."""
+    """Return the end of a world, as a planned one if the spec asks for a rollback."""
     return replace(end, counted=False, planned=True) if goes_back(plan, end.cause) else end
 
 
 def goes_back(plan: Plan, cause: Cause) -> bool:
-    """Return whether training goes back for what ended a world."""
+    """Return whether the spec asks for a rollback after an end."""
     protection = plan.spec.protection
     if cause.step is None:
         return False
@@ -47,8 +47,8 @@ def goes_back(plan: Plan, cause: Cause) -> bool:
             return False
 
 
-def find_exhaustion(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: there is a rollback left
-    """Return the verdict on a job that has gone back too often."""
+def find_exhaustion(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: the limit is not reached
+    """Return the job failure if the rollback limit is reached."""
     done, limit = len(seen.status.rollbacks), plan.spec.protection.max_rollbacks
     if done < limit:
         return None
@@ -60,7 +60,7 @@ def find_exhaustion(plan: Plan, seen: Observed, end: End) -> Fail | None:  # Non
 
 
 def follow_rollbacks(plan: Plan, seen: Observed, end: End | None, now: datetime) -> Rollbacks:
-    """Return the rollbacks after a world ended, or went on: `end` is None then."""
+    """Return the rollbacks after a decision. `end` is None if no world ended."""
     known = seen.status.rollbacks
     if end is None or seen.world is None or not goes_back(plan, end.cause):
         return known
@@ -80,7 +80,7 @@ def follow_rollbacks(plan: Plan, seen: Observed, end: End | None, now: datetime)
 
 
 def describe_rollback(rollback: RollbackStatus) -> str:
-    """Return what people are told of a rollback."""
+    """Return the message about a rollback."""
     left_out = plural(rollback.step - rollback.parent, "step")
     return (
         f"step {rollback.step:,} was bad: training went back to step {rollback.parent:,}, and on in lineage "
@@ -89,6 +89,6 @@ def describe_rollback(rollback: RollbackStatus) -> str:
 
 
 def _find_parent(seen: Observed, step: int) -> int:
-    """Return the newest step before another that is known to be saved; 0: there is none."""
+    """Return the newest saved step before a step. 0: there is none."""
     restored = [span.first - 1 for span in seen.lineage if span.tier in ON_STORAGE]
     return max((saved for saved in (*restored, find_committed(seen)) if saved < step), default=0)

@@ -1,9 +1,9 @@
-"""Shadow worlds: what hosts may wait for beside the world that trains, so that its next smaller size need not form.
+"""Hot standby worlds (`elastic.shadowWorld`): connected processes that wait to take over as the next smaller world.
 
-The slices of a world are cut, in their order, into groups of the next smaller size; what is left over has no shadow.
-When a slice is lost, a group that is whole and waits is the next world. On which hosts, with which programs and at
-which coordinator a group waits makes its name: so the name that hosts report proves that they all wait for the same,
-and nobody has to remember what was asked of whom.
+They run beside the training world on the same hosts. The slices of a world are divided in order into groups of the next
+smaller size. Remaining slices have no standby world. After a slice is lost, a complete and ready group becomes the next
+world. Its name is a hash of its hosts, programs and coordinator. Equal names in the hosts' reports prove that all of
+them wait in the same world, so the operator stores no assignment.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from trainingjob_operator.core.running.observing.seats import Seat
 
 
 def plan_shadows(plan: Plan, seen: Observed) -> tuple[World, ...]:
-    """Return the shadow worlds that hosts of the committed world may wait in; none before it has made a step."""
+    """Return the standby worlds for the hosts of the committed world; none before its first step."""
     if seen.world is None or not plan.spec.elastic.shadow_world or not seen.has_stepped:
         return ()
     slices = seen.world.slices
@@ -31,7 +31,7 @@ def plan_shadows(plan: Plan, seen: Observed) -> tuple[World, ...]:
 
 
 def find_waiting(plan: Plan, seen: Observed) -> tuple[World, ...]:
-    """Return the shadow worlds that are ready to take over: all their hosts wait."""
+    """Return the standby worlds that can take over, because all their hosts wait in them."""
     return tuple(
         shadow
         for shadow in plan_shadows(plan, seen)
@@ -45,8 +45,8 @@ def find_waiting(plan: Plan, seen: Observed) -> tuple[World, ...]:
 
 def _plan_shadow(
     plan: Plan, world: World, seats: Sequence[Seat], group: Sequence[int]
-) -> World | None:  # None: a host of it is not heard of, or has no part in such worlds
-    """Return the shadow world of a group of slices."""
+) -> World | None:  # None: a host does not report, or has no standby port
+    """Return the standby world of a group of slices."""
     chosen = [seat for seat in seats if seat.member.slice in group]
     reports = [seat.report for seat in chosen if seat.report and seat.report.shadow_port]
     if len(reports) < len(chosen):
@@ -64,6 +64,6 @@ def _plan_shadow(
 
 
 def _name(shadow: World, reports: Sequence[HostReport]) -> str:
-    """Return the name of a shadow world: another one where anything is other, or a process of it has ended."""
+    """Return the name of a standby world. It changes if any part changes or one of its processes ends."""
     ports = ",".join(f"{report.instance}:{report.shadow_port}" for report in reports)
     return hashlib.sha256(f"{shadow.model_dump_json()} {ports}".encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""Strikes: what is done for a drill that is written, and what its world's end counts for.
+"""Drill injection: how a recorded drill is performed, and how the end of its world is counted.
 
-Agents are ordered to make it, pods are deleted for it, or the operator stays away from the job. The end of a world that
-a drill struck is what was asked for: it is held against nobody.
+Agents inject the fault, the operator deletes pods, or the operator stops serving the job for a while. An end that a
+drill caused counts neither as a failure of the program nor as a fault of a node.
 """
 
 from dataclasses import dataclass, replace
@@ -18,27 +18,27 @@ from trainingjob_operator.core.running.observing.observe import Observed
 
 @dataclass(frozen=True)
 class Order:
-    """A drill, and the pods whose agents are to make it."""
+    """A drill, and the pods whose agents must inject it."""
 
     drill: Drill
     pods: frozenset[str]
 
 
 def excuse(status: TrainingJobStatus, health: Health | None) -> Health | None:
-    """Return the health of a world; an end that was asked for counts against neither the program nor a node."""
+    """Return the health of a world. A failure during a drill does not count against the program or a node."""
     if not isinstance(health, Broke) or not is_struck(status):
         return health
     return Broke(replace(health.end, counted=False, fatal=False, alone=False))
 
 
 def is_struck(status: TrainingJobStatus) -> bool:
-    """Return whether a drill is going on in the newest world."""
+    """Return whether a drill is in progress in the newest world."""
     world = status.world
     return world is not None and any(one.state in OPEN and one.generation == world.generation for one in status.drills)
 
 
-def make_order(status: TrainingJobStatus, world: World) -> Order | None:  # None: nothing is to be done
-    """Return what agents of a world are to do to their hosts, as the written status has it."""
+def make_order(status: TrainingJobStatus, world: World) -> Order | None:  # None: no drill to inject
+    """Return the drill that agents of a world must inject, according to the written status."""
     for one in status.drills:
         if one.state == "ordered" and one.generation == world.generation:
             pods = {member.pod_uid for member in world.members if (member.slice, member.host) == (one.slice, one.host)}
@@ -47,7 +47,7 @@ def make_order(status: TrainingJobStatus, world: World) -> Order | None:  # None
 
 
 def list_strikes(seen: Observed, written: TrainingJobStatus) -> tuple[DeletePod, ...]:
-    """Return the pods that are to be deleted for a drill which has just been written."""
+    """Return the pods to delete for a drill that has just been written."""
     new = _find_new(seen, written)
     if new is None or new.kind is DrillKind.OPERATOR_DOWN:
         return ()
@@ -57,12 +57,12 @@ def list_strikes(seen: Observed, written: TrainingJobStatus) -> tuple[DeletePod,
 
 
 def find_pause(seen: Observed, written: TrainingJobStatus) -> float:
-    """Return for how many seconds the operator is to be away for this job from now on, for a drill just written."""
+    """Return the seconds that the operator must not serve this job, for a drill that has just been written."""
     new = _find_new(seen, written)
     return float(new.seconds) if new and new.kind is DrillKind.OPERATOR_DOWN else 0.0
 
 
-def _find_new(seen: Observed, written: TrainingJobStatus) -> DrillStatus | None:  # None: no drill of the operator's own
+def _find_new(seen: Observed, written: TrainingJobStatus) -> DrillStatus | None:  # None: no new drill
     known = {one.id for one in seen.status.drills}
     new = [one for one in written.drills if one.id not in known and one.state == "injected"]
     return new[0] if new else None

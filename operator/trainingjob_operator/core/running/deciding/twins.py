@@ -1,10 +1,12 @@
-"""Twins: failures that are the same, as proof that the program would fail so again and again.
+"""Repeated failures: equal failures as evidence that every restart would fail in the same way.
 
-The program is the same each time, and so are its data at a step. So what it raises twice at one step, or twice before
-its first, it will raise a third time. But machines fail alike too: what a store, the network or a device does may pass,
-and proves nothing. Where a failure came from one node alone, the node may be what is broken. It becomes a bad node by
-the second of them, which is avoided where that can be: only a third one, or one from elsewhere, shows that it is not.
-And a saved step between two failures shows that training gets on.
+The program and its data at a step are the same in each attempt. An error that occurs twice at one step, or twice before
+the first step, will therefore occur again. Failures of a storage, the network or a device may be transient and prove
+nothing.
+
+If the equal failures came from one node alone, that node may be the cause. The second one makes it a bad node, which
+the job then avoids if it can. Only a third one, or one from another node, shows that the program is the cause. A step
+saved between two failures also disproves a repetition.
 """
 
 from trainingjob_api.protocol import FailureReason
@@ -26,13 +28,13 @@ REPEATABLE = frozenset(
         FailureReason.CRASH,
     }
 )
-"""Failures that follow from the program and what it is given."""
+"""Failures that the program or its input causes."""
 MAY_BE_FAILURES = frozenset({*FailureReason, Reason.HUNG_HOST, Reason.CONTAINER_EXITED})
-"""As what an attempt tells of a failure. An exit of a container is not always one."""
+"""Reasons that an attempt may have for a failure. A container exit is not always one."""
 
 
 def find_proof(seen: Observed, end: End) -> Twins:
-    """Return the failures that prove, with this one, that the program fails so each time; none where they do not."""
+    """Return the earlier failures that, with this one, show that every restart would fail; empty if none do."""
     cause = end.cause
     is_place_known = cause.step is not None or not seen.has_stepped
     if cause.reason not in REPEATABLE or not is_place_known:
@@ -44,7 +46,7 @@ def find_proof(seen: Observed, end: End) -> Twins:
 
 
 def describe_twins(place: str, cause: Cause, twins: Twins) -> str:
-    """Return what people are told of them; `place` is where the last one happened."""
+    """Return the message about repeated failures. `place` is the location of the last one."""
     what = "training before its first step" if cause.step is None else f"step {cause.step:,}"
     often = "twice" if len(twins) == 1 else f"{len(twins) + 1} times"
     first = twins[0].generation
@@ -53,14 +55,14 @@ def describe_twins(place: str, cause: Cause, twins: Twins) -> str:
 
 
 def _list_failures(seen: Observed) -> Twins:
-    """Return the worlds that failed before this one, without a newly saved step since, as far as they are known."""
+    """Return the recorded failures since a step was last saved."""
     in_a_row = seen.failures_in_a_row
     failed = tuple(one for one in seen.status.attempts if one.cause and one.cause.reason in MAY_BE_FAILURES)
     return failed[-in_a_row:] if in_a_row else ()
 
 
 def _are_alike(attempt: Attempt, before: Cause, cause: Cause) -> bool:
-    """Return whether a world ended for the same reason at the same step, or before its first as this one did."""
+    """Return whether two worlds failed for the same reason at the same step, or both before their first step."""
     has_stepped = (attempt.last_step or 0) > (attempt.first_step or 0)
     is_place_known = before.step is not None or not has_stepped
     same = (before.reason, before.message, before.step) == (cause.reason, cause.message, cause.step)

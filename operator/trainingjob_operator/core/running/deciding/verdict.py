@@ -1,8 +1,8 @@
-"""The verdict on a failure: whether the job is given up for it, and in which words.
+"""Job failure: whether a failed world fails the job, and with which message.
 
-Restarting is right for what passes by itself. What would come again is not worth another try (`twins`), and a program
-that keeps failing is stopped by `maxRestarts`. Whatever keeps a world from saving a step, its program or its machines,
-is stopped by `maxRestartsWithoutCommit`. Lost nodes, deleted pods and planned changes never end a job.
+Transient failures are restarted. Repeated ones (`twins`) fail the job at once, and `maxRestarts` stops a program that
+keeps failing. `maxRestartsWithoutCommit` stops a job that never saves a step, whether its program or its machines are
+the cause. Lost nodes, deleted pods and planned changes never fail a job.
 """
 
 from trainingjob_api.status import Cause
@@ -17,8 +17,8 @@ from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.units import plural
 
 
-def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: worth another try
-    """Return why the job must be given up after its world ended."""
+def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: restart
+    """Return the job failure after a world ended."""
     cause = end.cause
     if end.fatal:
         return Fail(cause.reason, f"{where(cause)}: {cause.message}", end)
@@ -40,8 +40,8 @@ def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: 
     return None
 
 
-def find_broken_standby(plan: Plan, seen: Observed) -> Fail | None:  # None: nothing is broken, or enough is well
-    """Return the verdict on a job that never trained, where hosts that can start nothing leave too few slices."""
+def find_broken_standby(plan: Plan, seen: Observed) -> Fail | None:  # None: enough slices can start
+    """Return the failure of a job that never trained, if too many hosts cannot start a trainer."""
     broken = next(((host, host.broken) for one in seen.slices for host in one.hosts if host.broken), None)
     if broken is None or plan.find_largest(sum(one.is_coming for one in seen.slices)):
         return None
@@ -51,7 +51,7 @@ def find_broken_standby(plan: Plan, seen: Observed) -> Fail | None:  # None: not
 
 
 def where(cause: Cause) -> str:
-    """Return the host that a cause speaks of, or that none can be told."""
+    """Return a description of the host that a cause names, or that it is unknown."""
     if cause.host is None:
         return "a host that is not known"
     known = [

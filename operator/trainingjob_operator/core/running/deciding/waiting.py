@@ -1,9 +1,8 @@
-"""What a job waits for under `elastic.policy: wait` or `auto`: the slices of a world that was lost, for a time.
+"""Repair waits under `elastic.policy: wait` or `auto`: a limited wait for the slices of a lost world.
 
-Whether that is right depends on how long a repair takes here, against the two restarts that going on smaller costs.
-With `wait` people say for how long; with `auto` the job's own repairs and restarts do (`patience`). No job waits longer
-than `shrinkAfter`. The time counts from the first loss, and begins anew only after a step: slices that come and go
-again cannot hold a job for ever.
+Whether to wait depends on the usual repair time and the two restarts that a smaller world costs. With `wait` the user
+sets the time, with `auto` the job's own repairs and restarts do (`patience`). `shrinkAfter` is the upper limit of both.
+The time counts from the first loss and restarts only after a completed step, so flapping slices cannot block a job.
 """
 
 from collections.abc import Sequence
@@ -21,8 +20,8 @@ from trainingjob_operator.core.times import describe_time, earlier, format_time,
 from trainingjob_operator.core.units import plural
 
 
-def begin_waiting(plan: Plan, seen: Observed, end: End, now: datetime) -> Waiting | None:  # None: for nothing
-    """Return what is waited for after a world ended."""
+def begin_waiting(plan: Plan, seen: Observed, end: End, now: datetime) -> Waiting | None:  # None: no wait
+    """Return the repair wait after a world ended."""
     if plan.spec.elastic.policy == "shrink" or end.planned or seen.world is None:
         return None
     if seen.status.waiting and not seen.has_stepped:
@@ -30,10 +29,8 @@ def begin_waiting(plan: Plan, seen: Observed, end: End, now: datetime) -> Waitin
     return Waiting(slices=len(seen.world.slices), since=format_time(now))
 
 
-def go_on_waiting(
-    plan: Plan, seen: Observed, now: datetime
-) -> Waiting | None:  # None: training goes on, or is not wanted
-    """Return what is waited for when nothing ended. A clock that was set back cannot make it longer than it is."""
+def go_on_waiting(plan: Plan, seen: Observed, now: datetime) -> Waiting | None:  # None: training, or suspended
+    """Return the repair wait if no world ended. A clock that was set back must not lengthen it."""
     old = seen.status.waiting
     if old is None or seen.has_stepped or plan.spec.suspend:
         return None
@@ -43,7 +40,7 @@ def go_on_waiting(
 def hold_for_repair(
     plan: Plan, attempts: Sequence[Attempt], waiting: Waiting | None, num_ready: int, now: datetime
 ) -> Wait | None:
-    """Return the wait for more slices than are ready, one at least. None: form a world of what there is."""
+    """Return the wait for further slices, given at least one ready slice. None: form a world of the ready slices."""
     elastic = plan.spec.elastic
     since = parse_time(waiting.since) if waiting else None
     full = plan.find_largest(waiting.slices) if waiting else None

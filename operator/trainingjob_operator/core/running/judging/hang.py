@@ -188,9 +188,7 @@ def _longest(work: Phase, placed: Sequence[Placed]) -> float:
 
 
 def _work(item: Placed, placed: Sequence[Placed]) -> Phase:
-    """Return the phase that sets a member's timeout. If it can only wait, that is the phase of the members it waits
-    for.
-    """
+    """Return the phase that sets a member's timeout. A member that only waits has the phase of those it waits for."""
     phase = _phase(item)
     if phase is None:
         return Phase.CONNECTING  # it only has to join
