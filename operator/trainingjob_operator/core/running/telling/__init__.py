@@ -1,5 +1,5 @@
-"""Telling: the status that follows from a decision, and what hosts and people hear of it.
+"""Reporting: the status that follows from a decision, the answers to hosts, and the events.
 
-The status is also what the operator remembers: how much of a world or of an attempt is kept is settled here. No rule
-about a job stands on this room; it stands on all the others.
+The status is also the operator's persistent memory, so this package limits its size. It imports all other packages of
+`running`; no decision depends on it.
 """

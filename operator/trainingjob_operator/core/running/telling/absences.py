@@ -1,4 +1,4 @@
-"""Why a slice is not there, in one sentence for people."""
+"""Absent slices: why a slice is not ready or not in the world, in one sentence for users."""
 
 from trainingjob_operator.core.running.judging.health import describe_failure
 from trainingjob_operator.core.running.observing.observe import Host, Slice
@@ -8,7 +8,7 @@ from trainingjob_operator.core.units import span
 
 
 def find_trouble(one: Slice, window: float) -> Trouble | None:  # None: it is ready
-    """Return what keeps a slice from being in a world: its first host with more to say than that it starts."""
+    """Return the problem that keeps a slice from being ready. A problem has precedence over a host that is starting."""
     if one.warning and not any(host.pod for host in one.hosts):
         return one.warning
     troubles = [_explain(host, one.warning) for host in one.hosts if not host.is_ready(window)]
@@ -16,8 +16,8 @@ def find_trouble(one: Slice, window: float) -> Trouble | None:  # None: it is re
     return next(iter([*telling, *troubles]), None)
 
 
-def find_absence(one: Slice, window: float) -> Trouble | None:  # None: it could be in a world
-    """Return why a slice is in no world, though others are: what keeps it, or what will soon take it away."""
+def find_absence(one: Slice, window: float) -> Trouble | None:  # None: it can join a world
+    """Return why a slice is in no world: its problem, or a termination notice."""
     going = Trouble(Reason.NODE_GOING, f"it is about to go: {one.notices[0]}") if one.notices else None
     return find_trouble(one, window) or going
 

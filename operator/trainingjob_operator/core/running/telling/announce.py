@@ -1,4 +1,4 @@
-"""What follows from a status once it is written: what hosts are told, and what people hear of it as events."""
+"""Effects of a written status: the directive to the job's hosts, and the events for users."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,23 +36,23 @@ from trainingjob_operator.core.running.telling.skips import describe_skips
 
 @dataclass(frozen=True)
 class Bulletin:
-    """What holds for a job now, for all its hosts."""
+    """The current directive for all hosts of a job, with its parameters."""
 
     directive: Directive
     world: World | None = None
     outcome: str = ""
     examine: bool = False
     order: Order | None = None
-    """A drill that some of them are to make."""
+    """A drill that some hosts must inject."""
     moves: bool = False
-    """Whether a world that is to leave may do so without a save."""
+    """Whether a world that drains may skip the save."""
     shadows: tuple[World, ...] = ()
-    """Shadow worlds that some of them are to wait in."""
+    """Hot standby worlds that some hosts wait in."""
 
 
 @dataclass(frozen=True)
 class Happening:
-    """One event on the job."""
+    """A Kubernetes event on the job."""
 
     reason: str
     message: str
@@ -60,7 +60,7 @@ class Happening:
 
 
 def make_bulletin(plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus) -> Bulletin:
-    """Return what a job's hosts are to be told, now that the status is written."""
+    """Return the directive to a job's hosts. The status must be written before."""
     if written.completion_time is not None:
         return Bulletin(Directive.FINISH, outcome=describe_outcome(written))
     if isinstance(decision, Claim):
@@ -79,7 +79,7 @@ def make_bulletin(plan: Plan, seen: Observed, decision: Decision, written: Train
 
 
 def describe_outcome(status: TrainingJobStatus) -> str:
-    """Return how a job ended, in one text: the verdict's word, its reason, its message."""
+    """Return the outcome of a job in one text: condition type, reason and message."""
     verdict = next(
         (one for one in status.conditions if one.type in ("Succeeded", "Failed") and one.status == "True"), None
     )
@@ -89,7 +89,7 @@ def describe_outcome(status: TrainingJobStatus) -> str:
 def list_happenings(
     plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus, refusal: Trouble | None
 ) -> tuple[Happening, ...]:
-    """Return the events of one step, for people; nothing depends on them."""
+    """Return the events of one reconciliation. No decision depends on them."""
     happenings = [Happening(refusal.reason, refusal.message, warning=True)] if refusal else []
     end = end_of(decision)
     if end is not None and not end.planned:
@@ -125,7 +125,7 @@ def list_happenings(
 
 
 def list_repairs(chores: Iterable[Chore]) -> tuple[Happening, ...]:
-    """Return the events of what is cleared away though it runs."""
+    """Return the events about running pods that are deleted to recreate a slice."""
     return tuple(
         Happening(Reason.SLICE_REMADE, chore.why, warning=True)
         for chore in chores
@@ -138,13 +138,13 @@ def _is_leaving(seen: Observed) -> bool:
 
 
 def _is_restoring(seen: Observed) -> bool:
-    """Return whether it was not known yet what the committed world goes on from."""
+    """Return whether the status does not record yet which step the committed world resumed from."""
     attempts = seen.status.attempts
     return bool(attempts) and attempts[-1].first_step is None
 
 
 def _drills(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
-    """Return what became of drills in this step."""
+    """Return the events of drills whose state changed."""
     before = {one.id: one.state for one in seen.status.drills}
     return [
         Happening(Reason.DRILL, describe_drill(one), warning=one.state == "injected")
@@ -154,7 +154,7 @@ def _drills(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
 
 
 def _stragglers(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
-    """Return the host that the others wait for, in the step in which that became known."""
+    """Return the event of a new straggler."""
     before, now = seen.status.straggler, written.straggler
     if now is None or (before is not None and before.since == now.since):
         return []
@@ -162,21 +162,21 @@ def _stragglers(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
 
 
 def _skips(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
-    """Return that many updates are not made, in the step in which they became many."""
+    """Return the event of frequent skipped updates, once they become frequent."""
     words = describe_skips(written.progress)
     is_new = words and not describe_skips(seen.status.progress)
     return [Happening(Reason.UPDATES_SKIPPED, words, warning=True)] if is_new else []
 
 
 def _data(seen: Observed, written: TrainingJobStatus) -> list[Happening]:
-    """Return what is unusual about the text, in the step in which it became known."""
+    """Return the events of new warnings about the dataset."""
     before = seen.status.data.warnings if seen.status.data else ()
     now = written.data.warnings if written.data else ()
     return [Happening(Reason.UNUSUAL_DATA, words, warning=True) for words in now if words not in before]
 
 
 def _failing_saves(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[Happening]:
-    """Return that saves fail, in the step in which that became known."""
+    """Return the event of failing saves, once they begin to fail."""
     failing = written.failing_saves
     if failing is None or seen.status.failing_saves is not None:
         return []
@@ -184,7 +184,7 @@ def _failing_saves(plan: Plan, seen: Observed, written: TrainingJobStatus) -> li
 
 
 def _failing_copies(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[Happening]:
-    """Return that copies of saved steps fail, in the step in which that became known."""
+    """Return the event of failing backups, once they begin to fail."""
     failing = written.failing_copies
     if failing is None or seen.status.failing_copies is not None:
         return []
@@ -192,7 +192,7 @@ def _failing_copies(plan: Plan, seen: Observed, written: TrainingJobStatus) -> l
 
 
 def _restored_copies(plan: Plan, seen: Observed) -> list[Happening]:
-    """Return that a world went on from a copy, in the step in which that became known."""
+    """Return the event of a world that resumed from a backup, once it is known."""
     backup = plan.spec.checkpoint.backup
     if backup is None or not _is_restoring(seen) or find_tier(seen.seats) != "backup":
         return []
@@ -204,7 +204,7 @@ def _restored_copies(plan: Plan, seen: Observed) -> list[Happening]:
 
 
 def _inheritances(seen: Observed) -> list[Happening]:
-    """Return whose parameters a first world began with, in the step in which that became known."""
+    """Return the event of a first world that started from another job's parameters, once it is known."""
     if not _is_restoring(seen):
         return []
     told = {seat.report.inherited for seat in seen.seats if seat.report and seat.report.restored is not None}
@@ -212,7 +212,7 @@ def _inheritances(seen: Observed) -> list[Happening]:
 
 
 def _damages(seen: Observed) -> list[Happening]:
-    """Return the damaged checkpoints that a world found when it restored, in the step in which that became known."""
+    """Return the events of damaged checkpoints that a world skipped at restore, once they are known."""
     if not _is_restoring(seen):
         return []
     damages = {

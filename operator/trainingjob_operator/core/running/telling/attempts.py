@@ -1,4 +1,4 @@
-"""Attempts: the life of each world, from its forming to its end, as people read it afterwards."""
+"""Attempts: the history of each world, from its formation to its end."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -22,12 +22,12 @@ MAX_ATTEMPTS = 20
 
 
 def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: datetime) -> Attempts:
-    """Return the attempts after the world's hosts reported: where it started, how far it is, what it cost."""
+    """Return the attempts after the hosts' reports: first step, newest step and recovery cost of the current one."""
     if world is None or not attempts or attempts[-1].generation != world.generation:
         return attempts
     restored, step = find_restored(seats), find_newest_step(seats)
     if restored is not None:
-        for span in find_unheard(seats):  # lost before anybody heard of them
+        for span in find_unheard(seats):  # worlds that were lost before the operator received a report
             attempts = _go_on(attempts, span.generation, span.first - 1, span.tier if span.first > 1 else None)
         attempts = _go_on(attempts, world.generation, restored, find_tier(seats))
     current = attempts[-1]
@@ -43,23 +43,23 @@ def follow(attempts: Attempts, world: World | None, seats: Sequence[Seat], now: 
 
 
 def _go_on(attempts: Attempts, generation: int, restored: int, tier: Tier | None) -> Attempts:
-    """Return the attempts after a world went on from a step that a tier held; the same where that is known."""
+    """Return the attempts after a world resumed from a step in a tier; unchanged if that is already recorded."""
     number = next((number for number, one in enumerate(attempts) if one.generation == generation), None)
     if number is None or attempts[number].first_step is not None:
         return attempts
     changes: dict[str, object] = {"first_step": restored, "tier": tier, "last_step": restored}
     before = list(attempts[:number])
-    for place in reversed(range(number)):  # worlds that died before they restored reached nothing
+    for place in reversed(range(number)):  # skip worlds that ended before they restored a step
         if (reached := before[place].last_step) is not None:
             changes["lost_steps"] = max(reached - restored, 0)
-            # What is kept may be newer than what was told last.
+            # The restored step may be newer than the last reported one.
             before[place] = before[place].model_copy(update={"last_step": max(reached, restored)})
             break
     return (*before, attempts[number].model_copy(update=changes), *attempts[number + 1 :])
 
 
 def spend(attempts: Attempts, before: Goodput, after: Goodput) -> Attempts:
-    """Return the attempts after time passed: what each bucket gained since is the living world's."""
+    """Return the attempts with the seconds that each bucket gained, added to the current world."""
     if not attempts or attempts[-1].ended:
         return attempts
     spent = dict(attempts[-1].seconds)
@@ -71,7 +71,7 @@ def spend(attempts: Attempts, before: Goodput, after: Goodput) -> Attempts:
 
 
 def finish(attempts: Attempts, end: End, now: datetime) -> Attempts:
-    """Return the attempts after the last one ended; it ended when its cause happened, not when that was noticed."""
+    """Return the attempts after the last one ended, dated to the failure rather than to its detection."""
     if not attempts or attempts[-1].ended:
         return attempts
     current = attempts[-1]
@@ -83,7 +83,7 @@ def finish(attempts: Attempts, end: End, now: datetime) -> Attempts:
 
 
 def begin(attempts: Attempts, world: World, now: datetime) -> Attempts:
-    """Return the attempts with a new one for a world that is about to be announced."""
+    """Return the attempts with a new one for a world that is about to be published."""
     attempt = Attempt(
         generation=world.generation, slices=len(world.slices), started=format_time(now), shadow=bool(world.shadow)
     )

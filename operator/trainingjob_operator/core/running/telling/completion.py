@@ -1,4 +1,4 @@
-"""How a job came to its end: it trained all its steps, or what it began with had them already."""
+"""Completion: a job succeeded because it trained all steps, or because the restored checkpoint already had them."""
 
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.observing.observe import Observed
@@ -6,7 +6,7 @@ from trainingjob_operator.core.running.observing.seats import find_newest_step, 
 
 
 def describe_completion(plan: Plan, seen: Observed) -> str:
-    """Return what a job did that has succeeded."""
+    """Return the message about a succeeded job."""
     steps, restored, newest = plan.spec.training.steps, find_restored(seen.seats), find_newest_step(seen.seats)
     spans = [(one.first_step, one.last_step) for one in seen.status.attempts] + [(restored, newest)]
     has_trained = any(first is not None and last is not None and last > first for first, last in spans)

@@ -1,4 +1,7 @@
-"""The conditions of a job: each known one, always, with a reason; a condition's time changes only with its status."""
+"""Conditions of a job. Every known condition is always present with a reason.
+
+Its transition time changes only with its status.
+"""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -20,7 +23,7 @@ MAX_MESSAGE = 8192
 
 
 def describe_conditions(situation: Situation) -> list[Wanted]:
-    """Return every condition but Valid, which the spec alone decides."""
+    """Return every condition but Valid, which depends only on the spec."""
     return [
         ("Queued", *_queued(situation)),
         ("Running", *_running(situation)),
@@ -32,7 +35,7 @@ def describe_conditions(situation: Situation) -> list[Wanted]:
 
 
 def set_conditions(old: Conditions, wanted: Iterable[Wanted], generation: int, now: datetime) -> Conditions:
-    """Return the conditions with some of them set anew; the others stay."""
+    """Return the conditions with some of them updated."""
     by_type = {condition.type: condition for condition in old}
     for kind, status, reason, message in wanted:
         before = by_type.get(kind)
@@ -81,7 +84,7 @@ def _suspended(at: Situation) -> tuple[Truth, str, str]:
 
 
 def _ended(at: Situation, stage: Stage) -> tuple[Truth, str, str]:
-    """Return whether the job ended this way; Succeeded stays unknown until it did."""
+    """Return whether the job ended in this stage. Succeeded is unknown until the job is over."""
     if at.stage is stage:
         return "True", at.reason, at.message
     if _is_over(at):

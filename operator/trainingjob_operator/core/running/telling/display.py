@@ -1,4 +1,4 @@
-"""The state of a job at a glance: the strings in the columns of `kubectl get`."""
+"""Printer columns of `kubectl get`."""
 
 from trainingjob_api.status import Display, TrainingJobStatus
 from trainingjob_operator.core.planner.mesh import describe_mesh
@@ -8,7 +8,7 @@ from trainingjob_operator.core.units import short, span
 
 
 def display(plan: Plan, status: TrainingJobStatus, situation: Situation) -> Display:
-    """Return the columns of a status that is otherwise complete."""
+    """Return the printer columns of a status that is otherwise complete."""
     progress, world = status.progress, situation.world
     num_slices = len(world.slices) if world else 0
     layout = plan.find_layout(num_slices)

@@ -1,4 +1,4 @@
-"""What a job holds and cannot use any more."""
+"""Idle slices: slices that the job holds but may no longer use."""
 
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.observing.observe import Observed
@@ -6,10 +6,10 @@ from trainingjob_operator.core.units import plural
 
 
 def describe_idle(plan: Plan, seen: Observed) -> tuple[str, ...]:
-    """Return what to do about slices of the base above the limit, in at most one sentence.
+    """Return at most one message about base slices above the maximum, with the action to take.
 
-    The slices of the minimum that the job began with share one JobSet, which cannot be made smaller: where the limit is
-    lowered below that, the pods of the others stay, and so do their accelerators.
+    The base JobSet holds the job's original minimum of slices and cannot shrink. If the maximum is lowered below that,
+    the pods of the surplus slices stay and keep their accelerators.
     """
     base, most = seen.base, plan.spec.slices.most
     if base is None or not base.is_own or plan.spec.suspend or len(base.slices) <= most:

@@ -1,6 +1,6 @@
-"""The situation of a job after a decision: what people are told, and where the seconds from now on go.
+"""Situation of a job after a decision: its stage, reason and message, and the current goodput bucket.
 
-Conditions, phase, columns and goodput all read this one value, so that they never contradict each other.
+Conditions, phase, columns and goodput are all derived from this one value, so they cannot contradict each other.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ MOST_ABSENCES = 4
 
 
 class Stage(StrEnum):
-    """Where a job is in its life, as the STATUS column shows it."""
+    """Stage of a job's life cycle, as the STATUS column shows it."""
 
     INVALID = "Invalid"
     QUEUED = "Queued"
@@ -57,21 +57,21 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class Situation:
-    """What holds after a decision. `reason` and `message` say why the stage is what it is."""
+    """State of a job after a decision. `reason` and `message` explain the stage."""
 
     stage: Stage
     reason: str
     message: str
     bucket: str
-    """Where the seconds from now on go. Empty: the job is over."""
+    """Bucket of the following seconds. Empty: the job is over."""
     world: World | None
-    """The world that holds now: the claimed one, or the one that goes on."""
+    """The current world: the claimed one, or the one that continues."""
     missing: str = ""
-    """Why slices that the job could use are not in the world, in words. Empty: all of them are."""
+    """Why usable slices are not in the world. Empty: all are in it."""
     is_training: bool = False
     """Whether the world makes steps, as far as known."""
     harm: Trouble | None = None
-    """Why what is trained may be lost or comes to little. None: nothing of that is known."""
+    """A problem that may lose trained steps or make them ineffective. None: no such problem is known."""
 
 
 _BUCKETS = {
@@ -80,13 +80,13 @@ _BUCKETS = {
     Stage.RESIZING: Bucket.RESIZING,
     Stage.SUSPENDING: Bucket.RESIZING,
 }
-"""Where the seconds of a world go while it does not train."""
+"""Bucket of each stage in which a world does not train."""
 
 
 def describe_situation(
     plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None, now: datetime
 ) -> Situation:
-    """Return the situation; `refusal` is what the API server answered to the creation of children, if it refused."""
+    """Return the situation. `refusal` is the API server's error if it refused to create a child object."""
     situation = _describe(plan, seen, decision, refusal)
     harm = _find_harm(plan, seen, now)
     if harm is None or situation.world is not seen.world or not situation.bucket:
@@ -97,8 +97,8 @@ def describe_situation(
     return replace(situation, stage=Stage.DEGRADED, reason=harm.reason, message=message, harm=harm)
 
 
-def _find_harm(plan: Plan, seen: Observed, now: datetime) -> Trouble | None:  # None: it trains and is kept
-    """Return what harms a job that trains, the worst first: saves or copies that fail, updates that are not made."""
+def _find_harm(plan: Plan, seen: Observed, now: datetime) -> Trouble | None:  # None: no problem is known
+    """Return the problems of a training job, the most severe first: failing saves, failing backups, skipped updates."""
     saves, copies = follow_failing(seen, now), follow_failing_copies(seen, now)
     found = [Trouble(Reason.CHECKPOINT_FAILING, describe_failing(plan, seen, saves))] if saves else []
     found += [Trouble(Reason.BACKUP_FAILING, describe_failing_copies(plan, seen, copies))] if copies else []
@@ -133,13 +133,13 @@ def _describe(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble |
 
 
 def _cause_before(seen: Observed, number: int) -> Cause | None:  # None: there was no such attempt
-    """Return what ended an attempt, counted from the newest."""
+    """Return the cause of an attempt's end, counted from the newest attempt."""
     attempts = seen.status.attempts
     return attempts[-number].cause if len(attempts) >= number else None
 
 
 def _stage_of_forming(cause: Cause | None) -> Stage:
-    """Return what the forming of a world is, by what ended the one before it."""
+    """Return the stage while a world forms, by the cause that ended the world before it."""
     if cause is None or cause.reason == Reason.SUSPENDED:
         return Stage.STARTING
     return Stage.RESIZING if cause.reason in (Reason.RESIZED, Reason.EDITED) else Stage.RECOVERING
@@ -163,13 +163,13 @@ def _with_world(
         reason, message = (Reason.FEWER_SLICES, words) if reason == Reason.TRAINING else (reason, message)
     bucket = _BUCKETS.get(stage, Bucket.TRAINING)
     is_leaving = is_training and stage in _BUCKETS
-    if world is seen.world and not is_leaving:  # its hosts say more exactly what they do
+    if world is seen.world and not is_leaving:  # the hosts' phases are more precise
         bucket = _bucket_of_phases(seen) or bucket
     return Situation(stage, reason, message, bucket, world, missing, is_training)
 
 
-def _bucket_of_phases(seen: Observed) -> Bucket | None:  # None: not all hosts have begun
-    """Return where the seconds of a world go: to what its slowest host does."""
+def _bucket_of_phases(seen: Observed) -> Bucket | None:  # None: not all hosts have joined
+    """Return the bucket of a world: the phase of its slowest host."""
     phases = [seat.report.phase for seat in seen.seats if seat.report]
     if len(phases) < len(seen.seats):
         return None
@@ -178,7 +178,7 @@ def _bucket_of_phases(seen: Observed) -> Bucket | None:  # None: not all hosts h
 
 
 def _find_missing(plan: Plan, seen: Observed, refusal: Trouble | None, world: World) -> str:
-    """Return why the world is not as large as it may be; empty where it is."""
+    """Return why the world is smaller than its maximum size. Empty: it is not."""
     if len(world.slices) >= plan.allowed[-1]:
         return ""
     members = set(world.slices)
@@ -190,7 +190,7 @@ def _find_missing(plan: Plan, seen: Observed, refusal: Trouble | None, world: Wo
 
 
 def _list_absences(slices: Iterable[Slice], window: float) -> list[str]:
-    """Return why some slices are in no world, as many as people read."""
+    """Return why slices are in no world, limited to `MOST_ABSENCES` messages."""
     troubles = ((one, find_absence(one, window)) for one in slices)
     return [describe(one, trouble) for one, trouble in troubles if trouble][:MOST_ABSENCES]
 
@@ -202,7 +202,7 @@ def _suspended(seen: Observed) -> Situation:
 
 
 def _without_world(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None) -> Situation:
-    """Return what the job waits for: its pods, their nodes, their containers, or their first report."""
+    """Return the situation without a world: the job waits for pods, nodes, containers or first reports."""
     has_run = seen.status.world is not None
     trouble = refusal or _find_trouble_of_base(plan, seen)
     base = seen.base
@@ -213,7 +213,7 @@ def _without_world(plan: Plan, seen: Observed, decision: Decision, refusal: Trou
     reason, message = (decision.reason, decision.message) if isinstance(decision, (Wait, EndWorld)) else ("", "")
     if trouble:
         reason, message = trouble.reason, f"{message}; {trouble.message}" if has_run and message else trouble.message
-    elif has_run and message:  # the limit was raised above what the base has
+    elif has_run and message:  # e.g. the minimum was raised above the base JobSet's size
         message = "; ".join([message, *_list_absences(seen.slices, plan.silence_seconds)])
     if has_run:
         return Situation(Stage.RECOVERING, reason, message, Bucket.DOWN, None, message)

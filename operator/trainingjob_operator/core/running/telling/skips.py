@@ -1,18 +1,18 @@
-"""Skips: updates that were not made, where they are so many that people should hear of it.
+"""Skipped updates: a warning if too many of them were skipped.
 
-One bad batch in a while is what `skip` is for. A job of which every tenth step changes nothing still trains and still
-succeeds, but with another model than its steps suggest.
+`nonFinite: skip` is meant for an occasional bad batch. A job that skips every tenth update still succeeds, but its
+model has had fewer updates than its steps suggest.
 """
 
 from trainingjob_api.protocol import LATELY_STEPS
 from trainingjob_api.status import ProgressStatus
 
 MANY_SKIPS = 10
-"""Of the newest `LATELY_STEPS` updates."""
+"""Skips among the newest `LATELY_STEPS` steps from which a warning is issued."""
 
 
 def describe_skips(progress: ProgressStatus | None) -> str:
-    """Return what people are told of updates that were not made; empty where they are few."""
+    """Return the warning about skipped updates. Empty: they are few."""
     if progress is None or progress.skipped_lately < MANY_SKIPS:
         return ""
     return (

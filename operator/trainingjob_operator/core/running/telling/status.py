@@ -1,6 +1,6 @@
-"""The status that a job has after a decision: what people read, and what the operator must remember.
+"""Status of a job after a decision: shown to users, and the operator's persistent memory.
 
-It is made anew each time, from the status before, what was observed and what was decided.
+It is derived from the previous status, the observed state and the decision.
 """
 
 from collections.abc import Sequence
@@ -54,18 +54,18 @@ def next_status(
 ) -> TrainingJobStatus:
     """Return the status after a decision.
 
-    `warnings` are what the plan has to say; `refusal` is why the API server would not create a child.
+    `warnings` come from the plan. `refusal` is the API server's error if it refused to create a child object.
     """
     old = seen.status
     if seen.is_over or (isinstance(decision, Wait) and decision.reason == Reason.LISTENING):
-        return old  # there is nothing new to tell
+        return old  # nothing new to report
     situation = describe_situation(plan, seen, decision, refusal, now)
     end = end_of(decision)
     attempts = lives.follow(old.attempts, seen.world, seen.seats, now)
     spent = _spend(old, end, now)
     attempts = lives.spend(attempts, old.goodput, spent)
     spent = _give_up_lost_steps(old, attempts, spent)
-    if end is None and not situation.bucket:  # the job is over, and its last world with it
+    if end is None and not situation.bucket:  # the job is over, so its last world has ended
         end = End(Cause(reason=situation.reason, message=situation.message[:1024]), planned=True)
     if end is not None:
         attempts = lives.finish(attempts, end, now)
@@ -85,7 +85,7 @@ def next_status(
             "data": find_data(seen),
             "progress": find_progress(plan, seen),
             "checkpoint": find_checkpoint(seen, now),
-            # The last end of a failed job is followed by no restart.
+            # The end that fails a job causes no restart.
             "restarts": count_restarts(seen, end, now) if situation.bucket else old.restarts,
             "nodes": count_faults(seen, end, now),
             "waiting": begin_waiting(plan, seen, end, now) if end else go_on_waiting(plan, seen, now),
@@ -127,7 +127,7 @@ def _world(world: World, why: str, now: datetime) -> WorldStatus:
 
 
 def _spend(old: TrainingJobStatus, end: End | None, now: datetime) -> Goodput:
-    """Return the goodput up to now; since a world broke it did nothing that counts, whatever it seemed to do."""
+    """Return the goodput up to now. Time after the failure of a world counts as detection, not as training."""
     spent = goodput.account(old, now)
     if end is None or end.planned:
         return spent
@@ -135,7 +135,7 @@ def _spend(old: TrainingJobStatus, end: End | None, now: datetime) -> Goodput:
 
 
 def _give_up_lost_steps(old: TrainingJobStatus, attempts: lives.Attempts, spent: Goodput) -> Goodput:
-    """Return the goodput without the training of steps that have just turned out to be lost."""
+    """Return the goodput with the training time of newly lost steps moved to the bucket of lost steps."""
     known = {one.generation for one in old.attempts if one.lost_steps is not None}
     lost = sum(one.lost_steps or 0 for one in attempts if one.generation not in known)
     if lost and old.progress and old.progress.step_seconds:
@@ -146,7 +146,7 @@ def _give_up_lost_steps(old: TrainingJobStatus, attempts: lives.Attempts, spent:
 def invalid_status(
     old: TrainingJobStatus, problems: Sequence[str], generation: int, now: datetime
 ) -> TrainingJobStatus:
-    """Return the status of a job whose spec cannot be planned. What runs from an earlier spec is left alone."""
+    """Return the status of a job whose spec cannot be planned. Pods of an earlier spec continue to run."""
     words = "\n".join([f"{plural(len(problems), 'problem')}:", *problems])
     wanted: list[Wanted] = [("Valid", "False", Reason.INVALID_SPEC, words)]
     return _stopped(old, Stage.INVALID, wanted, generation, now, tuple(problem[:1024] for problem in problems[:64]))
@@ -155,7 +155,7 @@ def invalid_status(
 def blocked_status(
     old: TrainingJobStatus, reason: str, message: str, generation: int, now: datetime
 ) -> TrainingJobStatus:
-    """Return the status of a job that cannot go on for a reason outside of it."""
+    """Return the status of a job that cannot continue for an external reason."""
     return _stopped(old, Stage.QUEUED, [("Queued", "True", reason, message)], generation, now)
 
 

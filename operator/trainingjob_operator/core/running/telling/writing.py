@@ -1,6 +1,7 @@
-"""When a status is written, and how much of it.
+"""Status writes: when a status is written, and how it is kept below the size limit.
 
-Transitions are written at once; fast numbers at most once in ten seconds a job; that time has passed is never a reason.
+Transitions are written at once, changing numbers at most every ten seconds per job. Elapsed time alone never causes a
+write.
 """
 
 import json
@@ -12,13 +13,13 @@ from trainingjob_operator.core.times import seconds_between
 
 WRITE_SECONDS = 10.0
 MAX_BYTES = 60_000
-"""Room for one status, a little below what is promised: 64 KiB."""
+"""Size limit of a status in bytes, a little below the documented 64 KiB."""
 FEW = 5
-"""Attempts that are kept before the names of pods are given up."""
+"""Number of attempts that are kept before pod names are dropped."""
 
 
 def is_worth_writing(old: TrainingJobStatus, new: TrainingJobStatus, now: datetime) -> bool:
-    """Return whether a status should be written now: at once for a transition, at times for numbers, never for time."""
+    """Return whether a status should be written now."""
     if _slow(old) != _slow(new):
         return True
     if _without_time(old) == _without_time(new):
@@ -28,7 +29,7 @@ def is_worth_writing(old: TrainingJobStatus, new: TrainingJobStatus, now: dateti
 
 
 def fit(status: TrainingJobStatus) -> TrainingJobStatus:
-    """Return the status cut down to what an object may hold: least wanted first, and no more than must be."""
+    """Return the status shortened to the size limit. The least important parts are dropped first."""
     for shorten in (_without_old_logs, _without_sources, _with_few_attempts, _without_pods, _with_one_attempt):
         if _size(status) <= MAX_BYTES:
             break
@@ -37,7 +38,7 @@ def fit(status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def _slow(status: TrainingJobStatus) -> object:
-    """Return what is written as soon as it changes."""
+    """Return the part of the status that is written as soon as it changes."""
     return status.model_copy(
         update={
             "conditions": tuple(
@@ -60,7 +61,7 @@ def _slow(status: TrainingJobStatus) -> object:
 
 
 def _without_time(status: TrainingJobStatus) -> TrainingJobStatus:
-    """Return the status without what the mere passing of time changes."""
+    """Return the status without the fields that change with elapsed time alone."""
     shown = status.display.model_copy(update={"goodput": ""})
     attempts = tuple(attempt.model_copy(update={"seconds": {}}) for attempt in status.attempts)
     return status.model_copy(
@@ -79,7 +80,7 @@ def _without_log(attempt: Attempt) -> Attempt:
 
 
 def _without_sources(status: TrainingJobStatus) -> TrainingJobStatus:
-    """Return the status without the account of each source: the sums and the warnings stay."""
+    """Return the status without the statistics of each data source. Totals and warnings stay."""
     data = status.data.model_copy(update={"sources": ()}) if status.data else None
     return status.model_copy(update={"data": data})
 
@@ -89,7 +90,7 @@ def _with_few_attempts(status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def _without_pods(status: TrainingJobStatus) -> TrainingJobStatus:
-    """Return the status without the names of the world's pods: the hash of the members is enough to know them by."""
+    """Return the status without the names of the world's pods. The hash of the members still identifies the world."""
     world = status.world.model_copy(update={"pods": ()}) if status.world else None
     return status.model_copy(update={"world": world})
 
