@@ -1,6 +1,6 @@
 """Conditions of a job. Every known condition is always present with a reason.
 
-Its transition time changes only with its status.
+The transition time of a condition changes only with its status.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Skipped updates: a warning if too many of them were skipped.
 
-`nonFinite: skip` is meant for an occasional bad batch. A job that skips every tenth update still succeeds, but its
-model has had fewer updates than its steps suggest.
+The action `skip` of `spec.protection` is meant for an occasional bad batch. A job that skips every tenth update still
+succeeds, but its model has had fewer updates than its steps suggest.
 """
 
 from trainingjob_api.protocol import LATELY_STEPS
