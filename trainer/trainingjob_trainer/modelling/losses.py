@@ -44,7 +44,7 @@ class Losses:
                 found = self._parts.sum_losses(then, stream, rows)
                 return jax.tree.map(jnp.add, sums, (found.loss, found.weight)), None
 
-            zero = self._parts.vary(jnp.zeros(()))
+            zero = jnp.zeros(())
             sums, _ = jax.lax.scan(microstep, (zero, zero), batch)
             reduced: tuple[jax.Array, jax.Array] = self._reduce(sums)
             return reduced
@@ -56,14 +56,12 @@ class Losses:
         """Return the loss sums of a batch, and the gradient of the summed training loss in float32."""
 
         def sum_locally(params: Params, batch: Batch) -> Any:
-            params = self._parts.vary(params)  # else the transpose would reduce over `data` in each accumulation step
-
             def microstep(sums: Any, rows: Batch) -> tuple[Any, None]:
                 return jax.tree.map(jnp.add, sums, self._differentiate(params, rows)), None
 
-            zero = self._parts.vary(jnp.zeros(()))
+            zero = jnp.zeros(())
             nothing = Sums(zero, zero, Routing(zero, zero) if self._experts else None)
-            zeros = jax.tree.map(lambda param: self._parts.vary(jnp.zeros(param.shape, jnp.float32)), params)
+            zeros = jax.tree.map(lambda param: jnp.zeros(param.shape, jnp.float32), params)
             sums, _ = jax.lax.scan(microstep, (nothing, zeros), batch)
             return self._reduce(sums)
 
@@ -125,6 +123,9 @@ class Losses:
             in_specs=(PartitionSpec(), rows),
             out_specs=PartitionSpec(),
             axis_names={"data"},
+            # JAX cannot differentiate a nested `shard_map` while it checks which values differ along `data`. Without
+            # the check, the transpose also leaves the gradients of a shard alone: `_reduce` sums them once.
+            check_vma=False,
         )
 
     def _in_mesh(self, function: Any) -> Any:

@@ -34,7 +34,6 @@ class Parts:
     def __init__(self, model: SplitModel, mesh: Mesh) -> None:
         self._model = model
         self._num_stages = mesh.shape["stage"]
-        self._num_shards = mesh.shape["data"]
 
     def divide(self, params: Params) -> tuple[Params, Params, Params]:
         """Return the parameters of each part. A tied embedding is in the first and in the last."""
@@ -76,13 +75,9 @@ class Parts:
             found = jax.vmap(one)(*turn)
             return jax.tree.map(lambda total, new: total + jnp.sum(new), sums, found), None
 
-        zero = self.vary(jnp.zeros(()))
+        zero = jnp.zeros(())
         (loss, weight), _ = jax.lax.scan(read_out, (zero, zero), turns)
         return Sums(loss, weight, sum_routing(stream, rows.weights))
-
-    def vary(self, tree: Any) -> Any:
-        """Declare values as varying over the axis `data`, which is manual if it has several shards."""
-        return jax.lax.pcast(tree, "data", to="varying") if self._num_shards > 1 else tree
 
 
 def sum_losses(logits_RLV: jax.Array, tokens: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
