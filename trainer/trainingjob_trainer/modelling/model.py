@@ -247,7 +247,8 @@ def run_pipeline(run_stage: Callable[[Stream, Any], Stream], stages: Any, stream
     All stages work at once, each on another microbatch, which then moves to the next stage: M microbatches take M + S -
     1 ticks. In the first and the last S - 1 ticks some stages work on zeros, and the results of these are not used.
     """
-    run_all = jax.vmap(run_stage)
+    # The name gives each stage its own kernels. Without it `map_shards` would run all stages on every device.
+    run_all = jax.vmap(run_stage, spmd_axis_name="stage")
 
     def move(at_stages: jax.Array, entering: jax.Array) -> jax.Array:
         # No indexing: XLA cannot partition gathers and scatters over stages inside a partly manual shard_map.
