@@ -1,12 +1,15 @@
 """Mapping of logical axes to mesh axes: the model names its dimensions, and the API's table shards them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from trainingjob_api.sharding import RULES, Table, count_ways, find_spread_dim
+
+type Axes = tuple[str | None, ...]
+"""The logical axis of each dim of an array. None: the dim is not sharded."""
 
 
 def partition(
@@ -28,6 +31,36 @@ def constrain(x: jax.Array, *axes: str | None, rules: Table = RULES) -> jax.Arra
     sharding = NamedSharding(mesh, partition(axes, x.shape, mesh, rules))
     constrained: jax.Array = jax.lax.with_sharding_constraint(x, sharding)
     return constrained
+
+
+def map_shards(function: Callable[..., jax.Array], in_axes: Sequence[Axes], out_axes: Axes) -> Callable[..., jax.Array]:
+    """Return `function` so that it runs on each device's shards, with every mesh axis manual.
+
+    The function sees local shapes and the partitioner leaves its operations alone. A Pallas kernel needs this. For
+    gathers, scatters and sorts the partitioner may replicate the tokens. Collectives in the function name mesh axes.
+    The logical axes determine the shards, as in `constrain`, and each axis of the result must be an axis of an
+    argument. Without a mesh the function runs on the whole arrays.
+
+    JAX does not check the result. The function must reduce it over each mesh axis that shards an argument but not the
+    result. JAX sums the gradient of an argument over the mesh axes that do not shard the argument.
+
+    Raises:
+        ValueError: a mesh axis shards one dim of the arguments, but does not divide another dim that it should shard.
+    """
+
+    def run(*arguments: jax.Array) -> jax.Array:
+        mesh = jax.sharding.get_abstract_mesh()
+        if mesh.empty:
+            return function(*arguments)
+        splits = _split_arguments(in_axes, arguments, mesh)
+        *in_specs, out_specs = (PartitionSpec(*(splits[axis] for axis in axes)) for axes in (*in_axes, out_axes))
+        # Most Pallas kernels do not declare over which axes their results vary, which `check_vma` requires.
+        mapped: jax.Array = jax.shard_map(function, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False)(
+            *arguments
+        )
+        return mapped
+
+    return run
 
 
 def shard_like(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
@@ -64,3 +97,19 @@ def _split_dims(
             degree *= mesh.shape[name]
         entries.append(wanted if wanted and size % degree == 0 else None)
     return entries
+
+
+def _split_arguments(
+    in_axes: Sequence[Axes], arguments: Sequence[jax.Array], mesh: AbstractMesh
+) -> dict[str | None, tuple[str, ...] | None]:
+    """Return the mesh axes that split each logical axis of the arguments; None: nothing splits it."""
+    splits: dict[str | None, tuple[str, ...] | None] = {None: None}
+    for axes, argument in zip(in_axes, arguments, strict=True):
+        for axis, split in zip(axes, _split_dims(axes, argument.shape, mesh, RULES), strict=True):
+            if splits.setdefault(axis, split) != split:
+                raise ValueError(f"`{axis}` must be sharded in all arguments or in none")
+    used = {name for split in splits.values() for name in split or ()}
+    for axis, split in splits.items():
+        if axis and split is None and used & set(RULES[axis]):
+            raise ValueError(f"`{axis}` must be divisible by the mesh axes {RULES[axis]}, which shard another dim")
+    return splits
