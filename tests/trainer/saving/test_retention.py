@@ -4,8 +4,11 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.trainer.saving.shelf import Shelf
+from tests.trainer.tiny import make_world
 from trainingjob_api.running import Keep, KeepBest
-from trainingjob_trainer.saving.retention import choose_deletions
+from trainingjob_trainer.saving.fence import Fence
+from trainingjob_trainer.saving.retention import choose_deletions, delete_old
 
 
 def keep_best(count: int) -> Keep:
@@ -30,3 +33,13 @@ def test_choose_deletions(saved: Iterable[int], keep: Keep, restored: int, want:
     measured = {step: {"news": losses[step], "code": -step} if step in losses else {"code": 0.0} for step in saved}
 
     assert choose_deletions(measured, keep, {restored}) == want
+
+
+def test_a_rolled_back_step_is_deleted_once_its_successor_in_a_later_lineage_exists(shelf: Shelf) -> None:
+    for step, lineage in ((4, 0), (6, 0), (10, 0), (6, 1), (8, 1)):
+        shelf.save(step, 1 + lineage, lineage=lineage)
+
+    delete_old(shelf.root, Fence(shelf.root, make_world(2, 1)), Keep(last=1, every_steps=2), 8, {4})
+
+    saved = sorted(str(path.parent.relative_to(shelf.root)) for path in shelf.root.rglob("integrity.json"))
+    assert saved == ["lineage-0/10", "lineage-0/4", "lineage-1/6", "lineage-1/8"]

@@ -50,6 +50,7 @@ def find_losses(keep: KeepBest | None, saved: Mapping[int, Mapping[str, float]])
 def delete_old(root: Path, fence: Fence, keep: Keep, step: int, needed: Collection[int]) -> None:
     """Delete the job's own steps below `root` that need not be kept, up to the step that was just committed.
 
+    Of one step in several lineages, the latest lineage's counts; the others were rolled back and are deleted.
     Quarantined steps are deleted once every kept step is newer.
 
     Raises:
@@ -57,13 +58,17 @@ def delete_old(root: Path, fence: Fence, keep: Keep, step: int, needed: Collecti
     """
     try:
         saved = [(one.folder, one.integrity) for one in list_saved(root) if one.integrity]
-        records = [(folder, record) for folder, record in saved if record.job_uid == fence.job_uid]
-        committed = {record.step: (folder, record.evaluations) for folder, record in records if record.step <= step}
-        measured = {number: losses for number, (_, losses) in committed.items()}
-        deleted = choose_deletions(measured, keep, needed)
-        for old in deleted:
+        own = [(folder, record) for folder, record in saved if record.job_uid == fence.job_uid and record.step <= step]
+        own.sort(key=lambda pair: (pair[1].step, pair[1].lineage))
+        committed = {record.step: folder for folder, record in own}
+        latest = set(committed.values())
+        deleted = choose_deletions(
+            {record.step: record.evaluations for folder, record in own if folder in latest}, keep, needed
+        )
+        rolled_back = [folder for folder, _ in own if folder not in latest]
+        for old in (*rolled_back, *(committed[number] for number in deleted)):
             fence.check()
-            delete_step(committed[old][0])
+            delete_step(old)
         delete_aside(root, min(committed.keys() - set(deleted), default=0), fence.job_uid)
     except OSError as error:  # the next call retries
         LOG.warning("an old step cannot be deleted error=%s", error)
