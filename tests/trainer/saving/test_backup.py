@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jax.errors import JaxRuntimeError
 
 from tests.patience import ENDLESS_SECONDS
 from tests.trainer.meeting import together
@@ -20,7 +21,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.saving import backup
-from trainingjob_trainer.saving.backup import RETRY_SECONDS, Backup, claim
+from trainingjob_trainer.saving.backup import LAST_COPY_SECONDS, RETRY_SECONDS, Backup, claim
 from trainingjob_trainer.saving.integrity import (
     Fingerprint,
     Integrity,
@@ -178,6 +179,49 @@ def test_the_end_of_a_job_does_not_wait_for_ever(stores: Stores, monkeypatch: py
     assert stores.failed == [(2, "it took longer than 0 s, and the job is at its end")]
     goes_on.set()
     world.join()
+
+
+def test_a_copy_that_ends_just_after_the_deadline_fails_nothing_else(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = Backup(stores.config(), make_world(1, 1), Peers(0, 1), stores.events, "host")
+    seen = iter((2, 2))
+    monkeypatch.setattr(Backup, "_copying", property(lambda self: next(seen, None)), raising=False)
+
+    copies.finish(stores.fast, fill(stores.fast), 0)
+
+    assert stores.failed == [(2, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")]
+
+
+def test_no_process_begins_the_last_copy_while_another_is_busy_with_an_earlier_one(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, begun = fill(stores.fast), []
+    monkeypatch.setattr(Backup, "_begin", lambda self, *_: begun.append(self._peers.process))
+
+    def act(peers: Peers, busy: int) -> None:
+        copies = Backup(stores.config(), make_world(1, 3), peers, stores.events, "host")
+        copies._copying = 1 if peers.process == busy else None
+        copies.finish(stores.fast, record, 0)
+
+    together(3, lambda peers: act(peers, 1))
+    assert (begun, [step for step, _ in stores.failed]) == ([], [1])
+    together(3, lambda peers: act(peers, 3))
+    assert sorted(begun) == [0, 1, 2]
+
+
+def test_the_end_of_a_job_does_not_fail_because_another_process_is_gone(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def miss(self: Peers, name: str, text: str, seconds: float) -> tuple[str, ...]:
+        raise JaxRuntimeError("DEADLINE_EXCEEDED")
+
+    monkeypatch.setattr(Peers, "exchange", miss)
+    copies = Backup(stores.config(), make_world(1, 2), Peers(0, 2), stores.events, "host")
+
+    copies.finish(stores.fast, fill(stores.fast), 0)
+
+    assert stores.failed == [(2, "another process is gone: DEADLINE_EXCEEDED")]
 
 
 def test_the_backup_of_another_job_is_refused_but_for_a_takeover(stores: Stores) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+from jax.errors import JaxRuntimeError
+
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
 from trainingjob_api.running import Keep
@@ -89,7 +91,7 @@ class Backup:
         self._events = events
         self._votes = Votes(self._peers, name, "copy", COPY_SECONDS)
         self._pace = Pace()
-        self._offers = 0
+        self._exchanges = 0
         self._begun: float | None = None  # None: this world has copied nothing yet
         self._is_failing = False
         self._newest = 0
@@ -111,20 +113,36 @@ class Backup:
             JaxRuntimeError: another process is gone.
         """
         said = "copy" if self._peers.process == 0 and self._is_due() else ""
-        self._offers += 1
-        if self._peers.exchange(f"backup/{self._offers}", said, OFFER_SECONDS)[0]:
+        if self._exchange(said, OFFER_SECONDS)[0]:
             self._begin(folder, record, restored)
 
     def finish(self, folder: Path, record: Integrity, restored: int) -> None:
-        """Wait until the last step is copied, or its copy has failed."""
+        """Wait until the last step is copied, or its copy has failed.
+
+        A copy needs all processes, and one of them may still be busy with an earlier copy. So all of them begin the
+        last copy, or none does.
+        """
         deadline = time.monotonic() + LAST_COPY_SECONDS
         self._pace.hurry()
         self._wait(deadline)
-        if self._copying is None and self._newest < record.step:
+        late = self._copying  # read once: the thread of the copy sets it to None
+        said = "copy" if late is None and self._newest < record.step else ""
+        try:
+            is_begun = all(self._exchange(said, LAST_COPY_SECONDS + OFFER_SECONDS))
+        except JaxRuntimeError as error:
+            self._tell_failure(record.step, f"another process is gone: {error}")
+            return
+        if is_begun:
             self._begin(folder, record, restored)
             self._wait(deadline)
-        if self._copying is not None:
-            self._tell_failure(self._copying, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")
+            late = self._copying
+        if late is not None:
+            self._tell_failure(late, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")
+
+    def _exchange(self, said: str, seconds: float) -> tuple[str, ...]:
+        """Return what each process says about the next copy."""
+        self._exchanges += 1
+        return self._peers.exchange(f"backup/{self._exchanges}", said, seconds)
 
     def _is_due(self) -> bool:
         if self._copying is not None:
