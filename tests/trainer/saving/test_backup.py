@@ -193,6 +193,17 @@ def test_a_copy_that_ends_just_after_the_deadline_fails_nothing_else(
     assert stores.failed == [(2, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")]
 
 
+def test_a_copy_ends_where_a_later_world_deletes_the_old_ones(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise TrainingError(FailureReason.STORAGE, "this world may not write", fatal=False)
+
+    monkeypatch.setattr(backup, "delete_old", refuse)
+    world = stores.open().save(2)
+
+    assert world.checkpoints._backup
+    assert (stores.copied, world.checkpoints._backup.needed) == ([2], ())
+
+
 def test_no_process_begins_the_last_copy_while_another_is_busy_with_an_earlier_one(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

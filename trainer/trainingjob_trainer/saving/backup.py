@@ -178,9 +178,16 @@ class Backup:
         else:
             self._is_failing, self._newest = False, record.step
             self._events.send(Event(copied=record.step))
-            if self._peers.process == 0:
-                delete_old(self.root, self._fence, self._keep, record.step, {restored})
+            self._delete_old(record.step, restored)
         self._copying = None
+
+    def _delete_old(self, step: int, restored: int) -> None:
+        """Delete the copies that need not be kept, on process 0."""
+        if self._peers.process == 0:
+            try:
+                delete_old(self.root, self._fence, self._keep, step, {restored})
+            except TrainingError as error:  # a later world exists, and the training thread sees that too
+                LOG.warning("old copies are not deleted error=%s", error)
 
     def _make(self, source: Path, fresh: Path, goal: Path, record: Integrity) -> None:
         process = self._peers.process
