@@ -188,11 +188,12 @@ def test_the_last_step_is_tried_until_it_is_saved(
     fail_once(monkeypatch, errno.ENOSPC, errno.EIO, errno.ESTALE)
     checkpoints = opened()
     state = make_state((1, 1), step=6)
-    checkpoints.save(6, state)
+    checkpoints.save(6, state, {"news": 2.5})
 
     checkpoints.insist(6, state)
 
     assert (checkpoints.newest, committed(tmp_path)) == (6, [6])
+    assert read_integrity(tmp_path / "lineage-0/6").evaluations == {"news": 2.5}
     assert [message.partition(": ")[2] for _, message in failed(tmp_path)] == [
         "No space left on device",
         "Input/output error",

@@ -76,6 +76,7 @@ class Checkpoints:
         self._commit: threading.Thread | None = None
         self._outcome: FailedSave | int | None = None  # None: no save has ended since the last check
         self._error: Exception | None = None
+        self._tried: tuple[int, Mapping[str, float]] = 0, {}
         name = _name(world, peers.process)
         self._fence = Fence(root, world)
         self._committer = Committer(peers, name, self._fence)
@@ -181,6 +182,7 @@ class Checkpoints:
         self._begun, self._has_asked, self._owed = time.monotonic(), False, None
         finite = {name: loss for name, loss in (measured or {}).items() if isfinite(loss)}
         self._bests.add(step, finite)
+        self._tried = step, finite
         writing = self._committer.begin(self._folder / str(step), _written(state))
         self._commit = threading.Thread(
             target=self._finish, args=(step, writing, hash_shapes(state), finite), name=f"commit-{step}", daemon=True
@@ -208,11 +210,15 @@ class Checkpoints:
         self._outcome = None
 
     def insist(self, step: int, state: State) -> None:
-        """Wait until a step is saved, and retry until it is: no other work is left."""
+        """Wait until a step is saved, and retry until it is: no other work is left.
+
+        A retry saves the held-out losses of the failed save.
+        """
         self.wait()
         while self.is_failing:
             time.sleep(INSIST_SECONDS)
-            self.save(step, state)
+            tried, measured = self._tried
+            self.save(step, state, measured if tried == step else None)
             self.wait()
 
     def finish_copy(self) -> None:
