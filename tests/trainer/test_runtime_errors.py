@@ -3,6 +3,7 @@
 import pytest
 from jax.errors import JaxRuntimeError
 
+from tests.trainer.test_missed import pair
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.failures import explain
 
@@ -13,6 +14,12 @@ HALT = (
 )
 NO_CUDA = "Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices."
 NO_TPU = "Unable to initialize backend 'tpu': INTERNAL: TPU initialization failed: TPU_RET_CHECK failure"
+NO_TOPOLOGY = (
+    "Unable to initialize backend '{0}': INTERNAL: Getting local topologies failed: Error 1: GetKeyValue() timed out "
+    "with key: {0}:local_topology/{0}/1 and duration: 2m (set JAX_PLATFORMS='' to automatically choose an available "
+    "backend)"
+)
+GLOO = "UNKNOWN: Gloo all-reduce failed: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:10146"
 IB = "NET/IB : mlx5_3:1 Got async event : port error"
 SAID: dict[str, tuple[Exception, FailureReason]] = {
     "memory of a GPU that is broken": (
@@ -64,6 +71,13 @@ SAID: dict[str, tuple[Exception, FailureReason]] = {
         ),
         FailureReason.PEER,
     ),
+    "a peer that ended, seen by a program as it is called": (ValueError(GLOO), FailureReason.PEER),
+    "a peer whose processors do not start": (RuntimeError(NO_TOPOLOGY.format("cpu")), FailureReason.PEER),
+    "a peer whose GPUs do not start": (RuntimeError(NO_TOPOLOGY.format("cuda")), FailureReason.PEER),
+    "no memory for a program as it is called": (
+        ValueError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12 bytes."),
+        FailureReason.OUT_OF_MEMORY,
+    ),
     "no memory for the buffers of a collective": (
         JaxRuntimeError(NCCL.format("ncclCommInitRank", "unhandled cuda error", "Cuda failure 2 'out of memory'")),
         FailureReason.OUT_OF_MEMORY,
@@ -73,6 +87,7 @@ SAID: dict[str, tuple[Exception, FailureReason]] = {
         FailureReason.CRASH,
     ),
     "a program's own error that speaks of peers": (RuntimeError("the barrier `x` has no name"), FailureReason.CRASH),
+    "a value that speaks of peers": (ValueError("gloo is no name"), FailureReason.CRASH),
     "a value that speaks of devices": (ValueError("no visible GPU devices"), FailureReason.CRASH),
 }
 
@@ -83,3 +98,37 @@ def test_whose_matter_an_error_is(error: Exception, want: FailureReason) -> None
 
     assert (failure.reason, failure.fatal) == (want, False)
     assert str(error) in failure.message
+
+
+LEFT_ALONE = """
+import os, sys, time
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from trainingjob_trainer.failures import explain
+address, number = sys.argv[1:]
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(address, 2, int(number))
+mesh = Mesh(np.array(jax.devices()), ("all",))
+ones = jax.make_array_from_callback((2,), NamedSharding(mesh, PartitionSpec("all")), lambda index: np.ones(1))
+add_up = jax.jit(lambda array: array.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+add_up = add_up.lower(ones).compile()
+add_up(ones).block_until_ready()
+client = jax._src.distributed.global_state.client
+client.wait_at_barrier("added", 60_000)
+if number == "1":
+    os._exit(0)
+time.sleep(1)
+try:
+    for _ in range(100):
+        add_up(ones).block_until_ready()
+except Exception as error:
+    print(f"ERROR {type(error).__name__} {explain(error, step=1).reason}", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_process_that_calls_a_program_after_a_peer_has_ended_tells_of_a_lost_peer() -> None:
+    with pair(LEFT_ALONE) as processes:
+        log, _ = processes[0].communicate(timeout=60)
+
+    assert log.partition("ERROR ")[2].split() == ["ValueError", "Peer"], log

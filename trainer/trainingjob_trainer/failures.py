@@ -2,10 +2,15 @@
 
 Code that knows the cause raises `TrainingError`. All other exceptions are classified here by type and text: JAX has no
 exception types for a lost peer or for exhausted memory.
+
+The type of a runtime error depends on where it appears. A wait for a result raises JaxRuntimeError. A call of a
+compiled program raises a ValueError with the same text. The start of the devices wraps it in a plain RuntimeError. A
+status code at the beginning of the text identifies all of them.
 """
 
 import errno
 import os
+import re
 import traceback
 
 from jax.errors import JaxRuntimeError
@@ -19,6 +24,12 @@ HOPELESS_ERRNOS = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP}
 )
 """Storage errors that a retry meets again. A full or stale file system may recover."""
+STATUS = re.compile(
+    r"(Unable to initialize backend '\w+': )?"
+    r"(CANCELLED|UNKNOWN|INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|PERMISSION_DENIED|UNAUTHENTICATED"
+    r"|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|OUT_OF_RANGE|UNIMPLEMENTED|INTERNAL|UNAVAILABLE|DATA_LOSS): "
+)
+"""How the text of an error of XLA's runtime begins: with the code of its status."""
 
 
 class TrainingError(Exception):
@@ -71,7 +82,7 @@ def explain(error: BaseException, *, step: int | None) -> Failure:
         return Failure(
             reason=error.reason,
             fatal=error.fatal,
-            message=_shorten(str(error)),
+            message=shorten(str(error), MAX_MESSAGE),
             path=error.path,
             value=error.value[:MAX_MESSAGE],
             is_host_known=error.is_host_known,
@@ -91,13 +102,14 @@ def explain(error: BaseException, *, step: int | None) -> Failure:
         )
     reason, message = _sort(error)
     missed = find_missed(str(error)) if reason is FailureReason.PEER else ()
-    return Failure(reason=reason, message=_shorten(message), step=step, log=log, missed=missed)
+    return Failure(reason=reason, message=shorten(message, MAX_MESSAGE), step=step, log=log, missed=missed)
 
 
 def _sort(error: BaseException) -> tuple[FailureReason, str]:
     text = str(error)
-    # JAX raises a plain RuntimeError if it cannot reach a device, and its own subclass if an operation on one fails.
-    reason = find_reason(text) if isinstance(error, RuntimeError) else FailureReason.CRASH
+    is_status = isinstance(error, (RuntimeError, ValueError)) and STATUS.match(text) is not None
+    # A device that cannot be reached may also be a RuntimeError without a status.
+    reason = find_reason(text) if is_status or isinstance(error, RuntimeError) else FailureReason.CRASH
     if isinstance(error, MemoryError) or reason is FailureReason.OUT_OF_MEMORY:
         return (
             FailureReason.OUT_OF_MEMORY,
@@ -111,11 +123,7 @@ def _sort(error: BaseException) -> tuple[FailureReason, str]:
             return reason, f"a device of this host failed: {text}"
         case FailureReason.NETWORK:
             return reason, f"this host cannot reach the others: {text}"
-        case FailureReason.PEER if isinstance(error, JaxRuntimeError):
+        case FailureReason.PEER if is_status or isinstance(error, JaxRuntimeError):
             return reason, f"another host of the world went away: {text}"
         case _:
             return FailureReason.CRASH, f"{type(error).__name__}: {text}"
-
-
-def _shorten(message: str) -> str:
-    return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…"

@@ -6,7 +6,8 @@ are of that kind. They count as network errors only if they name this host's own
 crash: a program that XLA rejects, an access out of bounds.
 
 The first matching row counts. NCCL wraps a device's error if a collective met it. libtpu reports the end of a peer as a
-device error when it halts the cores of a slice.
+device error when it halts the cores of a slice. JAX reports a peer whose devices do not start as an error of this
+host's backend.
 """
 
 import re
@@ -29,6 +30,7 @@ ROWS: tuple[tuple[FailureReason, tuple[str, ...]], ...] = (
             "unexpected peer shows up in the launch group",
             "program continuator has halted unexpectedly",
             "slice health check failed",
+            "getkeyvalue\\(\\) timed out",  # while the devices or NCCL start, all wait for what each of them publishes
         ),
     ),
     (
