@@ -168,6 +168,8 @@ SUMS: dict[str, tuple[float, Expected, int, str]] = {
     "slow inside a slice": (20e9, H100, 1, "the links inside a slice should carry 450 GB/s"),
     "one device": (0.0, H100, 1, ""),
     "nothing is known": (1.0, NOTHING, 2, ""),
+    "the network between slices is unknown": (1e9, H100.model_copy(update={"network": 0.0}), 2, ""),
+    "the links inside a slice are unknown": (1e9, H100.model_copy(update={"link": 0.0}), 2, ""),
 }
 
 

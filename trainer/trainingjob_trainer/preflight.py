@@ -189,7 +189,11 @@ def find_unfit(own: Sequence[Vitals], everyone: Sequence[Vitals], expected: Expe
 
 
 def find_slow_network(rate: float, expected: Expected, num_slices: int) -> str:
-    """Return which network is too slow for an all-reduce rate in bytes/s; empty: none, or unknown."""
+    """Return which network is too slow for an all-reduce rate in bytes/s; empty: none, or unknown.
+
+    The sum crosses both networks, so that the slower one limits it. If the rate of one is unknown, it may be that one.
+    So the other one cannot be blamed: 0 is the minimum, and nothing is checked.
+    """
     ways = (("the links inside a slice", expected.link), ("the network between slices", expected.network))
     what, best = min(ways[: 1 if num_slices == 1 else 2], key=lambda way: way[1])
     if not rate or rate >= SUM_SHARE * best:
