@@ -50,6 +50,28 @@ def test_bytes_that_a_device_sends(line: str, want: tuple[str, tuple[str, ...], 
     assert (found.network, found.axes, found.kind, found.bytes) == want
 
 
+BYTES = {
+    "pred": 128, "s2": 32, "u4": 64, "s8": 128, "bf16": 256, "f32": 512, "c64": 1024, "c128": 2048,
+    "f4e2m1fn": 64, "f8e4m3fn": 128, "f8e8m0fnu": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "want"), BYTES.items())
+def test_a_type_has_the_bits_that_its_name_tells(kind: str, want: int) -> None:
+    line = f"ROOT %c = {kind}[8,16]{{1,0}} all-gather(%x), channel_id=1, replica_groups={{{{0,1}},{{2,3}}}}"
+
+    (found,) = count_collectives(one(line), FOUR)
+
+    assert found.bytes == want // 2
+
+
+def test_a_type_of_unknown_size_is_refused() -> None:
+    line = "ROOT %c = posit[8,16]{1,0} all-gather(%x), channel_id=1, replica_groups={{0,1},{2,3}}"
+
+    with pytest.raises(ValueError, match="the type posit has no known size"):
+        count_collectives(one(line), FOUR)
+
+
 def test_a_sum_of_which_each_device_keeps_a_part_is_a_scattered_one() -> None:
     lines = "%s = f32[8]{0} all-reduce(%x), channel_id=1, replica_groups={{0,2},{1,3}}, to_apply=%add\n"
     lines += "ROOT %part = f32[4]{0} dynamic-slice(%s, %w), dynamic_slice_sizes={4}"

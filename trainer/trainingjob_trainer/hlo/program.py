@@ -16,10 +16,9 @@ _CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"(?:branch_computations=\{([^}]*)\}|(?:true|false)_computation=%?([\w.\-]+))")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _COMMENT = re.compile(r"/\*.*?\*/")
-_BITS = {
-    "pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "f16": 16, "bf16": 16, "s32": 32, "u32": 32,
-    "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128, "token": 0, "opaque": 0,
-}  # fmt: skip
+_BITS = {"pred": 8, "token": 0, "opaque": 0}
+_NUMBERED = re.compile(r"[a-z]+(\d+)")
+"""Types whose name begins with their bits, such as `bf16`, `s4`, `c64`, `f8e4m3fn` and `f4e2m1fn`."""
 _PASSING = ("copy", "bitcast", "convert", "copy-start", "copy-done", "optimization-barrier")
 """Instructions whose result is the value of their first operand."""
 
@@ -37,7 +36,20 @@ class Array:
         size = 1
         for dim in self.dims:
             size *= dim
-        return size * _BITS.get(self.kind, 8) // 8  # the float8 types have many names
+        return -(-size * _bits(self.kind) // 8)
+
+
+def _bits(kind: str) -> int:
+    """Return the bits of one element of a type.
+
+    Raises:
+        ValueError: XLA has no such type.
+    """
+    if kind in _BITS:
+        return _BITS[kind]
+    if match := _NUMBERED.match(kind):
+        return int(match[1])
+    raise ValueError(f"the type {kind} has no known size")
 
 
 @dataclass(frozen=True)
