@@ -348,6 +348,27 @@ def test_a_full_disk_stops_neither_lines_nor_plots_nor_training(
     ]
 
 
+def test_storage_that_hangs_does_not_stop_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = threading.Event()
+    late = threading.Timer(5, answers.set)
+    late.start()
+    monkeypatch.setattr("trainingjob_trainer.board.append_whole", lambda file, record: answers.wait(ENDLESS_SECONDS))
+    monkeypatch.setattr("trainingjob_trainer.board.CLOSE_SECONDS", 0.01, raising=False)
+    board = Board(tmp_path, 1)
+
+    board.close()
+
+    assert not answers.is_set()
+    assert not board._file.closed
+    assert "the last plots are not written" in caplog.text
+    late.cancel()
+    answers.set()
+    board._thread.join(ENDLESS_SECONDS)
+    board._file.close()
+
+
 def wait_until_written(board: Board) -> None:
     """Wait until the thread has taken all that was told so far."""
     written = threading.Event()

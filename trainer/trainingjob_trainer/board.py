@@ -19,6 +19,8 @@ from tensorboardX.summary import scalar
 from trainingjob_trainer.files import append_whole
 
 LOG = logging.getLogger(__name__)
+CLOSE_SECONDS = 10.0
+"""Seconds for which the end of a trainer waits for its plots."""
 
 
 class Board:
@@ -44,10 +46,13 @@ class Board:
         self._events.put(Event(step=step, wall_time=time.time(), summary=scalar(name, value)))
 
     def close(self) -> None:
-        """Write all queued points and close the file."""
+        """Write all queued points and close the file, unless the storage hangs."""
         self._events.put(None)
-        self._thread.join()
-        self._file.close()
+        self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():  # it may still write: a closed number may soon be that of another file
+            LOG.warning("the last plots are not written, and the trainer goes on without waited=%.0f", CLOSE_SECONDS)
+        else:
+            self._file.close()
 
     def _write_all(self) -> None:
         while (event := self._events.get()) is not None:
