@@ -2,8 +2,9 @@
 
 import errno
 import json
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -18,6 +19,7 @@ from jax.errors import JaxRuntimeError
 from tensorboardX.proto import event_pb2
 
 from tests.patience import ENDLESS_SECONDS
+from tests.trainer.saving.test_foreign import NOT_FILES, stretch
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.learning import Optimizer, Schedule
 from trainingjob_api.protocol import LATELY_STEPS, FailureReason, Phase, Progress
@@ -303,6 +305,41 @@ def test_a_line_that_a_killed_writer_left_half_is_cut(tmp_path: Path) -> None:
         writer.write_step(progress(2), range(4, 8), last=False)
 
     assert [line["step"] for line in read_lines(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 200_000, b"x" * 65_536, b'{"st', b""], ids=len)
+@pytest.mark.parametrize("whole", [b"", b'{"step": 1}\n', b'{"step": 1}\n' * 20_000], ids=len)
+def test_a_torn_line_is_cut_whatever_its_length(tmp_path: Path, whole: bytes, tail: bytes) -> None:
+    path = tmp_path / "metrics/metrics.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(whole + tail)
+
+    MetricsWriter(tmp_path, Metrics(every_steps=1, tensorboard=False), generation=2, restored=1).__exit__(
+        None, None, None
+    )
+
+    assert path.read_bytes() == whole
+
+
+FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
+    **{name: (make, "metrics.jsonl is not a regular file") for name, make in NOT_FILES.items()},
+    "a huge file without a line": (lambda path: stretch(path, 1 << 40), "metrics.jsonl has no line in its last"),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), FOREIGN.values(), ids=FOREIGN)
+def test_what_is_no_metrics_file_is_told_and_not_touched(
+    tmp_path: Path, make: Callable[[Path], object], words: str
+) -> None:
+    (tmp_path / "metrics").mkdir()
+    make(tmp_path / "metrics/metrics.jsonl")
+    before = os.lstat(tmp_path / "metrics/metrics.jsonl")
+
+    with pytest.raises(TrainingError, match=words) as caught, reporting(tmp_path, process=0):
+        pass
+
+    assert (caught.value.reason, caught.value.path) == (FailureReason.STORAGE, "spec.checkpoint.uri")
+    assert os.lstat(tmp_path / "metrics/metrics.jsonl").st_size == before.st_size
 
 
 def test_a_loss_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:

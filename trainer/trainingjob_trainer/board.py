@@ -16,7 +16,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 from tensorboardX.summary import scalar
 
-from trainingjob_trainer.files import append_whole
+from trainingjob_trainer.files import append_whole, open_appending
 
 LOG = logging.getLogger(__name__)
 CLOSE_SECONDS = 10.0
@@ -27,13 +27,14 @@ class Board:
     """Writes plots below a folder. `first_step` is its first step: TensorBoard hides older points from that step on.
 
     Raises:
+        ForeignFileError: something other than a file has the name of its file.
         OSError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time())}.{os.uname().nodename}.{os.getpid()}"
-        self._file = (folder / name).open("ab", buffering=0)
+        self._file = open_appending(folder / name)
         self._is_failing = False
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()  # None: end of the queue
         self._events.put(Event(wall_time=time.time(), step=first_step, file_version="brain.Event:2"))

@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import traceback
+from pathlib import Path
 
 from jax.errors import JaxRuntimeError
 
@@ -72,6 +73,16 @@ def storage_error(error: OSError, doing: str, uri: str, field: str = "spec.check
         path=field,
         value=uri,
         fatal=error.errno in HOPELESS_ERRNOS,
+    )
+
+
+def foreign_error(error: ValueError, where: Path, uri: str) -> TrainingError:
+    """Return the error for a file below the checkpoint folder that is not in the format of this project."""
+    return TrainingError(
+        FailureReason.STORAGE,
+        f"{where} must hold only what a TrainingJob writes: {error}. If nothing else uses it, delete it.",
+        path="spec.checkpoint.uri",
+        value=uri,
     )
 
 

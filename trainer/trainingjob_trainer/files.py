@@ -18,6 +18,7 @@ from typing import Any
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+APPENDED = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 NUMBER = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 LARGEST_JSON = 64 << 20
 """Maximum bytes of a JSON record: enough for the names and hashes of half a million files."""
@@ -40,6 +41,18 @@ def open_foreign(path: Path) -> FileIO:
         OSError: the file cannot be opened.
     """
     return _open(path.name, str(path), None)
+
+
+def open_appending(path: Path) -> FileIO:
+    """Open a file for appending without blocking and without following a link; create it if it is missing.
+
+    Raises:
+        ForeignFileError: the path is not a regular file.
+        OSError: the file cannot be opened.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _check_regular(path.name, str(path), None)
+    return FileIO(_open_regular(path.name, str(path), None, APPENDED), "ab+")
 
 
 def open_below(folder: Path, name: str) -> FileIO:
@@ -69,11 +82,20 @@ def open_below(folder: Path, name: str) -> FileIO:
 
 
 def _open(shown: str, path: str, at: int | None) -> FileIO:  # None: `path` is not relative to an open folder
-    problem = f"{shown} is not a regular file"
+    _check_regular(shown, path, at)
+    return FileIO(_open_regular(shown, path, at, FILE), "rb")
+
+
+def _check_regular(shown: str, path: str, at: int | None) -> None:
+    """Check the type of a file before it is opened: opening a device may have an effect."""
     if not stat.S_ISREG(os.stat(path, dir_fd=at, follow_symlinks=False).st_mode):
-        raise ForeignFileError(problem)
+        raise ForeignFileError(f"{shown} is not a regular file")
+
+
+def _open_regular(shown: str, path: str, at: int | None, flags: int) -> int:
+    problem = f"{shown} is not a regular file"
     try:
-        file = os.open(path, FILE, dir_fd=at)
+        file = os.open(path, flags, 0o666, dir_fd=at)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link or a socket has replaced it since the check
             raise ForeignFileError(problem) from error
@@ -81,7 +103,7 @@ def _open(shown: str, path: str, at: int | None) -> FileIO:  # None: `path` is n
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise ForeignFileError(problem)
-    return FileIO(file, "rb")
+    return file
 
 
 def read_foreign(path: Path, largest: int) -> bytes:

@@ -4,10 +4,12 @@ Only process 0 writes. A step that was trained again after a failure has one lin
 counts. Lines that a full or failing store rejects are dropped, and training continues.
 """
 
+import errno
 import json
 import logging
 import os
 import time
+from io import FileIO
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
@@ -16,10 +18,12 @@ from typing import Self
 from trainingjob_api.protocol import Progress
 from trainingjob_api.running import Metrics
 from trainingjob_trainer.board import Board
-from trainingjob_trainer.files import append_whole
+from trainingjob_trainer.files import ForeignFileError, append_whole, open_appending
 
 LOG = logging.getLogger(__name__)
-LONGEST_LINE = 1 << 16
+BLOCK = 1 << 16
+LONGEST_TAIL = 64 << 20
+"""Maximum bytes after the last complete line. A killed writer leaves a part of a line; a lost node may leave zeros."""
 NOT_OF_ALL = ("load_balance", "dropped", "snapshot", "snapshot_seconds", "save_seconds")
 """Metrics that are absent without experts, without snapshots, or before the first save of a world."""
 
@@ -28,6 +32,7 @@ class MetricsWriter:
     """Appends to `<uri>/metrics`. `restored` is the step from which this generation resumes.
 
     Raises:
+        ForeignFileError: a file there is not one of this project.
         OSError: the folder cannot be written.
     """
 
@@ -36,11 +41,14 @@ class MetricsWriter:
         self._generation = generation
         folder = root / "metrics"
         folder.mkdir(exist_ok=True)
-        path = folder / "metrics.jsonl"
-        _cut_torn_line(path)
-        self._lines = path.open("ab", buffering=0)
         self._is_failing = False
-        self._board = Board(folder / "tensorboard", restored + 1) if metrics.tensorboard else None
+        self._lines = open_appending(folder / "metrics.jsonl")
+        try:
+            _cut_torn_line(self._lines)
+            self._board = Board(folder / "tensorboard", restored + 1) if metrics.tensorboard else None
+        except BaseException:
+            self._lines.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -90,12 +98,16 @@ class MetricsWriter:
             self._is_failing = False
 
 
-def _cut_torn_line(path: Path) -> None:
+def _cut_torn_line(file: FileIO) -> None:
     """Truncate the incomplete last line of a killed writer."""
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        end = file.seek(0, os.SEEK_END)
-        start = max(end - LONGEST_LINE, 0)
-        file.seek(start)
-        file.truncate(start + file.read().rfind(b"\n") + 1)
+    end = start = os.fstat(file.fileno()).st_size
+    found = -1
+    while start > 0 and found < 0:
+        start, stop = max(start - BLOCK, 0), start
+        if end - stop >= LONGEST_TAIL:
+            raise ForeignFileError(f"metrics.jsonl has no line in its last {LONGEST_TAIL} bytes")
+        block = os.pread(file.fileno(), stop - start, start)
+        if len(block) < stop - start:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        found = block.rfind(b"\n")
+    file.truncate(start + found + 1)

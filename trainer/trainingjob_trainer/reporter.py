@@ -14,8 +14,9 @@ import jax
 
 from trainingjob_api.protocol import LATELY_STEPS, Phase, Progress
 from trainingjob_trainer.events import Events
-from trainingjob_trainer.failures import storage_error
+from trainingjob_trainer.failures import foreign_error, storage_error
 from trainingjob_trainer.feeding.rows import Sizes, Skipped, slots_of_step
+from trainingjob_trainer.files import ForeignFileError
 from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.modelling.signature import Asked, Measures
 from trainingjob_trainer.protection import check_step, is_skipped
@@ -32,7 +33,7 @@ class Reporter:
     """Reads step metrics and reports them. Process 0 also writes them to files.
 
     Raises:
-        TrainingError: the metrics folder cannot be written.
+        TrainingError: the metrics folder cannot be written, or holds something else.
     """
 
     def __init__(
@@ -70,6 +71,8 @@ class Reporter:
                 writer = MetricsWriter(root, start.config.spec.metrics, start.world.generation, restored)
             except OSError as error:
                 raise storage_error(error, f"opening {root / 'metrics'}", str(root)) from error
+            except ForeignFileError as error:
+                raise foreign_error(error, root / "metrics", str(root)) from error
             self._writer = self._open.enter_context(writer)
 
     def __enter__(self) -> Self:
