@@ -1,7 +1,9 @@
 """Text to index: which files, which ids, and what is said when they cannot be used."""
 
 import json
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from tests.trainer.saving.test_foreign import NOT_FILES, stretch
 from tests.trainer.tiny import make_config, make_spec
 from trainingjob_api.data import TextSource
 from trainingjob_api.protocol import FailureReason
@@ -268,3 +271,50 @@ def test_a_cut_index_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(TrainingError, match="has 46 bytes and should have 48"):
         prepare_with(tmp_path)
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    **NOT_FILES,
+    "a list": lambda path: path.write_text("[]"),
+    "deep": lambda path: path.write_text("[" * 100_000),
+    "too large": lambda path: stretch(path, 1 << 40),
+    "another folder's name": lambda path: path.write_text('{"": "../../x", "dtype": "object", "numTokens": 1}'),
+}
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("name", ["job", "account", "index.json", "tokens.bin"])
+def test_a_hostile_file_among_the_tokens_is_told(tmp_path: Path, name: str, make: Callable[[Path], object]) -> None:
+    write(tmp_path, "a.txt", b"text enough for one row")
+    folder = tmp_path / "checkpoints/data" / prepare_with(tmp_path).identity
+    (account,) = folder.parent.glob("*.account.json")
+    job = account.with_name(account.name.replace(".account", ""))
+    path = {"job": job, "account": account}.get(name, folder / name)
+    path.unlink()
+    make(path)
+    if name == "account":
+        assert prepare_with(tmp_path).identity == folder.name, "it is only reported"
+        return
+    if name == "job" and not path.exists():
+        assert prepare_with(tmp_path).identity == folder.name, "it is written again"
+        assert not job.is_symlink()
+        return
+
+    with pytest.raises(TrainingError) as caught:
+        prepare_with(tmp_path)
+
+    assert (caught.value.reason, caught.value.path) == (FailureReason.STORAGE, "spec.checkpoint.uri")
+
+
+def test_a_link_in_the_place_of_unfinished_tokens_is_not_written_through(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", b"text enough for one row")
+    folder = tmp_path / "checkpoints/data" / prepare_with(tmp_path).identity
+    for path in (*folder.parent.glob("*.json"), *folder.iterdir()):
+        path.unlink()
+    precious = tmp_path / "precious"
+    precious.write_text("stays")
+    (folder / f".tokens.{os.uname().nodename}.{os.getpid()}").symlink_to(precious)
+
+    prepare_with(tmp_path)
+
+    assert precious.read_text() == "stays"

@@ -12,10 +12,12 @@ was read and skipped, so that a restart reports it too.
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.reading import DataReport
 from trainingjob_api.world import RunConfig
-from trainingjob_trainer.failures import TrainingError, storage_error
+from trainingjob_trainer.failures import TrainingError, foreign_error, storage_error
 from trainingjob_trainer.feeding.account import (
     Hashed,
     Text,
@@ -37,9 +39,17 @@ from trainingjob_trainer.feeding.account import (
 )
 from trainingjob_trainer.feeding.sources import Document, find_documents, plural, printable
 from trainingjob_trainer.feeding.tokens import Encoder
-from trainingjob_trainer.files import write_whole
+from trainingjob_trainer.files import (
+    LARGEST_JSON,
+    ForeignFileError,
+    open_foreign,
+    read_foreign,
+    read_json,
+    write_whole,
+)
 
 FORMAT = 1
+IDENTITY = re.compile(r"[0-9a-f]{64}")
 POLL_SECONDS = 0.05
 
 
@@ -88,20 +98,60 @@ def prepare(root: Path, config: RunConfig, *, leads: bool) -> Indexes:
             write_whole(pointer, json.dumps({name: one.identity for name, one in made.items()}).encode())
         while not pointer.exists():
             time.sleep(POLL_SECONDS)
-        identities = json.loads(pointer.read_text())
+        identities = _read_identities(pointer, config.spec)
         opened = {
             name: _open(root / "data", identities[name], config.spec.training.sequence_length)
             for name, _ in _fields(config.spec)
         }
-        texts = load_texts(account.read_text()) if account.exists() else []
+        texts = _read_account(account)
     except OSError as error:
         raise storage_error(error, f"preparing the data in {root / 'data'}", str(root)) from error
+    except ForeignFileError as error:
+        raise foreign_error(error, root / "data", str(root)) from error
     report = make_report(
         texts, len(opened[""].tokens), {name: one.num_rows for name, one in opened.items()}, config.spec
     )
     if leads:
         log_report(report)
     return Indexes(opened[""], {name: index for name, index in opened.items() if name}, report)
+
+
+def _read_identities(pointer: Path, spec: TrainingJobSpec) -> dict[str, str]:
+    """Return the hash of each token dataset of a job.
+
+    Raises:
+        ForeignFileError: the file is not one that `prepare` writes.
+    """
+    identities = read_json(pointer)
+    if isinstance(identities, dict) and all(
+        isinstance(one := identities.get(name), str) and IDENTITY.fullmatch(one) for name, _ in _fields(spec)
+    ):
+        return identities
+    raise ForeignFileError(f"{pointer.name} names no token datasets")
+
+
+def _read_account(account: Path) -> list[Text]:
+    """Return the reports of the texts; empty if there are none, or they cannot be read."""
+    try:
+        return load_texts(read_foreign(account, LARGEST_JSON).decode(errors="replace"))
+    except FileNotFoundError:
+        return []
+    except ForeignFileError:
+        return load_texts("")
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    """Return the content of index.json.
+
+    Raises:
+        ForeignFileError: the file is not one that `_write` writes.
+    """
+    match read_json(path):
+        case {"dtype": "uint16" | "uint32", "numTokens": int(number), **others} as said if number > 0 and all(
+            isinstance(others.get(name, kind()), kind) for name, kind in (("tokens", dict), ("warnings", list))
+        ):
+            return dict(said)
+    raise ForeignFileError(f"{path.name} describes no tokens")
 
 
 type Sources = Sequence[tuple[str, TextSource]]
@@ -141,7 +191,7 @@ def _make(folder: Path, sources: Sources, spec: TrainingJobSpec) -> _Made:
     described = folder / identity / "index.json"
     if not described.exists():
         _write(folder / identity, documents, encoder, sources, length)
-    said = json.loads(described.read_text())
+    said = _read_description(described)
     text = describe_text(found, documents, said.get("tokens", {}), said.get("warnings", []), length)
     return _Made(identity, text)
 
@@ -153,8 +203,9 @@ def _write(
     folder.mkdir(exist_ok=True)
     fresh = folder / f".tokens.{os.uname().nodename}.{os.getpid()}"
     tokens = {source.name: 0 for _, source in sources}
+    fresh.unlink(missing_ok=True)  # it may be a link to a file that must not be overwritten
     try:
-        with fresh.open("wb") as file:
+        with fresh.open("xb") as file:
             for document, hashed in documents:
                 content = document.read()
                 hashed.check(document, content)
@@ -196,16 +247,18 @@ def _identify(documents: Sequence[tuple[Document, Hashed]], encoder: Encoder, le
 
 
 def _open(folder: Path, identity: str, sequence_length: int) -> Index:
-    described = json.loads((folder / identity / "index.json").read_text())
+    described = _read_description(folder / identity / "index.json")
     path = folder / identity / "tokens.bin"
     dtype = np.dtype(described["dtype"])
     wanted = described["numTokens"] * dtype.itemsize
-    if path.stat().st_size != wanted:
-        raise TrainingError(
-            FailureReason.STORAGE,
-            f"{path} has {path.stat().st_size} bytes and should have {wanted}. Delete {path.parent}: the text is then "
-            "tokenised again.",
-            path="spec.checkpoint.uri",
-            value=folder.parent,
-        )
-    return Index(identity, np.memmap(path, dtype, mode="r"), sequence_length)
+    with open_foreign(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != wanted:
+            raise TrainingError(
+                FailureReason.STORAGE,
+                f"{path} has {size} bytes and should have {wanted}. Delete {path.parent}: the text is then tokenised "
+                "again.",
+                path="spec.checkpoint.uri",
+                value=folder.parent,
+            )
+        return Index(identity, np.memmap(file, dtype, mode="r"), sequence_length)
