@@ -49,6 +49,7 @@ from trainingjob_trainer.agent.state import (
     Terminated,
     Ticked,
 )
+from trainingjob_trainer.files import write_whole
 from trainingjob_trainer.wire import Start
 
 LOG = logging.getLogger(__name__)
@@ -286,7 +287,7 @@ def write_stacks(path: Path, words: str) -> None:
     """Write a child's thread stacks beside the checkpoints, so that those of all hosts are in one place."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(words)
+        write_whole(path, words.encode(errors="replace"))
     except OSError as error:
         LOG.warning("the stacks cannot be written path=%s error=%s", path, error)
 
