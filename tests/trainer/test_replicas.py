@@ -78,6 +78,19 @@ def test_a_flipped_bit_is_found_and_its_device_named() -> None:
     assert right == 20
 
 
+def test_bits_that_are_flipped_twice_do_not_cancel() -> None:
+    described = describe(FOUR)
+    state = jax.tree.map(lambda leaf: leaf * 0, make_state(described, 3))
+    leaf = next(leaf for leaf in range(len(jax.tree.leaves(state))) if is_split(described, leaf))
+
+    for first, second in (((3, 7), (7, 7)), ((2, 6), (6, 6))):
+        changed = flip(flip(state, leaf, 5, *first), leaf, 5, *second)  # the same bit of two elements
+        odd = find_odd(np.asarray(sums_of(FOUR)(changed)), groups_of(described))
+
+        assert odd is not None
+        assert (odd.places, odd.certain) == (frozenset({5}), True)
+
+
 def test_of_two_replicas_both_are_told() -> None:
     described = describe(TWO)
     state = make_state(described, 3)

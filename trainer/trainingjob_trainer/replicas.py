@@ -1,9 +1,13 @@
 """Detection of silent corruption: a device whose bits of the state differ from those of the shard's other replicas.
 
-Each device sums the bits of each of its shards as integers that wrap. A flipped bit always changes the sum, the order
-of the additions never does, and replicas compute the same numbers from the same bits. A sum that differs from those of
-most replicas therefore identifies a device whose memory or arithmetic is broken. With two replicas there is no
-majority.
+Each device hashes the bits of each element of its shards and sums the hashes as integers that wrap. A changed element
+always has another hash, so that one changed element always changes the sum. Changes of several elements cancel with a
+chance of about 1 in 4 billion, unless elements exchange their values. A sum of the bits themselves would be weaker: two
+flips of the same bit often cancel there, and two flipped signs always do.
+
+The order of the additions never changes the sum, and replicas compute the same numbers from the same bits. A sum that
+differs from those of most replicas therefore identifies a device whose memory or arithmetic is broken. With two
+replicas there is no majority.
 
 The sums are also compared before a step is saved or kept in memory, so that all replicas agree on every kept step.
 After a difference, the world resumes from a step that was kept before it.
@@ -145,4 +149,11 @@ def _name(places: Mapping[int, str], *, certain: bool) -> Odd | None:  # None: `
 
 def _sum_bits(numbers: jax.Array) -> jax.Array:
     bits = jax.lax.bitcast_convert_type(numbers, jnp.dtype(f"uint{8 * numbers.dtype.itemsize}"))
-    return jnp.sum(bits.astype(jnp.uint32), dtype=jnp.uint32)
+    return jnp.sum(_hash(bits.astype(jnp.uint32)), dtype=jnp.uint32)
+
+
+def _hash(bits: jax.Array) -> jax.Array:
+    """Return a one-to-one hash of each number: the last steps of MurmurHash3."""
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
+    bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
+    return bits ^ (bits >> 16)
