@@ -1,12 +1,9 @@
-"""What the trainer says: failures, events, metrics, learning rates."""
+"""What the trainer says: failures, events, learning rates."""
 
 import errno
 import json
-import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from io import FileIO
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -16,19 +13,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.errors import JaxRuntimeError
-from tensorboardX.proto import event_pb2
 
-from tests.patience import ENDLESS_SECONDS
-from tests.trainer.saving.test_foreign import NOT_FILES, stretch
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.learning import Optimizer, Schedule
 from trainingjob_api.protocol import LATELY_STEPS, FailureReason, Phase, Progress
-from trainingjob_api.running import Metrics
-from trainingjob_trainer.board import Board
 from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import TrainingError, explain, storage_error
-from trainingjob_trainer.files import append_whole
-from trainingjob_trainer.metrics import MetricsWriter
 from trainingjob_trainer.modelling.optimizer import learning_rate
 from trainingjob_trainer.modelling.signature import Measures
 from trainingjob_trainer.remembering.snapshots import Snapshots
@@ -271,171 +261,8 @@ def test_a_program_started_by_hand_is_told_so() -> None:
         Events.from_environment({})
 
 
-def progress(step: int, loss: float | None = 2.0) -> Progress:
-    return Progress(step=step, loss=loss, grad_norm=1.0, learning_rate=0.1, tokens_per_second=10.0, step_seconds=0.1)
-
-
 def read_lines(root: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (root / "metrics/metrics.jsonl").read_text().splitlines()]
-
-
-def test_due_steps_and_the_last_are_written_with_their_generation(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, Metrics(every_steps=2, tensorboard=False), generation=3, restored=0) as writer:
-        for step in (1, 2, 3):
-            writer.write_step(progress(step), range(4 * step - 4, 4 * step), last=step == 3)
-        writer.write_evaluation(3, "held", 1.25)
-
-    lines = read_lines(tmp_path)
-    assert [(line["generation"], line["step"], line.get("loss")) for line in lines] == [
-        (3, 2, 2.0),
-        (3, 3, 2.0),
-        (3, 3, None),
-    ]
-    assert (lines[2]["evaluation"], lines[2]["held_out_loss"]) == ("held", 1.25)
-
-
-def test_a_line_that_a_killed_writer_left_half_is_cut(tmp_path: Path) -> None:
-    metrics = Metrics(every_steps=1, tensorboard=False)
-    with MetricsWriter(tmp_path, metrics, generation=1, restored=0) as writer:
-        writer.write_step(progress(1), range(4), last=False)
-    with (tmp_path / "metrics/metrics.jsonl").open("a") as file:
-        file.write('{"generation": 1, "st')
-
-    with MetricsWriter(tmp_path, metrics, generation=2, restored=1) as writer:
-        writer.write_step(progress(2), range(4, 8), last=False)
-
-    assert [line["step"] for line in read_lines(tmp_path)] == [1, 2]
-
-
-@pytest.mark.parametrize("tail", [b"\0" * 200_000, b"x" * 65_536, b'{"st', b""], ids=len)
-@pytest.mark.parametrize("whole", [b"", b'{"step": 1}\n', b'{"step": 1}\n' * 20_000], ids=len)
-def test_a_torn_line_is_cut_whatever_its_length(tmp_path: Path, whole: bytes, tail: bytes) -> None:
-    path = tmp_path / "metrics/metrics.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(whole + tail)
-
-    MetricsWriter(tmp_path, Metrics(every_steps=1, tensorboard=False), generation=2, restored=1).__exit__(
-        None, None, None
-    )
-
-    assert path.read_bytes() == whole
-
-
-FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
-    **{name: (make, "metrics.jsonl is not a regular file") for name, make in NOT_FILES.items()},
-    "a huge file without a line": (lambda path: stretch(path, 1 << 40), "metrics.jsonl has no line in its last"),
-}
-
-
-@pytest.mark.parametrize(("make", "words"), FOREIGN.values(), ids=FOREIGN)
-def test_what_is_no_metrics_file_is_told_and_not_touched(
-    tmp_path: Path, make: Callable[[Path], object], words: str
-) -> None:
-    (tmp_path / "metrics").mkdir()
-    make(tmp_path / "metrics/metrics.jsonl")
-    before = os.lstat(tmp_path / "metrics/metrics.jsonl")
-
-    with pytest.raises(TrainingError, match=words) as caught, reporting(tmp_path, process=0):
-        pass
-
-    assert (caught.value.reason, caught.value.path) == (FailureReason.STORAGE, "spec.checkpoint.uri")
-    assert os.lstat(tmp_path / "metrics/metrics.jsonl").st_size == before.st_size
-
-
-def test_a_loss_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, Metrics(every_steps=1, tensorboard=False), generation=1, restored=0) as writer:
-        writer.write_evaluation(1, "held", float("nan"))
-
-    assert read_lines(tmp_path)[0]["held_out_loss"] is None
-
-
-def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, Metrics(every_steps=1), generation=1, restored=0) as writer:
-        writer.write_step(progress(4), range(12, 16), last=False)
-
-    (path,) = (tmp_path / "metrics/tensorboard").iterdir()
-    seen = {value.tag: (event.step, value.simple_value) for event in read_events(path) for value in event.summary.value}
-    assert seen["train/loss"] == (4, 2.0)
-
-
-def test_a_full_disk_stops_neither_lines_nor_plots_nor_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with (
-        Path("/dev/full").open("ab", buffering=0) as full,
-        MetricsWriter(tmp_path, Metrics(every_steps=1), generation=1, restored=0) as writer,
-    ):
-        board = writer._board
-        assert board
-        lines, plots = writer._lines, board._file
-        wait_until_written(board)
-        writer._lines = board._file = full
-        for step in range(1, 40):  # more than a queue of the library holds
-            writer.write_step(progress(step), range(4), last=False)
-        wait_until_written(board)
-        writer._lines, board._file = lines, plots
-        writer.write_step(progress(40), range(4), last=False)
-
-    (path,) = (tmp_path / "metrics/tensorboard").iterdir()
-    assert {event.step for event in read_events(path) if event.summary.value} == {40}
-    assert [line["step"] for line in read_lines(tmp_path)] == [40]
-    assert sorted(record.message.partition(",")[0] for record in caplog.records) == [
-        "metrics cannot be written",
-        "plots cannot be written",
-    ]
-
-
-def test_storage_that_hangs_does_not_stop_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    answers = threading.Event()
-    late = threading.Timer(5, answers.set)
-    late.start()
-    monkeypatch.setattr("trainingjob_trainer.board.append_whole", lambda file, record: answers.wait(ENDLESS_SECONDS))
-    monkeypatch.setattr("trainingjob_trainer.board.CLOSE_SECONDS", 0.01, raising=False)
-    board = Board(tmp_path, 1)
-
-    board.close()
-
-    assert not answers.is_set()
-    assert not board._file.closed
-    assert "the last plots are not written" in caplog.text
-    late.cancel()
-    answers.set()
-    board._thread.join(ENDLESS_SECONDS)
-    board._file.close()
-
-
-def wait_until_written(board: Board) -> None:
-    """Wait until the thread has taken all that was told so far."""
-    written = threading.Event()
-
-    last: Any = SimpleNamespace(SerializeToString=lambda: written.set() or b"")
-    board._events.put(last)
-    assert written.wait(ENDLESS_SECONDS)
-
-
-def test_a_record_that_a_full_disk_took_half_of_is_cut(tmp_path: Path) -> None:
-    class Half(FileIO):
-        def write(self, record: Any) -> int:
-            return super().write(record[: len(record) // 2])
-
-    with FileIO(tmp_path / "lines", "ab") as file, Half(tmp_path / "lines", "ab") as full:
-        append_whole(file, b"whole\n")
-        with pytest.raises(OSError, match="No space left on device"):
-            append_whole(full, b"half of it\n")
-
-    assert (tmp_path / "lines").read_bytes() == b"whole\n"
-
-
-def read_events(path: Path) -> list[event_pb2.Event]:
-    """Read TensorBoard's records: length, its checksum, the event, its checksum."""
-    content, place, found = path.read_bytes(), 0, []
-    while place < len(content):
-        size = int.from_bytes(content[place : place + 8], "little")
-        found.append(event_pb2.Event.FromString(content[place + 12 : place + 12 + size]))
-        place += 16 + size
-    return found
 
 
 RATES: dict[str, tuple[Schedule, dict[int, float]]] = {
