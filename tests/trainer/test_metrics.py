@@ -1,5 +1,6 @@
 """Metrics files and plots: what is written, what is cut, and storage that is full, foreign or hangs."""
 
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from tests.patience import ENDLESS_SECONDS
+from tests.trainer.cases import each
 from tests.trainer.saving.test_foreign import NOT_FILES, stretch
 from tests.trainer.test_reports import read_lines, reporting
 from trainingjob_api.protocol import FailureReason, Progress
@@ -19,7 +21,7 @@ from trainingjob_api.running import Metrics
 from trainingjob_trainer.board import Board
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.files import append_whole
-from trainingjob_trainer.metrics import MetricsWriter
+from trainingjob_trainer.metrics import MetricsWriter, describe_step
 
 
 def progress(step: int, loss: float | None = 2.0) -> Progress:
@@ -52,6 +54,38 @@ def test_a_line_that_a_killed_writer_left_half_is_cut(tmp_path: Path) -> None:
         writer.write_step(progress(2), range(4, 8), last=False)
 
     assert [line["step"] for line in read_lines(tmp_path)] == [1, 2]
+
+
+LOST: dict[str, tuple[list[int], bytes, list[int]]] = {
+    "none": ([1, 2, 3], b"", [1, 2, 3, 4]),
+    "the newest": ([1, 2], b"", [1, 2, 3, 4]),
+    "the two newest": ([1], b"", [1, 2, 3, 4]),
+    "the newest, half of it was written": ([1, 2], b'{"generation": 1, "step": 3, "lo', [1, 2, 3, 4]),
+    "the newest, after lines of somebody else": ([1, 2], b"\xff\n[1]\n{}\n", [1, 2, 3, 4]),
+}
+
+
+@each("written", LOST)
+def test_lines_that_a_lost_host_did_not_write_are_recovered_once(
+    tmp_path: Path, written: tuple[list[int], bytes, list[int]]
+) -> None:
+    steps, more, want = written
+    metrics = Metrics(every_steps=1, tensorboard=False)
+    with MetricsWriter(tmp_path, metrics, generation=1, restored=0) as writer:
+        for step in steps:
+            writer.write_step(progress(step), range(4), last=False)
+    with (tmp_path / "metrics/metrics.jsonl").open("ab") as file:
+        file.write(more)
+    recent = [describe_step(progress(step), range(4), 1, 1, last=False) for step in (2, 3)]
+
+    with MetricsWriter(tmp_path, metrics, generation=2, restored=3) as writer:
+        writer.recover([line for line in recent if line])
+        writer.write_step(progress(4), range(4), last=False)
+
+    text = (tmp_path / "metrics/metrics.jsonl").read_bytes()
+    lines = [json.loads(line) for line in text.splitlines() if b'"loss"' in line]
+    assert [line["step"] for line in lines] == want
+    assert [line["generation"] for line in lines] == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 200_000, b"x" * 65_536, b'{"st', b""], ids=len)

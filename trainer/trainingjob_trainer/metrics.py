@@ -1,7 +1,8 @@
 """Metrics files: JSON lines, and TensorBoard event files if enabled.
 
 Only process 0 writes. A step that was trained again after a failure has one line per generation; the highest generation
-counts. Lines that a full or failing store rejects are dropped, and training continues.
+counts. Lines that a full or failing store rejects are dropped, and training continues. If the host of process 0 is
+lost, the next world appends the lines that this host did not write.
 """
 
 import errno
@@ -9,11 +10,13 @@ import json
 import logging
 import os
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from io import FileIO
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from trainingjob_api.protocol import Progress
 from trainingjob_api.running import Metrics
@@ -26,6 +29,12 @@ LONGEST_TAIL = 64 << 20
 """Maximum bytes after the last complete line. A killed writer leaves a part of a line; a lost node may leave zeros."""
 NOT_OF_ALL = ("load_balance", "dropped", "snapshot", "snapshot_seconds", "save_seconds")
 """Metrics that are absent without experts, without snapshots, or before the first save of a world."""
+RECENT_LINES = 4
+"""Lines that every process keeps. At most two steps are complete whose lines process 0 has not written: it dispatches a
+step before it writes the line of the step before, and no step completes without it."""
+
+type Value = float | int | str | None
+type Line = dict[str, Any]
 
 
 class MetricsWriter:
@@ -65,27 +74,38 @@ class MetricsWriter:
 
         `slots` are the sample indices that it used.
         """
-        if progress.step % self._every == 0 or last:
-            used = {"first_slot": slots[0], "last_slot": slots[-1]}
-            absent = {name for name in NOT_OF_ALL if getattr(progress, name) is None}
-            measures = progress.model_dump(exclude={"step", "evaluations", *absent})
-            self._write(progress.step, measures | used, "train")
+        if line := describe_step(progress, slots, self._every, self._generation, last=last):
+            self._write(line, "train")
 
     def write_evaluation(self, step: int, name: str, loss: float) -> None:
         """Write a held-out loss."""
-        self._write(step, {"evaluation": name, "held_out_loss": loss}, f"held_out/{name}")
+        values: dict[str, Value] = {"evaluation": name, "held_out_loss": loss}
+        self._write(_make_line(self._generation, step, values), f"held_out/{name}")
 
-    def _write(self, step: int, values: dict[str, float | int | str | None], group: str) -> None:
-        finite = {
-            name: None if isinstance(value, float) and not isfinite(value) else value for name, value in values.items()
-        }
-        # The time is for people and plots; no decision depends on it.
-        line = {"time": round(time.time(), 3), "generation": self._generation, "step": step, **finite}
+    def recover(self, recent: Sequence[Line]) -> None:
+        """Write those of an earlier world's newest lines that its process 0 did not write before it was lost."""
+        written = {(line.get("generation"), line.get("step")) for line in self._read_newest()} if recent else set()
+        for line in recent:
+            if (line["generation"], line["step"]) not in written:
+                self._write(line, "train")
+
+    def _read_newest(self) -> Iterator[Line]:
+        """Yield the training steps' lines at the end of the file."""
+        size = os.fstat(self._lines.fileno()).st_size
+        start = max(size - BLOCK, 0)
+        texts = os.pread(self._lines.fileno(), size - start, start).split(b"\n")
+        for text in texts[1 if start else 0 : -1]:
+            with suppress(ValueError):
+                line = json.loads(text)
+                if isinstance(line, dict) and "loss" in line:
+                    yield line
+
+    def _write(self, line: Line, group: str) -> None:
         self._append(json.dumps(line).encode() + b"\n")
         if self._board:
-            for name, value in finite.items():
-                if isinstance(value, float):
-                    self._board.add(f"{group}/{name}", value, step)
+            for name, value in line.items():
+                if isinstance(value, float) and name != "time":
+                    self._board.add(f"{group}/{name}", value, line["step"])
 
     def _append(self, line: bytes) -> None:
         try:
@@ -96,6 +116,25 @@ class MetricsWriter:
             self._is_failing = True
         else:
             self._is_failing = False
+
+
+def describe_step(
+    progress: Progress, slots: range, every: int, generation: int, *, last: bool
+) -> Line | None:  # None: it is not due
+    """Return the line of a training step that is a multiple of `every`, or the last."""
+    if progress.step % every and not last:
+        return None
+    absent = {name for name in NOT_OF_ALL if getattr(progress, name) is None}
+    measures = progress.model_dump(exclude={"step", "evaluations", *absent})
+    return _make_line(generation, progress.step, measures | {"first_slot": slots[0], "last_slot": slots[-1]})
+
+
+def _make_line(generation: int, step: int, values: dict[str, Value]) -> Line:
+    finite = {
+        name: None if isinstance(value, float) and not isfinite(value) else value for name, value in values.items()
+    }
+    # The time is for people and plots; no decision depends on it.
+    return {"time": round(time.time(), 3), "generation": generation, "step": step, **finite}
 
 
 def _cut_torn_line(file: FileIO) -> None:

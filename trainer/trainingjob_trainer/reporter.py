@@ -3,6 +3,7 @@
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import ExitStack
 from math import isfinite
 from pathlib import Path
@@ -17,7 +18,7 @@ from trainingjob_trainer.events import Events
 from trainingjob_trainer.failures import foreign_error, storage_error
 from trainingjob_trainer.feeding.rows import Sizes, Skipped, slots_of_step
 from trainingjob_trainer.files import ForeignFileError
-from trainingjob_trainer.metrics import MetricsWriter
+from trainingjob_trainer.metrics import RECENT_LINES, Line, MetricsWriter, describe_step
 from trainingjob_trainer.modelling.signature import Asked, Measures
 from trainingjob_trainer.protection import check_step, is_skipped
 from trainingjob_trainer.remembering.snapshots import Snapshots
@@ -31,6 +32,8 @@ FEW_STEPS, MANY_STEPS = 5, 32
 
 class Reporter:
     """Reads step metrics and reports them. Process 0 also writes them to files.
+
+    `recent` are the newest metrics lines of the world that took the restored snapshot.
 
     Raises:
         TrainingError: the metrics folder cannot be written, or holds something else.
@@ -47,6 +50,7 @@ class Reporter:
         stalls: Stalls | None = None,
         skipped: Skipped = (),
         sizes: Sizes | None = None,
+        recent: Sequence[Line] = (),
     ) -> None:
         training = start.config.spec.training
         self._events = events
@@ -54,6 +58,9 @@ class Reporter:
         self._stalls = stalls
         self._tokens = training.global_batch_size * training.sequence_length
         self._last = training.steps
+        self._every = start.config.spec.metrics.every_steps
+        self._generation = start.world.generation
+        self._recent: deque[Line] = deque(maxlen=RECENT_LINES)
         self._sizes = sizes or ((1, training.global_batch_size),)
         self._skipped = skipped
         self._protection = start.config.spec.protection
@@ -74,6 +81,7 @@ class Reporter:
             except ForeignFileError as error:
                 raise foreign_error(error, root / "metrics", str(root)) from error
             self._writer = self._open.enter_context(writer)
+            self._writer.recover(recent)
 
     def __enter__(self) -> Self:
         return self
@@ -131,8 +139,7 @@ class Reporter:
         )
         self._newest = progress
         self._events.send(Event(progress=progress))
-        if self._writer:
-            self._write(self._writer, progress)
+        self._write(progress)
         check_step(step, measures, self._protection, sum(self._skips))
         return Asked(int(measures.asked))
 
@@ -151,10 +158,16 @@ class Reporter:
             return {}
         return {"snapshot": self._snapshots.newest, "snapshot_seconds": self._snapshots.seconds}
 
-    def _write(self, writer: MetricsWriter, progress: Progress) -> None:
+    def _write(self, progress: Progress) -> None:
+        """Write a step's metrics if this is process 0, and keep them with the next snapshot."""
         slots = slots_of_step(progress.step, self._sizes, self._skipped)
-        used = range(int(slots[0]), int(slots[-1]) + 1)
-        writer.write_step(progress, used, last=progress.step == self._last)
+        used, last = range(int(slots[0]), int(slots[-1]) + 1), progress.step == self._last
+        if self._writer:
+            self._writer.write_step(progress, used, last=last)
+        line = describe_step(progress, used, self._every, self._generation, last=last)
+        if line and self._snapshots:
+            self._recent.append(line)
+            self._snapshots.metrics = tuple(self._recent)
 
 
 def _read(measure: jax.Array | None) -> float | None:  # None: the metric is absent or not finite

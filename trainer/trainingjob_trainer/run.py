@@ -98,6 +98,7 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
             stalls=stalls,
             skipped=past.skipped,
             sizes=past.batch_sizes,
+            recent=memory.metrics(checkpoints.recalled) if memory and checkpoints.recalled else (),
         ) as reporter,
         Neighbours(start, events, snapshots, restored=restored),
     ):

@@ -1,5 +1,7 @@
 """Which snapshot the processes of a world can go on from, by what each of them holds."""
 
+from dataclasses import replace
+
 import pytest
 
 from trainingjob_trainer.remembering.holdings import Holding, choose_snapshot, find_givers, parse_holding
@@ -46,6 +48,7 @@ def test_find_givers(holdings: list[Holding], want: dict[int, int] | None) -> No
 
 
 def test_what_a_process_says_arrives() -> None:
-    said = holding(3, old=[0, 2], next=[])
+    held = holding(3, old=[0, 2], next=[])
+    said = replace(held, metrics={OLD: ({"generation": 1, "step": 40, "loss": None},)})
 
     assert parse_holding(said.dump()) == said

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainingjob_trainer.history import Past
+from trainingjob_trainer.metrics import Line
 from trainingjob_trainer.remembering.snapshot_files import Key
 
 
@@ -19,11 +20,17 @@ class Holding:
     num_needed: int
     shards: Mapping[Key, frozenset[int]] = field(default_factory=dict)
     pasts: Mapping[Key, Past] = field(default_factory=dict)
+    metrics: Mapping[Key, tuple[Line, ...]] = field(default_factory=dict)
 
     def dump(self) -> str:
         """Return the inventory as text for the other processes."""
         kept = [
-            [*key, sorted(held), self.pasts.get(key, Past()).model_dump(exclude_defaults=True)]
+            [
+                *key,
+                sorted(held),
+                self.pasts.get(key, Past()).model_dump(exclude_defaults=True),
+                self.metrics.get(key, ()),
+            ]
             for key, held in self.shards.items()
         ]
         return json.dumps([self.num_needed, kept])
@@ -34,8 +41,9 @@ def parse_holding(text: str) -> Holding:
     num_needed, snapshots = json.loads(text)
     return Holding(
         num_needed,
-        {(generation, step): frozenset(held) for generation, step, held, _ in snapshots},
-        {(generation, step): Past.model_validate(past) for generation, step, _, past in snapshots if past},
+        {(generation, step): frozenset(held) for generation, step, held, *_ in snapshots},
+        {(generation, step): Past.model_validate(past) for generation, step, _, past, _ in snapshots if past},
+        {(generation, step): tuple(metrics) for generation, step, _, _, metrics in snapshots if metrics},
     )
 
 

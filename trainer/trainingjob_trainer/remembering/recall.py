@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from trainingjob_trainer.history import Past
+from trainingjob_trainer.metrics import Line
 from trainingjob_trainer.modelling.signature import State
 from trainingjob_trainer.programs import Programs
 from trainingjob_trainer.remembering.holdings import Holding, choose_snapshot, find_givers, parse_holding
@@ -39,7 +40,8 @@ class Recall:
         self._kept = snapshots.find()
         mine = snapshots.shards.mine
         pasts = {key: header.past for key, (_, header) in self._kept.items()}
-        holding = Holding(len(mine), describe_kept(self._kept, mine), pasts)
+        metrics = {key: header.metrics for key, (_, header) in self._kept.items()}
+        holding = Holding(len(mine), describe_kept(self._kept, mine), pasts, metrics)
         self._holdings = [parse_holding(text) for text in peers.exchange("held", holding.dump(), RECALL_SECONDS)]
 
     @property
@@ -50,6 +52,10 @@ class Recall:
     def past(self, key: Key) -> Past:
         """Return the past of a snapshot's state."""
         return next((holding.pasts[key] for holding in self._holdings if key in holding.pasts), Past())
+
+    def metrics(self, key: Key) -> tuple[Line, ...]:
+        """Return the metrics lines of the newest steps before a snapshot."""
+        return next((holding.metrics[key] for holding in self._holdings if key in holding.metrics), ())
 
     def load(self, key: Key) -> State | None:  # None: it is damaged, and is not offered again
         """Return the state of a snapshot, on every device of the world."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from trainingjob_api.base import Open
 from trainingjob_trainer.files import LARGEST_JSON, read_foreign
@@ -45,6 +45,8 @@ class Header(Record):
     """Metadata of a snapshot: its origin and step, hashes of data and state shapes, and its shards."""
 
     pieces: dict[str, Piece]
+    metrics: tuple[dict[str, JsonValue], ...] = ()
+    """The metrics lines of the newest steps, for the case that process 0 is lost before it writes them."""
 
     @property
     def key(self) -> Key:

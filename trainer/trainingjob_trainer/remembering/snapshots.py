@@ -9,7 +9,7 @@ import logging
 import mmap
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from trainingjob_api.world import World
 from trainingjob_trainer.history import Past, belongs, is_of_known_lineage
+from trainingjob_trainer.metrics import Line
 from trainingjob_trainer.modelling.signature import Asked, State
 from trainingjob_trainer.remembering.snapshot_cost import SHARE, SnapshotCost
 from trainingjob_trainer.remembering.snapshot_files import NUM_SLOTS, Header, Key, Piece, Slot, place
@@ -60,6 +61,8 @@ class Snapshots:
         self._cost = SnapshotCost(NUM_SLOTS)
         self._is_told = False
         self._kept_until = 0  # the step from which on the interval may change again
+        self.metrics: Sequence[Line] = ()
+        """The metrics lines of the newest steps, which the next snapshot keeps."""
         self.newest = 0
         """The newest complete step of this world in this host's memory; 0: none."""
         self.seconds = 0.0
@@ -131,7 +134,7 @@ class Snapshots:
             pieces = self.shards.take(state)
             for _ in self._copiers.map(lambda piece: self._copy(memory, *piece), pieces):
                 pass
-            self._room = self._writer.submit(self._finish, slot, memory, step)
+            self._room = self._writer.submit(self._finish, slot, memory, step, tuple(self.metrics))
         else:
             self._room = self._writer.submit(self._make_room)
         ended = time.monotonic()
@@ -160,7 +163,7 @@ class Snapshots:
         goal = np.frombuffer(memory, np.uint8, shard.num_bytes, self._offsets[shard.name])
         np.copyto(goal.view(shard.dtype).reshape(shard.shape), numbers)
 
-    def _finish(self, slot: Slot, memory: mmap.mmap, step: int) -> Room | None:
+    def _finish(self, slot: Slot, memory: mmap.mmap, step: int, metrics: tuple[Line, ...]) -> Room | None:
         view = memoryview(memory)
         pieces: dict[str, Piece] = {}
         for shard in self.shards.mine.values():
@@ -178,6 +181,7 @@ class Snapshots:
             batch_sizes=self._past.batch_sizes,
             spans=self._past.spans,
             pieces=pieces,
+            metrics=metrics,
         )
         try:
             slot.write_header(header)
