@@ -2,7 +2,6 @@
 
 import json
 import resource
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.world import RunConfig, Span
 from trainingjob_trainer.agent.stacks import find_stacks
 from trainingjob_trainer.events import ORPHANED
-from trainingjob_trainer.remembering.snapshot_files import NUM_SLOTS, Slot
 from trainingjob_trainer.saving.integrity import read_integrity
 from trainingjob_trainer.wire import Command
 
@@ -39,13 +37,6 @@ def make(root: Path, text: Path, **changes: Any) -> RunConfig:
 def read_curve(root: Path) -> dict[tuple[int, int], float]:
     lines = (root / "metrics/metrics.jsonl").read_text().splitlines()
     return {(line["generation"], line["step"]): line["loss"] for line in map(json.loads, lines) if "loss" in line}
-
-
-def drop_lines(root: Path, first: int) -> None:
-    """Remove the metrics lines of a step and of all later ones."""
-    path = root / "metrics/metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if json.loads(line)["step"] < first))
 
 
 def undisturbed(crew: Crew, root: Path, text: Path, programs: Path, num_steps: int) -> dict[int, float]:
@@ -158,51 +149,6 @@ def test_a_killed_world_is_followed_on_fewer_and_then_on_more_processes(
 
     want = undisturbed(crew, root, text, programs, grown_at + 4)
     assert read_history(root, shrunk_at, grown_at, grown_at + 4) == pytest.approx(want, abs=1e-3)
-
-
-@pytest.mark.slow
-def test_a_world_goes_on_from_memory_and_hands_it_to_a_host_that_came_anew(
-    crew: Crew, root: Path, text: Path, programs: Path, tmp_path: Path
-) -> None:
-    saves = {"checkpoint__save__everySteps": MANY, "checkpoint__snapshots": {"everySteps": 3}}
-    config = make(root, text, training__steps=MANY, **saves)
-    memory = tmp_path / "memory"
-    both = crew.start(config, make_world(1, 2), programs, memory)
-    crew.prepare(1)
-    for trainer in both:
-        trainer.wait_for_step(8)
-    for trainer in both:
-        trainer.kill()
-    killed_at = max(max(trainer.losses) for trainer in both)
-    shutil.rmtree(memory / "pod-1")  # that host is gone for good
-    newest = max(header.step for number in range(NUM_SLOTS) if (header := Slot(memory / "pod-0", number).read_header()))
-    drop_lines(root, newest - 1)  # as if process 0 had been lost before it wrote them
-
-    (one,) = crew.start(config, make_world(2, 1, (FIRST,)), programs, memory)
-    crew.prepare(2)
-    one.wait(lambda event: event.restored is not None)
-    shrunk_at = one.restored
-    assert shrunk_at is not None
-    assert (one.tier, shrunk_at) == ("ram", newest)
-    assert 6 <= shrunk_at <= killed_at + 1
-    one.wait_for_step(shrunk_at + 4)
-    one.write(Command(move=True))
-    assert one.wait_for_end() == 0, one.tell_logs()
-    assert (one.phases[-1], one.committed) == (Phase.LEFT, [])
-    grown_at = max(one.losses)
-
-    history = (Span(generation=1, first=1, last=shrunk_at), Span(generation=2, first=shrunk_at + 1, tier="ram"))
-    grown = crew.start(config, make_world(3, 2, history), programs, memory)
-    for trainer in grown:  # neither makes a step without the other
-        trainer.wait_for_step(grown_at + 5)
-        assert (trainer.restored, trainer.tier) == (grown_at, "ram")
-    for trainer in grown:
-        trainer.kill()
-
-    want = undisturbed(crew, root, text, programs, grown_at + 4)
-    assert read_history(root, shrunk_at, grown_at, grown_at + 4) == pytest.approx(want, abs=1e-3)
-    lines = [json.loads(line) for line in (root / "metrics/metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["generation"] == 1] == list(range(1, newest + 1))
 
 
 @pytest.mark.slow

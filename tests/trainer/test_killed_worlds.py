@@ -1,14 +1,26 @@
 """Worlds that are killed at any step: what follows them goes on as if nothing had been."""
 
+import json
+import shutil
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.trainer.crew import Crew
-from tests.trainer.test_child import MANY, make, read_history, undisturbed
+from tests.trainer.test_child import FIRST, MANY, make, read_history, undisturbed
 from tests.trainer.tiny import make_world
+from trainingjob_api.protocol import Phase
 from trainingjob_api.world import Span
+from trainingjob_trainer.remembering.snapshot_files import NUM_SLOTS, Slot
+from trainingjob_trainer.wire import Command
+
+
+def drop_lines(root: Path, first: int) -> None:
+    """Remove the metrics lines of a step and of all later ones."""
+    path = root / "metrics/metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if json.loads(line)["step"] < first))
 
 
 @pytest.mark.slow
@@ -33,3 +45,49 @@ def test_a_world_that_is_killed_at_any_step_goes_on_to_the_same_bits(
     lasts = [span.last for span in spans[:-1] if span.last]
     end = max(trainer.losses) - 1  # the last one is told before its line is written
     assert read_history(root, *lasts, end) == undisturbed(crew, root, text, programs, end)
+
+
+@pytest.mark.slow
+def test_a_world_goes_on_from_memory_and_hands_it_to_a_host_that_came_anew(
+    crew: Crew, tmp_path: Path, text: Path, programs: Path
+) -> None:
+    root = tmp_path / "shared/checkpoints"
+    saves = {"checkpoint__save__everySteps": MANY, "checkpoint__snapshots": {"everySteps": 3}}
+    config = make(root, text, training__steps=MANY, **saves)
+    memory = tmp_path / "memory"
+    both = crew.start(config, make_world(1, 2), programs, memory)
+    crew.prepare(1)
+    for trainer in both:
+        trainer.wait_for_step(8)
+    for trainer in both:
+        trainer.kill()
+    killed_at = max(max(trainer.losses) for trainer in both)
+    shutil.rmtree(memory / "pod-1")  # that host is gone for good
+    newest = max(header.step for number in range(NUM_SLOTS) if (header := Slot(memory / "pod-0", number).read_header()))
+    drop_lines(root, newest - 1)  # as if process 0 had been lost before it wrote them
+
+    (one,) = crew.start(config, make_world(2, 1, (FIRST,)), programs, memory)
+    crew.prepare(2)
+    one.wait(lambda event: event.restored is not None)
+    shrunk_at = one.restored
+    assert shrunk_at is not None
+    assert (one.tier, shrunk_at) == ("ram", newest)
+    assert 6 <= shrunk_at <= killed_at + 1
+    one.wait_for_step(shrunk_at + 4)
+    one.write(Command(move=True))
+    assert one.wait_for_end() == 0, one.tell_logs()
+    assert (one.phases[-1], one.committed) == (Phase.LEFT, [])
+    grown_at = max(one.losses)
+
+    history = (Span(generation=1, first=1, last=shrunk_at), Span(generation=2, first=shrunk_at + 1, tier="ram"))
+    grown = crew.start(config, make_world(3, 2, history), programs, memory)
+    for trainer in grown:  # neither makes a step without the other
+        trainer.wait_for_step(grown_at + 5)
+        assert (trainer.restored, trainer.tier) == (grown_at, "ram")
+    for trainer in grown:
+        trainer.kill()
+
+    want = undisturbed(crew, root, text, programs, grown_at + 4)
+    assert read_history(root, shrunk_at, grown_at, grown_at + 4) == pytest.approx(want, abs=1e-3)
+    lines = [json.loads(line) for line in (root / "metrics/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["generation"] == 1] == list(range(1, newest + 1))
