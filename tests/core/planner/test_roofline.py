@@ -169,7 +169,7 @@ def test_without_rates_nothing_is_said() -> None:
 @pytest.mark.parametrize(
     ("ici", "want"),
     [
-        ({"fsdp": 2, "context": 2}, {("context",), ("fsdp", "context")}),
+        ({"fsdp": 2, "context": 2}, {("context",), ("fsdp",), ("fsdp", "context")}),
         ({"fsdp": 2, "stage": 2}, {("fsdp",), ("stage",)}),
         ({"expert": 4}, {("expert",)}),
         ({"fsdp": 2, "tensor": 2}, {("fsdp",), ("tensor",), ("fsdp", "tensor")}),

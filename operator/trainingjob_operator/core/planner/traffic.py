@@ -5,7 +5,8 @@ What is sent:
 
 - Along the axes that split parameters at rest (fsdp, expert, context): each layer's matrices are gathered for the way
   forward and for the way back, and their gradients are summed, in every microstep and in the format of computation;
-  the head is gathered once, and its gradients are summed in float32. The embedding table is gathered whole.
+  the head is gathered once, and its gradients are summed in float32. The embedding table is gathered whole; each
+  device sums a part of its gradient's width, for which the gradient of the stream is exchanged.
 - Along tensor: the stream is summed after attention and after the MLP, forward and back, and once behind the head.
 - Along context: keys and values are gathered, their gradients summed. Along expert: tokens go to their places and back.
 - Along stage: the stream moves on to the next stage, and its gradient back, each with sums that pick who reads it.
@@ -73,6 +74,13 @@ class _Ring:
             yield Traffic("ici", self.axes, round(num_bytes / self.ici * pieces), is_awaited)
         if self.dcn > 1:
             yield Traffic("dcn", self.axes, round(num_bytes / self.size * (self.dcn - 1)), is_awaited)
+
+    def exchange(self, num_bytes: float) -> Iterator[Traffic]:
+        """Yield the traffic of an all-to-all: each device sends a part of its bytes to every other device."""
+        if self.ici > 1:
+            yield Traffic("ici", self.axes, round(num_bytes * (self.ici - 1) / self.size), is_awaited=False)
+        if self.dcn > 1:
+            yield Traffic("dcn", self.axes, round(num_bytes * (self.dcn - 1) / self.dcn), is_awaited=False)
 
     def sum(self, num_bytes: float, *, is_awaited: bool = False) -> Iterator[Traffic]:
         """Yield what a sum of so many bytes sends: first inside slices, then parts of it between them."""
@@ -143,27 +151,29 @@ class _Step:
         twins = (".value", ".up", ".down") if self._is_replicated else (".value", ".up")
         is_twin = leaf.name.endswith(twins) and ring.ici == PIECEWISE
         yield from ring.scatter(size, extra=0 if is_twin else 1 if self._is_replicated else 2)
+        fsdp, context = self._ring(("fsdp",)), self._ring(("context",))
+        if leaf.name.endswith(".out") and min(fsdp.size, context.size) > 1 and not self._workload.is_cpu:
+            # Where both axes split tokens, TPUs sum a part of this gradient along one after the other.
+            yield from fsdp.sum(size / context.size)
+            yield from context.sum(size / fsdp.size)
 
     def _move_embedding(self) -> Iterator[Traffic]:
-        """Yield what the embedding table sends: gathered whole, also over tensor, and its gradient summed."""
+        """Yield the traffic of the embedding: gathers of the whole table, and the exchange of the stream's gradient."""
         model, compute = self._workload.model, self._compute
         microsteps = self._layout.accumulation * self._layout.microbatches
         table = compute * model.vocab_size * model.embed_dim
-        whole, ring = self._ring((*RULES["embed"], *RULES["vocab"])), self._ring(RULES["embed"])
-        # Each device adds up the gradients of its own rows; beside replicas it gathers the rows of the others instead.
-        rows = microsteps * ring.size * self._stream
         if self._workload.is_cpu:
-            yield from ring.gather(table // self._degrees["tensor"])
+            times = 1 if self._is_replicated else microsteps
+            yield from self._ring(RULES["embed"]).gather(times * table // self._degrees["tensor"])
             yield from self._ring(RULES["vocab"]).gather(table)
-            yield from ring.gather(rows) if self._is_replicated else ring.sum(microsteps * table)
-            return
-        if self._is_replicated:
-            yield from whole.gather(microsteps * table)
-            yield from ring.gather(rows)
         else:
-            yield from whole.gather(table)  # the same in all microsteps
-            scattered = (ring.ici == PIECEWISE or self._is_staged) and whole.size == ring.size
-            yield from ring.scatter(microsteps * table) if scattered else ring.sum(microsteps * table)
+            # Without replicas XLA gathers the table once for all microsteps.
+            whole = self._ring((*RULES["embed"], *RULES["vocab"]))
+            yield from whole.gather((microsteps if self._is_replicated else 1) * table)
+        # A device sums a part of the gradient's width over all rows, then over the whole length.
+        exchanged: tuple[tuple[Axis, ...], ...] = (("fsdp", "expert"), ("context",))
+        for axes in exchanged:
+            yield from self._ring(axes).exchange(microsteps * self._stream)
 
     def _move_head(self) -> Iterator[Traffic]:
         """Yield what the output projection sends: gathered once a microstep, its gradient summed in float32."""
@@ -171,7 +181,8 @@ class _Step:
         ring = self._ring(RULES["embed"])
         size = model.vocab_size * model.embed_dim // self._degrees["tensor"]
         if self._workload.is_cpu or (self._is_replicated and ring.is_piecewise):
-            yield from ring.gather(self._compute * size)  # the same in all microsteps
+            # XLA gathers it once for all microsteps; on CPUs it gathers it in each, after the stream.
+            yield from ring.gather((self._reads if self._workload.is_cpu else 1) * self._compute * size)
             yield from ring.scatter(self._reads * FLOAT32 * size)
         else:
             # Between the turns of a pipeline the gathered head is not kept for the way back.
