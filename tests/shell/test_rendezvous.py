@@ -1,6 +1,7 @@
 """The rendezvous over real HTTP: who may speak, what is refused and in which words, and that answers arrive."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from pydantic import ValidationError
 
 from tests.builders import KEY, NAME, NAMESPACE, UID, make_report
-from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport
+from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport, Phase
 from trainingjob_api.world import Member, World
 from trainingjob_operator.core.running.telling.announce import Bulletin
 from trainingjob_operator.shell import rendezvous
@@ -121,6 +122,18 @@ async def test_what_is_refused(service: Service, body: HostReport | bytes, token
     assert seen == status
     assert answer["error"].startswith(words)
     assert not service.hub.hearing(KEY).news
+
+
+async def test_an_error_repeats_the_names_of_fields_and_no_other_key(service: Service) -> None:
+    schema = HostReport.model_json_schema()
+    fields = {name for model in (schema, *schema["$defs"].values()) for name in model.get("properties", ())}
+    descriptions = set(re.findall(r"[A-Za-z]+", json.dumps(schema))) - fields
+    report = make_report().model_dump(mode="json", by_alias=True)
+
+    for word in sorted(descriptions - set(Phase)):
+        _, answer = await service.post(json.dumps(report | {"phaseSeconds": {word: 1}}).encode())
+        assert answer["error"].startswith("this is no report: phaseSeconds.KEY.KEY: Input should be "), word
+    assert fields == rendezvous.FIELDS
 
 
 async def test_while_nobody_can_tell_who_calls_agents_are_asked_to_come_back(service: Service) -> None:

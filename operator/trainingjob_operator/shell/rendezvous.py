@@ -8,8 +8,6 @@ If the operator has no reliable answer, it responds 503 with a reason. Agents th
 
 import asyncio
 import hmac
-import json
-import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -31,8 +29,11 @@ HOLD_SECONDS = 1.0
 MAX_BODY_BYTES = 64 * 1024
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-FIELDS = frozenset(re.findall(r"[A-Za-z]+", json.dumps(HostReport.model_json_schema())))
-"""Names in the report schema. Error messages replace all other keys, since a caller controls them."""
+SCHEMA = HostReport.model_json_schema()
+FIELDS = frozenset(
+    name for model in (SCHEMA, *SCHEMA.get("$defs", {}).values()) for name in model.get("properties", ())
+)
+"""Fields of a report and its parts. Error messages replace all other keys, since a caller controls them."""
 
 log = Log("rendezvous")
 
