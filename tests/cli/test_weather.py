@@ -29,6 +29,21 @@ def test_slices_fail_as_often_as_asked_and_never_while_they_are_gone() -> None:
         assert all(one.at + one.away <= next_one.at for one, next_one in pairwise(own))
 
 
+def test_a_fault_of_a_neighbour_takes_no_slice_that_is_gone() -> None:
+    mix = replace(EVERYTHING, neighbours=1.0)
+
+    faults = draw_faults(Weather(mtbf=10 * DAY, repair=DAY / 2, length=2000 * DAY, seed=1, mix=mix), 4)
+
+    assert [fault.at for fault in faults] == sorted(fault.at for fault in faults)
+    assert max(Counter(fault.at for fault in faults).values()) > 1, "neighbours are lost together"
+    for number in range(4):
+        own = [fault for fault in faults if fault.slice == number and fault.kind is not Kind.OUTAGE]
+        losses = [fault for fault in own if fault.kind is Kind.LOSS]
+        assert len(losses) > 50
+        for loss in losses:
+            assert not [fault for fault in own if loss.at < fault.at < loss.at + loss.away]
+
+
 def test_faults_come_in_the_mix_that_is_promised() -> None:
     weather = Weather(mtbf=86_400.0, repair=3600.0, length=1000 * 86_400.0, seed=1)
     faults = draw_faults(weather, 8)

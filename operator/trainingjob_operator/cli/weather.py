@@ -1,11 +1,11 @@
 """Fault model of the simulator: random faults of a cluster, reproducible by seed."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from trainingjob_operator.core.simulating.faults import Fault, Kind
+from trainingjob_operator.core.simulating.faults import Fault, Kind, in_order
 from trainingjob_operator.core.simulating.life import NOTICE_SECONDS
 
 DAY = 86_400
@@ -63,15 +63,16 @@ def mean_repair(weather: Weather) -> float:
 
 
 def draw_faults(weather: Weather, num_slices: int) -> list[Fault]:
-    """Return faults at exponentially distributed times. A slice fails only while it has nodes."""
+    """Return faults at exponentially distributed times, in order. A slice fails only while it has nodes."""
     random = Random(weather.seed)  # noqa: S311  # no secret
-    faults = [fault for number in range(num_slices) for fault in _strike(weather, number, num_slices, random)]
+    drawn = [fault for number in range(num_slices) for fault in _strike(weather, number, num_slices, random)]
+    faults = list(_drop_ineffective(in_order(drawn)))
     if weather.mix.outages is not None:
         time = random.expovariate(1 / weather.mix.outages)
         while time < weather.length:
             faults.append(Fault(time, 0, random.expovariate(1 / OUTAGE_SECONDS), Kind.OUTAGE))
             time += random.expovariate(1 / weather.mix.outages)
-    return faults
+    return in_order(faults)
 
 
 def _strike(weather: Weather, number: int, num_slices: int, random: Random) -> Iterator[Fault]:
@@ -86,6 +87,19 @@ def _strike(weather: Weather, number: int, num_slices: int, random: Random) -> I
             last = min(number + random.randint(1, 3), num_slices - 1)
             yield from (Fault(time, other, away, kind) for other in range(number + 1, last + 1))
         time += (NOTICE_SECONDS if kind is Kind.NOTICE else 0.0) + away + random.expovariate(1 / weather.mtbf)
+
+
+def _drop_ineffective(faults: Sequence[Fault]) -> Iterator[Fault]:
+    """Yield the faults of slices that have nodes. A neighbour's fault may take a slice between two of its own."""
+    lost: dict[int, tuple[float, float]] = {}
+    for fault in faults:
+        begin, end = lost.get(fault.slice, (0.0, 0.0))
+        if begin <= fault.at < end:
+            continue
+        yield fault
+        if fault.kind in (Kind.LOSS, Kind.NOTICE):
+            begin = fault.at + (NOTICE_SECONDS if fault.kind is Kind.NOTICE else 0.0)
+            lost[fault.slice] = begin, begin + fault.away
 
 
 def _draw_length(weather: Weather, kind: Kind, random: Random) -> float:
