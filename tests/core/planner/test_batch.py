@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from trainingjob_api.base import AXES
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_operator.core.planner.batch import fewest_turns, split_batch
-from trainingjob_operator.core.planner.memory import measure_device
+from trainingjob_operator.core.planner.memory import USABLE, measure_device
+from trainingjob_operator.core.planner.mesh import divisors
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 
@@ -67,3 +68,32 @@ def test_a_pipeline_keeps_the_rows_of_all_its_turns(make_spec: MakeSpec) -> None
     assert cut.turns == 19
     assert device.estimate(2 * cut.rows, cut.turns).total > device.estimate(8, 19).total
     assert split_batch(spec, degrees, device, 1000) is None
+
+
+@given(
+    batch=st.integers(1, 200),
+    data=st.integers(1, 4),
+    stage=st.sampled_from((1, 2)),
+    vocab=st.sampled_from((257, 50_000)),
+    share=st.floats(0.5, 20.0),
+    keeps_table=st.booleans(),
+)
+def test_a_cut_takes_the_fewest_steps_that_its_own_estimate_allows(
+    make_spec: MakeSpec, batch: int, data: int, stage: int, vocab: int, share: float, *, keeps_table: bool
+) -> None:
+    spec = make_spec({"training.globalBatchSize": batch, "model.vocabSize": vocab})
+    degrees = ONE | {"data": data, "stage": stage}
+    device = measure_device(spec, degrees)
+    free = split_batch(spec, degrees, device, 0)
+    assert free
+    rows_a_step, turns = free.rows * free.accumulation, free.turns
+    memory_bytes = int(share * device.estimate(1, turns).total)
+
+    def fits(rows: int) -> bool:
+        need = device.estimate(rows, turns, keeps_table=keeps_table and rows < rows_a_step)
+        return need.total <= int(memory_bytes * USABLE)
+
+    cut = split_batch(spec, degrees, device, memory_bytes, keeps_table=keeps_table)
+
+    fitting = [rows for rows in divisors(rows_a_step) if fits(rows)]
+    assert (cut.rows if cut else None) == max(fitting, default=None)

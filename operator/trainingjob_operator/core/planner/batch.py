@@ -36,19 +36,31 @@ class Cut:
 
 
 def split_batch(
-    spec: TrainingJobSpec, degrees: Mapping[Axis, int], device: DeviceMemory, memory_bytes: int
+    spec: TrainingJobSpec,
+    degrees: Mapping[Axis, int],
+    device: DeviceMemory,
+    memory_bytes: int,
+    *,
+    keeps_table: bool = True,
 ) -> Cut | None:  # None: not even one sequence fits
-    """Split the global batch for a mesh. `memory_bytes` is the memory of a device; 0 means no limit."""
+    """Split the global batch for a mesh. `memory_bytes` is the memory of a device; 0 means no limit.
+
+    `keeps_table`: the embedding table stays gathered from one accumulation step to the next.
+    """
     shards, stages = math.prod([degrees[axis] for axis in RULES["batch"]]), degrees["stage"]
     batch = spec.training.global_batch_size
     asked = spec.training.max_per_device_batch or batch
     microbatches = _asked_microbatches(spec, stages) or _choose_microbatches(-(-batch // shards), stages)
     turns = _turns(microbatches, stages)
-    most_rows = min(asked, device.most_rows(memory_bytes, turns)) if memory_bytes else asked
-    if most_rows < 1:
-        return None
     # Any multiple at or above the batch would do. The smallest pads least, and one sequence always divides it.
     rows_a_step = -(-batch // (shards * microbatches))
+    most_rows = asked
+    if memory_bytes:
+        most_rows = min(asked, device.most_rows(memory_bytes, turns, keeps_table=False))
+        if most_rows < rows_a_step and keeps_table:  # several accumulation steps
+            most_rows = min(asked, device.most_rows(memory_bytes, turns))
+    if most_rows < 1:
+        return None
     fitting = divisors(rows_a_step)
     rows = fitting[bisect_right(fitting, most_rows) - 1]
     return Cut(
@@ -58,6 +70,12 @@ def split_batch(
         padding=rows_a_step * microbatches * shards - batch,
         turns=turns,
     )
+
+
+def accumulates(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> bool:
+    """Return whether microbatches of one sequence take several accumulation steps, with the fewest pipeline ticks."""
+    shards, stages = math.prod([degrees[axis] for axis in RULES["batch"]]), degrees["stage"]
+    return spec.training.global_batch_size > shards * (_asked_microbatches(spec, stages) or stages)
 
 
 def fewest_turns(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> int:

@@ -71,9 +71,10 @@ class DeviceMemory:
             temporaries=self.table * keeps_table + max([one.fixed + rows * one.per_row for one in self.moments]),
         )
 
-    def most_rows(self, memory_bytes: int, turns: int) -> int:
+    def most_rows(self, memory_bytes: int, turns: int, *, keeps_table: bool = True) -> int:
         """Return the most sequences per microbatch that fit a device with this memory. 0: not even one fits."""
-        free = int(memory_bytes * USABLE) - self.params - self.gradients - self.optimizer - self.table
+        state = self.params + self.gradients + self.optimizer + self.table * keeps_table
+        free = int(memory_bytes * USABLE) - state
         return max(min([(free - one.fixed) // (turns * self.kept_per_row + one.per_row) for one in self.moments]), 0)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.batch import fewest_turns, split_batch
+from trainingjob_operator.core.planner.batch import accumulates, fewest_turns, split_batch
 from trainingjob_operator.core.planner.memory import USABLE, DeviceMemory, measure_device
 from trainingjob_operator.core.planner.mesh import check_form, check_product, combine, nearest_multiples, resolve
 from trainingjob_operator.core.planner.plan import MemoryEstimate, SizePlan, SliceShape
@@ -62,9 +62,11 @@ class SizePlanner:
             device = self._devices[key] = _check_splits(spec, mesh) or measure_device(spec, degrees)
         if isinstance(device, list):
             return device
-        batch = split_batch(spec, degrees, device, shape.memory_bytes)
+        keeps_table = degrees["data"] == 1 or shape.platform == "cpu"
+        batch = split_batch(spec, degrees, device, shape.memory_bytes, keeps_table=keeps_table)
         if batch is None:
-            return [self._too_large(num_slices, device.estimate(1, fewest_turns(spec, degrees)))]
+            keeps = keeps_table and accumulates(spec, degrees)
+            return [self._too_large(num_slices, device.estimate(1, fewest_turns(spec, degrees), keeps_table=keeps))]
         layout = Layout(
             num_slices=num_slices,
             hosts_per_slice=shape.num_hosts,
@@ -76,8 +78,8 @@ class SizePlanner:
             microbatches=batch.microbatches,
             padding_rows=batch.padding,
         )
-        keeps_table = batch.accumulation > 1 and (degrees["data"] == 1 or shape.platform == "cpu")
-        return SizePlan(num_slices, layout, device.estimate(batch.rows, batch.turns, keeps_table=keeps_table))
+        keeps = keeps_table and batch.accumulation > 1
+        return SizePlan(num_slices, layout, device.estimate(batch.rows, batch.turns, keeps_table=keeps))
 
     def _too_large(self, num_slices: int, need: MemoryEstimate) -> Problem:
         return Problem(
