@@ -10,10 +10,10 @@ Shapes: L length, D model width, H query heads, G key and value heads, K head wi
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
-from trainingjob_api.sharding import Ways, count_ways, split_ways
+from trainingjob_api.sharding import count_ways
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.mesh import combine
-from trainingjob_operator.core.planner.parameters import count_active_parameters, list_leaves
+from trainingjob_operator.core.planner.mesh import combine, pipeline_ticks
+from trainingjob_operator.core.planner.parameters import count_active_parameters, list_leaves, split_size
 from trainingjob_operator.core.planner.workload import Workload
 
 FORWARD, BACKWARD = 2, 4
@@ -26,7 +26,7 @@ def count_step_flops(workload: Workload, layout: Layout) -> int:
     others = tuple((axis, degree) for axis, degree in degrees.items() if axis != "data")  # `data` splits only the batch
     layers, head = _count_token_flops(workload, others)
     tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
-    turns = layout.microbatches + degrees["stage"] - 1
+    turns = pipeline_ticks(layout.microbatches, degrees["stage"])
     return tokens * (turns * layers + layout.microbatches * head // degrees["stage"])
 
 
@@ -61,10 +61,10 @@ def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -
         weights += size
         if leaf.name.endswith(".down") and not model.experts:
             spared += size
-    heads = _split(model.num_heads, "heads", ways)
+    heads = split_size(model.num_heads, "heads", ways)
     scores = 2 * heads * model.head_dim * workload.length
     layer = passes * (weights + scores) - FORWARD * spared * again + _count_routing(workload, again=again)
-    head = (FORWARD + BACKWARD) * model.embed_dim * _split(model.vocab_size, "vocab", ways)
+    head = (FORWARD + BACKWARD) * model.embed_dim * split_size(model.vocab_size, "vocab", ways)
     return model.num_layers // degrees["stage"] * layer, head
 
 
@@ -77,8 +77,3 @@ def _count_routing(workload: Workload, *, again: bool) -> int:
     # Dispatch and combine, each forward and backward. Rematerialization repeats only the dispatch, because the backward
     # pass does not need the combined result.
     return 2 * places * workload.model.embed_dim * (4 + again)
-
-
-def _split(size: int, logical_axis: str, ways: Ways) -> int:
-    """Return the size of a dim on one device."""
-    return size // split_ways(logical_axis, size, ways)

@@ -13,7 +13,7 @@ from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import RULES
 from trainingjob_operator.core.planner.memory import DeviceMemory
-from trainingjob_operator.core.planner.mesh import divisors
+from trainingjob_operator.core.planner.mesh import divisors, pipeline_ticks
 
 ENOUGH_ROUNDS = 4
 """Microbatches per stage at which the pipeline bubble takes less than a fifth of the time, for any number of stages."""
@@ -51,7 +51,7 @@ def split_batch(
     batch = spec.training.global_batch_size
     asked = spec.training.max_per_device_batch or batch
     microbatches = _asked_microbatches(spec, stages) or _choose_microbatches(-(-batch // shards), stages)
-    turns = _turns(microbatches, stages)
+    turns = pipeline_ticks(microbatches, stages)
     # Any multiple at or above the batch would do. The smallest pads least, and one sequence always divides it.
     rows_a_step = -(-batch // (shards * microbatches))
     most_rows = asked
@@ -81,16 +81,12 @@ def accumulates(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> bool:
 def fewest_turns(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> int:
     """Return the fewest pipeline ticks of a mesh; 1 without a pipeline."""
     stages = degrees["stage"]
-    return _turns(_asked_microbatches(spec, stages) or stages, stages)
+    return pipeline_ticks(_asked_microbatches(spec, stages) or stages, stages)
 
 
 def _asked_microbatches(spec: TrainingJobSpec, stages: int) -> int | None:  # None: the planner chooses
     """Return the requested number of microbatches per accumulation step. Without a pipeline it is always 1."""
     return spec.parallelism.pipeline.microbatches if stages > 1 else 1
-
-
-def _turns(microbatches: int, stages: int) -> int:
-    return microbatches + stages - 1
 
 
 def _choose_microbatches(rows: int, stages: int) -> int:

@@ -18,8 +18,8 @@ from functools import lru_cache
 
 from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.sharding import RULES, Ways, count_ways, merge_rules, split_ways
-from trainingjob_operator.core.planner.parameters import list_leaves
+from trainingjob_api.sharding import RULES, Ways, count_ways, merge_rules
+from trainingjob_operator.core.planner.parameters import list_leaves, split_size
 from trainingjob_operator.core.planner.plan import MemoryEstimate
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, describe_workload
 
@@ -139,7 +139,7 @@ def _kept(program: Workload, context: int, ways: Ways) -> int:
     if program.remat == "full":
         return model.embed_dim * compute
     norms = 2 * model.embed_dim * (3 * FLOAT32 + compute)
-    heads, kv_heads = _split(model.num_heads, "heads", ways), _split(model.num_kv_heads, "kv_heads", ways)
+    heads, kv_heads = split_size(model.num_heads, "heads", ways), split_size(model.num_kv_heads, "kv_heads", ways)
     projections = compute * model.head_dim * (2 * heads + 2 * kv_heads)
     gathered = compute * model.head_dim * 2 * kv_heads * (context - 1)
     scores = heads * program.length * (FLOAT32 + compute)
@@ -149,7 +149,7 @@ def _kept(program: Workload, context: int, ways: Ways) -> int:
 def _mlp(program: Workload, ways: Ways) -> int:
     """Return the residual bytes per token in the MLP, or in the experts with their capacity slots and routing."""
     model, compute = program.model, program.compute_bytes
-    one = 6 * compute * _split(model.mlp_dim, "mlp", ways)
+    one = 6 * compute * split_size(model.mlp_dim, "mlp", ways)
     if (experts := model.experts) is None:
         return one
     places = experts.count * experts.capacity(program.length)
@@ -160,16 +160,11 @@ def _mlp(program: Workload, ways: Ways) -> int:
 def _layer(program: Workload, context: int, ways: Ways) -> int:
     """Return the bytes per token of the layer whose backward pass runs: its residuals without rematerialization."""
     at_hand = _kept(replace(program, remat="none"), context, ways)
-    scores = _split(program.model.num_heads, "heads", ways) * program.length * FLOAT32
+    scores = split_size(program.model.num_heads, "heads", ways) * program.length * FLOAT32
     return at_hand if program.remat == "full" else at_hand + scores
 
 
 def _logits(program: Workload, ways: Ways) -> int:
     """Return the bytes per token of the logits, and of their gradients in the format of the matmul."""
     number = 2 * FLOAT32 if program.is_cpu else FLOAT32
-    return _split(program.model.vocab_size, "vocab", ways) * (number + program.compute_bytes)
-
-
-def _split(size: int, logical_axis: str, ways: Ways) -> int:
-    """Return the size of a dim on one device."""
-    return size // split_ways(logical_axis, size, ways)
+    return split_size(program.model.vocab_size, "vocab", ways) * (number + program.compute_bytes)

@@ -36,6 +36,11 @@ def read_degrees(degrees: AxisDegrees) -> Written:
     return Written(known, tuple(axis for axis, degree in items if degree == REST))
 
 
+def pipeline_ticks(microbatches: int, stages: int) -> int:
+    """Return the ticks of one accumulation step, including those in which a stage is idle."""
+    return microbatches + stages - 1
+
+
 @lru_cache(maxsize=1024)  # the sizes of a job share their ICI degrees
 def resolve(degrees: AxisDegrees, total: int) -> AxisDegrees | None:  # None: the degrees cannot multiply to the total
     """Return the degrees with -1 replaced, so that they multiply to the total."""

@@ -50,6 +50,11 @@ class Leaf:
         return size
 
 
+def split_size(size: int, logical_axis: str, ways: Ways) -> int:
+    """Return the size of a dim on one device."""
+    return size // split_ways(logical_axis, size, ways)
+
+
 @lru_cache(maxsize=64)  # a strategy search calls this thousands of times
 def list_leaves(model: Model) -> tuple[Leaf, ...]:
     """Return all parameter tensors of a model."""

@@ -24,7 +24,7 @@ from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.arithmetic import count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.interconnect import axis_rates
 from trainingjob_operator.core.planner.memory import measure_workload
-from trainingjob_operator.core.planner.mesh import combine
+from trainingjob_operator.core.planner.mesh import combine, pipeline_ticks
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.core.planner.traffic import Traffic, predict_traffic
 from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
@@ -110,7 +110,7 @@ def _move_bytes(spec: TrainingJobSpec, layout: Layout) -> float:
     workload = describe_workload(spec)
     device = measure_workload(replace(workload, remat="none"), {**degrees, "data": 1})
     passes = 3 if workload.remat == "full" else 2
-    turns = layout.accumulation * (layout.microbatches + degrees["stage"] - 1)
+    turns = layout.accumulation * pipeline_ticks(layout.microbatches, degrees["stage"])
     reads = layout.accumulation * layout.microbatches / degrees["stage"]
     numbers = device.params / workload.param_bytes
     matrices = (passes + 1) * device.layers * turns + 3 * device.head * reads
