@@ -1,8 +1,11 @@
 """The roofline of a step: what is counted, what bounds it, and where there is nothing to say."""
 
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from e2e.benchmarks.compiler_rows import DEEP, WIDE, job, training
 from trainingjob_api.machine import AxisDegrees
@@ -10,9 +13,10 @@ from trainingjob_operator.core.planner.arithmetic import count_step_flops, count
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.interconnect import axis_rates
 from trainingjob_operator.core.planner.parameters import count_parameters
-from trainingjob_operator.core.planner.plan import Plan, SliceShape
+from trainingjob_operator.core.planner.plan import Plan, Rates, SliceShape
 from trainingjob_operator.core.planner.planning import plan_job
-from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.planner.roofline import Roofline, knows_rates, predict_sizes, predict_step
+from trainingjob_operator.core.planner.strategy import choose
 from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
 from trainingjob_operator.core.planner.workload import describe_workload
 
@@ -213,3 +217,29 @@ def test_gpus_send_no_more_than_they_must() -> None:
     )
 
     assert gpu < tpu
+
+
+@settings(deadline=None)
+@given(
+    place=st.sampled_from([("tpu-v5p", "2x2x2"), ("nvidia-h100", "8"), ("nvidia-h100", "1")]),
+    zeros=st.sets(st.sampled_from([field.name for field in fields(Rates)])),
+    num_slices=st.sampled_from((1, 2)),
+    outer=st.sampled_from(("data", "fsdp", "stage")),
+    compute=st.sampled_from(("bfloat16", "float32")),
+)
+def test_unknown_rates_give_no_estimate_and_no_error(
+    place: tuple[str, str], zeros: set[str], num_slices: int, outer: str, compute: str
+) -> None:
+    shape = shape_of(*place)
+    rated = replace(shape, rates=replace(shape.rates, **dict.fromkeys(zeros, 0.0)))
+    auto = job(*place, {}, model=WIDE, training=BATCH, slices=num_slices, parallelism={"strategy": "auto"})
+    mesh = {"ici": {"fsdp": -1}, "dcn": {"data": 1, outer: -1}}
+    sections = {"slices": num_slices, "precision": {"compute": compute}, "parallelism": mesh}
+    plan = planned(*place, {}, **sections)
+    (size,) = plan.sizes
+    assert size.layout
+
+    found = predict_step(plan.spec, rated, size.layout)
+
+    assert (found is not None) == knows_rates(plan.spec, rated, num_slices)
+    assert choose(auto, rated), "a mesh is chosen without rates too"

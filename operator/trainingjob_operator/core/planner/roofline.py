@@ -59,13 +59,18 @@ class Roofline:
         return max(self.products, self.memory, self.gathers) + self.waiting
 
 
+def knows_rates(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
+    """Return whether an accelerator has every rate that the roofline of a number of slices divides by."""
+    rates = shape.rates
+    ici = rates.link and (rates.num_links or shape.torus)  # a torus has the links of its dims
+    return bool(_peak(spec, shape) and rates.memory and ici and (rates.network or num_slices == 1))
+
+
 def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Roofline | None:  # None: not known
     """Return the roofline of one step of a layout."""
-    rates = shape.rates
-    peak = rates.bfloat16 if spec.precision.compute == "bfloat16" else rates.float32
-    is_known = peak and rates.memory and rates.link and (rates.network or layout.num_slices == 1)
-    if not is_known or spec.parallelism.rules.written():
+    if not knows_rates(spec, shape, layout.num_slices) or spec.parallelism.rules.written():
         return None
+    rates, peak = shape.rates, _peak(spec, shape)
     workload = describe_workload(spec)
     traffic = predict_traffic(workload, layout, shape.platform)
     flops = count_step_flops(workload, layout)
@@ -81,6 +86,10 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
     )
     tokens = spec.training.global_batch_size * spec.training.sequence_length
     return replace(found, mfu=count_useful_flops(workload) * tokens / (layout.num_devices * peak * found.seconds))
+
+
+def _peak(spec: TrainingJobSpec, shape: SliceShape) -> float:
+    return shape.rates.bfloat16 if spec.precision.compute == "bfloat16" else shape.rates.float32
 
 
 def predict_sizes(plan: Plan) -> dict[int, Roofline]:

@@ -22,7 +22,7 @@ from trainingjob_api.machine import AxisDegrees, Parallelism
 from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
 from trainingjob_operator.core.planner.mesh import REST, divisors
 from trainingjob_operator.core.planner.plan import Rates, SizePlan, SliceShape
-from trainingjob_operator.core.planner.roofline import predict_step
+from trainingjob_operator.core.planner.roofline import knows_rates, predict_step
 from trainingjob_operator.core.planner.sizes import SizePlanner
 
 AUTO = "auto"
@@ -101,7 +101,7 @@ class _Question:
 @lru_cache(maxsize=256)
 def _choose(question: _Question, shape: SliceShape, slices: Sequence[int], remats: Sequence[str]) -> Choice | None:
     spec = question.spec
-    is_timed = bool(shape.rates.bfloat16)
+    is_timed = knows_rates(spec, shape, slices[-1])
     rated = shape if is_timed else replace(shape, rates=TYPICAL)
     cuts = list(_cut_slice(spec, shape.num_devices))
     small = [cut for cut in cuts if all(cut.get(axis, 1) == 1 for axis in LEFT_OUT)]
