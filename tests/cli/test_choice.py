@@ -1,6 +1,7 @@
 """What `plan` says of a mesh that it chose: against what, and how to write the same."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ def test_runners_up_are_told_with_what_they_cost() -> None:
 
     assert len(others) == 3
     assert all(line.endswith(" %)") and " a step (+" in line for line in others)
+
+
+def test_the_number_of_ways_names_the_size_that_it_counts() -> None:
+    told = plan(manifest("tpu-v5p-4-slices", parallelism={"strategy": "auto"}))
+
+    assert re.search(r"auto, the best of \d+ ways to train it at the largest size: ici", told)
 
 
 def test_without_rates_no_times_are_told() -> None:

@@ -123,7 +123,7 @@ def choice_lines(choice: Choice) -> list[str]:
     best = choice.best
     ways = plural(choice.num_fitting, "way")
     compared = (
-        f"auto, the best of {ways} to train it: {best.describe()}{_after(choice, best)}",
+        f"auto, the best of {ways} to train it at the largest size: {best.describe()}{_after(choice, best)}",
         *(f"  instead of {one.describe()}{_after(choice, one)}" for one in choice.others),
     )
     mesh = f"ici: {_written(best.ici)}, dcn: {_written(best.dcn)}"
