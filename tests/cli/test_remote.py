@@ -93,10 +93,9 @@ class FakeApi:
 
 @pytest.fixture
 async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
-    monkeypatch.setattr(logs, "SECONDS_BETWEEN_LOOKS", 0.01)
-    monkeypatch.setattr(status, "SECONDS_BETWEEN_LOOKS", 0.01)
-    monkeypatch.setattr(wait, "SECONDS_BETWEEN_LOOKS", 0.01)
-    monkeypatch.setattr(drill, "SECONDS_BETWEEN_LOOKS", 0.01)
+    for module in (logs, status, wait):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(drill, "DRILL_POLL_SECONDS", 0.01)
     fake = FakeApi()
     async with TestServer(fake.app()) as server:
         config = {

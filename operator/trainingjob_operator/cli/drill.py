@@ -19,7 +19,8 @@ from trainingjob_operator.core.running.deciding.drills import describe_drill
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.core.units import plural
 
-SECONDS_BETWEEN_LOOKS = 0.5
+DRILL_POLL_SECONDS = 0.5
+"""Seconds between two reads of the job: shorter than `POLL_SECONDS`, because a drill takes seconds."""
 ENDS = {"recovered": 0, "withstood": 0, "refused": NO_SUCCESS, "over": NO_SUCCESS}
 """Exit code by the final state of a drill."""
 
@@ -90,7 +91,7 @@ async def _drill(target: Target, wanted: Wanted, seconds: float) -> int:
         code = await follow(
             remote,
             lambda status: _look(status, request.id),
-            every=SECONDS_BETWEEN_LOOKS,
+            every=DRILL_POLL_SECONDS,
             within=seconds,
             late=late,
         )

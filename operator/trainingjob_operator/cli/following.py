@@ -11,6 +11,9 @@ from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.remote import Remote
 from trainingjob_operator.core.remember import read_status
 
+POLL_SECONDS = 2.0
+"""Seconds between two reads of a job that a command watches. Commands that follow short events poll more often."""
+
 
 @dataclass(frozen=True)
 class Look:

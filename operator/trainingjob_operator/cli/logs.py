@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from trainingjob_operator.cli.errors import NoAnswerError
+from trainingjob_operator.cli.following import POLL_SECONDS
 from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import reader_has_left
 from trainingjob_operator.cli.remote import NoLogError, Remote, Target, open_remote
 from trainingjob_operator.core.remember import read_status
 from trainingjob_operator.core.running.observing.pods import Pod
 from trainingjob_operator.shell.ports import ClusterUnavailableError
-
-SECONDS_BETWEEN_LOOKS = 2.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ async def _follow(remote: Remote, selection: Selection, write: Callable[[str], N
                     following[pod.uid] = asyncio.create_task(_copy_what_there_is(lines, pod, write))
             if read_status(job).completion_time is not None or reader_has_left():
                 break
-            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+            await asyncio.sleep(POLL_SECONDS)
         if not reader_has_left():
             await asyncio.gather(*following.values())
     finally:  # no task group: it would wrap cluster errors in an exception group

@@ -7,13 +7,12 @@ from rich.live import Live
 from rich.text import Text
 
 from trainingjob_operator.cli.console import SafeConsole
+from trainingjob_operator.cli.following import POLL_SECONDS
 from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import reader_has_left
 from trainingjob_operator.cli.remote import Remote, Target, open_remote
 from trainingjob_operator.cli.report import describe_job
 from trainingjob_operator.core.remember import read_status
-
-SECONDS_BETWEEN_LOOKS = 2.0
 
 
 def show_status(target: Target, console: SafeConsole, *, watch: bool) -> None:
@@ -33,7 +32,7 @@ async def _show(target: Target, console: SafeConsole, *, watch: bool) -> None:
             return
         with Live(view, console=console, auto_refresh=False) as live:
             while not is_over and not reader_has_left():
-                await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+                await asyncio.sleep(POLL_SECONDS)
                 view, is_over = await _look(remote, target.name)
                 live.update(view, refresh=True)
 

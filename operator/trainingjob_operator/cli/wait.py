@@ -4,12 +4,10 @@ from datetime import UTC, datetime
 
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import NO_SUCCESS
-from trainingjob_operator.cli.following import Look, follow
+from trainingjob_operator.cli.following import POLL_SECONDS, Look, follow
 from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.remote import Target, open_remote
 from trainingjob_operator.cli.report import describe_job
-
-SECONDS_BETWEEN_LOOKS = 2.0
 
 
 def wait_for_end(target: Target, timeout: float | None) -> int:
@@ -32,4 +30,4 @@ async def _wait(target: Target, seconds: float | None) -> int:
 
     late = f"{target.name} is not over yet, and --timeout has passed."
     async with open_remote(target) as remote:
-        return await follow(remote, look, every=SECONDS_BETWEEN_LOOKS, within=seconds, late=late)
+        return await follow(remote, look, every=POLL_SECONDS, within=seconds, late=late)

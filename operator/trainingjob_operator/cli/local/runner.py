@@ -30,7 +30,8 @@ from trainingjob_operator.shell.rendezvous import route_reports
 LOOPBACK = "127.0.0.1"
 IMAGE = "this-machine"
 """Placeholder for the image of pods, which run the installed programs."""
-SECONDS_BETWEEN_LOOKS = 0.25
+REFRESH_SECONDS = 0.25
+"""Seconds between two updates of the view, which read the memory of this process."""
 FAREWELL_SECONDS = 15.0
 """Seconds that agents may take to exit after the job has ended."""
 
@@ -102,7 +103,7 @@ class Runner:
                 if not self._machine.controllers.num_containers or now - ended > FAREWELL_SECONDS:
                     return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), SECONDS_BETWEEN_LOOKS)
+                await asyncio.wait_for(self._stop.wait(), REFRESH_SECONDS)
 
     def _is_over(self) -> bool:
         return self._status.completion_time is not None or (
