@@ -179,19 +179,14 @@ def find_ideal(faults: Sequence[Fault], seconds: float) -> float:
     return 1 - dark / seconds
 
 
-def foretell(plan: Plan, pace: Pace, faults: Sequence[Fault], seconds: float) -> float:
-    """Return the simulator's share of training for the same job and faults."""
-    return simulate(plan, pace, faults, seconds).status.goodput.ratio
-
-
 def compare(plan: Plan, faults: Sequence[Fault], lived: Lived) -> Iterator[Figure]:
     """Yield the predictions beside the measurements, and the durations that they are based on."""
     pace = measure_pace(lived)
-    measured, foretold = find_goodput(lived.status), foretell(plan, pace, faults, lived.seconds)
+    simulated = simulate(plan, pace, faults, lived.seconds)
+    measured, foretold = find_goodput(lived.status), simulated.status.goodput.ratio
     yield Figure("goodput foretold", foretold, "", measured)
     yield Figure("apart", abs(foretold - measured), "", GOAL)
     yield Figure("share of the ideal", measured / find_ideal(faults, lived.seconds), "", IDEAL_GOAL)
-    simulated = simulate(plan, pace, faults, lived.seconds)
     yield Figure("worlds foretold", simulated.worlds, "", len(lived.attempts))
     for bucket, spent in lived.status.goodput.seconds.items():
         if not spent or bucket == Bucket.SUSPENDED:
