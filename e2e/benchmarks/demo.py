@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
@@ -40,7 +41,7 @@ def measure_cluster(product: Product, console: Console) -> list[Figure]:
     """Run the demo's job through the loss of slice 1, then of slice 0."""
     job = product.submit(NAMESPACE, load_example("demo", metrics__everySteps=1, training__steps=300))
     story = tell(product, job, faults=(1, 0), console=console)
-    lines = read_metrics(product, job)
+    lines = training_lines(read_metrics(product, job))
     figures = [Figure("apply to first step", lines[0]["time"] - story.applied, "s", FIRST_STEP_GOAL)]
     for fault in story.faults:
         figures += measure_fault(fault, lines, job)
@@ -62,9 +63,14 @@ def measure_fault(fault: Fault, lines: list[Line], job: Job) -> list[Figure]:
     ]
 
 
+def training_lines(lines: Iterable[Line]) -> list[Line]:
+    """Return the lines of training steps, without those of evaluations."""
+    return [line for line in lines if "loss" in line]
+
+
 def first_of(lines: list[Line], generation: int) -> Line:
     """Return the first training line of a generation."""
-    return next(line for line in lines if line["generation"] == generation and "loss" in line)
+    return next(line for line in lines if line["generation"] == generation)
 
 
 def measure_local(console: Console) -> list[Figure]:
@@ -75,7 +81,7 @@ def measure_local(console: Console) -> list[Figure]:
         command = [str(TRAININGJOB), "run", str(spec), "--slices", "2", "--dir", folder]
         subprocess.run([*command, "--kill-slice", "1", "--at-step", "60"], check=True)
         text = next(Path(folder).rglob("metrics.jsonl")).read_text()
-    lines = [line for line in map(json.loads, text.splitlines()) if "loss" in line]
+    lines = training_lines(map(json.loads, text.splitlines()))
     second = next(line["generation"] for line in lines if line["generation"] > lines[0]["generation"])
     last = [line for line in lines if line["generation"] < second][-1]
     return [
