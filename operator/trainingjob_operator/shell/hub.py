@@ -76,7 +76,7 @@ class Hub:
     def receive(self, caller: Caller, report: HostReport) -> None:
         """Store a host's report, and wake the reconciler if more than the progress changed."""
         now = self._clock()
-        line = self._lines.setdefault(caller.job_key, _Line())
+        line = self._line_of(caller.job_key)
         if now - line.heard > AWAY_SECONDS:
             _leave_out(line, now)
         line.heard = now
@@ -95,7 +95,7 @@ class Hub:
 
         A newer report of the same host ends the wait. The superseded answer does not count as delivered.
         """
-        line = self._lines.setdefault(caller.job_key, _Line())
+        line = self._line_of(caller.job_key)
         voice = line.voices.get(caller.pod_uid)
         try:
             async with asyncio.timeout(hold):
@@ -170,6 +170,16 @@ class Hub:
     def clear(self) -> None:
         """Drop all state: another operator may have led, so the published directives may be outdated."""
         self._lines.clear()
+
+    def _line_of(self, job: JobKey) -> _Line:
+        """Return the entry of a job. A new one drops the entries that reports of deleted jobs left behind."""
+        if job not in self._lines:
+            now = self._clock()
+            for key, line in tuple(self._lines.items()):
+                is_needed = line.bulletin or line.burned or line.away_until > now
+                if not is_needed and now - max(line.heard, line.since) > FORGET_SECONDS:
+                    del self._lines[key]
+        return self._lines.setdefault(job, _Line())
 
     def _forget_pods(self, line: _Line) -> None:
         now, world = self._clock(), line.bulletin.world if line.bulletin else None
