@@ -7,7 +7,7 @@ from tests.fake_cluster import OperatorKilledError
 from tests.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import DrillStatus
-from trainingjob_operator.shell.ports import ClusterUnavailableError
+from trainingjob_operator.shell.ports import ClusterUnavailableError, ForbiddenError
 
 ALLOWED = {"elastic": {"drills": "allowed", "growCooldown": "5s"}}
 
@@ -117,3 +117,45 @@ async def test_no_drill_is_made_twice_whenever_the_operator_dies(kind: DrillKind
     lost = pods - {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
     assert len(lost) <= (2 if kind in (DrillKind.KILL_SLICE, DrillKind.PREEMPT) else 1)
     assert sim.status.phase == "Running"
+
+
+@pytest.mark.parametrize("kind", [DrillKind.KILL_SLICE, DrillKind.KILL_HOST, DrillKind.PREEMPT])
+async def test_a_drill_whose_pods_must_not_be_deleted_is_refused_in_the_words_of_the_api_server(
+    kind: DrillKind,
+) -> None:
+    sim = await drilled(kind)
+
+    def refuse(write: str) -> None:
+        if write == "delete Pod":
+            raise ForbiddenError('admission webhook "keep" denied the request: pods stay' + "." * 2000)
+
+    sim.cluster.before = refuse
+    one = await follow(sim, 10.0)
+
+    words = 'the API server refused to delete its pod: admission webhook "keep" denied the request: pods stay'
+    assert (one.state, one.injected) == ("refused", None)
+    assert one.message.startswith(words)
+    assert len(one.message) == 1024
+    assert [message for _, reason, message in sim.cluster.events if reason == "Drill"][-1].endswith(one.message)
+    await sim.run(20)
+    assert len(sim.status.attempts) == 1, "the world trains on"
+    sim.cluster.before = lambda write: None
+    sim.drill(DrillKind.KILL_HOST, "two")
+    await sim.run(2)
+    assert (await follow(sim)).state == "recovered", "the next drill can begin"
+
+
+async def test_a_drill_of_which_some_pods_are_gone_takes_its_course() -> None:
+    sim = await drilled(DrillKind.KILL_SLICE)
+    deleted: list[str] = []
+
+    def refuse(write: str) -> None:
+        if write == "delete Pod":
+            deleted.append(write)
+            if len(deleted) == 2:
+                raise ForbiddenError("a quota")
+
+    sim.cluster.before = refuse
+
+    assert (await follow(sim)).state == "recovered"
+    assert len(sim.status.attempts) > 1

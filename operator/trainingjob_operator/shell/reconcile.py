@@ -38,7 +38,7 @@ from trainingjob_operator.core.running.deciding.chores import (
 )
 from trainingjob_operator.core.running.deciding.decide import decide
 from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, Expire, Wait
-from trainingjob_operator.core.running.deciding.strikes import find_pause, list_strikes
+from trainingjob_operator.core.running.deciding.strikes import find_pause, list_strikes, refuse_strike
 from trainingjob_operator.core.running.judging.hang import seconds_left
 from trainingjob_operator.core.running.observing.clocks import move_times
 from trainingjob_operator.core.running.observing.observe import Observed, observe
@@ -67,6 +67,7 @@ from trainingjob_operator.shell.ports import (
     Cluster,
     ClusterUnavailableError,
     ConflictError,
+    ForbiddenError,
     JobKey,
     MissingKindError,
 )
@@ -190,8 +191,11 @@ class Reconciler:
             raise
         self._hub.publish(_key(job), make_bulletin(plan, seen, decision, fresh))
         refusal = await self._maker.make(plan, seen, children, chores)
+        await self._clear(chores)
         strikes = list_strikes(seen, fresh)
-        await self._clear((*chores, *strikes))
+        if refused := await self._strike(strikes):
+            fresh = refuse_strike(seen, fresh, refused)
+            job = await self._write(job, uid, fresh)
         happenings = list_happenings(plan, seen, decision, fresh, refusal)
         await self._tell(job, (*happenings, *list_repairs(chores)))
         if pause := find_pause(seen, fresh):
@@ -235,6 +239,17 @@ class Reconciler:
                     await self._cluster.delete(pod.manifest, grace_seconds=0 if force else None)
                 case _:
                     assert_never(chore)
+
+    async def _strike(self, strikes: Sequence[DeletePod]) -> str:
+        """Delete the pods of a drill; return why the API server refuses to delete any of them, if it does."""
+        refusals: list[str] = []
+        for strike in strikes:
+            try:
+                await self._clear((strike,))
+            except ForbiddenError as error:
+                log.warning("the API server refused to delete a pod for a drill", pod=strike.pod.name, error=str(error))
+                refusals.append(str(error))
+        return refusals[0] if refusals and len(refusals) == len(strikes) else ""
 
     async def _tell(self, job: Manifest, happenings: Sequence[Happening]) -> None:
         namespace, name = text(job, "metadata", "namespace"), text(job, "metadata", "name")

@@ -56,6 +56,17 @@ def list_strikes(seen: Observed, written: TrainingJobStatus) -> tuple[DeletePod,
     return tuple(DeletePod(seat.pod, force=force) for seat in struck if seat.pod)
 
 
+def refuse_strike(seen: Observed, written: TrainingJobStatus, words: str) -> TrainingJobStatus:
+    """Return the status after the API server refused to delete every pod of a drill: no pod was struck."""
+    new = _find_new(seen, written)
+    if new is None:
+        return written
+    message = f"the API server refused to delete its pod: {words}"[:1024]
+    refused = {"state": "refused", "injected": None, "message": message}
+    drills = tuple(one.model_copy(update=refused) if one.id == new.id else one for one in written.drills)
+    return written.model_copy(update={"drills": drills})
+
+
 def find_pause(seen: Observed, written: TrainingJobStatus) -> float:
     """Return the seconds that the operator must not serve this job, for a drill that has just been written."""
     new = _find_new(seen, written)
