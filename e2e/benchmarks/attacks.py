@@ -74,7 +74,7 @@ def costly(number: int) -> dict[str, Any]:
     """Return one of many specs whose mesh is expensive to choose."""
     spec = demo()
     sizes = {"embedDim": 16384, "numLayers": 60, "numHeads": 128, "numKvHeads": 64, "headDim": 128}
-    training = {"globalBatchSize": 1048576 + 6144 * number, "sequenceLength": 131072}
+    training = {"globalBatchSize": 1048576 - 4096 * number, "sequenceLength": 131072}
     return spec | {
         "slices": {"accelerator": "tpu-v5p", "topology": "16x16x24", "min": 1, "max": 2},
         "model": spec["model"] | sizes,
