@@ -9,7 +9,15 @@ import pytest
 from tests.builders import spec_manifest
 from tests.patience import at_once
 from trainingjob_api.problem import Problem
-from trainingjob_operator.core.validation.suggestions import MAX_CHECKED_PROBLEMS, MAX_CHECKS, Search, follow
+from trainingjob_operator.core.planner import strategy
+from trainingjob_operator.core.planner.sizes import SizePlanner
+from trainingjob_operator.core.validation.suggestions import (
+    MAX_CHECKED_PROBLEMS,
+    MAX_CHECKS,
+    MAX_PLANS,
+    Search,
+    follow,
+)
 from trainingjob_operator.core.validation.validate import check_job
 
 type Document = dict[str, Any]
@@ -205,3 +213,69 @@ def test_problems_without_suggestions_need_no_budget() -> None:
     assert [one.nearest for one in Search(DOCUMENT, told, lambda _: []).keep_legal(told)] == [
         one.nearest for one in told
     ]
+
+
+def test_after_too_many_planned_sizes_only_one_validation_is_left() -> None:
+    told = [at(f"spec.f{number}", "1", "2") for number in range(10)]
+    judged: list[Document] = []
+
+    def judge(changed: Document) -> list[Problem]:
+        judged.append(changed)
+        return []
+
+    kept = Search(DOCUMENT, told, judge, lambda: len(judged) * (MAX_PLANS // 3 + 1)).keep_legal(told)
+
+    assert len(judged) == 4
+    assert [one.nearest for one in kept] == [("1",)] * 10, "the rest is validated together"
+
+
+def test_nothing_is_validated_where_nothing_is_suggested() -> None:
+    judged: list[Document] = []
+    told = [at("spec.a")]
+
+    Search(DOCUMENT, [], lambda changed: judged.append(changed) or []).keep_legal([])  # type: ignore[func-returns-value]
+    Search(DOCUMENT, told, lambda changed: judged.append(changed) or []).keep_legal(told)  # type: ignore[func-returns-value]
+
+    assert judged == []
+
+
+def plan_costly(**model: Any) -> tuple[tuple[Problem, ...], int]:
+    """Return the problems of a job whose mesh is costly to choose, and the number of sizes planned for them."""
+    sizes = {"vocabSize": 257, "embedDim": 16384, "mlpDim": 768, "numLayers": 60, "numHeads": 128, "headDim": 128}
+    spec = spec_manifest(
+        slices={"accelerator": "tpu-v5p", "topology": "16x16x24", "min": 1, "max": 2},
+        model=sizes | {"numKvHeads": 64} | model,
+        training={"steps": 100, "globalBatchSize": 1048576, "sequenceLength": 131072},
+        parallelism={"strategy": "auto"},
+    )
+    num_plans = 0
+    real = SizePlanner.plan
+
+    def plan(planner: SizePlanner, num_slices: int) -> Any:
+        nonlocal num_plans
+        num_plans += 1
+        return real(planner, num_slices)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SizePlanner, "plan", plan)
+        return check_job("demo", spec).problems, num_plans
+
+
+COSTLY: dict[str, dict[str, Any]] = {
+    "one mistake": {"numKvHeads": 48},
+    "two mistakes": {"numKvHeads": 48, "headDim": 127},
+    "experts": {"experts": {"count": 12, "perToken": 13, "groupLength": 1000, "capacityFactor": 0.1}},
+}
+
+
+@pytest.mark.parametrize("model", COSTLY.values(), ids=COSTLY.keys())
+def test_suggestions_for_a_costly_job_plan_few_sizes_and_do_not_depend_on_the_cache(model: dict[str, Any]) -> None:
+    strategy._search.cache_clear()
+
+    problems, num_plans = plan_costly(**model)
+    again, num_cached = plan_costly(**model)
+
+    assert num_plans <= 3 * MAX_PLANS
+    assert num_cached < num_plans
+    assert again == problems
+    assert all(one.nearest for one in problems)

@@ -27,14 +27,20 @@ class LazySizes(Mapping[int, Outcome]):
     then.
     """
 
-    def __init__(self, planner: SizePlanner, outcomes: dict[int, Outcome | None]) -> None:
-        """Hold the known outcome of each size. None: not planned yet."""
+    def __init__(self, planner: SizePlanner, outcomes: dict[int, Outcome | None], num_extra: int = 0) -> None:
+        """Hold the known outcome of each size. None: not planned yet. `num_extra`: other plans made for them."""
         self._planner = planner
+        self._num_extra = num_extra
         self._outcomes = outcomes
 
-    def tell(self, num_slices: int, outcome: Outcome) -> "LazySizes":
-        """Return these sizes with the outcome of one size replaced."""
-        return LazySizes(self._planner, self._outcomes | {num_slices: outcome})
+    def tell(self, num_slices: int, outcome: Outcome, num_plans: int = 0) -> "LazySizes":
+        """Return these sizes with the outcome of one size replaced, for which so many plans were made."""
+        return LazySizes(self._planner, self._outcomes | {num_slices: outcome}, self._num_extra + num_plans)
+
+    @property
+    def num_planned(self) -> int:
+        """Return the number of plans that were made so far."""
+        return self._num_extra + sum(outcome is not None for outcome in self._outcomes.values())
 
     def __getitem__(self, num_slices: int) -> Outcome:
         outcome = self._outcomes[num_slices]

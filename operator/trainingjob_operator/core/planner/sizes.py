@@ -95,6 +95,19 @@ class SizePlanner:
         return self._spec.model.model_dump(by_alias=True)
 
 
+class PlanCounter:
+    """Plans sizes and counts them, as a measure of cost that does not depend on the machine."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.num_plans = 0
+
+    def plan(self, planner: SizePlanner, num_slices: int) -> SizePlan | list[Problem]:
+        """Return the plan of one size, or its problems."""
+        self.num_plans += 1
+        return planner.plan(num_slices)
+
+
 def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
     """Check that the stages of a pipeline divide its microbatches."""
     microbatches, stages = spec.parallelism.pipeline.microbatches, mesh.ici.stage * mesh.dcn.stage

@@ -23,7 +23,7 @@ from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
 from trainingjob_operator.core.planner.mesh import REST, divisors
 from trainingjob_operator.core.planner.plan import Rates, SizePlan, SliceShape
 from trainingjob_operator.core.planner.roofline import knows_rates, predict_step
-from trainingjob_operator.core.planner.sizes import SizePlanner
+from trainingjob_operator.core.planner.sizes import PlanCounter, SizePlanner
 
 AUTO = "auto"
 MANY = 128
@@ -74,6 +74,12 @@ def settle(spec: TrainingJobSpec, shape: SliceShape) -> tuple[TrainingJobSpec, C
 
 def choose(spec: TrainingJobSpec, shape: SliceShape) -> Choice | None:  # None: nothing fits
     """Return the best mesh and remat policy for a job."""
+    search = describe_search(spec, shape)
+    return search.run().choice if search else None
+
+
+def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | None":  # None: there are no slices
+    """Return the search for the mesh of a job, which other jobs may share."""
     asked = ("full",) if spec.memory.remat == "full" else REMATS
     slices = spec.slices.numbers
     # Only the fields that determine a plan: names, data and storage would make each job a separate cache entry.
@@ -85,7 +91,7 @@ def choose(spec: TrainingJobSpec, shape: SliceShape) -> Choice | None:  # None: 
         precision=spec.precision,
         memory=spec.memory,
     )
-    return _choose(_Question(essence), shape, slices, asked) if slices else None
+    return MeshSearch(_Question(essence), shape, slices, asked) if slices else None
 
 
 @dataclass(frozen=True)
@@ -98,9 +104,40 @@ class _Question:
         return hash((self.spec.model, self.spec.training, self.spec.parallelism, self.spec.precision, self.spec.memory))
 
 
+@dataclass(frozen=True)
+class Searched:
+    """The result of a search, and its cost."""
+
+    choice: Choice | None
+    """None: nothing fits."""
+    num_plans: int
+    """Number of sizes that the search planned."""
+
+
+@dataclass(frozen=True)
+class MeshSearch:
+    """A search for the mesh of a job. Equal searches have the same result, which is cached."""
+
+    question: _Question
+    shape: SliceShape
+    slices: Sequence[int]
+    remats: Sequence[str]
+
+    def run(self) -> Searched:
+        """Return the result."""
+        return _search(self)
+
+
 @lru_cache(maxsize=256)
-def _choose(question: _Question, shape: SliceShape, slices: Sequence[int], remats: Sequence[str]) -> Choice | None:
-    spec = question.spec
+def _search(search: MeshSearch) -> Searched:
+    counter = PlanCounter()
+    choice = _choose(search.question.spec, search.shape, search.slices, search.remats, counter)
+    return Searched(choice, counter.num_plans)
+
+
+def _choose(
+    spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], remats: Sequence[str], counter: PlanCounter
+) -> Choice | None:
     is_timed = knows_rates(spec, shape, slices[-1])
     rated = shape if is_timed else replace(shape, rates=TYPICAL)
     cuts = list(_cut_slice(spec, shape.num_devices))
@@ -108,10 +145,11 @@ def _choose(question: _Question, shape: SliceShape, slices: Sequence[int], remat
     few = is_timed and len(cuts) <= MANY
     searches = ((cuts, OUTER),) if few else ((_bound(small), OUTER[:-1]), (_bound(cuts), OUTER))
     for tried, outer in searches:
-        rough = _measure(spec, rated, slices[-1], tried, outer if slices[-1] > 1 else OUTER[:1], remats)
+        rough = _measure(spec, rated, slices[-1], tried, outer if slices[-1] > 1 else OUTER[:1], remats, counter)
         finalists = sorted(rough, key=_rank)
-        fitting = (one for one in finalists if _fits_all(one.apply(spec), shape, slices))
-        ranked = sorted((_add_smallest(one, spec, rated, slices) for one in islice(fitting, FINALISTS)), key=_rank)
+        fitting = (one for one in finalists if _fits_all(one.apply(spec), shape, slices, counter))
+        best = islice(fitting, FINALISTS)
+        ranked = sorted((_add_smallest(one, spec, rated, slices, counter) for one in best), key=_rank)
         if ranked:
             return Choice(ranked[0], tuple(ranked[1 : 1 + RUNNERS_UP]), len(finalists), is_timed)
     return None
@@ -162,35 +200,38 @@ def _measure(
     cuts: Sequence[Mapping[Axis, int]],
     outer: Sequence[Axis],
     remats: Sequence[str],
+    counter: PlanCounter,
 ) -> Iterator[Candidate]:
     """Yield the candidates that fit at a size, with `remat: full` only where required or requested."""
     for cut in cuts:
         for axis in outer:
             for remat in remats:
                 one = Candidate(AxisDegrees(**cut), AxisDegrees(**{"data": 1, axis: REST}), remat, 0.0, 0.0)
-                if seconds := _time(one.apply(spec), shape, num_slices):
+                if seconds := _time(one.apply(spec), shape, num_slices, counter):
                     yield replace(one, seconds=seconds, score=seconds)
                     break
 
 
-def _add_smallest(one: Candidate, spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int]) -> Candidate:
+def _add_smallest(
+    one: Candidate, spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], counter: PlanCounter
+) -> Candidate:
     """Return a candidate whose score includes the step time at the smallest size. The candidate fits all sizes."""
     if len(slices) == 1:
         return one
-    return replace(one, score=one.seconds + _time(one.apply(spec), shape, slices[0]))
+    return replace(one, score=one.seconds + _time(one.apply(spec), shape, slices[0], counter))
 
 
 def _rank(one: Candidate) -> tuple[float, int]:
     return one.rank
 
 
-def _time(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> float:
+def _time(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter) -> float:
     """Return the seconds of a step; 0 if the spec cannot train at this size."""
-    size = SizePlanner(spec, shape).plan(num_slices)
+    size = counter.plan(SizePlanner(spec, shape), num_slices)
     roofline = predict_step(spec, shape, size.layout) if isinstance(size, SizePlan) and size.layout else None
     return roofline.seconds if roofline else 0.0
 
 
-def _fits_all(spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int]) -> bool:
+def _fits_all(spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], counter: PlanCounter) -> bool:
     planner = SizePlanner(spec, shape)
-    return all(isinstance(planner.plan(number), SizePlan) for number in slices)
+    return all(isinstance(counter.plan(planner, number), SizePlan) for number in slices)

@@ -13,8 +13,8 @@ from trainingjob_operator.core.planner.memory import USABLE
 from trainingjob_operator.core.planner.parameters import count_parameters
 from trainingjob_operator.core.planner.plan import SizePlan, SliceShape
 from trainingjob_operator.core.planner.planning import LazySizes
-from trainingjob_operator.core.planner.sizes import TOO_LARGE, SizePlanner
-from trainingjob_operator.core.planner.strategy import choose
+from trainingjob_operator.core.planner.sizes import TOO_LARGE, PlanCounter, SizePlanner
+from trainingjob_operator.core.planner.strategy import describe_search
 from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
 
 
@@ -28,15 +28,18 @@ def suggest_ways_out(sizes: LazySizes, spec: TrainingJobSpec, shape: SliceShape,
         if isinstance(outcome, SizePlan):
             continue
         if any(problem.path == TOO_LARGE for problem in outcome):
-            ways = tuple(_find_ways_out(spec, shape, num_slices, hardware))
+            counter = PlanCounter()
+            ways = tuple(_find_ways_out(spec, shape, num_slices, hardware, counter))
             told = [replace(problem, nearest=ways) if problem.path == TOO_LARGE else problem for problem in outcome]
-            return sizes.tell(num_slices, told)
+            return sizes.tell(num_slices, told, counter.num_plans)
         if num_slices == next(iter(sizes)):
             break
     return sizes
 
 
-def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardware: Hardware) -> list[str]:
+def _find_ways_out(
+    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardware: Hardware, counter: PlanCounter
+) -> list[str]:
     """Return the smallest changes that fit: on the same devices, else on more, else with a shorter sequence.
 
     A shorter sequence changes the training itself, so it is suggested only if nothing else fits.
@@ -47,20 +50,22 @@ def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, ha
     def find_on_same(length: int) -> list[str]:
         changes = _save_memory(_shorten(spec, length))
         return [
-            _describe_change(spec, shape, changed, shape) for changed in changes if _fits(changed, shape, num_slices)
+            _describe_change(spec, shape, changed, shape)
+            for changed in changes
+            if _fits(changed, shape, num_slices, counter)
         ]
 
     @cache
     def find(length: int) -> list[str]:
-        fitting = _find_larger(_shorten(spec, length), larger, num_slices)
+        fitting = _find_larger(_shorten(spec, length), larger, num_slices, counter)
         return find_on_same(length) or [_describe_change(spec, shape, *way) for way in fitting]
 
     whole = spec.training.sequence_length
-    meshes = [_describe_change(spec, shape, changed, shape) for changed in _lay_out(spec, shape, num_slices)]
+    meshes = [_describe_change(spec, shape, changed, shape) for changed in _lay_out(spec, shape, num_slices, counter)]
     ways = [*meshes, *find_on_same(whole)] or find(whole)
     if not ways:
         least = next((one for one in larger if _may_fit(spec, one, num_slices)), shape)
-        ways = [_describe_change(spec, shape, changed, least) for changed in _lay_out(spec, least, num_slices)]
+        ways = [_describe_change(spec, shape, changed, least) for changed in _lay_out(spec, least, num_slices, counter)]
     if not ways:  # The longest halved sequence that fits, by bisection: a shorter sequence takes less memory.
         halved = [whole >> halvings for halvings in range(1, whole.bit_length() - 1)]
         fitting = halved[bisect_left(halved, True, key=lambda length: bool(find(length))) :]  # noqa: FBT003
@@ -77,16 +82,18 @@ def _save_memory(spec: TrainingJobSpec) -> Iterator[TrainingJobSpec]:
 
 
 def _find_larger(
-    spec: TrainingJobSpec, larger: Sequence[SliceShape], num_slices: int
+    spec: TrainingJobSpec, larger: Sequence[SliceShape], num_slices: int, counter: PlanCounter
 ) -> Iterator[tuple[TrainingJobSpec, SliceShape]]:
     """Yield the smallest larger slice that a spec fits, with `remat: full` and unchanged."""
     for changed in (_compute_again(spec), spec):
-        on = next((one for one in larger if _fits(changed, one, num_slices)), None)
+        on = next((one for one in larger if _fits(changed, one, num_slices, counter)), None)
         if on:
             yield changed, on
 
 
-def _lay_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> Iterator[TrainingJobSpec]:
+def _lay_out(
+    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter
+) -> Iterator[TrainingJobSpec]:
     """Yield the spec with the mesh of `strategy: auto`, if one fits; otherwise also with a sharded optimizer state.
 
     Each search plans the job many times, so none starts if the state alone does not fit.
@@ -94,9 +101,11 @@ def _lay_out(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> Itera
     if not _may_fit(spec, shape, num_slices):
         return
     for changed in (spec, _spread_optimizer(spec)):
-        choice = choose(changed, shape)
-        if choice:
-            yield choice.best.apply(changed)
+        search = describe_search(changed, shape)
+        found = search.run() if search else None
+        counter.num_plans += found.num_plans if found else 0
+        if found and found.choice:
+            yield found.choice.best.apply(changed)
             return
 
 
@@ -119,8 +128,8 @@ def _spread_optimizer(spec: TrainingJobSpec) -> TrainingJobSpec:
     return spec.model_copy(update={"parallelism": parallelism})
 
 
-def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
-    return isinstance(SizePlanner(spec, shape).plan(num_slices), SizePlan)
+def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter) -> bool:
+    return isinstance(counter.plan(SizePlanner(spec, shape), num_slices), SizePlan)
 
 
 def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: TrainingJobSpec, fitting: SliceShape) -> str:

@@ -23,6 +23,9 @@ MAX_CHECKS = 48
 """Validations per answer. A webhook has a time budget, and one validation takes about a millisecond."""
 MAX_CHECKED_PROBLEMS = 512
 """Total problems that these validations may find, because each problem takes time."""
+MAX_PLANS = 3000
+"""Planned sizes after which only one more validation runs. A choice of the mesh plans up to several thousand sizes, and
+a thousand take about an eighth of a second."""
 MAX_CHECKED_BYTES = 2**20
 """Total bytes that these validations may read."""
 MAX_FURTHER_CHANGES = 4
@@ -66,8 +69,17 @@ def _change(document: Document, change: Callable[[Document], None]) -> Document 
 class Search:
     """Validates the suggestions for one document within a budget."""
 
-    def __init__(self, document: Document, problems: Sequence[Problem], judge: Judge) -> None:
-        """Take a document, its problems, and the function that finds the problems of a changed document."""
+    def __init__(
+        self,
+        document: Document,
+        problems: Sequence[Problem],
+        judge: Judge,
+        num_plans: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Take a document, its problems, and the function that finds the problems of a changed document.
+
+        `num_plans` returns the number of sizes that were planned for the document and its changes so far.
+        """
         self._document = document
         self._judge = judge
         self._paths = {problem.path for problem in problems}
@@ -75,6 +87,8 @@ class Search:
         num_bytes = count_bytes(document)
         most = (MAX_CHECKS, MAX_CHECKED_PROBLEMS // max(len(problems), 1), MAX_CHECKED_BYTES // max(num_bytes, 1))
         self._left = min(most) if num_bytes else 0
+        self._num_plans = num_plans
+        self._limit_plans()
 
     def keep_legal(self, told: Sequence[Problem]) -> list[Problem]:
         """Return problems or warnings with only their legal suggestions.
@@ -89,13 +103,18 @@ class Search:
             if problem.nearest and self._left <= 1 and number < reached:
                 reached = number
             best.append(self._find_legal(problem, problem.nearest[:1]) if number < reached else [])
-        if self._are_legal(told[reached:]):
+        if reached < len(told) and self._are_legal(told[reached:]):
             best[reached:] = [list(problem.nearest[:1]) for problem in told[reached:]]
         rest = [self._find_legal(problem, problem.nearest[1:]) for problem in told]
         return [
             _replace_suggestions(problem, tuple(dict.fromkeys((*first, *others))) or self._find_resolved(problem))
             for problem, first, others in zip(told, best, rest, strict=True)
         ]
+
+    def _limit_plans(self) -> None:
+        """Leave at most one validation once too many sizes were planned."""
+        if self._num_plans() >= MAX_PLANS:
+            self._left = min(self._left, 1)
 
     def _are_legal(self, told: Sequence[Problem]) -> bool:
         """Return whether the first suggestions of several problems are legal together."""
@@ -155,7 +174,9 @@ class Search:
         if changed is None or self._left <= 0:
             return None
         self._left -= 1
-        return [one for one in self._judge(changed) if self._is_worse(problem, one)]
+        after = self._judge(changed)
+        self._limit_plans()
+        return [one for one in after if self._is_worse(problem, one)]
 
     def _is_worse(self, problem: Problem, after: Problem) -> bool:
         told = (after.path, after.message)

@@ -17,8 +17,8 @@ from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.planning import Sizes, assemble, find_slice, plan_sizes
-from trainingjob_operator.core.planner.strategy import settle
+from trainingjob_operator.core.planner.planning import LazySizes, Sizes, assemble, find_slice, plan_sizes
+from trainingjob_operator.core.planner.strategy import MeshSearch, describe_search, is_auto, settle
 from trainingjob_operator.core.planner.ways_out import suggest_ways_out
 from trainingjob_operator.core.units import plural
 from trainingjob_operator.core.validation import (
@@ -84,6 +84,28 @@ class Checked:
     warnings: tuple[Problem, ...]
 
 
+class _Cost:
+    """Number of sizes planned for a document and its changes. It does not depend on what earlier documents cached."""
+
+    def __init__(self) -> None:
+        self._searches: dict[MeshSearch, int] = {}
+        self._num_sizes = 0
+
+    @property
+    def num_plans(self) -> int:
+        return sum(self._searches.values()) + self._num_sizes
+
+    def add(self, written: Parsed, sizes: Sizes, hardware: Hardware) -> None:
+        """Count the plans of one validation. Equal searches for a mesh count once, because their result is cached."""
+        if not isinstance(sizes, LazySizes) or written.spec is None:
+            return
+        self._num_sizes += sizes.num_planned
+        shape = find_slice(written.spec, hardware)
+        search = describe_search(written.spec, shape) if shape and is_auto(written.spec) else None
+        if search:
+            self._searches[search] = search.run().num_plans
+
+
 def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Checked:
     """Return the plan of a job or all its problems, and warnings about valid but wasteful settings."""
     return check_manifest({"metadata": {"name": name}, "spec": raw_spec}, hardware)
@@ -91,7 +113,8 @@ def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Chec
 
 def check_manifest(manifest: Document, hardware: Hardware = BUILTIN) -> Checked:
     """Validate a whole object like `check_job`, including the fields beside its spec."""
-    parsed, choice = _settle(parse_spec(manifest.get("spec")), hardware)
+    written = parse_spec(manifest.get("spec"))
+    parsed, choice = _settle(written, hardware)
     sizes = _plan_sizes(parsed, hardware)
     problems = _find_problems(manifest, parsed, sizes, hardware)
     plan = None
@@ -106,7 +129,9 @@ def check_manifest(manifest: Document, hardware: Hardware = BUILTIN) -> Checked:
             *(_warn_of_plan(plan, sizes) if plan else ()),
         ]
     )
-    problems, warnings = _keep_legal(manifest, problems, warnings, hardware)
+    cost = _Cost()
+    cost.add(written, sizes, hardware)
+    problems, warnings = _keep_legal(manifest, problems, warnings, hardware, cost)
     return Checked(parsed.spec, plan, tuple(problems), tuple(warnings))
 
 
@@ -125,18 +150,21 @@ def _find_problems(manifest: Document, parsed: Parsed, sizes: Sizes, hardware: H
 
 
 def _keep_legal(
-    manifest: Document, problems: list[Problem], warnings: list[Problem], hardware: Hardware
+    manifest: Document, problems: list[Problem], warnings: list[Problem], hardware: Hardware, cost: _Cost
 ) -> tuple[list[Problem], list[Problem]]:
     """Return problems and warnings with only those suggestions that pass the whole validation."""
 
     def judge(changed: Document) -> list[Problem]:
-        parsed, _ = _settle(parse_spec(changed.get("spec")), hardware)
+        written = parse_spec(changed.get("spec"))
+        parsed, _ = _settle(written, hardware)
         sizes = _plan_sizes(parsed, hardware, with_ways_out=False)
-        return _find_problems(changed, parsed, sizes, hardware)
+        found = _find_problems(changed, parsed, sizes, hardware)
+        cost.add(written, sizes, hardware)
+        return found
 
     if len(problems) >= MAX_PROBLEMS:  # so many problems are not a typo, and each validation would take long
         return [replace(problem, nearest=()) for problem in problems], warnings
-    search = Search(manifest, problems, judge)
+    search = Search(manifest, problems, judge, lambda: cost.num_plans)
     return search.keep_legal(problems), search.keep_legal(warnings)
 
 
