@@ -35,8 +35,8 @@ class Rules:
     checked: list[tuple[str, Any]] = field(default_factory=list)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
 
-    def check(self, name: str, spec: Any) -> Found:
-        self.checked.append((name, spec))
+    def check(self, job: Any) -> Found:
+        self.checked.append((text(job, "metadata", "name"), job.get("spec")))
         return self.found
 
     async def use(self, user: Any, namespace: str, name: str) -> bool:
@@ -293,7 +293,7 @@ async def test_what_cannot_be_checked_is_refused_for_now() -> None:
 
 
 async def test_a_broken_rule_refuses_and_says_where_to_look(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(name: str, spec: Any) -> Found:
+    def broken(job: Any) -> Found:
         raise ZeroDivisionError
 
     answer = (await Admission(examine_here(broken), Rules().use).answer(json.dumps(review()).encode()))["response"]

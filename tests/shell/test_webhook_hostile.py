@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.patience import at_once
 from tests.reviewing import examine_here
 from trainingjob_api.sample import SAMPLE
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import check_manifest
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import API_VERSION, MAX_BYTES, NotAReviewError
 from trainingjob_operator.shell.assembly import serving
@@ -31,7 +31,7 @@ async def may_use(user: Any, namespace: str, name: str) -> bool:
     return True
 
 
-ADMISSION = Admission(examine_here(check_job), may_use)
+ADMISSION = Admission(examine_here(check_manifest), may_use)
 """The whole path: the real rules, and every right."""
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.reviewing import examine_here
 from trainingjob_api.job import GROUP, KIND, VERSION
 from trainingjob_operator.cli.main import app
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import check_manifest
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import API_VERSION, MAX_WARNING
 
@@ -37,7 +37,7 @@ async def answer_to(job: dict[str, Any]) -> dict[str, Any]:
         "object": job,
     }
     review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "request": request}
-    answer = await Admission(examine_here(check_job), may_use).answer(json.dumps(review).encode())
+    answer = await Admission(examine_here(check_manifest), may_use).answer(json.dumps(review).encode())
     response: dict[str, Any] = answer["response"]
     return response
 
@@ -101,7 +101,16 @@ async def test_a_mark_without_effect_is_warned_of_in_the_words_of_the_command_li
     assert any("metadata.labels.kueue.x-k8s.io/queue-name: has no effect" in warning for warning in warnings)
 
 
-@pytest.mark.parametrize("metadata", [{"lables": {}}, {"labels": {"v": 1}}, {"annotations": {"a b": "c"}}])
+METADATA: list[dict[str, Any]] = [
+    {"lables": {}},
+    {"labels": {"v": 1}},
+    {"annotations": {"a b": "c"}},
+    {"annotation": "not an object, so that its right name is no legal suggestion"},
+    {"namespce": 3},
+]
+
+
+@pytest.mark.parametrize("metadata", METADATA)
 async def test_metadata_is_refused_in_the_words_of_the_command_line(metadata: dict[str, Any], tmp_path: Path) -> None:
     job = load(EXAMPLES / "fixed.yaml")
     job["metadata"] |= metadata
@@ -113,3 +122,14 @@ async def test_metadata_is_refused_in_the_words_of_the_command_line(metadata: di
 
     assert response["allowed"] is False
     assert response["status"]["message"] == verdict
+
+
+async def test_what_the_cluster_writes_takes_no_budget_of_the_suggestions() -> None:
+    job = load(EXAMPLES / "fixed.yaml")
+    job["spec"]["model"]["numLayer"] = job["spec"]["model"].pop("numLayers")
+    large = {
+        "metadata": job["metadata"] | {"managedFields": [{"fieldsV1": {"f:x": "x" * 2**19}}]},
+        "status": {"x": "x" * 2**19},
+    }
+
+    assert (await answer_to(job | large))["status"] == (await answer_to(job))["status"]

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import check_job, check_manifest
 from trainingjob_operator.shell.admission_review import NotAReviewError
 from trainingjob_operator.shell.examining import examine
 
@@ -81,13 +81,12 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 def run(request: Request, hardware: Hardware) -> Result:
     """Run one task."""
-    check = partial(check_job, hardware=hardware)
     try:
         match request.arguments:
             case (bytes(body),):
-                value: Any = examine(body, check)
+                value: Any = examine(body, partial(check_manifest, hardware=hardware))
             case (name, spec):
-                value = check(name, spec)
+                value = check_job(name, spec, hardware)
             case _:
                 raise ValueError("a task has one or two arguments")
     except NotAReviewError as error:

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from trainingjob_api.job import API_VERSION, GROUP, KIND, VERSION
 from trainingjob_api.problem import Problem, in_order, summarise
 from trainingjob_operator.core.manifests import Manifest, dig, text
-from trainingjob_operator.core.validation.validate_metadata import check_fields, check_metadata, warn_of_marks
 from trainingjob_operator.core.validation.validate_update import check_update, warn_of_update
 from trainingjob_operator.shell.admission_review import (
     MAX_BYTES,
@@ -42,8 +41,8 @@ class Checked(Protocol):
         ...
 
 
-type Check = Callable[[str, Any], Checked]
-"""Check a job by its name and its raw spec, which can be any JSON value."""
+type Check = Callable[[Manifest], Checked]
+"""Check a whole job. Each of its parts can be any JSON value."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,8 @@ def _examine(uid: str, request: Manifest, check: Check) -> Examined:
     if operation not in ("CREATE", "UPDATE") or (operation == "UPDATE" and _needs_no_check(job, old)):
         return Examined(allowance(uid))
     name = name_of(job, request)
-    checked = check(name, dig(job, "spec"))
-    problems = [*checked.problems, *check_fields(job), *check_metadata(job)]
-    warnings = [*checked.warnings, *warn_of_marks(job)]
+    checked = check(_prepare(job, name))
+    problems, warnings = [*checked.problems], [*checked.warnings]
     if operation == "UPDATE":
         problems += check_update(old, job)
         warnings += warn_of_update(old, job)
@@ -111,6 +109,19 @@ def _examine(uid: str, request: Manifest, check: Check) -> Examined:
     user, namespace = dig(request, "userInfo"), text(request, "namespace")
     denied = refuse(_lack_of_right(text(user, "username"), namespace, wanted))
     return Examined(answer, Question(user if isinstance(user, dict) else {}, namespace, wanted, denied))
+
+
+def _prepare(job: Any, name: str) -> Manifest:
+    """Return a job with the name that it will have, and without what the API server and the operator write.
+
+    Each validation of a suggestion copies the job, and a status is larger than most specs.
+    """
+    prepared = {key: value for key, value in job.items() if key != "status"} if isinstance(job, dict) else {}
+    metadata = {} if prepared.get("metadata") is None else prepared["metadata"]
+    if isinstance(metadata, dict):
+        written = {key: value for key, value in metadata.items() if key != "managedFields"}
+        prepared["metadata"] = {**written, "name": name}
+    return prepared
 
 
 def _find_account(job: Any, old: Any, problems: Sequence[Problem]) -> str:
