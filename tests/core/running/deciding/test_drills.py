@@ -16,7 +16,7 @@ from trainingjob_api.protocol import Phase
 from trainingjob_api.status import RollbackStatus
 from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld
 from trainingjob_operator.core.running.deciding.drills import MOST
-from trainingjob_operator.core.running.deciding.strikes import find_pause, list_strikes, make_order
+from trainingjob_operator.core.running.deciding.strikes import find_pause, list_strikes, make_order, refuse_strike
 from trainingjob_operator.core.running.telling.announce import make_bulletin
 from trainingjob_operator.core.times import format_time
 
@@ -211,6 +211,20 @@ def test_the_operator_strikes_when_it_is_written_and_only_then(
     assert find_pause(before, scene.status) == pause
     assert list_strikes(scene.see(), scene.status) == ()
     assert find_pause(scene.see(), scene.status) == 0.0
+
+
+def test_a_drill_whose_pod_is_not_deleted_is_refused_and_no_other() -> None:
+    scene = ask(drillable(), "hang", "first", slice=9)
+    look(scene)
+    before_second = ask(scene, "kill-host", "second").see()
+    scene.step()
+
+    first, second = refuse_strike(before_second, scene.status, "pods stay").drills
+
+    assert first == scene.status.drills[0]
+    assert (second.state, second.injected) == ("refused", None)
+    assert second.message == "the API server refused to delete its pod: pods stay"
+    assert refuse_strike(scene.see(), scene.status, "pods stay") == scene.status
 
 
 def test_the_last_drills_are_kept() -> None:
