@@ -28,10 +28,15 @@ def progress(step: int, loss: float | None = 2.0) -> Progress:
     return Progress(step=step, loss=loss, grad_norm=1.0, learning_rate=0.1, tokens_per_second=10.0, step_seconds=0.1)
 
 
+def write(writer: MetricsWriter, step: int, slots: range, *, every: int = 1, last: bool = False) -> None:
+    if line := describe_step(progress(step), slots, every, writer._generation, last=last):
+        writer.write_step(line)
+
+
 def test_due_steps_and_the_last_are_written_with_their_generation(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path, Metrics(every_steps=2, tensorboard=False), generation=3, restored=0) as writer:
         for step in (1, 2, 3):
-            writer.write_step(progress(step), range(4 * step - 4, 4 * step), last=step == 3)
+            write(writer, step, range(4 * step - 4, 4 * step), every=2, last=step == 3)
         writer.write_evaluation(3, "held", 1.25)
 
     lines = read_lines(tmp_path)
@@ -46,12 +51,12 @@ def test_due_steps_and_the_last_are_written_with_their_generation(tmp_path: Path
 def test_a_line_that_a_killed_writer_left_half_is_cut(tmp_path: Path) -> None:
     metrics = Metrics(every_steps=1, tensorboard=False)
     with MetricsWriter(tmp_path, metrics, generation=1, restored=0) as writer:
-        writer.write_step(progress(1), range(4), last=False)
+        write(writer, 1, range(4))
     with (tmp_path / "metrics/metrics.jsonl").open("a") as file:
         file.write('{"generation": 1, "st')
 
     with MetricsWriter(tmp_path, metrics, generation=2, restored=1) as writer:
-        writer.write_step(progress(2), range(4, 8), last=False)
+        write(writer, 2, range(4, 8))
 
     assert [line["step"] for line in read_lines(tmp_path)] == [1, 2]
 
@@ -73,14 +78,14 @@ def test_lines_that_a_lost_host_did_not_write_are_recovered_once(
     metrics = Metrics(every_steps=1, tensorboard=False)
     with MetricsWriter(tmp_path, metrics, generation=1, restored=0) as writer:
         for step in steps:
-            writer.write_step(progress(step), range(4), last=False)
+            write(writer, step, range(4))
     with (tmp_path / "metrics/metrics.jsonl").open("ab") as file:
         file.write(more)
     recent = [describe_step(progress(step), range(4), 1, 1, last=False) for step in (2, 3)]
 
     with MetricsWriter(tmp_path, metrics, generation=2, restored=3) as writer:
         writer.recover([line for line in recent if line])
-        writer.write_step(progress(4), range(4), last=False)
+        write(writer, 4, range(4))
 
     text = (tmp_path / "metrics/metrics.jsonl").read_bytes()
     lines = [json.loads(line) for line in text.splitlines() if b'"loss"' in line]
@@ -132,7 +137,7 @@ def test_a_loss_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
 
 def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path, Metrics(every_steps=1), generation=1, restored=0) as writer:
-        writer.write_step(progress(4), range(12, 16), last=False)
+        write(writer, 4, range(12, 16))
 
     (path,) = (tmp_path / "metrics/tensorboard").iterdir()
     seen = {value.tag: (event.step, value.simple_value) for event in read_events(path) for value in event.summary.value}
@@ -152,10 +157,10 @@ def test_a_full_disk_stops_neither_lines_nor_plots_nor_training(
         wait_until_written(board)
         writer._lines = board._file = full
         for step in range(1, 40):  # more than a queue of the library holds
-            writer.write_step(progress(step), range(4), last=False)
+            write(writer, step, range(4))
         wait_until_written(board)
         writer._lines, board._file = lines, plots
-        writer.write_step(progress(40), range(4), last=False)
+        write(writer, 40, range(4))
 
     (path,) = (tmp_path / "metrics/tensorboard").iterdir()
     assert {event.step for event in read_events(path) if event.summary.value} == {40}

@@ -46,7 +46,6 @@ class MetricsWriter:
     """
 
     def __init__(self, root: Path, metrics: Metrics, generation: int, restored: int) -> None:
-        self._every = metrics.every_steps
         self._generation = generation
         folder = root / "metrics"
         folder.mkdir(exist_ok=True)
@@ -69,13 +68,9 @@ class MetricsWriter:
         if self._board:
             self._board.close()
 
-    def write_step(self, progress: Progress, slots: range, *, last: bool) -> None:
-        """Write a training step if it is due: a multiple of `everySteps`, or the last.
-
-        `slots` are the sample indices that it used.
-        """
-        if line := describe_step(progress, slots, self._every, self._generation, last=last):
-            self._write(line, "train")
+    def write_step(self, line: Line) -> None:
+        """Write the line of a training step."""
+        self._write(line, "train")
 
     def write_evaluation(self, step: int, name: str, loss: float) -> None:
         """Write a held-out loss."""
@@ -87,7 +82,7 @@ class MetricsWriter:
         written = {(line.get("generation"), line.get("step")) for line in self._read_newest()} if recent else set()
         for line in recent:
             if (line["generation"], line["step"]) not in written:
-                self._write(line, "train")
+                self.write_step(line)
 
     def _read_newest(self) -> Iterator[Line]:
         """Yield the training steps' lines at the end of the file."""
@@ -121,7 +116,10 @@ class MetricsWriter:
 def describe_step(
     progress: Progress, slots: range, every: int, generation: int, *, last: bool
 ) -> Line | None:  # None: it is not due
-    """Return the line of a training step that is a multiple of `every`, or the last."""
+    """Return the line of a training step that is a multiple of `every`, or the last.
+
+    `slots` are the sample indices that it used.
+    """
     if progress.step % every and not last:
         return None
     absent = {name for name in NOT_OF_ALL if getattr(progress, name) is None}

@@ -161,10 +161,10 @@ class Reporter:
     def _write(self, progress: Progress) -> None:
         """Write a step's metrics if this is process 0, and keep them with the next snapshot."""
         slots = slots_of_step(progress.step, self._sizes, self._skipped)
-        used, last = range(int(slots[0]), int(slots[-1]) + 1), progress.step == self._last
-        if self._writer:
-            self._writer.write_step(progress, used, last=last)
-        line = describe_step(progress, used, self._every, self._generation, last=last)
+        used = range(int(slots[0]), int(slots[-1]) + 1)
+        line = describe_step(progress, used, self._every, self._generation, last=progress.step == self._last)
+        if line and self._writer:
+            self._writer.write_step(line)
         if line and self._snapshots:
             self._recent.append(line)
             self._snapshots.metrics = tuple(self._recent)
