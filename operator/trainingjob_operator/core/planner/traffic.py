@@ -25,7 +25,7 @@ from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compiled import Network
 from trainingjob_api.sharding import RULES, count_ways
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.mesh import combine
+from trainingjob_operator.core.planner.mesh import combine, pipeline_ticks
 from trainingjob_operator.core.planner.parameters import Leaf, list_leaves
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload
 
@@ -109,7 +109,7 @@ class _Step:
         self._again = workload.remat == "full"
         self._is_replicated = self._degrees["data"] > 1
         self._is_staged = self._degrees["stage"] > 1
-        self._turns = layout.accumulation * (layout.microbatches + self._degrees["stage"] - 1)
+        self._turns = layout.accumulation * pipeline_ticks(layout.microbatches, self._degrees["stage"])
         """How often a stage runs in a step, with microbatches or idle."""
         self._reads = layout.accumulation * layout.microbatches // self._degrees["stage"]
         """How often a device runs the head in a step."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
+from trainingjob_api.protocol import MAX_MESSAGE
 from trainingjob_api.status import DrillStatus, TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.running.deciding.chores import DeletePod
@@ -61,7 +62,7 @@ def refuse_strike(seen: Observed, written: TrainingJobStatus, words: str) -> Tra
     new = _find_new(seen, written)
     if new is None:
         return written
-    message = f"the API server refused to delete its pod: {words}"[:1024]
+    message = f"the API server refused to delete its pod: {words}"[:MAX_MESSAGE]
     refused = {"state": "refused", "injected": None, "message": message}
     drills = tuple(one.model_copy(update=refused) if one.id == new.id else one for one in written.drills)
     return written.model_copy(update={"drills": drills})
