@@ -62,7 +62,7 @@ def test_a_world_goes_on_from_memory_and_hands_it_to_a_host_that_came_anew(
     for trainer in both:
         trainer.kill()
     killed_at = max(max(trainer.losses) for trainer in both)
-    shutil.rmtree(memory / "pod-1")  # that host is gone for good
+    shutil.rmtree(memory / "pod-1")  # that host does not return
     newest = max(header.step for number in range(NUM_SLOTS) if (header := Slot(memory / "pod-0", number).read_header()))
     drop_lines(root, newest - 1)  # as if process 0 had been lost before it wrote them
 

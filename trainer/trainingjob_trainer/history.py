@@ -6,7 +6,7 @@ operator recorded it. The steps of such a generation count too, up to the first 
 That generation resumed from the newest step that it found. Earlier steps of the missing generation are part of its
 history, and later ones are void.
 
-A rollback voids the steps after its parent step, of its own and of earlier generations, as soon as it is recorded. It
+A rollback voids the steps after its parent step, of its generation and of earlier ones, as soon as it is recorded. It
 also excludes samples. A step carries the samples that were excluded before it, and the batch sizes of the steps up to
 it. A job that resumes from the step therefore trains on no sample twice, under any name and with any batch size. A step
 also carries the steps that its own generation trained, and earlier generations that were in no lineage. The world that

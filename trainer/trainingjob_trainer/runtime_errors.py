@@ -1,6 +1,6 @@
 """Runtime errors of JAX, XLA, NCCL, gloo and libtpu, classified by text because they have no exception types.
 
-The reason decides which host is at fault. A failed device is a fault of its own node, which that host reports. The
+The reason decides which host is at fault. A failed device is a fault of its node, and the host there reports it. The
 errors that a host sees when another host ends are no fault of this host. Nearly all connection errors of NCCL and gloo
 are of that kind. They count as network errors only if they name this host's own link. An error that matches no row is a
 crash: a program that XLA rejects, an access out of bounds.

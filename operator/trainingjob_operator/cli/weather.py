@@ -90,7 +90,7 @@ def _strike(weather: Weather, number: int, num_slices: int, random: Random) -> I
 
 
 def _drop_ineffective(faults: Sequence[Fault]) -> Iterator[Fault]:
-    """Yield the faults of slices that have nodes. A neighbour's fault may take a slice between two of its own."""
+    """Yield the faults of slices that have nodes. A fault of a neighbour can also take a slice."""
     lost: dict[int, tuple[float, float]] = {}
     for fault in faults:
         begin, end = lost.get(fault.slice, (0.0, 0.0))

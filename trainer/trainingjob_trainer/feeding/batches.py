@@ -1,4 +1,4 @@
-"""Batches: the sequences of a step, sharded over the mesh. Each process loads the sequences of its own devices only."""
+"""Batches: the sequences of a step, sharded over the mesh. Each process loads those of its local devices."""
 
 import math
 from typing import Any

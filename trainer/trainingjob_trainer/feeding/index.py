@@ -1,12 +1,12 @@
 """Token cache: text is tokenized once, into a folder named by the hash of everything that decides its sequences.
 
-`<uri>/data/<hash>/tokens.bin` holds the ids of all documents, concatenated. `index.json` beside it is written last and
-makes it valid. Sequence r of length L is tokens[r x L : r x L + L + 1]. Sequences overlap by one token: the last that a
-sequence predicts is the first of the next.
+`<uri>/data/<hash>/tokens.bin` holds the ids of all documents, concatenated. `index.json` in the same folder is written
+last and makes it valid. Sequence r of length L is tokens[r x L : r x L + L + 1]. Sequences overlap by one token: the
+last that a sequence predicts is the first of the next.
 
 `<uri>/data/<job's uid>-<hash of the data sections>.json` names the token datasets of a job. With it, a restart does not
-read the text again, and a change of the text under a running job has no effect. `.account.json` beside it holds what
-was read and skipped, so that a restart reports it too.
+read the text again, and a change of the text under a running job has no effect. `.account.json` in the same folder
+holds what was read and skipped, so that a restart reports it too.
 """
 
 import hashlib

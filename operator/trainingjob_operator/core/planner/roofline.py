@@ -11,7 +11,7 @@
   accumulation step.
 
 Real steps take longer than peak rates allow, so the estimate ranks meshes and does not predict seconds. There is no
-estimate for an accelerator of unknown rates, such as `cpu`, or for a job with sharding rules of its own.
+estimate for an accelerator of unknown rates, such as `cpu`, or for a job with custom sharding rules.
 """
 
 from collections import defaultdict

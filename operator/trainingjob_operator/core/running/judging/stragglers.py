@@ -1,6 +1,6 @@
 """Stragglers: a single host that the rest of the world waits for.
 
-Step times do not reveal it, because a step ends on all hosts at once. Each host reports two metrics of its own. Both
+Step times do not reveal it, because a step ends on all hosts at once. Each host reports two local metrics. Both
 are medians over a recent period, so that a short pause names no host:
 
 - The share of time in which its trainer is not scheduled. If one host's share is far above the others', that host is
