@@ -15,7 +15,7 @@ from rich.console import Console
 
 from e2e.cluster.choice import open_cluster
 from e2e.cluster.interface import Cluster
-from e2e.drills import slice_nodes, take_slice_away
+from e2e.drills import power_off_nodes, slice_nodes
 from e2e.product import Job, JourneyError, Manifest, Product, load_example
 from e2e.status import generation_of, is_full, step_of, steps_trained
 
@@ -29,7 +29,7 @@ type Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Fault:
+class SliceOutage:
     """One slice lost and restored. Times are in seconds since the epoch."""
 
     slice: int
@@ -40,15 +40,15 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Story:
+class ScenarioResult:
     """The events of a demo."""
 
     applied: float
-    faults: tuple[Fault, ...]
+    faults: tuple[SliceOutage, ...]
     ended: float
 
 
-class Narrator:
+class StatusPrinter:
     """Prints the job's row of `kubectl get trainingjobs` whenever it changes."""
 
     def __init__(self, console: Console, job: Job) -> None:
@@ -56,7 +56,7 @@ class Narrator:
         self.job = job
         self.last = ""
 
-    def look(self) -> None:
+    def print_changes(self) -> None:
         """Print the job's row of `kubectl get trainingjobs` if it has changed since the last call."""
         table = self.job.cluster.kubectl("get", "trainingjobs", "-n", self.job.namespace)
         row = table.rpartition(" ")[0]  # AGE always changes
@@ -68,23 +68,23 @@ class Narrator:
         """Wait until a condition on the status holds, and print every change of the row."""
 
         def holds_and_look(status: Manifest) -> object:
-            self.look()
+            self.print_changes()
             return holds(status)
 
         return self.job.wait(what, holds_and_look, timeout)
 
 
-def tell(product: Product, job: Job, faults: tuple[int, ...], console: Console) -> Story:
+def run_scenario(product: Product, job: Job, faults: tuple[int, ...], console: Console) -> ScenarioResult:
     """Watch a job from its first step to its end, and lose and restore some slices on the way."""
     applied = time.time()
-    narrator = Narrator(console, job)
+    narrator = StatusPrinter(console, job)
     narrator.watch("its first step", lambda status: step_of(status) >= 1, FIRST_STEP_TIMEOUT)
-    story = tuple(lose_and_regain(product, job, slice_number, narrator) for slice_number in faults)
+    outages = tuple(lose_and_restore_slice(product, job, slice_number, narrator) for slice_number in faults)
     narrator.watch("the end", lambda status: status.get("phase") in ("Succeeded", "Failed"), END_TIMEOUT)
-    return Story(applied, story, time.time())
+    return ScenarioResult(applied, outages, time.time())
 
 
-def lose_and_regain(product: Product, job: Job, slice_number: int, narrator: Narrator) -> Fault:
+def lose_and_restore_slice(product: Product, job: Job, slice_number: int, narrator: StatusPrinter) -> SliceOutage:
     """Power off one slice's nodes during training and restore them; wait for the smaller and the larger world."""
     start = step_of(job.status())
     before = narrator.watch(
@@ -95,7 +95,7 @@ def lose_and_regain(product: Product, job: Job, slice_number: int, narrator: Nar
     nodes = slice_nodes(job, slice_number)
     narrator.console.print(f"\n[bold]The power of {' and '.join(nodes)} (slice {slice_number}) goes off.[/bold]")
     killed = time.time()
-    with take_slice_away(product.cluster, nodes):
+    with power_off_nodes(product.cluster, nodes):
         shrunk = narrator.watch(
             "a step of the smaller world",
             lambda status: generation_of(status) > generation_of(before) and steps_trained(status) > 0,
@@ -108,7 +108,7 @@ def lose_and_regain(product: Product, job: Job, slice_number: int, narrator: Nar
         lambda status: is_full(status) and generation_of(status) > generation_of(shrunk) and step_of(status) > 0,
         CHANGE_TIMEOUT,
     )
-    return Fault(slice_number, killed, restored, generation_of(shrunk), generation_of(grown))
+    return SliceOutage(slice_number, killed, restored, generation_of(shrunk), generation_of(grown))
 
 
 def prepare(console: Console) -> tuple[Cluster, Product]:
@@ -134,7 +134,7 @@ def main() -> int:
     product.run_in_reader(NAMESPACE, "find", "/shared", "-mindepth", "1", "-delete")
     job = product.submit(NAMESPACE, load_example("demo"))
     try:
-        tell(product, job, faults=(1,), console=console)
+        run_scenario(product, job, faults=(1,), console=console)
     except JourneyError as error:
         console.print(f"[red]{error}[/red]")
         return 1

@@ -24,7 +24,7 @@ def slice_nodes(job: Job, slice_number: int) -> list[str]:
 
 
 @contextmanager
-def take_slice_away(cluster: Cluster, nodes: Sequence[str]) -> Iterator[None]:
+def power_off_nodes(cluster: Cluster, nodes: Sequence[str]) -> Iterator[None]:
     """Power off some nodes at once; power them on again when the context ends."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(cluster.kill_node, nodes))

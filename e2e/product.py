@@ -21,7 +21,7 @@ from e2e.cluster.commands import ClusterError
 from e2e.cluster.images import find_operator_key
 from e2e.cluster.interface import Cluster
 from e2e.cluster.topology import ROLE_LABEL, SYSTEM_TAINT
-from e2e.requests import find_misdeeds
+from e2e.requests import find_forbidden_requests
 from e2e.status import condition, step_of
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +41,9 @@ class JourneyError(AssertionError):
     """An awaited state did not occur. The text gives the actual state."""
 
 
-def wait_until[T](what: str, probe: Callable[[], T | None], timeout: float, seen: Callable[[], str] = str) -> T:
+def wait_until[T](
+    what: str, probe: Callable[[], T | None], timeout: float, describe_actual: Callable[[], str] = str
+) -> T:
     """Return the first value of `probe` that is not None; poll for at most `timeout` seconds.
 
     Raises:
@@ -58,7 +60,7 @@ def wait_until[T](what: str, probe: Callable[[], T | None], timeout: float, seen
         if value is not None:
             return value
         if time.monotonic() > end:
-            raise JourneyError(f"waited {timeout:.0f} s for {what}; seen instead: {seen()}")
+            raise JourneyError(f"waited {timeout:.0f} s for {what}; seen instead: {describe_actual()}")
         time.sleep(POLL_SECONDS)
 
 
@@ -101,7 +103,7 @@ class Job:
             status = self.status()
             return status if holds(status) else None
 
-        return wait_until(f"{self.name}: {what}", probe, timeout, seen=self.describe)
+        return wait_until(f"{self.name}: {what}", probe, timeout, describe_actual=self.describe)
 
     def wait_for_step(self, step: int, timeout: float) -> Manifest:
         """Return the first status with at least this step."""
@@ -256,16 +258,16 @@ class Product:
         """Return the errors and tracebacks that the running operators have logged since a time."""
         lines: list[str] = []
         for pod in self.operator_pods():
-            is_going = "deletionTimestamp" in pod["metadata"]
-            if pod["status"].get("phase") == "Running" and not is_going:
-                name, time_told = pod["metadata"]["name"], since.isoformat()
-                told = self.cluster.kubectl("logs", name, "-n", SYSTEM_NAMESPACE, f"--since-time={time_told}")
-                lines += told.splitlines()
+            is_terminating = "deletionTimestamp" in pod["metadata"]
+            if pod["status"].get("phase") == "Running" and not is_terminating:
+                name, since_time = pod["metadata"]["name"], since.isoformat()
+                log_text = self.cluster.kubectl("logs", name, "-n", SYSTEM_NAMESPACE, f"--since-time={since_time}")
+                lines += log_text.splitlines()
         return [line for line in lines if '"level": "error"' in line or "Traceback (most recent call last)" in line]
 
-    def misdeeds(self, since: datetime) -> list[str]:
+    def forbidden_requests(self, since: datetime) -> list[str]:
         """Return the operators' forbidden API requests since a time; empty if the cluster has no audit log."""
-        return list(find_misdeeds(self.cluster.read_requests(since), SYSTEM_NAMESPACE))
+        return list(find_forbidden_requests(self.cluster.read_requests(since), SYSTEM_NAMESPACE))
 
     def scale_operator(self, replicas: int) -> None:
         """Set the number of operator pods. Wait until they run and one of them leads, or until they are gone."""
@@ -283,7 +285,7 @@ class Product:
             f"{replicas} operator pods",
             settled,
             timeout=120,
-            seen=lambda: str(
+            describe_actual=lambda: str(
                 {pod["metadata"]["name"]: pod["status"].get("conditions") for pod in self.operator_pods()}
             ),
         )

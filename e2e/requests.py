@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from e2e.soak.witness import find_contradictions
+from e2e.soak.witness import find_impossible_states
 from trainingjob_api.status import TrainingJobStatus
 
 type Manifest = dict[str, Any]
@@ -19,7 +19,7 @@ type Target = tuple[str, str, str]
 
 READS = ("get", "list", "watch")
 STATUS = "trainingjobs/status"
-FORESEEN: dict[str, tuple[str, ...]] = {
+ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
     "trainingjobs": (*READS, "delete"),  # after `ttlSecondsAfterFinished`
     STATUS: ("update",),
     "jobsets": (*READS, "create", "delete"),
@@ -35,14 +35,14 @@ FORESEEN: dict[str, tuple[str, ...]] = {
     "subjectaccessreviews": ("create",),
 }
 """The verbs that the operator uses, by resource. The check exposes rights that the chart grants without need."""
-OWN = ("secrets", "leases")
+OWN_NAMESPACE_RESOURCES = ("secrets", "leases")
 """Resources that the operator uses only in its own namespace."""
-WRONG = frozenset((400, 401, 403, 405, 406, 413, 415, 422))
+FORBIDDEN_CODES = frozenset((400, 401, 403, 405, 406, 413, 415, 422))
 """Status codes of requests that the operator must not make."""
-START = timedelta(seconds=10)
+STARTUP_GRACE = timedelta(seconds=10)
 """Time after its start during which the API server may not know all roles yet, and refuse allowed requests."""
 WINDOW = timedelta(seconds=10)
-MOST_STATUSES = 25
+MAX_STATUSES_PER_WINDOW = 25
 """Maximum number of status writes of one job in a window. Each is a transition or the periodic update of numbers."""
 
 
@@ -56,7 +56,7 @@ class Request:
     namespace: str
     name: str
     code: int
-    said: str
+    message: str
     """The server's message, if it refused the request."""
     body: Manifest
 
@@ -66,18 +66,20 @@ class Request:
         return self.resource, self.namespace, self.name
 
     @property
-    def is_done(self) -> bool:
+    def is_successful(self) -> bool:
         """Return whether the server carried out the request."""
         return 200 <= self.code < 300
 
     @property
-    def is_without_right(self) -> bool:
+    def is_denied_by_rbac(self) -> bool:
         """Return whether RBAC refused the request. Other refusals concern its content."""
-        return self.code == 403 and f"cannot {self.verb} resource" in self.said
+        return self.code == 403 and f"cannot {self.verb} resource" in self.message
 
     def __str__(self) -> str:
         """Return a readable form."""
-        return f"{self.at:%H:%M:%S} {self.verb} {self.resource} {self.namespace}/{self.name}: {self.code} {self.said}"
+        return (
+            f"{self.at:%H:%M:%S} {self.verb} {self.resource} {self.namespace}/{self.name}: {self.code} {self.message}"
+        )
 
 
 def parse(event: Manifest) -> Request:
@@ -93,45 +95,47 @@ def parse(event: Manifest) -> Request:
         namespace=about.get("namespace", ""),
         name=about.get("name") or body.get("metadata", {}).get("name", ""),
         code=status.get("code", 0),
-        said=status.get("message", ""),
+        message=status.get("message", ""),
         body=body,
     )
 
 
-def find_misdeeds(events: Iterable[Manifest], own_namespace: str) -> Iterator[str]:
+def find_forbidden_requests(events: Iterable[Manifest], own_namespace: str) -> Iterator[str]:
     """Yield the forbidden requests among audit events in order. The operator's namespace is `own_namespace`."""
     requests = [parse(event) for event in events]
     for request in requests:
-        if not _is_allowed_soon(request, requests):
-            yield from _find_unforeseen(request, own_namespace)
-        yield from _find_unguarded(request)
-    yield from _find_doubles(requests)
-    statuses = [one for one in requests if one.resource == STATUS and one.is_done]
+        if not _is_startup_denial(request, requests):
+            yield from _find_disallowed(request, own_namespace)
+        yield from _find_unguarded_writes(request)
+    yield from _find_duplicate_creates(requests)
+    statuses = [one for one in requests if one.resource == STATUS and one.is_successful]
     for target in dict.fromkeys(one.target for one in statuses):
         written = [one for one in statuses if one.target == target]
         yield from _find_contradictions(written)
-        yield from _find_haste(written)
+        yield from _find_excessive_writes(written)
 
 
-def _is_allowed_soon(request: Request, requests: Sequence[Request]) -> bool:
+def _is_startup_denial(request: Request, requests: Sequence[Request]) -> bool:
     """Return whether RBAC refused a request only briefly, because the API server was starting."""
-    return request.is_without_right and any(
+    return request.is_denied_by_rbac and any(
         (one.verb, one.resource, one.namespace) == (request.verb, request.resource, request.namespace)
         for one in requests
-        if one.code != 403 and timedelta() < one.at - request.at < START
+        if one.code != 403 and timedelta() < one.at - request.at < STARTUP_GRACE
     )
 
 
-def _find_unforeseen(request: Request, own_namespace: str) -> Iterator[str]:
-    if request.resource and request.verb not in FORESEEN.get(request.resource, ()):
+def _find_disallowed(request: Request, own_namespace: str) -> Iterator[str]:
+    if request.resource and request.verb not in ALLOWED_VERBS.get(request.resource, ()):
         yield f"nothing needs this: {request}"
-    if request.resource in OWN and request.namespace != own_namespace:
+    if request.resource in OWN_NAMESPACE_RESOURCES and request.namespace != own_namespace:
         yield f"not its own: {request}"
-    if request.code in WRONG and "being terminated" not in request.said:  # the namespace may be deleted at any moment
+    if (
+        request.code in FORBIDDEN_CODES and "being terminated" not in request.message
+    ):  # the namespace may be deleted at any moment
         yield f"refused: {request}"
 
 
-def _find_unguarded(request: Request) -> Iterator[str]:
+def _find_unguarded_writes(request: Request) -> Iterator[str]:
     """Yield writes that could have affected another object than the intended one."""
     metadata = request.body.get("metadata", {})
     if request.verb == "delete" and not request.body.get("preconditions", {}).get("uid"):
@@ -143,10 +147,12 @@ def _find_unguarded(request: Request) -> Iterator[str]:
         yield f"made for nobody: {request}"
 
 
-def _find_doubles(requests: Sequence[Request]) -> Iterator[str]:
+def _find_duplicate_creates(requests: Sequence[Request]) -> Iterator[str]:
     """Yield JobSets that were created more often than deletions allow."""
-    made = Counter(one.target for one in requests if one.resource == "jobsets" and one.verb == "create" and one.is_done)
-    gone = Counter(one.target for one in requests if one.verb == "delete" and one.is_done)
+    made = Counter(
+        one.target for one in requests if one.resource == "jobsets" and one.verb == "create" and one.is_successful
+    )
+    gone = Counter(one.target for one in requests if one.verb == "delete" and one.is_successful)
     for target, times in made.items():
         if times > 1 + gone[target]:
             yield f"{'/'.join(target)} was created {times} times, and deleted {gone[target]} times"
@@ -159,16 +165,16 @@ def _find_contradictions(written: Sequence[Request]) -> Iterator[str]:
         uid = request.body["metadata"]["uid"]
         status = TrainingJobStatus.model_validate(request.body.get("status") or {})
         if before and before[0] == uid:
-            for wrong in find_contradictions(before[1], status):
+            for wrong in find_impossible_states(before[1], status):
                 yield f"{request}: {wrong}"
         before = uid, status
 
 
-def _find_haste(written: Sequence[Request]) -> Iterator[str]:
+def _find_excessive_writes(written: Sequence[Request]) -> Iterator[str]:
     """Yield a job whose status was written too often."""
     times = [request.at for request in written]
-    for first, last in zip(times, times[MOST_STATUSES:], strict=False):
+    for first, last in zip(times, times[MAX_STATUSES_PER_WINDOW:], strict=False):
         if last - first < WINDOW:
             job = f"{written[0].namespace}/{written[0].name}"
-            yield f"{job}: {MOST_STATUSES + 1} statuses in {last - first} from {first}"
+            yield f"{job}: {MAX_STATUSES_PER_WINDOW + 1} statuses in {last - first} from {first}"
             return

@@ -6,28 +6,28 @@ from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Phase, ProcessState
 from trainingjob_api.world import World
-from trainingjob_trainer.agent.host import react
-from trainingjob_trainer.agent.report import Place
+from trainingjob_trainer.agent.host import handle_message
+from trainingjob_trainer.agent.report import HostIdentity
 from trainingjob_trainer.agent.state import (
-    AskToLeave,
-    Ended,
-    ExamineChild,
-    Examined,
+    ChildDiagnosed,
+    ChildExited,
+    DiagnoseChild,
+    DrillReported,
     Finish,
     Host,
+    InjectFault,
     KillChild,
-    News,
-    RenewPort,
-    SpawnShadow,
+    Message,
+    RenewHotStandbyPort,
+    RequestLeave,
+    SpawnHotStandby,
     SpawnStandby,
     StartChild,
-    StartShadow,
+    StartHotStandby,
     State,
     Stop,
-    Strike,
-    Struck,
 )
-from trainingjob_trainer.wire import Event
+from trainingjob_trainer.wire import AgentEvent
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Agent:
 
     pod_uid: str
     node: str
-    place: Place
+    place: HostIdentity
     host: Host
     state: State
     children: dict[int, Child] = field(default_factory=dict)
@@ -67,23 +67,23 @@ class Agent:
     shadow_port: int = 6000
     exit_code: int | None = None
 
-    def hear(self, news: News, now: float) -> None:
+    def hear(self, news: Message, now: float) -> None:
         """React to news and do what the rules say."""
-        step = react(self.host, self.state, news, now)
+        step = handle_message(self.host, self.state, news, now)
         self.state = step.state
         for action in step.actions:
             match action:
-                case SpawnStandby(child) | SpawnShadow(child):
+                case SpawnStandby(child) | SpawnHotStandby(child):
                     self.children[child] = Child(child, now)
-                case StartChild() | StartShadow():
+                case StartChild() | StartHotStandby():
                     self.start(action, now)
-                case RenewPort():
+                case RenewHotStandbyPort():
                     self.shadow_port += 1
-                case AskToLeave(child):  # no job of the simulation has snapshots, so all of them save
+                case RequestLeave(child):  # no job of the simulation has snapshots, so all of them save
                     self.children[child].leave = True
-                case ExamineChild(child):
-                    self.hear(Examined(child, self.children[child].state, 0.0), now)
-                case Strike(child, drill):
+                case DiagnoseChild(child):
+                    self.hear(ChildDiagnosed(child, self.children[child].state, 0.0), now)
+                case InjectFault(child, drill):
                     self.strike(child, drill, now)
                 case KillChild(child):
                     self.kill(child, now)
@@ -94,14 +94,14 @@ class Agent:
         """End a child; that is heard unless the kernel holds it."""
         self.children.pop(child, None)
         if not self.holds:
-            self.hear(Ended(child, signal="SIGKILL"), now)
+            self.hear(ChildExited(child, signal="SIGKILL"), now)
 
-    def start(self, action: StartChild | StartShadow, now: float) -> None:
+    def start(self, action: StartChild | StartHotStandby, now: float) -> None:
         """Hand a world to a child."""
         child = self.children[action.child]
         assert child.shadow is None or child.process == action.process, "who waited keeps its number"
         child.process, child.started = action.process, now
-        if isinstance(action, StartShadow):
+        if isinstance(action, StartHotStandby):
             child.shadow = action.world
         else:
             child.world = action.world
@@ -109,7 +109,7 @@ class Agent:
     def strike(self, child: int, drill: Drill, now: float) -> None:
         """Make a fault that a drill asks for."""
         self.drills.append(drill)
-        self.hear(Struck(drill.id), now)
+        self.hear(DrillReported(drill.id), now)
         match drill.kind:
             case DrillKind.HANG:
                 self.children[child].state = ProcessState.STOPPED
@@ -119,14 +119,14 @@ class Agent:
                 self.slow_until = now + drill.seconds
             case DrillKind.CORRUPT_CHECKPOINT:
                 self.children.pop(child)
-                self.hear(Ended(child, signal="SIGKILL"), now)
+                self.hear(ChildExited(child, signal="SIGKILL"), now)
 
     def active(self) -> Child | None:  # None: no child is in a world
         """Return the child that is in a world and lives."""
         return next((child for child in self.children.values() if child.world), None)
 
 
-def having_waited(event: Event, seconds: float) -> Event:
+def having_waited(event: AgentEvent, seconds: float) -> AgentEvent:
     """Return what a host says of a step of which it spent so many seconds waiting for others."""
     assert event.progress
     return event.model_copy(update={"progress": event.progress.model_copy(update={"wait_seconds": seconds})})

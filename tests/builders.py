@@ -106,13 +106,13 @@ def job_uid(slice_number: int) -> str:
 
 def jobset_name(plan: Plan, slice_number: int) -> str:
     """Return the name of the JobSet that holds a slice."""
-    is_elastic = slice_number >= plan.spec.slices.fewest
+    is_elastic = slice_number >= plan.spec.slices.min_slices
     return slice_jobset(NAME, UID, slice_number) if is_elastic else base_jobset(NAME, UID)
 
 
 def pod_manifest(plan: Plan, slice_number: int, host: int, uid: str = "", **changes: Any) -> Manifest:
     """Return a pod that runs on its own node; `changes` replace parts of its status."""
-    offset = slice_number if slice_number >= plan.spec.slices.fewest else 0
+    offset = slice_number if slice_number >= plan.spec.slices.min_slices else 0
     jobset = jobset_name(plan, slice_number)
     uid = uid or f"pod-{slice_number}-{host}"
     return {
@@ -141,7 +141,7 @@ def pod_manifest(plan: Plan, slice_number: int, host: int, uid: str = "", **chan
 
 def jobset_manifest(plan: Plan, slice_number: int, *, owner: str = UID, suspend: bool = False) -> Manifest:
     """Return the JobSet that holds a slice."""
-    is_elastic = slice_number >= plan.spec.slices.fewest
+    is_elastic = slice_number >= plan.spec.slices.min_slices
     return {
         "metadata": {
             "name": jobset_name(plan, slice_number),
@@ -149,13 +149,16 @@ def jobset_manifest(plan: Plan, slice_number: int, *, owner: str = UID, suspend:
             "labels": {UID_LABEL: UID, SLICE_OFFSET_LABEL: str(slice_number if is_elastic else 0)},
             "ownerReferences": [{"controller": True, "uid": owner}],
         },
-        "spec": {"suspend": suspend, "replicatedJobs": [{"replicas": 1 if is_elastic else plan.spec.slices.fewest}]},
+        "spec": {
+            "suspend": suspend,
+            "replicatedJobs": [{"replicas": 1 if is_elastic else plan.spec.slices.min_slices}],
+        },
     }
 
 
 def child_job_manifest(plan: Plan, slice_number: int, *, failed: int = 0) -> Manifest:
     """Return the child Job of a slice."""
-    offset = slice_number if slice_number >= plan.spec.slices.fewest else 0
+    offset = slice_number if slice_number >= plan.spec.slices.min_slices else 0
     labels = {SLICE_OFFSET_LABEL: str(offset), JOB_INDEX_LABEL: str(slice_number - offset)}
     metadata = {"uid": job_uid(slice_number), "labels": labels, "creationTimestamp": "2026-11-20T12:00:00Z"}
     return {"metadata": metadata, "status": {"failed": failed}}

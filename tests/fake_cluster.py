@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.builders import NOW
-from trainingjob_operator.core.manifests import dig
+from trainingjob_operator.core.manifests import get_value
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
 from trainingjob_operator.core.times import format_time, parse_time
 from trainingjob_operator.shell.ports import Children, ConflictError, Manifest, MissingKindError
@@ -93,7 +93,7 @@ class FakeCluster:
         if self.stale_reads > 0 and self._last_children is not None:
             self.stale_reads -= 1
             return self._last_children
-        mine = [item for item in self.objects.values() if dig(item, "metadata", "labels", UID_LABEL) == uid]
+        mine = [item for item in self.objects.values() if get_value(item, "metadata", "labels", UID_LABEL) == uid]
         of = {
             kind: tuple(copied(i) for i in mine if i["kind"] == kind) for kind in ("JobSet", "Job", "Pod", "ConfigMap")
         }
@@ -254,7 +254,7 @@ class FakeCluster:
         if jobset is None:
             return set()
         pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-        required = dig(pod, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution") or {}
+        required = get_value(pod, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution") or {}
         terms = required.get("nodeSelectorTerms", [])
         return {node for term in terms for field in term["matchFields"] for node in field["values"]}
 

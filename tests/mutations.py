@@ -40,15 +40,15 @@ SHELL_MUTATIONS = (
     Mutation(
         "announce before the status is written",
         f"{SHELL}/reconcile.py",
-        "        try:\n            job = await self._write(job, uid, fresh)\n",
-        "        try:\n            self._hub.publish(_key(job), make_bulletin(plan, seen, decision, fresh))\n"
-        "            job = await self._write(job, uid, fresh)\n",
+        "        try:\n            job = await self._write_if_changed(job, uid, fresh)\n",
+        "        try:\n            self._hub.publish(_job_key(job), make_directive(plan, seen, decision, fresh))\n"
+        "            job = await self._write_if_changed(job, uid, fresh)\n",
         ("tests/shell/test_each_write.py::test_each_single_write_is_struck_again_and_again",),
     ),
     Mutation(
         "use a generation again whose claim may have arrived",
         f"{SHELL}/hub.py",
-        "        line.burned = max(line.burned, generation)\n",
+        "        line.max_unconfirmed_generation = max(line.max_unconfirmed_generation, generation)\n",
         "        pass\n",
         ("tests/shell/test_hub.py",),
     ),
@@ -90,8 +90,8 @@ SHELL_MUTATIONS = (
     Mutation(
         "believe the reference to the TrainingJob unread",
         f"{SHELL}/identity.py",
-        "OWNERS = (JOB, JOB_SET, TRAINING_JOB)\n",
-        "OWNERS = (JOB, JOB_SET)\n",
+        "OWNER_CHAIN = (JOB, JOB_SET, TRAINING_JOB)\n",
+        "OWNER_CHAIN = (JOB, JOB_SET)\n",
         ("tests/shell/test_identity.py",),
     ),
     Mutation(
@@ -104,7 +104,7 @@ SHELL_MUTATIONS = (
     Mutation(
         "take an owner of that name for the owner",
         f"{SHELL}/identity.py",
-        '        return known if known is not None and text(known, "metadata", "uid") == uid else None\n',
+        '        return known if known is not None and get_text(known, "metadata", "uid") == uid else None\n',
         "        return known\n",
         ("tests/shell/test_identity.py",),
     ),
@@ -132,7 +132,7 @@ SHELL_MUTATIONS = (
     Mutation(
         "take children by their labels alone",
         f"{SHELL}/reconcile.py",
-        "        return keep_owned(await self._cluster.read_children(namespace, uid), name, uid)\n",
+        "        return filter_owned(await self._cluster.read_children(namespace, uid), name, uid)\n",
         "        return await self._cluster.read_children(namespace, uid)\n",
         ("tests/shell/test_foreign_objects.py",),
     ),
@@ -146,7 +146,7 @@ SHELL_MUTATIONS = (
     Mutation(
         "believe every generation that a host reports",
         f"{RUNNING}/deciding/forming.py",
-        " if one <= newest + MAX_AHEAD",
+        " if one <= newest + MAX_GENERATION_LEAD",
         "",
         ("tests/core/running/deciding/test_decide.py", "tests/shell/test_hostile_reports.py"),
     ),
@@ -176,7 +176,7 @@ SERVICE_ACCOUNT_MUTATIONS = (
     Mutation(
         "allow a ServiceAccount of a job that is older than the webhook",
         f"{SHELL}/accounts.py",
-        " or created < since + NOTICED",
+        " or created < since + WEBHOOK_ROLLOUT",
         "",
         ("tests/shell/test_accounts.py",),
     ),
@@ -206,8 +206,8 @@ AGENT_MUTATIONS = (
     Mutation(
         "carry on what the API server quotes of a token",
         f"{SHELL}/identity.py",
-        '        error = text(status, "error").replace(token, "TOKEN")\n',
-        '        error = text(status, "error")\n',
+        '        error = get_text(status, "error").replace(token, "TOKEN")\n',
+        '        error = get_text(status, "error")\n',
         ("tests/shell/test_secrets.py",),
     ),
     Mutation(
@@ -229,8 +229,8 @@ TRAINER_MUTATIONS = (
     Mutation(
         "load a program under another's name",
         f"{TRAINER}/program_files.py",
-        'CONTENT + name.encode() + b"\\0"',
-        "CONTENT",
+        'CONTENT_CONTEXT + name.encode() + b"\\0"',
+        "CONTENT_CONTEXT",
         ("tests/trainer/test_program_files.py",),
     ),
     Mutation(
@@ -280,8 +280,8 @@ START_MUTATIONS = (
     Mutation(
         "wait for a stopped process without end",
         f"{RUNNING}/judging/hang.py",
-        "    return [item for item in placed if _stop_patience(plan, seen, item) <= 0]\n",
-        "    return [item for item in placed if _stop_patience(plan, seen, item) < -1e9]\n",
+        "    return [item for item in placed if _remaining_stopped_seconds(plan, seen, item) <= 0]\n",
+        "    return [item for item in placed if _remaining_stopped_seconds(plan, seen, item) < -1e9]\n",
         ("tests/core/running/judging/test_start_budgets.py",),
     ),
     Mutation(
@@ -294,7 +294,7 @@ START_MUTATIONS = (
     Mutation(
         "form worlds that wait for new pods to import",
         f"{RUNNING}/deciding/forming.py",
-        "    return prepared if plan.find_largest(len(prepared)) else ready\n",
+        "    return prepared if plan.find_largest_size(len(prepared)) else ready\n",
         "    return ready\n",
         ("tests/core/running/deciding/test_forming.py",),
     ),

@@ -1,14 +1,14 @@
 """Reviews that are examined in the test's own process, by a check of the test's choice."""
 
-from trainingjob_operator.shell.admission import Examine
-from trainingjob_operator.shell.examining import Check, Examined, examine
+from trainingjob_operator.shell.admission import EvaluateReview
+from trainingjob_operator.shell.examining import Check, ReviewResult, evaluate_review
 
 
-def examine_here(check: Check) -> Examine:
+def examine_here(check: Check) -> EvaluateReview:
     """Return what examines reviews as the webhook's process does."""
 
-    async def run(body: bytes, peer: str) -> Examined:
+    async def run(body: bytes, peer: str) -> ReviewResult:
         del peer
-        return examine(body, check)
+        return evaluate_review(body, check)
 
     return run

@@ -19,13 +19,21 @@ from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.core.manifests import Children
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.deciding.chores import Chore, list_chores
+from trainingjob_operator.core.running.deciding.chores import ChildOperation, list_child_operations
 from trainingjob_operator.core.running.deciding.decide import decide
-from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Examine, Fail, Leave, Wait
-from trainingjob_operator.core.running.observing.hearing import Hearing, News
+from trainingjob_operator.core.running.deciding.decisions import (
+    Claim,
+    CollectDiagnostics,
+    Decision,
+    DrainWorld,
+    EndWorld,
+    Fail,
+    Wait,
+)
+from trainingjob_operator.core.running.observing.hearing import HeartbeatState, LatestReport
 from trainingjob_operator.core.running.observing.observe import Observed, observe
-from trainingjob_operator.core.running.observing.pods import Trouble
-from trainingjob_operator.core.running.telling.announce import Happening, list_happenings
+from trainingjob_operator.core.running.observing.pods import ObjectProblem
+from trainingjob_operator.core.running.telling.announce import JobEvent, list_events
 from trainingjob_operator.core.running.telling.status import next_status
 from trainingjob_operator.core.times import format_time
 
@@ -46,7 +54,7 @@ class Scene:
     jobsets: dict[int, Manifest] = field(default_factory=dict)
     jobs: list[Manifest] = field(default_factory=list)
     warnings: list[Manifest] = field(default_factory=list)
-    news: dict[str, News] = field(default_factory=dict)
+    news: dict[str, LatestReport] = field(default_factory=dict)
     listening: float = 1000.0
     announced: float = 1000.0
     burned: int = 0
@@ -55,7 +63,7 @@ class Scene:
 
     def place(self, *slices: int) -> "Scene":
         """Let slices' JobSets, pods and nodes exist."""
-        fewest = self.plan.spec.slices.fewest
+        fewest = self.plan.spec.slices.min_slices
         for number in slices:
             self.jobsets[number if number >= fewest else 0] = jobset_manifest(self.plan, number)
             for host in range(self.plan.shape.num_hosts):
@@ -68,7 +76,7 @@ class Scene:
         uid = self.pods[slice_number, host]["metadata"]["uid"]
         known = self.news.get(uid)
         report = known.report.model_copy(update=changes) if known else make_report(slice_number, host, uid, **changes)
-        self.news[uid] = News(report, age, still)
+        self.news[uid] = LatestReport(report, age, still)
         return self
 
     def hear_slice(self, *slices: int, **changes: Any) -> "Scene":
@@ -88,7 +96,7 @@ class Scene:
             own_node=self.own_node,
             warnings=tuple(self.warnings),
         )
-        hearing = Hearing(self.news, self.listening, self.announced, self.burned)
+        hearing = HeartbeatState(self.news, self.listening, self.announced, self.burned)
         job = job_manifest(self.plan)
         job["metadata"]["annotations"] = self.annotations
         return observe(self.plan, job, self.status, children, hearing, self.now)
@@ -97,16 +105,16 @@ class Scene:
         """Return what is decided."""
         return decide(self.plan, self.see(), self.now)
 
-    def chores(self) -> tuple[Chore, ...]:
+    def chores(self) -> tuple[ChildOperation, ...]:
         """Return what is to be done besides."""
-        return list_chores(self.plan, self.see(), self.decide())
+        return list_child_operations(self.plan, self.see(), self.decide())
 
-    def happenings(self, refusal: Trouble | None = None) -> tuple[Happening, ...]:
+    def happenings(self, refusal: ObjectProblem | None = None) -> tuple[JobEvent, ...]:
         """Return the events of the next step, without taking it."""
         seen = self.see()
         decision = decide(self.plan, seen, self.now)
         written = next_status(self.plan, seen, decision, self.now)
-        return list_happenings(self.plan, seen, decision, written, refusal)
+        return list_events(self.plan, seen, decision, written, refusal)
 
     def step(self, seconds: float = 0.0) -> Decision:
         """Let time pass, decide, and take over the status."""
@@ -136,7 +144,7 @@ class Scene:
         """Let no report of a slice come for a while."""
         for host in range(self.plan.shape.num_hosts):
             uid = self.pods[slice_number, host]["metadata"]["uid"]
-            self.news[uid] = replace(self.news[uid], age=age, still=age)
+            self.news[uid] = replace(self.news[uid], report_age=age, stalled_for=age)
         return self
 
     def pod(self, slice_number: int, host: int) -> Manifest:
@@ -154,8 +162,8 @@ def kind(decision: Decision) -> tuple[object, ...]:
     """Return a decision without its words."""
     match decision:
         case Claim(world, _, end):
-            return Claim, world.slices, end.cause.reason if end else None, end.counted if end else None
-        case Wait(reason) | Leave(reason) | Examine(reason) | EndWorld(_, reason) | Fail(reason):
+            return Claim, world.slices, end.cause.reason if end else None, end.is_counted if end else None
+        case Wait(reason) | DrainWorld(reason) | CollectDiagnostics(reason) | EndWorld(_, reason) | Fail(reason):
             return type(decision), reason
         case _:
             return (type(decision),)

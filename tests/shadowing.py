@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tests.agents import Agent, Child
 from trainingjob_api.world import World
-from trainingjob_trainer.agent.state import Ended
+from trainingjob_trainer.agent.state import ChildExited
 
 
 def list_joined(agents: Iterable[Agent], since: float) -> Iterator[list[tuple[Agent, Child]]]:
@@ -25,7 +25,7 @@ def end(agent: Agent, now: float) -> bool:
     child = next((one for one in agent.children.values() if one.shadow and not one.world), None)
     if child:
         del agent.children[child.number]
-        agent.hear(Ended(child.number, code=1), now)
+        agent.hear(ChildExited(child.number, code=1), now)
     return child is not None
 
 

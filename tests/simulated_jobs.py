@@ -6,9 +6,9 @@ from typing import Any
 from tests.builders import make_plan
 from trainingjob_api.running import Snapshots
 from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
-from trainingjob_operator.core.simulating.pace import Pace
+from trainingjob_operator.core.simulating.pace import Durations
 
-PACE = Pace({1: 8.0, 2: 4.0, 3: 3.0, 4: 2.0}, start=60.0, join=5.0, save=10.0)
+PACE = Durations({1: 8.0, 2: 4.0, 3: 3.0, 4: 2.0}, pod_start=60.0, world_join=5.0, save=10.0)
 HOUR = 3600.0
 EVERY = 20
 """Steps between two checkpoints."""

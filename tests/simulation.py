@@ -7,7 +7,7 @@ and goes on from the newest commit of its lineage.
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from e2e.soak.witness import find_contradictions
+from e2e.soak.witness import find_impossible_states
 from tests import shadowing
 from tests.agents import Agent, Child, having_waited
 from tests.builders import KEY, NAME, NAMESPACE, UID, spec_manifest
@@ -21,17 +21,17 @@ from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.observing.seats import fingerprint
+from trainingjob_operator.core.running.observing.seats import hash_members
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.fenced import FencedCluster
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, Manifest
 from trainingjob_operator.shell.reconcile import Reconciler
-from trainingjob_trainer.agent.host import begin
-from trainingjob_trainer.agent.report import Place, describe
-from trainingjob_trainer.agent.state import Answered, Ended, Host, Spoke, Terminated, Ticked
-from trainingjob_trainer.wire import Event
+from trainingjob_trainer.agent.host import initial_state
+from trainingjob_trainer.agent.report import HostIdentity, make_report
+from trainingjob_trainer.agent.state import AnswerReceived, ChildExited, EventReceived, Host, Terminated, TimerFired
+from trainingjob_trainer.wire import AgentEvent
 
 TICK = 0.5
 IMPORT_SECONDS = 2.0
@@ -166,7 +166,7 @@ class Simulation:
         """Raise where a status is wrong, by itself or after the one before, or a host heard of what is not written."""
         for written in self.cluster.statuses[self.num_checked :]:
             status = TrainingJobStatus.model_validate(written)  # within the bounds of the schema
-            wrong = list(find_contradictions(self.checked, status))
+            wrong = list(find_impossible_states(self.checked, status))
             assert not wrong, wrong
             attempts = status.attempts
             assert len({attempt.generation for attempt in attempts}) == len(attempts), "one attempt a world"
@@ -215,7 +215,8 @@ class Simulation:
             if child and child.phase not in (Phase.LEFT, Phase.DONE):
                 del agent.children[child.number]
                 agent.hear(
-                    Ended(child.number, code=1, failure=Failure(reason=reason, message=message)), self.time.seconds
+                    ChildExited(child.number, code=1, failure=Failure(reason=reason, message=message)),
+                    self.time.seconds,
                 )
                 return True
         return False
@@ -262,13 +263,13 @@ class Simulation:
             pod = pods.get(agent.pod_uid)
             if pod and self.cluster.nodes[agent.node].reachable and pod["metadata"].get("deletionTimestamp"):
                 agent.hear(Terminated(), self.time.seconds)
-            agent.hear(Ticked(), self.time.seconds)
+            agent.hear(TimerFired(), self.time.seconds)
             for child in list(agent.children.values()):
                 ready = not child.world and not child.shadow and self.time.seconds - child.born >= IMPORT_SECONDS
                 if ready:
-                    agent.hear(Spoke(child.number, Event(ready=True)), self.time.seconds)
+                    agent.hear(EventReceived(child.number, AgentEvent(ready=True)), self.time.seconds)
         for joined in shadowing.list_joined(self.agents.values(), self.time.seconds - COMPILE_SECONDS):
-            self._say(joined, Event(waiting=True))
+            self._say(joined, AgentEvent(waiting=True))
 
     def end_shadow(self, name: str) -> bool:
         """Let a shadow on a node end by itself; return whether there was one."""
@@ -286,13 +287,13 @@ class Simulation:
         labels = pod["metadata"]["labels"]
         number = int(labels[SLICE_OFFSET_LABEL]) + int(labels[JOB_INDEX_LABEL])
         uid = pod["metadata"]["uid"]
-        place = Place(
+        place = HostIdentity(
             pod["metadata"]["name"], number, int(labels[HOST_LABEL]), pod["status"]["podIP"], str(self.time.seconds)
         )
         remembered = pod.get("ledger", 0)
         shadows = bool(self.job["spec"].get("elastic", {}).get("shadowWorld"))
-        host = Host(UID, uid, "1Gi", drills=True, shadows=shadows)
-        self.agents[uid] = Agent(uid, node.name, place, host, begin(remembered, self.time.seconds))
+        host = Host(UID, uid, "1Gi", drills_allowed=True, hot_standbys_allowed=shadows)
+        self.agents[uid] = Agent(uid, node.name, place, host, initial_state(remembered, self.time.seconds))
 
     def _train(self) -> None:
         worlds: dict[int, list[tuple[Agent, Child]]] = {}
@@ -320,7 +321,7 @@ class Simulation:
         if generation not in self.steps:
             restored, unheard = self.storage.restore(world)
             self.steps[generation] = float(restored)
-            self._say(joined, Event(phase=Phase.TRAINING, restored=restored, unheard=unheard))
+            self._say(joined, AgentEvent(phase=Phase.TRAINING, restored=restored, unheard=unheard))
             return
         if any(child.leave for _, child in joined):
             if now - self.saving.setdefault(generation, now) >= self.save_seconds:
@@ -329,12 +330,12 @@ class Simulation:
         self.steps[generation] += TICK / self.step_seconds
         step, last = int(self.steps[generation]), _last_step(world)
         if step >= last:
-            self._say(joined, Event(progress=Progress(step=last, loss=1.0, step_seconds=self.step_seconds)))
+            self._say(joined, AgentEvent(progress=Progress(step=last, loss=1.0, step_seconds=self.step_seconds)))
             self._end(generation, world, joined, Phase.DONE)
             return
         seconds = self.step_seconds
         measured = Progress(step=step, loss=2.0, step_seconds=seconds, typical_seconds=seconds)
-        event = Event(progress=measured if step else None)
+        event = AgentEvent(progress=measured if step else None)
         if step and step % COMMIT_EVERY == 0:
             self.storage.save(generation, step)
             event = event.model_copy(update={"committed": step})
@@ -347,32 +348,32 @@ class Simulation:
 
     def _end(self, generation: int, world: World, joined: list[tuple[Agent, Child]], phase: Phase) -> None:
         self.storage.save(generation, step := min(int(self.steps[generation]), _last_step(world)))
-        self._say(joined, Event(phase=phase, committed=step))
+        self._say(joined, AgentEvent(phase=phase, committed=step))
         for agent, child in joined:
             agent.children.pop(child.number, None)
-            agent.hear(Ended(child.number, code=0), self.time.seconds)
+            agent.hear(ChildExited(child.number, code=0), self.time.seconds)
 
-    def _say(self, joined: list[tuple[Agent, Child]], event: Event) -> None:
+    def _say(self, joined: list[tuple[Agent, Child]], event: AgentEvent) -> None:
         for agent, child in joined:
             child.phase = event.phase or child.phase
-            agent.hear(Spoke(child.number, event), self.time.seconds)
+            agent.hear(EventReceived(child.number, event), self.time.seconds)
 
     async def _report(self, agent: Agent) -> None:
         if agent.cut_off or not self.operator_up or self.time.seconds < agent.silent_until:
             return
-        if self.hub.seconds_away(KEY):
+        if self.hub.paused_seconds(KEY):
             return
-        report = describe(agent.host, agent.place, agent.state, 5000, agent.shadow_port)
+        report = make_report(agent.host, agent.place, agent.state, 5000, agent.shadow_port)
         caller = Caller(agent.pod_uid, NAMESPACE, NAME, UID)
         self.hub.receive(caller, report)
         answer = await self.hub.answer(caller, report.instance, 0)
         if answer is not None:
             self._note(answer)
-            agent.hear(Answered(answer), self.time.seconds)
+            agent.hear(AnswerReceived(answer), self.time.seconds)
 
     def _note(self, answer: Answer) -> None:
         if answer.world:
-            members = fingerprint(answer.world.members)
+            members = hash_members(answer.world.members)
             assert self.announced.setdefault(answer.world.generation, members) == members, "one world a generation"
 
     def edit(self, **sections: object) -> None:

@@ -2,7 +2,7 @@
 
 from tests.builders import UID
 from trainingjob_api.world import Span, World
-from trainingjob_trainer.history import Past, belongs, go_on
+from trainingjob_trainer.history import Provenance, extend_provenance, is_in_history
 from trainingjob_trainer.saving.integrity import Integrity
 
 type Key = tuple[int, int]
@@ -14,15 +14,15 @@ class Storage:
 
     def __init__(self) -> None:
         """Begin empty."""
-        self.commits: dict[Key, Past] = {}
-        self._pasts: dict[int, Past] = {}
+        self.commits: dict[Key, Provenance] = {}
+        self._pasts: dict[int, Provenance] = {}
         self._origins: dict[int, Key] = {}
 
     def restore(self, world: World) -> tuple[int, tuple[Span, ...]]:
         """Return the step that a world goes on from, and the worlds that led to it of which it was not told."""
-        mine = [(g, s) for g, s in self.commits if belongs(saved(g, s), world, takeover=False)]
+        mine = [(g, s) for g, s in self.commits if is_in_history(saved(g, s), world, takeover=False)]
         origin = self._origins[world.generation] = max(mine, default=(0, 0))
-        past = go_on(self.commits.get(origin, Past()), world, 1, *origin, "durable")
+        past = extend_provenance(self.commits.get(origin, Provenance()), world, 1, *origin, "durable")
         self._pasts[world.generation] = past
         return origin[1], past.spans[:-1]
 

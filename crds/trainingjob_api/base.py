@@ -78,9 +78,9 @@ MAX_SHORT_NAME = 32
 ShortName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", max_length=MAX_SHORT_NAME)]
 """A name inside the spec: at most 32 lower-case letters, digits and `-`."""
 
-BY_NAME: dict[str, JsonValue] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+LIST_TYPE_MAP_BY_NAME: dict[str, JsonValue] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 """List type of named objects for the API server: unique names, any order, merged item by item."""
-A_SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
+LIST_TYPE_SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
 """List type of unique values for the API server, in any order."""
 
 _DURATION = re.compile(r"^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")

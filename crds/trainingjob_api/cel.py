@@ -33,20 +33,20 @@ ROOT_RULES: tuple[CelRule, ...] = (
 )
 
 
-def _at(path: str, rule: str, message: str) -> CelRule:
+def _field_rule(path: str, rule: str, message: str) -> CelRule:
     """Return a rule whose error is reported at a field below the checked object."""
     return {"rule": rule, "message": message, "fieldPath": path}
 
 
-UNCHANGED = "self == oldSelf"
+IMMUTABLE = "self == oldSelf"
 """The rule of an immutable field."""
 
 
-def _fixed(reason: str, instead: str) -> CelRule:
-    return {"rule": UNCHANGED, "message": f"cannot change: {reason} {instead}"}
+def _immutable(reason: str, instead: str) -> CelRule:
+    return {"rule": IMMUTABLE, "message": f"cannot change: {reason} {instead}"}
 
 
-def _fixed_but(free: tuple[str, ...], path: tuple[str, ...], section: type[Strict], fixed: CelRule) -> Rules:
+def _immutable_except(free: tuple[str, ...], path: tuple[str, ...], section: type[Strict], fixed: CelRule) -> Rules:
     """Return rules that let the named fields of an object change, and no others.
 
     A transition rule is evaluated only if the field existed before and still exists. So the object has an additional
@@ -54,7 +54,7 @@ def _fixed_but(free: tuple[str, ...], path: tuple[str, ...], section: type[Stric
     """
     others = {to_camel(name): field for name, field in section.model_fields.items() if to_camel(name) not in free}
     optional = [
-        _at(f".{name}", f"has(self.{name}) == has(oldSelf.{name})", fixed["message"])
+        _field_rule(f".{name}", f"has(self.{name}) == has(oldSelf.{name})", fixed["message"])
         for name, field in others.items()
         if not field.is_required() and field.default is None
     ]
@@ -62,7 +62,7 @@ def _fixed_but(free: tuple[str, ...], path: tuple[str, ...], section: type[Stric
 
 
 _COUNTS = (
-    _at(
+    _field_rule(
         ".count",
         "!has(self.count) || !(has(self.min) || has(self.max))",
         "excludes min and max: a fixed size is `count` alone, an elastic one `min` and `max`.",
@@ -71,51 +71,53 @@ _COUNTS = (
         "rule": "has(self.count) || has(self.min) || has(self.max)",
         "message": "says not how many: write `count` for a fixed size, or `min` and `max` for an elastic one.",
     },
-    _at(
+    _field_rule(
         ".min",
         "has(self.count) || !has(self.max) || has(self.min)",
         "is missing beside spec.slices.max: an elastic size has both.",
     ),
-    _at(
+    _field_rule(
         ".max",
         "has(self.count) || !has(self.min) || has(self.max)",
         "is missing beside spec.slices.min: an elastic size has both.",
     ),
 )
 _TOKENIZER = (
-    _at(
+    _field_rule(
         ".path",
         "self.type != 'tokenizers' || has(self.path)",
         "is missing: write the absolute path of a tokenizer.json file in the pod.",
     ),
-    _at(".path", "self.type != 'byte' || !has(self.path)", "only goes with type: tokenizers."),
-    _at(".endOfDocument", "self.type != 'byte' || !has(self.endOfDocument)", "only goes with type: tokenizers."),
+    _field_rule(".path", "self.type != 'byte' || !has(self.path)", "only goes with type: tokenizers."),
+    _field_rule(
+        ".endOfDocument", "self.type != 'byte' || !has(self.endOfDocument)", "only goes with type: tokenizers."
+    ),
 )
 _ENV: CelRule = {
     "rule": "[has(self.value), has(self.secretKeyRef), has(self.configMapKeyRef)].filter(given, given).size() == 1",
     "message": "must have exactly one of value, secretKeyRef and configMapKeyRef.",
 }
-_GO_ON = (
+_RESUME_ADVICE = (
     "Delete this job and create it anew with the same checkpoint.uri and `checkpoint.takeover: true`: it goes on from "
     "the newest checkpoint."
 )
-_BEGIN = "Create another job with a checkpoint.uri of its own: it begins at step 0."
-_WORLD = _fixed("the worlds of the job were planned with it.", _GO_ON)
-_MODEL = _fixed("the checkpoints hold the state of this model.", _BEGIN)
-_TRAINING = _fixed(
+_NEW_JOB_ADVICE = "Create another job with a checkpoint.uri of its own: it begins at step 0."
+_WORLD = _immutable("the worlds of the job were planned with it.", _RESUME_ADVICE)
+_MODEL = _immutable("the checkpoints hold the state of this model.", _NEW_JOB_ADVICE)
+_TRAINING = _immutable(
     "the loss curve would no longer be that of one job.",
-    f"{_GO_ON} A different sequenceLength or seed requires a new checkpoint.uri.",
+    f"{_RESUME_ADVICE} A different sequenceLength or seed requires a new checkpoint.uri.",
 )
-_COURSE = _fixed("the loss curve would no longer be that of one job.", _GO_ON)
-_DATA = _fixed("the order of the data that was trained on depends on it.", _BEGIN)
-_STORAGE = _fixed(
+_LOSS_CURVE = _immutable("the loss curve would no longer be that of one job.", _RESUME_ADVICE)
+_DATA = _immutable("the order of the data that was trained on depends on it.", _NEW_JOB_ADVICE)
+_STORAGE = _immutable(
     "the job owns its folder.", "Create another job: with `checkpoint.takeover: true` it owns a folder of old."
 )
-_ORIGIN = _fixed("the job has begun with what it says.", _BEGIN)
-_PODS = _fixed("the pods were made with it.", _GO_ON)
-_SAME_TEXTS = {
+_INITIALIZATION = _immutable("the job has begun with what it says.", _NEW_JOB_ADVICE)
+_PODS = _immutable("the pods were made with it.", _RESUME_ADVICE)
+_SAME_EVALUATIONS = {
     "rule": "self.map(one, one.name) == oldSelf.map(one, one.name)",
-    "message": _COURSE["message"],
+    "message": _LOSS_CURVE["message"],
 }
 
 SPEC_RULES: Rules = {
@@ -126,28 +128,30 @@ SPEC_RULES: Rules = {
     ("model",): (_MODEL,),
     ("data",): (_DATA,),
     ("tokenizer",): (*_TOKENIZER, _DATA),
-    **_fixed_but(("steps",), ("training",), Training, _TRAINING),
-    ("optimizer",): (_COURSE,),
-    ("schedule",): (_COURSE,),
+    **_immutable_except(("steps",), ("training",), Training, _TRAINING),
+    ("optimizer",): (_LOSS_CURVE,),
+    ("schedule",): (_LOSS_CURVE,),
     ("precision",): (_MODEL,),
     ("memory",): (_WORLD,),
     ("checkpoint",): (
-        _at(".snapshots", "has(self.snapshots) == has(oldSelf.snapshots)", _PODS["message"]),
-        _at(".backup", "has(self.backup) == has(oldSelf.backup)", _PODS["message"]),
-        _at(".initializeFrom", "has(self.initializeFrom) == has(oldSelf.initializeFrom)", _ORIGIN["message"]),
+        _field_rule(".snapshots", "has(self.snapshots) == has(oldSelf.snapshots)", _PODS["message"]),
+        _field_rule(".backup", "has(self.backup) == has(oldSelf.backup)", _PODS["message"]),
+        _field_rule(
+            ".initializeFrom", "has(self.initializeFrom) == has(oldSelf.initializeFrom)", _INITIALIZATION["message"]
+        ),
     ),
     ("checkpoint", "uri"): (_STORAGE,),
     ("checkpoint", "snapshots"): (_PODS,),
     ("checkpoint", "readers"): (_PODS,),
     ("checkpoint", "backup"): (_PODS,),
-    ("checkpoint", "initializeFrom"): (_ORIGIN,),
+    ("checkpoint", "initializeFrom"): (_INITIALIZATION,),
     ("checkpoint", "takeover"): (_STORAGE,),
     ("elastic", "silenceAfter"): (_PODS,),
     ("elastic", "shadowWorld"): (_PODS,),
     ("elastic", "drills"): (_PODS,),
-    **_fixed_but(("maxRollbacks",), ("protection",), Protection, _COURSE),
-    ("evaluation",): (_SAME_TEXTS,),
-    **_fixed_but(("name", "everySteps"), ("evaluation", "[]"), Evaluation, _COURSE),
+    **_immutable_except(("maxRollbacks",), ("protection",), Protection, _LOSS_CURVE),
+    ("evaluation",): (_SAME_EVALUATIONS,),
+    **_immutable_except(("name", "everySteps"), ("evaluation", "[]"), Evaluation, _LOSS_CURVE),
     ("metrics",): (_PODS,),
     ("runtime",): (_PODS,),
     ("runtime", "env", "[]"): (_ENV,),

@@ -51,11 +51,11 @@ class Experts(Strict):
         "which each layer adds to the trained loss. 0 turns it off.",
     )
 
-    def tokens_of_group(self, sequence_length: int) -> int:
+    def group_size(self, sequence_length: int) -> int:
         """Return the size of a routing group in tokens."""
         return self.group_length or sequence_length
 
     def capacity(self, sequence_length: int) -> int:
         """Return the capacity of an expert for each routing group, at most the size of the group."""
-        tokens = self.tokens_of_group(sequence_length)
+        tokens = self.group_size(sequence_length)
         return min(math.ceil(tokens * self.per_token * self.capacity_factor / self.count), tokens)

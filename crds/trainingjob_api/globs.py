@@ -15,7 +15,7 @@ type States = frozenset[int]
 ANY = "**"
 MAX_GLOB = 256
 """Maximum length of a pattern in characters."""
-NOT_TEXT = frozenset(
+SYSTEM_ENTRIES = frozenset(
     {"$RECYCLE.BIN", "@eaDir", "#recycle", "#snapshot", "__MACOSX", "lost+found", "System Volume Information"}
 )
 """Entries that file systems and storage servers create beside the user's files."""
@@ -30,7 +30,7 @@ _CLASS = re.compile(r"\[[!^]?\]?[^\]]*\]")
 
 def is_hidden(name: str) -> bool:
     """Return whether a source skips a file or folder of this name, unless its pattern names it."""
-    return name.startswith(".") or name in NOT_TEXT
+    return name.startswith(".") or name in SYSTEM_ENTRIES
 
 
 class Glob:
@@ -89,71 +89,81 @@ def _compile(part: str) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True)
-class Fault:
+class PatternProblem:
     """An error of a pattern, and the patterns that were probably meant, best first."""
 
     message: str
     nearest: tuple[str, ...] = ()
 
 
-def find_fault(pattern: str, *, folders: bool = False) -> Fault | None:  # None: the pattern is supported
+def find_pattern_problem(
+    pattern: str, *, folders: bool = False
+) -> PatternProblem | None:  # None: the pattern is supported
     """Return the error of a file pattern; `folders`: the pattern may also match folders."""
-    fault = _find_foreign(pattern) or _find_misspelt(pattern) or (None if folders else _find_folder(pattern))
+    fault = _find_foreign_syntax(pattern) or _find_misplaced(pattern) or (None if folders else _find_folder(pattern))
     if fault is None:
         return None
     fit = (one for one in dict.fromkeys(fault.nearest) if 0 < len(one) <= MAX_GLOB and one != pattern)
-    return Fault(fault.message, tuple(one for one in fit if find_fault(one, folders=folders) is None))
+    return PatternProblem(
+        fault.message, tuple(one for one in fit if find_pattern_problem(one, folders=folders) is None)
+    )
 
 
-def _find_foreign(pattern: str) -> Fault | None:
+def _find_foreign_syntax(pattern: str) -> PatternProblem | None:
     """Return the error of a pattern with the syntax of another program."""
     if _CONTROL.search(pattern):
         plain = _CONTROL.sub("", pattern)
-        return Fault("must not contain line breaks, tabs or other control characters.", (plain,))
+        return PatternProblem("must not contain line breaks, tabs or other control characters.", (plain,))
     if pattern != pattern.strip():
-        return Fault("must not begin or end with a space.", (pattern.strip(),))
+        return PatternProblem("must not begin or end with a space.", (pattern.strip(),))
     if "\\" in pattern:
         plain = re.sub(r"\\(?=[^\w*?\[]|$)", "", pattern).replace("\\", "/")
         message = "must not contain a backslash: folders are separated by `/`, and `[*]` matches a star."
-        return Fault(message, (plain,))
+        return PatternProblem(message, (plain,))
     if _GROUP.search(pattern):
-        return Fault("must not contain a group such as `@(a|b)`. Write one source for each pattern.")
+        return PatternProblem("must not contain a group such as `@(a|b)`. Write one source for each pattern.")
     if pattern.startswith("!"):
-        return Fault("must not begin with `!`: write what to leave out under `exclude`.", (pattern.lstrip("!"),))
+        return PatternProblem(
+            "must not begin with `!`: write what to leave out under `exclude`.", (pattern.lstrip("!"),)
+        )
     if match := _BRACES.search(pattern):
         options = [] if ".." in match[1] else match[1].split(",")
         spelled = tuple(pattern[: match.start()] + option + pattern[match.end() :] for option in options)
-        return Fault("must not contain braces: they are not expanded. Write one source for each pattern.", spelled)
+        return PatternProblem(
+            "must not contain braces: they are not expanded. Write one source for each pattern.", spelled
+        )
     if _LIST.search(pattern):
         message = "must be one pattern, not a list. Write one source for each pattern."
-        return Fault(message, tuple(_LISTED.split(pattern)))
+        return PatternProblem(message, tuple(_LISTED.split(pattern)))
     return None
 
 
-def _find_misspelt(pattern: str) -> Fault | None:
+def _find_misplaced(pattern: str) -> PatternProblem | None:
     """Return the error of a pattern with misplaced stars or brackets."""
     parts = pattern.split("/")
     if "***" in pattern:
         message = "must not contain `***`: a `*` matches within a name, `**` any number of folders."
-        return Fault(message, (re.sub(r"\*{3,}", ANY, pattern),))
+        return PatternProblem(message, (re.sub(r"\*{3,}", ANY, pattern),))
     if any(ANY in part and part != ANY for part in parts):
         message = "must have `**` only between slashes: it matches any number of folders."
-        return Fault(message, ("/".join(_split_stars(part) for part in parts),))
+        return PatternProblem(message, ("/".join(_split_stars(part) for part in parts),))
     if "[^" in pattern:
-        return Fault("must negate a set of characters with `[!`, not with `[^`.", (pattern.replace("[^", "[!"),))
+        return PatternProblem(
+            "must negate a set of characters with `[!`, not with `[^`.", (pattern.replace("[^", "[!"),)
+        )
     if "[" in _CLASS.sub("", pattern):
-        return Fault("must close every `[` with a `]`; `[[]` matches a bracket.")
+        return PatternProblem("must close every `[` with a `]`; `[[]` matches a bracket.")
     if any(_is_empty_range(match[0]) for match in _CLASS.finditer(pattern)):
-        return Fault("must have ranges such as `[a-z]` in ascending order.")
+        return PatternProblem("must have ranges such as `[a-z]` in ascending order.")
     return None
 
 
-def _find_folder(pattern: str) -> Fault | None:
+def _find_folder(pattern: str) -> PatternProblem | None:
     """Return the error of a pattern that matches no file."""
     if not PurePosixPath(pattern).parts:
-        return Fault("must match files: it names the folder itself.", ("**/*",))
+        return PatternProblem("must match files: it names the folder itself.", ("**/*",))
     if pattern.endswith("/"):
-        return Fault("must match files, not folders: it ends with `/`.", (f"{pattern.rstrip('/')}/**/*",))
+        return PatternProblem("must match files, not folders: it ends with `/`.", (f"{pattern.rstrip('/')}/**/*",))
     return None
 
 
@@ -169,7 +179,7 @@ def _is_empty_range(chars: str) -> bool:
     return any(first > last for first, last in re.findall(r"(\w)-(\w)", chars))
 
 
-def leaves_nothing(pattern: str, exclude: str) -> bool:
+def excludes_everything(pattern: str, exclude: str) -> bool:
     """Return whether an exclude pattern excludes every file that a pattern can match."""
     parts = PurePosixPath(exclude).parts
     everything = set(parts) <= {ANY, "*"} and parts.count("*") <= 1

@@ -14,7 +14,7 @@ from trainingjob_api.schema import spec_schema
 MAX_SUGGESTED = 240
 """Maximum characters of a list or an object in a suggestion."""
 
-type Answer = tuple[str, tuple[str, ...]]
+type Correction = tuple[str, tuple[str, ...]]
 """What must hold, without the value, and the nearest legal values."""
 
 ALIASES: dict[str, str] = {
@@ -26,7 +26,7 @@ ALIASES: dict[str, str] = {
     **dict.fromkeys(("ep", "expert", "experts", "moe"), "expert"),
 }
 """Names of mesh axes in other frameworks, without prefixes and suffixes such as `ici_`, `_parallelism`, `_size`."""
-_AROUND = re.compile(r"^(ici|dcn|num)_|_?(parallelism|parallel|size|degree|axis|dim)$")
+_AXIS_AFFIXES = re.compile(r"^(ici|dcn|num)_|_?(parallelism|parallel|size|degree|axis|dim)$")
 
 _VOLUME = "mount a claim of it in spec.runtime.volumes, and write the path below its mountPath."
 _STORES: dict[str, str] = {
@@ -46,7 +46,9 @@ _STRANGE = re.compile(r"[^A-Za-z0-9_@%+=:,./-]+")
 PLAIN_PATH = r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$"
 
 
-def answer_path(location: Location, path: str, pattern: str) -> Answer | None:  # None: only its first `/` is missing
+def correct_path(
+    location: Location, path: str, pattern: str
+) -> Correction | None:  # None: only its first `/` is missing
     """Return the error of a path, and its nearest legal values."""
     is_plain = pattern == PLAIN_PATH
     if match := _URL.fullmatch(path):
@@ -66,8 +68,8 @@ def answer_path(location: Location, path: str, pattern: str) -> Answer | None:  
     strange = dict.fromkeys(character for found in _STRANGE.findall(path) for character in found)
     if strange:
         names = ", ".join(_name(character) for character in strange)
-        return f"must hold letters, digits and `_@%+=:,.-` only, but has {names}.", _differing(path)
-    return ("must not have an empty folder name, `//`.", _differing(path)) if path.startswith("/") else None
+        return f"must hold letters, digits and `_@%+=:,.-` only, but has {names}.", _cleaned_if_different(path)
+    return ("must not have an empty folder name, `//`.", _cleaned_if_different(path)) if path.startswith("/") else None
 
 
 def _name(character: str) -> str:
@@ -76,7 +78,7 @@ def _name(character: str) -> str:
     return f"`{character}`" if character.isprintable() else f"U+{ord(character):04X}"
 
 
-def _differing(path: str) -> tuple[str, ...]:
+def _cleaned_if_different(path: str) -> tuple[str, ...]:
     cleaned = _clean(path)
     return (as_text(cleaned),) if cleaned not in ("/", path) else ()
 
@@ -87,7 +89,7 @@ def _clean(path: str) -> str:
     return "/" + "/".join(part for part in parts if part)
 
 
-def answer_truth(value: bool, kind: str, choices: tuple[str, ...]) -> Answer:  # noqa: FBT001  # the value itself
+def correct_boolean(value: bool, kind: str, choices: tuple[str, ...]) -> Correction:  # noqa: FBT001  # the value itself
     """Return the correction for a boolean that YAML parsed from a word."""
     words = ("yes", "on", "true") if value else ("no", "off", "false")
     reads = f"YAML reads `{words[0]}`, `{words[1]}` and `{words[2]}` without quotes as {words[2]}"
@@ -100,12 +102,12 @@ def answer_truth(value: bool, kind: str, choices: tuple[str, ...]) -> Answer:  #
 def find_axis(name: str) -> str:
     """Return the mesh axis for another framework's name; empty: unknown."""
     plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("-", "_")
-    while (shorter := _AROUND.sub("", plain)) != plain:
+    while (shorter := _AXIS_AFFIXES.sub("", plain)) != plain:
         plain = shorter
     return ALIASES.get(plain, "")
 
 
-def is_of_axes(location: Location) -> bool:
+def holds_axes(location: Location) -> bool:
     """Return whether a path holds the names of mesh axes: axis sizes, or a sharding rule."""
     return location[:2] in (("parallelism", "ici"), ("parallelism", "dcn"), ("parallelism", "rules"))
 
@@ -222,7 +224,7 @@ _SPANS: dict[str, Fraction | int] = {
 _SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([A-Za-z]*)[\s,]*")
 
 
-def mend_amount(text: str) -> str:
+def normalize_quantity(text: str) -> str:
     """Return a resource quantity in Kubernetes notation: `16GB`, `4 cores` and `2e9` become `16G`, `4` and `2G`."""
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or match[3].lower() not in _UNITS:
@@ -236,7 +238,7 @@ def mend_amount(text: str) -> str:
     return f"{float(number):.15g}{unit}"
 
 
-def mend_span(text: str) -> str:
+def normalize_duration(text: str) -> str:
     """Return a duration in Kubernetes notation: `1 day` and `10min` become `24h` and `10m`."""
     parts = _SPAN.findall(text)
     is_whole = "".join(match[0] for match in _SPAN.finditer(text)) == text
@@ -250,6 +252,6 @@ def mend_span(text: str) -> str:
     return "".join(f"{count}{unit}" for count, unit in spelt if count) or "0s"
 
 
-def mend_topology(text: str) -> str:
+def normalize_topology(text: str) -> str:
     """Return a topology with a plain `x` between its numbers."""
     return re.sub(r"\s*[x\u00d7*,]\s*", "x", text.strip().lower())

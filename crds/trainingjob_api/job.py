@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainingjob_api.base import BY_NAME, Strict
+from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Strict
 from trainingjob_api.data import Data, Evaluation, Tokenizer
 from trainingjob_api.learning import Memory, Model, Optimizer, Precision, Schedule, Training
 from trainingjob_api.machine import Parallelism, Slices
@@ -37,7 +37,10 @@ class TrainingJobSpec(Strict):
         default=Protection(), description="What follows when a step would spoil the parameters."
     )
     evaluation: tuple[Evaluation, ...] = Field(
-        default=(), max_length=8, description="Held-out texts to measure the loss on.", json_schema_extra=BY_NAME
+        default=(),
+        max_length=8,
+        description="Held-out texts to measure the loss on.",
+        json_schema_extra=LIST_TYPE_MAP_BY_NAME,
     )
     metrics: Metrics = Field(default=Metrics(), description="What the trainer writes down.")
     runtime: Runtime = Field(

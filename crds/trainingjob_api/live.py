@@ -15,7 +15,7 @@ from trainingjob_api.running import Keep, KeepBest, Save
 Every = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
-class Live(Strict):
+class LiveFields(Strict):
     """The live values of a spec."""
 
     steps: Every = Field(description="The optimizer step at which the job succeeds.")
@@ -26,9 +26,9 @@ class Live(Strict):
     )
 
 
-def live_of(spec: TrainingJobSpec) -> Live:
+def live_fields(spec: TrainingJobSpec) -> LiveFields:
     """Return the live values of a spec."""
-    return Live(
+    return LiveFields(
         steps=spec.training.steps,
         save=spec.checkpoint.save,
         keep=spec.checkpoint.keep,
@@ -36,7 +36,7 @@ def live_of(spec: TrainingJobSpec) -> Live:
     )
 
 
-def with_live(spec: TrainingJobSpec, live: Live) -> TrainingJobSpec:
+def with_live_fields(spec: TrainingJobSpec, live: LiveFields) -> TrainingJobSpec:
     """Return a spec with the live values replaced."""
     evaluation = tuple(
         one.model_copy(update={"every_steps": live.evaluate.get(one.name, one.every_steps)}) for one in spec.evaluation
@@ -50,7 +50,7 @@ def with_live(spec: TrainingJobSpec, live: Live) -> TrainingJobSpec:
     )
 
 
-def list_changes(before: Live, after: Live) -> list[str]:
+def describe_changes(before: LiveFields, after: LiveFields) -> list[str]:
     """Return the differences as text: `training.steps is 500, was 300`."""
     values: list[tuple[str, int | str | None, int | str | None]] = [
         ("training.steps", before.steps, after.steps),

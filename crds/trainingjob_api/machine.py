@@ -48,19 +48,19 @@ class Slices(Strict):
     )
 
     @property
-    def fewest(self) -> int:
+    def min_slices(self) -> int:
         """Return the smallest number of slices that the job may train on."""
         return self.count or self.min or self.max or 1
 
     @property
-    def most(self) -> int:
+    def max_slices(self) -> int:
         """Return the largest number of slices that the job may train on."""
         return self.count or self.max or self.min or 1
 
     @property
-    def numbers(self) -> tuple[int, ...]:
+    def slice_counts(self) -> tuple[int, ...]:
         """Return the numbers of slices to plan for, ascending."""
-        every = range(self.fewest, self.most + 1)
+        every = range(self.min_slices, self.max_slices + 1)
         return tuple(every) if self.allowed is None else tuple(number for number in every if number in self.allowed)
 
 
@@ -86,7 +86,7 @@ class AxisDegrees(Strict):
         """Return (axis, size) in mesh order."""
         return tuple(zip(AXES, _read_degrees(self), strict=True))  # a plan of 256 sizes calls this about 5,000 times
 
-    def split(self) -> tuple[tuple[Axis, int], ...]:
+    def sharded(self) -> tuple[tuple[Axis, int], ...]:
         """Return (axis, size) of the axes that are sharded or take the remaining devices, in mesh order."""
         return tuple((axis, degree) for axis, degree in self.items() if degree != 1)
 
@@ -130,7 +130,7 @@ class Rules(Strict):
         "the residual stream's dim of the experts' parameters", "[fsdp, context]"
     )
 
-    def written(self) -> dict[str, tuple[Axis, ...]]:
+    def overrides(self) -> dict[str, tuple[Axis, ...]]:
         """Return the rules that the spec overrides, by logical axis."""
         return {name: axes for name, axes in self if axes is not None}
 

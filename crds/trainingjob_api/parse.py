@@ -18,7 +18,7 @@ from trainingjob_api.fields import Location, format_path
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.sample import sample_at
-from trainingjob_api.wording import explain, meant, place_of, show
+from trainingjob_api.wording import error_location, format_value, guess_field, to_problem
 
 MAX_DEPTH = 16
 """Levels of objects and lists; the spec itself has 6."""
@@ -41,7 +41,7 @@ class Parsed:
     broken: frozenset[Location] = frozenset()
     """Locations whose value in `spec` is not the user's."""
 
-    def is_intact(self, paths: Sequence[str]) -> bool:
+    def is_as_written(self, paths: Sequence[str]) -> bool:
         """Return whether the fields at these paths, such as `training.steps`, have the user's values."""
         if not self.broken:
             return True
@@ -56,29 +56,29 @@ class _TooDeepError(Exception):
 def parse_spec(raw: object) -> Parsed:
     """Return the spec of a raw value, with all problems of its structure and ranges."""
     if not isinstance(raw, dict):
-        return _refuse(raw, f"{show(_shallow(raw))} is not an object of fields.")
+        return _rejected(raw, f"{format_value(_printable(raw))} is not an object of fields.")
     num_bytes = count_bytes(raw)  # first, because every later check takes much longer per byte
     if num_bytes > MAX_BYTES:
-        return _refuse(None, f"has {num_bytes:,} bytes as JSON, but must have at most {MAX_BYTES:,}.")
+        return _rejected(None, f"has {num_bytes:,} bytes as JSON, but must have at most {MAX_BYTES:,}.")
     try:
         plain = _as_json(raw, MAX_DEPTH)
     except _TooDeepError:
-        return _refuse(None, f"is nested more than {MAX_DEPTH} levels deep.")
+        return _rejected(None, f"is nested more than {MAX_DEPTH} levels deep.")
     spec, errors = _parse(plain)
-    if spec is None and _write_whole(plain, errors):
+    if spec is None and _replace_integral_floats(plain, errors):
         spec, errors = _parse(plain)
     if spec:
         return Parsed(spec)
     first = sorted(errors, key=lambda error: format_path(error["loc"]))[:MAX_ERRORS]
-    problems = tuple(in_order(explain(error) for error in first if _is_telling(error, first))[:MAX_PROBLEMS])
+    problems = tuple(in_order(to_problem(error) for error in first if _is_primary(error, first))[:MAX_PROBLEMS])
     return _repair(plain, errors, problems) if len(errors) <= MAX_ERRORS else Parsed(None, problems)
 
 
-def _refuse(value: object, message: str) -> Parsed:
+def _rejected(value: object, message: str) -> Parsed:
     return Parsed(None, (Problem("spec", value, message),))
 
 
-def _shallow(raw: object) -> object:
+def _printable(raw: object) -> object:
     """Return a value that is safe to print: the type of a container, not its content."""
     return raw if isinstance(raw, str | int | float | bool | None) else type(raw).__name__
 
@@ -118,7 +118,7 @@ def _parse(plain: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
     return spec, []
 
 
-def _write_whole(plain: dict[str, Any], errors: list[Any]) -> bool:
+def _replace_integral_floats(plain: dict[str, Any], errors: list[Any]) -> bool:
     """Replace floats without a fraction by whole numbers; return whether any was replaced.
 
     The API server's type `integer` accepts `1.0`, and `kubectl` sends `1e6` as 1000000.
@@ -136,10 +136,10 @@ def _write_whole(plain: dict[str, Any], errors: list[Any]) -> bool:
     return is_any
 
 
-def _is_telling(error: Any, errors: list[Any]) -> bool:
+def _is_primary(error: Any, errors: list[Any]) -> bool:
     """Return whether no other error explains the problem better."""
     if error["type"] == "missing":  # a misspelt field, which another error reports
-        return all(other["type"] != "extra_forbidden" or meant(other["loc"]) != error["loc"] for other in errors)
+        return all(other["type"] != "extra_forbidden" or guess_field(other["loc"]) != error["loc"] for other in errors)
     if error["type"] == "too_short":  # pydantic counts only the items that it could parse
         return bool(len(error["input"]) < error["ctx"]["min_length"])
     return True
@@ -147,13 +147,13 @@ def _is_telling(error: Any, errors: list[Any]) -> bool:
 
 def _repair(plain: dict[str, Any], errors: list[Any], problems: tuple[Problem, ...]) -> Parsed:
     """Replace invalid values by sample values, which are valid, so that the rest can be parsed."""
-    broken = {place_of(error) for error in errors}
-    mended = copy.deepcopy(plain)
+    broken = {error_location(error) for error in errors}
+    repaired = copy.deepcopy(plain)
     for location in sorted(broken, key=len, reverse=True):  # innermost first: an enclosing object may be removed next
-        _replace(mended, location)
+        _replace(repaired, location)
     # A misspelt field also leaves the intended field without the user's value.
-    misspelt = (meant(error["loc"]) for error in errors if error["type"] == "extra_forbidden")
-    spec, _ = _parse(mended)
+    misspelt = (guess_field(error["loc"]) for error in errors if error["type"] == "extra_forbidden")
+    spec, _ = _parse(repaired)
     return Parsed(spec, problems, frozenset(broken | {location for location in misspelt if location}))
 
 

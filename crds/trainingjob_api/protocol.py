@@ -19,16 +19,16 @@ REPORT_PATH = "/v1/report"
 TOKEN_AUDIENCE = "rendezvous.trainingjob.dev"  # noqa: S105  # the audience's name, not a token
 LOG_EXCERPT_BYTES = 2048
 MAX_MESSAGE = 1024
-MAX_UNHEARD = 64
+MAX_MISSING_LINEAGE = 64
 MAX_DAMAGED = 64
 MAX_EVALUATIONS = 16
 MAX_OUTCOME = 16_384
 MAX_REPORTED = 10**12
 """The largest count that a host may report: more than any job reaches, and small enough that sums do not overflow."""
-MAX_MEASURE = 1e39
+MAX_METRIC = 1e39
 """Larger than the largest float32."""
 MAX_SECONDS = 1e9
-LATELY_STEPS = 100
+RECENT_STEPS = 100
 """The number of newest steps over which skipped updates are counted."""
 
 
@@ -48,9 +48,9 @@ class Phase(StrEnum):
     FAILED = "failed"  # the child exited without a request; `failure` has the reason
 
 
-ON_FILES = frozenset({Phase.PREPARING, Phase.RESTORING, Phase.COMPILING, Phase.EVALUATING, Phase.SAVING})
+FILE_PHASES = frozenset({Phase.PREPARING, Phase.RESTORING, Phase.COMPILING, Phase.EVALUATING, Phase.SAVING})
 """Phases in which reading and writing counts as progress. In TRAINING only a step counts."""
-STARTING_UP = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING})
+STARTUP_PHASES = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING})
 """Phases of a world before training."""
 
 
@@ -71,7 +71,7 @@ class FailureReason(StrEnum):
     PEER = "Peer"  # an error that follows from another host's exit; never the cause
 
 
-def _cut(value: object) -> object:
+def _truncate(value: object) -> object:
     """Return the value, truncated with an ellipsis if it is too long: a long text must not invalidate a report."""
     too_long = isinstance(value, str) and len(value) > MAX_MESSAGE
     return f"{str(value)[: MAX_MESSAGE - 1]}…" if too_long else value
@@ -84,9 +84,9 @@ def _check_span(span: Span) -> Span:
 
 
 Reported = Annotated[int, Field(ge=0, le=MAX_REPORTED)]
-Measure = Annotated[float, Field(ge=-MAX_MEASURE, le=MAX_MEASURE, allow_inf_nan=False)]
+Metric = Annotated[float, Field(ge=-MAX_METRIC, le=MAX_METRIC, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
-Words = Annotated[str, BeforeValidator(_cut), Field(max_length=MAX_MESSAGE)]
+ShortText = Annotated[str, BeforeValidator(_truncate), Field(max_length=MAX_MESSAGE)]
 
 
 class Failure(Open):
@@ -98,9 +98,9 @@ class Failure(Open):
 
     reason: FailureReason
     fatal: bool = False
-    message: Words
-    path: Words = ""
-    value: Words = ""
+    message: ShortText
+    path: ShortText = ""
+    value: ShortText = ""
     step: Reported | None = None
     is_host_known: bool = Field(
         default=True, description="Whether it is this host that failed: else it is one of several that say so."
@@ -124,7 +124,7 @@ class ProcessState(StrEnum):
     STOPPED = "stopped"  # by SIGSTOP or a debugger
 
 
-class Evidence(Open):
+class Diagnostics(Open):
     """Diagnostics of a child whose world makes no progress, collected by its agent on request.
 
     All processes of a world enter the same steps and barriers in the same order. So the others wait for the process
@@ -132,7 +132,7 @@ class Evidence(Open):
     """
 
     state: ProcessState
-    cores: Measure = Field(description="CPU cores that it used while it was looked at.")
+    cores: Metric = Field(description="CPU cores that it used while it was looked at.")
     entered: Reported = Field(
         description="How many steps, evaluations and meetings with the other processes it entered."
     )
@@ -146,10 +146,10 @@ class Progress(Open):
     """The newest finished optimizer step and its metrics."""
 
     step: Reported
-    loss: Measure | None = None
-    grad_norm: Measure | None = None
-    learning_rate: Measure | None = None
-    tokens_per_second: Measure | None = None
+    loss: Metric | None = None
+    grad_norm: Metric | None = None
+    learning_rate: Metric | None = None
+    tokens_per_second: Metric | None = None
     step_seconds: Seconds | None = None
     typical_seconds: Seconds | None = Field(
         default=None, description="Median of the seconds of the last steps. Unset: there are too few to tell."
@@ -157,24 +157,24 @@ class Progress(Open):
     wait_seconds: Seconds | None = Field(
         default=None, description="Of these the median that this host waited for the result. Unset: too few steps."
     )
-    stalled_share: Measure | None = Field(
+    stalled_share: Metric | None = Field(
         default=None,
         description="Share of its time in which this host's trainer did not get to run, in the median of the last "
         "seconds. Unset: too few.",
     )
-    evaluations: dict[Annotated[str, Field(max_length=64)], Measure] = Field(
+    evaluations: dict[Annotated[str, Field(max_length=64)], Metric] = Field(
         default={}, max_length=MAX_EVALUATIONS, description="Newest held-out loss by the evaluation's name."
     )
-    load_balance: Measure | None = Field(
+    load_balance: Metric | None = Field(
         default=None,
         description="Load-balancing loss a layer: 1 where experts get equally many tokens. Unset: there are none.",
     )
-    dropped: Measure | None = Field(
+    dropped: Metric | None = Field(
         default=None, description="Share of the routers' choices that found no place. Unset: there are no routers."
     )
     skipped: Reported = Field(default=0, description="Steps of the whole training whose update was not made.")
     skipped_lately: Reported = Field(
-        default=0, description="How many of them are among the newest `LATELY_STEPS` steps that this world made."
+        default=0, description="How many of them are among the newest `RECENT_STEPS` steps that this world made."
     )
     snapshot: Reported | None = Field(
         default=None, description="Newest step that is whole in this host's memory. Unset: this world has none there."
@@ -191,14 +191,14 @@ class Damage(Open):
     """A damaged checkpoint, reported once and skipped."""
 
     step: Reported
-    message: Words
+    message: ShortText
 
 
 class FailedSave(Open):
     """A failed save or copy of a step. Training continues, and the next save retries."""
 
     step: Reported
-    message: Words
+    message: ShortText
 
 
 class HostReport(Open):
@@ -238,11 +238,11 @@ class HostReport(Open):
     tier: Tier = "durable"
     unheard: tuple[Annotated[Span, AfterValidator(_check_span)], ...] = Field(
         default=(),
-        max_length=MAX_UNHEARD,
+        max_length=MAX_MISSING_LINEAGE,
         description="Worlds that led to `restored` and are missing in the lineage that its world was given: the "
         "operator was lost with their hosts before it heard of what they went on from. Oldest first.",
     )
-    inherited: Words = Field(
+    inherited: ShortText = Field(
         default="", description="Whose parameters it began with, in words, where it began from scratch with another's."
     )
     committed: Reported | None = None
@@ -285,11 +285,11 @@ class HostReport(Open):
         default=0,
         description="How many steps, batches of an evaluation and meetings the child has entered in its world.",
     )
-    evidence: Evidence | None = Field(default=None, description="What was found out about the child, as asked.")
+    evidence: Diagnostics | None = Field(default=None, description="What was found out about the child, as asked.")
     drilled: Annotated[str, Field(max_length=64)] = Field(
         default="", description="The newest drill that this host was asked for and obeyed."
     )
-    unmade: Words = Field(default="", description="Why it could not make that drill. Empty: it has made it.")
+    unmade: ShortText = Field(default="", description="Why it could not make that drill. Empty: it has made it.")
 
     @property
     def has_stepped(self) -> bool:

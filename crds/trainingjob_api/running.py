@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import (
-    A_SET,
-    BY_NAME,
+    LIST_TYPE_MAP_BY_NAME,
+    LIST_TYPE_SET,
     AbsolutePath,
     Duration,
     Label,
@@ -18,9 +18,9 @@ from trainingjob_api.base import (
     seconds,
 )
 
-LEAVE_MARGIN = 5
+AGENT_GRACE_SECONDS = 5
 """Seconds of a pod's grace period that are reserved for the agent, to kill a late trainer and report it."""
-AHEAD_BYTES = 1 << 30
+AOT_MEMORY_BYTES = 1 << 30
 """Free host memory in bytes that ahead-of-time compilation needs: a small model takes 500 MB, larger models more."""
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$", max_length=128)]
 
@@ -280,7 +280,7 @@ class Runtime(Strict):
         default=(),
         max_length=8,
         description="Secrets of the namespace that the image is pulled with.",
-        json_schema_extra=A_SET,
+        json_schema_extra=LIST_TYPE_SET,
     )
     service_account_name: ObjectName | None = Field(
         default=None, description="The pods' ServiceAccount. Naming one needs the right to `use` it. Unset: `default`."
@@ -289,14 +289,14 @@ class Runtime(Strict):
         default=(),
         max_length=64,
         description="Environment variables of the trainer, but none that say what a world or a slice is.",
-        json_schema_extra=BY_NAME,
+        json_schema_extra=LIST_TYPE_MAP_BY_NAME,
     )
     resources: Resources = Field(default=Resources(), description="Resources of one host's container.")
     volumes: tuple[Volume, ...] = Field(
         default=(),
         max_length=16,
         description="Claims to mount in every pod, for data and checkpoints.",
-        json_schema_extra=BY_NAME,
+        json_schema_extra=LIST_TYPE_MAP_BY_NAME,
     )
     compile_cache: CompileCache = Field(
         default=CompileCache(), description="Where compiled programs are kept, so that a restart does not compile."
@@ -309,9 +309,9 @@ class Runtime(Strict):
     )
 
     @property
-    def leave_seconds(self) -> int:
+    def trainer_grace_seconds(self) -> int:
         """Return the seconds in which the trainer of a deleted pod may save and leave."""
-        return seconds(self.termination_grace_period) - LEAVE_MARGIN
+        return seconds(self.termination_grace_period) - AGENT_GRACE_SECONDS
 
 
 class Toleration(Strict):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from trainingjob_api.base import Axis
 
 type Table = Mapping[str, tuple[Axis, ...]]
-type Ways = Mapping[str, int]
+type ShardCounts = Mapping[str, int]
 """The number of shards along a dim, by logical axis, where that number divides the dim."""
 
 RULES: Table = {
@@ -36,7 +36,7 @@ def merge_rules(written: Mapping[str, tuple[Axis, ...]]) -> Table:
     return {**RULES, **written}
 
 
-def count_ways(degrees: Mapping[Axis, int], rules: Table = RULES) -> Ways:
+def count_shards(degrees: Mapping[Axis, int], rules: Table = RULES) -> ShardCounts:
     """Return the number of shards that a mesh makes of each logical axis, where it divides the dim."""
     ways = dict.fromkeys(rules, 1)
     for logical_axis, axes in rules.items():
@@ -45,17 +45,17 @@ def count_ways(degrees: Mapping[Axis, int], rules: Table = RULES) -> Ways:
     return ways
 
 
-def split_ways(logical_axis: str, size: int, ways: Ways) -> int:
+def shards_of_dim(logical_axis: str, size: int, ways: ShardCounts) -> int:
     """Return the number of shards of a dim; 1 where the mesh axes do not divide it, so that it is replicated."""
     wanted = ways[logical_axis]
     return wanted if size % wanted == 0 else 1
 
 
-def find_spread_dim(
-    axes: Sequence[str], shape: Sequence[int], ways: Ways, data: int
+def find_zero1_dim(
+    axes: Sequence[str], shape: Sequence[int], ways: ShardCounts, data: int
 ) -> int | None:  # None: no dim of the tensor divides
     """Return the first dim of a tensor that can be sharded over `data` beside its own axes."""
     for dim, (axis, size) in enumerate(zip(axes, shape, strict=True)):
-        if size % (split_ways(axis, size, ways) * data) == 0:
+        if size % (shards_of_dim(axis, size, ways) * data) == 0:
             return dim
     return None

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import BY_NAME, Open
+from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Open
 from trainingjob_api.drill import DrillId, DrillSeconds
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
-from trainingjob_api.live import Live
+from trainingjob_api.live import LiveFields
 from trainingjob_api.reading import DataReport
 from trainingjob_api.world import Rollback, Span, Tier
 
@@ -77,7 +77,7 @@ class WorldStatus(Open):
     pods: tuple[Annotated[str, Field(max_length=320)], ...] = Field(
         default=(), max_length=4096, description="Its pods, `name/uid`, in the order of their process ids."
     )
-    live: Live | None = Field(
+    live: LiveFields | None = Field(
         default=None, description="What it trains with of the fields that may change; an edit forms the next world."
     )
     shadow: Annotated[str, Field(max_length=64)] = Field(
@@ -319,7 +319,7 @@ class TrainingJobStatus(Open):
         default=(),
         max_length=16,
         description="Valid, Queued, Running, Degraded, Suspended, Succeeded and Failed.",
-        json_schema_extra={**BY_NAME, "x-kubernetes-list-map-keys": ["type"]},
+        json_schema_extra={**LIST_TYPE_MAP_BY_NAME, "x-kubernetes-list-map-keys": ["type"]},
     )
     problems: tuple[Annotated[str, Field(max_length=1024)], ...] = Field(
         default=(), max_length=64, description="What is wrong with the spec, all at once."

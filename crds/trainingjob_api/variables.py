@@ -4,7 +4,7 @@ The variables of a world are set or removed for each process of each world, beca
 world. The variables of a slice come from its nodes, which alone know them.
 """
 
-OF_A_WORLD = (
+WORLD_VARIABLES = (
     "CLOUD_TPU_SLICE_BUILDER_WORKER_IPS",
     "CLOUD_TPU_TASK_ID",
     "JAX_COORDINATOR_",
@@ -26,7 +26,7 @@ OF_A_WORLD = (
     "TPU_WORKER_ID",
 )
 """The processes of a world, their addresses, and the process's own id."""
-OF_A_SLICE = (
+SLICE_VARIABLES = (
     "CHIPS_PER_HOST_BOUNDS",
     "CLOUD_TPU_ACCELERATOR_TYPE",
     "HOST_BOUNDS",
@@ -38,7 +38,7 @@ OF_A_SLICE = (
     "TPU_VISIBLE_",
 )
 """The TPU type, the arrangement of its chips, and the chips of this host."""
-FLAGS_OF_A_WORLD = (
+WORLD_FLAGS = (
     "megascale_coordinator_address",
     "megascale_num_slices",
     "megascale_port",

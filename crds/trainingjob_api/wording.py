@@ -10,14 +10,14 @@ from typing import Any
 from trainingjob_api.base import MAX_PATH
 from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path
 from trainingjob_api.habits import (
-    answer_path,
-    answer_truth,
+    correct_boolean,
+    correct_path,
     find_axis,
     hint_unknown,
-    is_of_axes,
-    mend_amount,
-    mend_span,
-    mend_topology,
+    holds_axes,
+    normalize_duration,
+    normalize_quantity,
+    normalize_topology,
     reshape,
     schema_at,
 )
@@ -77,20 +77,20 @@ _LENGTHS = {
 type _Error = Mapping[str, Any]
 
 
-def explain(error: _Error) -> Problem:
+def to_problem(error: _Error) -> Problem:
     """Return the problem for one of pydantic's errors about the spec."""
-    location = place_of(error)
+    location = error_location(error)
     kind = error["type"]
     if kind == "missing":
         return Problem(format_path(location), None, _missing(location))
     if kind == "extra_forbidden":
         return _unknown(location, error["input"])
-    say = next((say for kinds, say in _SAYINGS if kind in kinds), _say_type)
-    message, nearest = say(error)
+    make_message = next((say for kinds, say in _MESSAGE_FUNCTIONS if kind in kinds), _type_message)
+    message, nearest = make_message(error)
     return Problem(format_path(location), error["input"], message, nearest)
 
 
-def place_of(error: _Error) -> Location:
+def error_location(error: _Error) -> Location:
     """Return the path that an error is about; for a bad key of a dict, the path of the key itself."""
     location: Location = error["loc"]
     return location[:-1] if _is_of_key(error) else location
@@ -102,7 +102,7 @@ def _is_of_key(error: _Error) -> bool:
     return is_marked and error["type"] != "extra_forbidden"
 
 
-def meant(location: Location) -> Location | None:  # None: no field of that object has a similar name
+def guess_field(location: Location) -> Location | None:  # None: no field of that object has a similar name
     """Return the path of the field that an unknown field was probably meant to be."""
     model = find_model(location[:-1])
     name = str(location[-1])[:MAX_MATCHED]
@@ -110,7 +110,7 @@ def meant(location: Location) -> Location | None:  # None: no field of that obje
     return (*location[:-1], close[0]) if close else None
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as a message shows it: plain words unquoted, others as JSON, long values truncated."""
     if isinstance(value, str) and re.fullmatch(r"[\w./:@+-]{1,60}", value):
         return value
@@ -132,13 +132,13 @@ def _unknown(location: Location, value: Any) -> Problem:
     name, parent = str(location[-1])[:MAX_MATCHED], location[:-1]
     model = find_model(parent)
     names = field_names(model) if model else ()
-    close = tuple(one for one in _closest(name, names) if _is_alike(value, sample_at((*parent, one))))
-    if is_of_axes(location) and (axis := find_axis(name)):
+    close = tuple(one for one in _closest(name, names) if _has_same_shape(value, sample_at((*parent, one))))
+    if holds_axes(location) and (axis := find_axis(name)):
         close = (axis,)
-    message = f"{show(name)} is not a field of {format_path(parent)}."
+    message = f"{format_value(name)} is not a field of {format_path(parent)}."
     if hint := hint_unknown(location, value):
         return Problem(format_path(location), value, f"{message} {hint}")
-    elsewhere = [format_path(place) for place in all_fields() if _plain(place[-1]) == _plain(name)]
+    elsewhere = [format_path(place) for place in all_fields() if _normalize_name(place[-1]) == _normalize_name(name)]
     if not close and elsewhere:
         message += f" Was {' or '.join(elsewhere[:2])} meant?"
     elif not close:
@@ -155,37 +155,37 @@ def describe_fields(path: str) -> str:
 
 def _closest(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names most similar to a name, best first, ignoring case."""
-    by_plain = {_plain(known): known for known in names}
-    return tuple(by_plain[found] for found in get_close_matches(_plain(name), by_plain, n=2, cutoff=0.7))
+    by_plain = {_normalize_name(known): known for known in names}
+    return tuple(by_plain[found] for found in get_close_matches(_normalize_name(name), by_plain, n=2, cutoff=0.7))
 
 
-def _is_alike(value: Any, sample: Any) -> bool:
+def _has_same_shape(value: Any, sample: Any) -> bool:
     """Return whether a value has the shape of a field's value: an object, a list, or neither."""
     return all(isinstance(value, shape) == isinstance(sample, shape) for shape in (dict, list))
 
 
-def _plain(name: str | int) -> str:
+def _normalize_name(name: str | int) -> str:
     """Return a name normalized for comparison: lower case, without underscores."""
     return str(name).lower().replace("_", "")
 
 
-def _say_type(error: _Error) -> tuple[str, tuple[str, ...]]:
-    kind, value, location = error["type"].split("_")[0], error["input"], place_of(error)
+def _type_message(error: _Error) -> tuple[str, tuple[str, ...]]:
+    kind, value, location = error["type"].split("_")[0], error["input"], error_location(error)
     noun = _NOUNS.get(kind)
     if noun is None:
-        return f"{show(value)} is not allowed: {error['msg']}.", ()
+        return f"{format_value(value)} is not allowed: {error['msg']}.", ()
     if kind == "string" and isinstance(value, bool):
-        message, nearest = answer_truth(value, kind, ())
-        return f"{show(value)} {message}", tuple(one for one in nearest if _is_legal(location, json.loads(one)))
-    nearest = _as_meant(kind, value) or reshape(location, kind, value)
+        message, nearest = correct_boolean(value, kind, ())
+        return f"{format_value(value)} {message}", tuple(one for one in nearest if _is_legal(location, json.loads(one)))
+    nearest = _nearest_values(kind, value) or reshape(location, kind, value)
     if kind == "string" and isinstance(value, int | float):
         nearest = _as_text(location, value)
     if isinstance(value, str) and noun in _PLAIN_NOUNS:  # unquoted, "100" would look like the number
-        return f"{json.dumps(value) if len(value) < MAX_SHOWN else show(value)} is text, not {noun}.", nearest
-    return f"{show(value)} is not {noun}.", nearest
+        return f"{json.dumps(value) if len(value) < MAX_SHOWN else format_value(value)} is text, not {noun}.", nearest
+    return f"{format_value(value)} is not {noun}.", nearest
 
 
-def _as_meant(kind: str, value: Any) -> tuple[str, ...]:
+def _nearest_values(kind: str, value: Any) -> tuple[str, ...]:
     """Return the number or boolean that a text spells, or the whole numbers next to a fraction."""
     if kind == "int" and isinstance(value, float) and abs(value) < _FIRST_WITH_EXPONENT:
         return (str(math.floor(value)), str(math.ceil(value)))
@@ -205,8 +205,8 @@ def _as_meant(kind: str, value: Any) -> tuple[str, ...]:
 
 def _as_text(location: Location, number: float) -> tuple[str, ...]:
     """Return the text that a number was meant to be, as the field spells it."""
-    written = show(number)
-    mended = _mend(schema_at(location).get("pattern", ""), written)
+    written = format_value(number)
+    mended = _normalize(schema_at(location).get("pattern", ""), written)
     return tuple(as_text(one) for one in (written, mended) if _is_legal(location, one))[:1]
 
 
@@ -215,31 +215,31 @@ def _is_legal(location: Location, text: str) -> bool:
     return re.search(node.get("pattern", ""), text) is not None and text in node.get("enum", (text,))
 
 
-def _mend(pattern: str, text: str) -> str:
+def _normalize(pattern: str, text: str) -> str:
     """Return what a text was probably meant to be, by the pattern of its field."""
-    words = PATTERNS.get(pattern, "")
-    return next((mend for kind, mend in _MENDS.items() if words.startswith(kind)), str)(text[:MAX_SHOWN])
+    phrase = PATTERNS.get(pattern, "")
+    return next((mend for kind, mend in _NORMALIZERS.items() if phrase.startswith(kind)), str)(text[:MAX_SHOWN])
 
 
-def _say_choice(error: _Error) -> tuple[str, tuple[str, ...]]:
+def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     choices = tuple(re.findall(r"'([^']*)'", error["ctx"]["expected"]))
-    value, location = error["input"], place_of(error)
+    value, location = error["input"], error_location(error)
     if isinstance(value, bool):
-        message, nearest = answer_truth(value, "choice", choices)
-        return f"{show(value)} {message}", nearest
+        message, nearest = correct_boolean(value, "choice", choices)
+        return f"{format_value(value)} {message}", nearest
     if len(choices) == 1 and isinstance(value, str):
         hint = _HINTS.get(location[0], "") if location[-1] == "type" else ""
-        only = tuple(get_close_matches(_plain(value)[:MAX_MATCHED], choices, n=1, cutoff=0.7))
-        return f"{show(value)} must be {choices[0]}: there is no other choice.{hint}", only
-    by_plain = {_plain(choice): choice for choice in choices}
-    close = get_close_matches(_plain(str(value)[:MAX_MATCHED]), by_plain, n=1, cutoff=0.5)
+        only = tuple(get_close_matches(_normalize_name(value)[:MAX_MATCHED], choices, n=1, cutoff=0.7))
+        return f"{format_value(value)} must be {choices[0]}: there is no other choice.{hint}", only
+    by_plain = {_normalize_name(choice): choice for choice in choices}
+    close = get_close_matches(_normalize_name(str(value)[:MAX_MATCHED]), by_plain, n=1, cutoff=0.5)
     nearest = tuple(by_plain[name] for name in close)
-    if is_of_axes(location) and isinstance(value, str) and (axis := find_axis(value)):
+    if holds_axes(location) and isinstance(value, str) and (axis := find_axis(value)):
         nearest = (axis,) if axis in choices else ()
     hint = " Convert its model to a tokenizer.json file." if value in _OTHER_TOKENIZERS else ""
     if location == ("tokenizer", "type") and value in ("hf", "huggingface", "auto", "fast"):
         nearest = ("tokenizers",)
-    return f"{show(value)} is not one of {', '.join(choices)}.{hint}", nearest
+    return f"{format_value(value)} is not one of {', '.join(choices)}.{hint}", nearest
 
 
 _OTHER_TOKENIZERS = ("sentencepiece", "spm", "tiktoken")
@@ -248,34 +248,34 @@ _HINTS: dict[str | int, str] = {"data": _OTHER_DATA, "evaluation": _OTHER_DATA}
 """Advice for sections with a single type."""
 
 
-def _say_limit(error: _Error) -> tuple[str, tuple[str, ...]]:
+def _limit_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     if error["input"] != error["input"]:  # only NaN differs from itself
         return "NaN is not a number.", ()
     key, words = _LIMITS[error["type"]]
     limit = error["ctx"][key]
     nearest = (f"{limit:g}" if isinstance(limit, float) else str(limit),) if key in ("ge", "le") else ()
     shown = nearest[0] if nearest else f"{limit:g}"
-    return f"{show(error['input'])} must be {words} {shown}.", nearest
+    return f"{format_value(error['input'])} must be {words} {shown}.", nearest
 
 
-def _say_length(error: _Error) -> tuple[str, tuple[str, ...]]:
+def _length_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     key, words, what = _LENGTHS[error["type"]]
     limit = error["ctx"][key]
     unit = what if limit != 1 else what.removesuffix("s")
     return f"has {len(error['input'])} {what}, but must have {words} {limit} {unit}.", ()
 
 
-def _say_pattern(error: _Error) -> tuple[str, tuple[str, ...]]:
+def _pattern_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     pattern, value = error["ctx"]["pattern"], error["input"]
-    message = f"{show(value)} is not {PATTERNS[pattern]}."
+    message = f"{format_value(value)} is not {PATTERNS[pattern]}."
     if _is_of_key(error):  # the pattern applies to the key, not to its value
         return message, ()
     if PATTERNS[pattern].startswith("an absolute path"):
-        answer = answer_path(place_of(error), value[:MAX_PATH], pattern)
+        answer = correct_path(error_location(error), value[:MAX_PATH], pattern)
         if answer:
             words, nearest = answer
-            return f"{show(value)} {words}", nearest
-    mended = _mend(pattern, value)
+            return f"{format_value(value)} {words}", nearest
+    mended = _normalize(pattern, value)
     return message, (as_text(mended),) if mended != value and re.fullmatch(pattern, mended) else ()
 
 
@@ -284,13 +284,13 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-_MENDS: dict[str, Callable[[str], str]] = {
+_NORMALIZERS: dict[str, Callable[[str], str]] = {
     "a short name": slug,
     "an object's name": slug,
     "an accelerator": str.lower,
-    "a topology": mend_topology,
-    "a span of time": mend_span,
-    "an amount": mend_amount,
+    "a topology": normalize_topology,
+    "a span of time": normalize_duration,
+    "an amount": normalize_quantity,
     "an absolute path": lambda text: f"/{text}",
     "a variable's name": lambda text: re.sub(r"\W", "_", text, flags=re.ASCII),
     "an image": lambda text: "".join(text.split()),
@@ -299,9 +299,11 @@ _MENDS: dict[str, Callable[[str], str]] = {
 """Functions that turn a text into one that its pattern accepts, by the start of the pattern's description."""
 
 
-_SAYINGS: tuple[tuple[Mapping[str, Any] | tuple[str, ...], Callable[[_Error], tuple[str, tuple[str, ...]]]], ...] = (
-    (("literal_error",), _say_choice),
-    (_LIMITS, _say_limit),
-    (_LENGTHS, _say_length),
-    (("string_pattern_mismatch",), _say_pattern),
+_MESSAGE_FUNCTIONS: tuple[
+    tuple[Mapping[str, Any] | tuple[str, ...], Callable[[_Error], tuple[str, tuple[str, ...]]]], ...
+] = (
+    (("literal_error",), _choice_message),
+    (_LIMITS, _limit_message),
+    (_LENGTHS, _length_message),
+    (("string_pattern_mismatch",), _pattern_message),
 )

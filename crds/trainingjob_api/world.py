@@ -12,7 +12,7 @@ from pydantic import Field
 from trainingjob_api.base import Open, Strict
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.learning import Remat
-from trainingjob_api.live import Live, with_live
+from trainingjob_api.live import LiveFields, with_live_fields
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.sharding import RULES
 
@@ -26,7 +26,7 @@ Name = Annotated[str, Field(max_length=253)]
 Uid = Annotated[str, Field(max_length=128)]
 Tier = Literal["durable", "ram", "backup"]
 """The storage tier of a step: durable storage, host memory, or a copy on a second store."""
-ON_STORAGE: tuple[Tier, ...] = ("durable", "backup")
+STORAGE_TIERS: tuple[Tier, ...] = ("durable", "backup")
 """The tiers that hold a step without any host."""
 
 
@@ -99,9 +99,9 @@ class RunConfig(Strict):
     accelerator_platform: str = Field(description="JAX platform name: `cpu`, `tpu` or `cuda`.")
     layouts: tuple[Layout, ...] = Field(description="One for each number of slices the job may train on.")
 
-    def at(self, world: "World") -> "RunConfig":
+    def for_world(self, world: "World") -> "RunConfig":
         """Return the configuration of the trainer in a world."""
-        spec = with_live(self.spec, world.live) if world.live else self.spec
+        spec = with_live_fields(self.spec, world.live) if world.live else self.spec
         if world.remat:
             spec = spec.model_copy(update={"memory": spec.memory.model_copy(update={"remat": world.remat})})
         if world.snapshots and spec.checkpoint.snapshots:
@@ -122,7 +122,7 @@ class RunConfig(Strict):
         raise KeyError(f"no layout for {num_slices} slices")
 
 
-class Expected(Open):
+class ExpectedHardware(Open):
     """Expected capability of a device, from the hardware table and the plan. 0: unknown, not checked."""
 
     flops: Annotated[float, Field(ge=0)] = 0.0
@@ -217,7 +217,9 @@ class World(Open):
         default=False,
         description="Whether more steps may lie between them, where its hosts measure that they cost too much.",
     )
-    live: Live | None = Field(default=None, description="The values of the spec that may change from world to world.")
+    live: LiveFields | None = Field(
+        default=None, description="The values of the spec that may change from world to world."
+    )
     shadow: Annotated[str, Field(max_length=64)] = Field(
         default="",
         description="Names the shadow world that takes over: its processes are connected and wait. Empty: none does. A "

@@ -31,7 +31,7 @@ from tests.tokens import make_token
 from trainingjob_api.protocol import REPORT_PATH
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.assembly import Operator, Ports
+from trainingjob_operator.shell.assembly import ListenPorts, Operator
 from trainingjob_operator.shell.kinds import CONFIG_MAP, TRAINING_JOB
 from trainingjob_operator.shell.settings import Settings
 from trainingjob_operator.shell.webhook import PATH
@@ -39,13 +39,13 @@ from trainingjob_operator.shell.webhook import PATH
 ROOT = Path(__file__).parents[2]
 NUM_REVIEWS, NUM_IDLE, NUM_TOKENS, NUM_CONFIG_MAPS = 200, 5000, 2000, 500
 SECONDS = 60.0
-PORTS = Ports(webhook=39443, rendezvous=38443, metrics=38080)
+PORTS = ListenPorts(webhook=39443, rendezvous=38443, metrics=38080)
 API_PORT = 38001
 REVIEW_SECONDS = 0.05
 HEARTBEAT_SECONDS = 0.02
 HEARTBEAT_GOAL_S = 1.0
 ANSWER_GOAL_S = 5.0  # the chart's default timeout of the webhook
-ATTACKER, SOMEBODY = "127.0.0.1", "127.0.0.2"
+ATTACKER, CLIENT = "127.0.0.1", "127.0.0.2"
 SERVE, ATTACK = "serve", "attack"
 SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="trainingjob-operator")
 
@@ -70,7 +70,7 @@ def demo() -> dict[str, Any]:
     return spec
 
 
-def costly(number: int) -> dict[str, Any]:
+def make_expensive_spec(number: int) -> dict[str, Any]:
     """Return one of many specs whose mesh is expensive to choose."""
     spec = demo()
     sizes = {"embedDim": 16384, "numLayers": 60, "numHeads": 128, "numKvHeads": 64, "headDim": 128}
@@ -100,8 +100,8 @@ async def serve() -> None:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             now, is_leading = loop.time(), operator.lease.is_leading
             pause, before = now - before - HEARTBEAT_SECONDS, now
-            stolen, waited = runqueue_seconds() - waited, runqueue_seconds()
-            slowest, own = max(slowest, pause), max(own, pause - stolen)
+            runqueue_delay, waited = runqueue_seconds() - waited, runqueue_seconds()
+            slowest, own = max(slowest, pause), max(own, pause - runqueue_delay)
             busiest, cpu = max(busiest, time.thread_time() - cpu), time.thread_time()
             lost += was_leading and not is_leading
             was_leading = is_leading
@@ -133,7 +133,7 @@ async def attack(ca: str) -> None:
 
     kept: list[asyncio.StreamWriter] = []
     async with session(ca, ATTACKER) as client:
-        reviews = (review(costly(number), f"costly-{number}") for number in range(NUM_REVIEWS))
+        reviews = (review(make_expensive_spec(number), f"costly-{number}") for number in range(NUM_REVIEWS))
         tokens = (make_token(f"bad-{number}") for number in range(NUM_TOKENS))
         await asyncio.gather(
             *(post(client, PORTS.webhook, PATH, body) for body in reviews),
@@ -168,14 +168,14 @@ async def api_server() -> Any:
     fake.reviews["tokenreviews"] = lambda spec: {"authenticated": False}
 
     @web.middleware
-    async def slowly(request: web.Request, handler: Any) -> web.StreamResponse:
+    async def delay_reviews(request: web.Request, handler: Any) -> web.StreamResponse:
         if request.path.endswith("reviews"):
             await asyncio.sleep(REVIEW_SECONDS)
         answer: web.StreamResponse = await handler(request)
         return answer
 
     app = fake.app()
-    app.middlewares.append(slowly)
+    app.middlewares.append(delay_reviews)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", API_PORT).start()
@@ -248,7 +248,7 @@ async def _watch(fake: ApiServer, uid: str, pid: int, ca: str) -> tuple[int, lis
             refused += 1
         waits.append(loop.time() - since)
 
-    async with session(ca, SOMEBODY) as client, asyncio.TaskGroup() as group:
+    async with session(ca, CLIENT) as client, asyncio.TaskGroup() as group:
         for turn in range(int(SECONDS * 10)):
             next(large, None)
             if turn % 10 == 0:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from e2e.benchmarks.compiler_meshes import list_jobs
-from e2e.benchmarks.compiler_rows import ROWS
+from e2e.benchmarks.compiler_rows import COMPILER_CASES
 from e2e.benchmarks.table import Figure, publish
 from trainingjob_api.compiled import CompiledStep
 from trainingjob_api.job import TrainingJobSpec
@@ -22,11 +22,11 @@ from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
 from trainingjob_operator.core.planner.workload import describe_workload
 
-RECORD = Path(__file__).parents[2] / "tests/golden/compiler.json"
-MESHES = Path(__file__).parents[2] / "tests/golden/compiler_meshes.json"
+CASES_GOLDEN = Path(__file__).parents[2] / "tests/golden/compiler.json"
+MESHES_GOLDEN = Path(__file__).parents[2] / "tests/golden/compiler_meshes.json"
 
 
-def compile_row(name: str, spec: TrainingJobSpec) -> CompiledStep:
+def compile_case(name: str, spec: TrainingJobSpec) -> CompiledStep:
     """Return the compiler's figures of a row.
 
     Raises:
@@ -63,13 +63,13 @@ def record_meshes(console: Console, wanted: list[str]) -> None:
     Meshes are compiled if they are not on record, or if their names contain one of the words.
     """
     jobs = list_jobs()
-    found = json.loads(MESHES.read_text()) if MESHES.exists() else {}
+    found = json.loads(MESHES_GOLDEN.read_text()) if MESHES_GOLDEN.exists() else {}
     for name, meshes in jobs.items():
         for mesh, spec in meshes.items():
             row = f"{name}, {mesh}"
             if mesh in found.get(name, {}) and not any(word in row for word in wanted):
                 continue
-            step = compile_row(row, spec)
+            step = compile_case(row, spec)
             console.print(f"{row}: compiled in {step.seconds:.0f} s")
             found.setdefault(name, {})[mesh] = step.model_dump(mode="json", by_alias=True)
             kept = {
@@ -77,27 +77,27 @@ def record_meshes(console: Console, wanted: list[str]) -> None:
                 for name, meshes in jobs.items()
                 if name in found
             }
-            MESHES.write_text(json.dumps(kept, indent=1) + "\n")
+            MESHES_GOLDEN.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def main(*arguments: str) -> None:
     """Compile the rows whose names contain one of the arguments, or all rows; `--record` writes the answers."""
     wanted = [word for word in arguments if not word.startswith("--")]
-    steps = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    steps = json.loads(CASES_GOLDEN.read_text()) if CASES_GOLDEN.exists() else {}
     console = Console()
     if "--meshes" in arguments:
         record_meshes(console, wanted)
         return
     figures: list[Figure] = []
-    for name, spec in ROWS.items():
+    for name, spec in COMPILER_CASES.items():
         if not wanted or any(word in name for word in wanted):
-            step = compile_row(name, spec)
+            step = compile_case(name, spec)
             console.print(f"{name}: compiled in {step.seconds:.0f} s")
             figures += compare(name, spec, step)
             steps[name] = step.model_dump(mode="json", by_alias=True)
             if "--record" in arguments:
-                kept = {name: steps[name] for name in ROWS if name in steps}
-                RECORD.write_text(json.dumps(kept, indent=1) + "\n")
+                kept = {name: steps[name] for name in COMPILER_CASES if name in steps}
+                CASES_GOLDEN.write_text(json.dumps(kept, indent=1) + "\n")
     publish("compiler", figures, console)
 
 

@@ -17,9 +17,14 @@ def model(dim: int, mlp: int, heads: int, kv_heads: int, head: int, vocab: int, 
     return dict(zip(names, (dim, mlp, heads, kv_heads, head, vocab, layers), strict=True)) | others
 
 
-def training(batch: int, length: int, most_rows: int) -> Section:
+def training(batch: int, length: int, max_per_device_batch: int) -> Section:
     """Return the `training` section."""
-    return {"steps": 1000, "globalBatchSize": batch, "sequenceLength": length, "maxPerDeviceBatch": most_rows}
+    return {
+        "steps": 1000,
+        "globalBatchSize": batch,
+        "sequenceLength": length,
+        "maxPerDeviceBatch": max_per_device_batch,
+    }
 
 
 def job(accelerator: str, topology: str, ici: Section, *, slices: int = 1, **sections: Any) -> TrainingJobSpec:
@@ -45,7 +50,7 @@ FLOAT32 = {"compute": "float32"}
 REST = {"fsdp": -1}
 OVER_DATA = {"ici": {"data": -1}, "shardOptimizerOverData": True}
 
-ROWS: dict[str, TrainingJobSpec] = {
+COMPILER_CASES: dict[str, TrainingJobSpec] = {
     "v5e 2x2 fsdp": job("tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR),
     "v5e 2x2 fsdp, remat": job("tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR, memory=FULL),
     "v5e 2x2 tensor": job("tpu-v5e", "2x2", {"tensor": -1}, model=WIDE, training=training(8, 1024, 4)),

@@ -15,7 +15,7 @@ import yaml
 from rich.console import Console
 
 from e2e.benchmarks.table import Figure, publish
-from e2e.demo import Fault, prepare, tell
+from e2e.demo import SliceOutage, prepare, run_scenario
 from e2e.history import Line, read_metrics
 from e2e.product import TRAININGJOB, Job, Product, load_example
 
@@ -40,7 +40,7 @@ def main() -> int:
 def measure_cluster(product: Product, console: Console) -> list[Figure]:
     """Run the demo's job through the loss of slice 1, then of slice 0."""
     job = product.submit(NAMESPACE, load_example("demo", metrics__everySteps=1, training__steps=300))
-    story = tell(product, job, faults=(1, 0), console=console)
+    story = run_scenario(product, job, faults=(1, 0), console=console)
     lines = training_lines(read_metrics(product, job))
     figures = [Figure("apply to first step", lines[0]["time"] - story.applied, "s", FIRST_STEP_GOAL)]
     for fault in story.faults:
@@ -48,7 +48,7 @@ def measure_cluster(product: Product, console: Console) -> list[Figure]:
     return figures
 
 
-def measure_fault(fault: Fault, lines: list[Line], job: Job) -> list[Figure]:
+def measure_fault(fault: SliceOutage, lines: list[Line], job: Job) -> list[Figure]:
     """Return the pauses of training at one slice's loss and return, and the lost steps."""
     shrunk = first_of(lines, fault.shrunk_generation)
     grown = first_of(lines, fault.grown_generation)

@@ -23,20 +23,20 @@ from e2e.benchmarks.table import Figure, publish
 from e2e.history import Line
 from e2e.product import Manifest
 from e2e.soak.job import make_spec
-from e2e.soak.stage import NUM_SLICES, Stage, StuckError, send, trainers_of
+from e2e.soak.stage import NUM_SLICES, JobHarness, StateTimeoutError, list_trainers, send_signal
 from trainingjob_api.protocol import HostReport
 from trainingjob_api.status import Attempt, TrainingJobStatus
-from trainingjob_operator.cli.weather import LOSSES, Weather, draw_faults
+from trainingjob_operator.cli.weather import LOSSES_ONLY, FaultModel, draw_faults
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.goodput import Bucket
-from trainingjob_operator.core.simulating.faults import Fault, in_order
-from trainingjob_operator.core.simulating.pace import Pace
+from trainingjob_operator.core.simulating.faults import Fault, sort_faults
+from trainingjob_operator.core.simulating.pace import Durations
 from trainingjob_operator.core.simulating.simulate import simulate
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 
 LENGTH = float(os.environ.get("LENGTH", "300"))
 """Duration of the job in seconds."""
-SEED = int(os.environ.get("SEED", "1"))
+TRACE_SEED = int(os.environ.get("SEED", "1"))
 MTBF, REPAIR = float(os.environ.get("MTBF", "60")), float(os.environ.get("REPAIR", "10"))
 """Seconds between two losses of a slice, and until its power returns; days and hours, scaled down."""
 GOAL = 0.03
@@ -45,7 +45,7 @@ IDEAL_GOAL = 0.97
 
 The default of `MTBF` is far harsher, to make errors of the simulator visible.
 """
-ENDLESS = 10_000_000
+UNLIMITED_STEPS = 10_000_000
 SAVE_EVERY = 200
 FORMING = (Bucket.STARTING, Bucket.RECOVERING, Bucket.PREPARING, Bucket.RESTORING, Bucket.COMPILING)
 """The goodput buckets of a world before its first step."""
@@ -65,51 +65,51 @@ class Lived:
     seconds: float
 
 
-def make_endless() -> Manifest:
+def make_unlimited_spec() -> Manifest:
     """Return the spec of the soak's job without an end, and with saves as rare as in production."""
     spec = make_spec()
     return spec | {
-        "training": {**spec["training"], "steps": ENDLESS},
+        "training": {**spec["training"], "steps": UNLIMITED_STEPS},
         "checkpoint": {**spec["checkpoint"], "save": {"everySteps": SAVE_EVERY}},
     }
 
 
-async def live(faults: Sequence[Fault], seconds: float, folder: Path) -> Lived:
+async def run_trace(faults: Sequence[Fault], seconds: float, folder: Path) -> Lived:
     """Run a job through a trace and return its results."""
     cache = folder / "cache"
     cache.mkdir(parents=True)
-    starts = Starts()
-    stage = Stage(make_endless(), folder / "job", cache, Random(SEED), 0.0, lambda line: None)  # noqa: S311
+    starts = StartupTimes()
+    stage = JobHarness(make_unlimited_spec(), folder / "job", cache, Random(TRACE_SEED), 0.0, lambda line: None)  # noqa: S311
     async with stage.running():
-        stage.gate.listeners.append(starts.hear)
-        with suppress(StuckError):
+        stage.gate.listeners.append(starts.record_report)
+        with suppress(StateTimeoutError):
             await stage.wait_for("the first status", lambda: stage.begun > 0, 60)
         for number in range(NUM_SLICES):
-            starts.give_power(number)
+            starts.record_power(number)
         async with asyncio.TaskGroup() as group:
-            for fault in in_order(faults):
-                group.create_task(strike(stage, fault, starts))
+            for fault in sort_faults(faults):
+                group.create_task(power_off_slice(stage, fault, starts))
             await asyncio.sleep(stage.begun + seconds - time.monotonic())
-            lived = time.monotonic() - stage.begun
+            run_result = time.monotonic() - stage.begun
             stage.machine.cluster.edit(suspend=True)  # this updates the ledger
             stage.wake()
-            with suppress(StuckError):
+            with suppress(StateTimeoutError):
                 await stage.wait_for("the last status", lambda: stage.status.phase == "Suspended", 60)
     attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
-    return Lived(stage.status, attempts, stage.lines(), find_commits(stage), starts.seconds, lived)
+    return Lived(stage.status, attempts, stage.lines(), find_commits(stage), starts.seconds, run_result)
 
 
-async def strike(stage: Stage, fault: Fault, starts: "Starts") -> None:
+async def power_off_slice(stage: JobHarness, fault: Fault, starts: "StartupTimes") -> None:
     """Power off a slice at the time of a fault, and give it new pods when its power returns."""
     await asyncio.sleep(stage.begun + fault.at - time.monotonic())
     for container in stage.machine.controllers.containers_of(fault.slice):
-        send(SIGSTOP, container.pid, *trainers_of(container))
-    await asyncio.sleep(fault.away)
+        send_signal(SIGSTOP, container.pid, *list_trainers(container))
+    await asyncio.sleep(fault.repair_seconds)
     stage.machine.controllers.kill_slice(fault.slice)
-    starts.give_power(fault.slice)
+    starts.record_power(fault.slice)
 
 
-class Starts:
+class StartupTimes:
     """Seconds from each slice's power to a host that is ready to join a world."""
 
     def __init__(self) -> None:
@@ -118,11 +118,11 @@ class Starts:
         self._since: dict[int, float] = {}
         self._ready: set[str] = set()
 
-    def give_power(self, number: int) -> None:
+    def record_power(self, number: int) -> None:
         """Record that a slice has power from now on."""
         self._since[number] = time.monotonic()
 
-    def hear(self, report: HostReport) -> None:
+    def record_report(self, report: HostReport) -> None:
         """Record a host's report."""
         if report.standby and report.pod_uid not in self._ready:
             self._ready.add(report.pod_uid)
@@ -130,7 +130,7 @@ class Starts:
                 self.seconds.append(time.monotonic() - since)
 
 
-def find_commits(stage: Stage) -> dict[int, float]:
+def find_commits(stage: JobHarness) -> dict[int, float]:
     """Return the commit time of each step that still exists."""
     return {
         int(path.parent.name): path.stat().st_mtime
@@ -139,7 +139,7 @@ def find_commits(stage: Stage) -> dict[int, float]:
     }
 
 
-def measure_pace(lived: Lived) -> Pace:
+def measure_pace(lived: Lived) -> Durations:
     """Return the simulator's durations, measured from a job's results."""
     sizes = {attempt.generation: attempt.slices for attempt in lived.attempts}
     steps: dict[int, list[float]] = {size: [] for size in range(1, NUM_SLICES + 1)}
@@ -152,61 +152,61 @@ def measure_pace(lived: Lived) -> Pace:
     written = {line["step"]: line["time"] for line in lived.lines}
     saves = [time - written[step] for step, time in lived.commits.items() if step in written]
     num_saves = len([line for line in lived.lines if line["step"] % SAVE_EVERY == 0])
-    return Pace(
+    return Durations(
         # Means, not medians: slow steps and the first world of a size slow the job down too.
-        steps={size: statistics.fmean(seconds) for size, seconds in steps.items()},
-        start=statistics.fmean(lived.starts),
-        join=statistics.fmean(joins),
+        step_seconds={size: statistics.fmean(seconds) for size, seconds in steps.items()},
+        pod_start=statistics.fmean(lived.starts),
+        world_join=statistics.fmean(joins),
         save=statistics.fmean(saves),
-        block=lived.status.goodput.seconds.get(Bucket.SAVING, 0.0) / max(num_saves, 1),
-        copy=0.0,
+        save_block=lived.status.goodput.seconds.get(Bucket.SAVING, 0.0) / max(num_saves, 1),
+        snapshot_copy=0.0,
     )
 
 
-def find_goodput(status: TrainingJobStatus) -> float:
+def measure_goodput(status: TrainingJobStatus) -> float:
     """Return the measured share of training. Saving counts as training, as in the simulation."""
     spent = {name: seconds for name, seconds in status.goodput.seconds.items() if name != Bucket.SUSPENDED}
     trained = spent.get(Bucket.TRAINING, 0.0) + spent.get(Bucket.SAVING, 0.0)
     return trained / sum(spent.values())
 
 
-def find_ideal(faults: Sequence[Fault], seconds: float) -> float:
+def compute_ideal_goodput(faults: Sequence[Fault], seconds: float) -> float:
     """Return the share of training of a job that trains whenever any slice has power."""
-    dark, since = 0.0, [0.0] * NUM_SLICES
-    for fault in in_order(faults):
-        since[fault.slice] = max(since[fault.slice], min(fault.at + fault.away, seconds))
-        dark += max(min(since) - fault.at, 0.0)
-    return 1 - dark / seconds
+    seconds_without_power, since = 0.0, [0.0] * NUM_SLICES
+    for fault in sort_faults(faults):
+        since[fault.slice] = max(since[fault.slice], min(fault.at + fault.repair_seconds, seconds))
+        seconds_without_power += max(min(since) - fault.at, 0.0)
+    return 1 - seconds_without_power / seconds
 
 
 def compare(plan: Plan, faults: Sequence[Fault], lived: Lived) -> Iterator[Figure]:
     """Yield the predictions beside the measurements, and the durations that they are based on."""
     pace = measure_pace(lived)
     simulated = simulate(plan, pace, faults, lived.seconds)
-    measured, foretold = find_goodput(lived.status), simulated.status.goodput.ratio
+    measured, foretold = measure_goodput(lived.status), simulated.status.goodput.ratio
     yield Figure("goodput foretold", foretold, "", measured)
     yield Figure("apart", abs(foretold - measured), "", GOAL)
-    yield Figure("share of the ideal", measured / find_ideal(faults, lived.seconds), "", IDEAL_GOAL)
-    yield Figure("worlds foretold", simulated.worlds, "", len(lived.attempts))
+    yield Figure("share of the ideal", measured / compute_ideal_goodput(faults, lived.seconds), "", IDEAL_GOAL)
+    yield Figure("worlds foretold", simulated.num_worlds, "", len(lived.attempts))
     for bucket, spent in lived.status.goodput.seconds.items():
         if not spent or bucket == Bucket.SUSPENDED:
             continue
         yield Figure(f"{bucket} foretold", simulated.status.goodput.seconds.get(bucket, 0.0), "s", spent)
-    for size, step in pace.steps.items():
-        yield Figure(f"a step on {size}", step * 1000, "ms", pace.steps[NUM_SLICES] * 1000)
-    yield Figure("a start", pace.start, "s", pace.join)
-    yield Figure("a join", pace.join, "s", pace.join)
+    for size, step in pace.step_seconds.items():
+        yield Figure(f"a step on {size}", step * 1000, "ms", pace.step_seconds[NUM_SLICES] * 1000)
+    yield Figure("a start", pace.pod_start, "s", pace.world_join)
+    yield Figure("a join", pace.world_join, "s", pace.world_join)
 
 
 def main() -> None:
     """Run, predict and publish."""
     console = Console()
-    faults = draw_faults(Weather(MTBF, REPAIR, LENGTH, SEED, LOSSES), NUM_SLICES)
-    plan = check_job("bench", make_endless()).plan
+    faults = draw_faults(FaultModel(MTBF, REPAIR, LENGTH, TRACE_SEED, LOSSES_ONLY), NUM_SLICES)
+    plan = validate_job("bench", make_unlimited_spec()).plan
     assert plan, "the job is valid"
     console.print(f"{len(faults)} power cuts in {LENGTH:.0f} s")
     with tempfile.TemporaryDirectory(prefix="goodput-", ignore_cleanup_errors=True) as folder:
-        lived = asyncio.run(live(faults, LENGTH, Path(folder)))
+        lived = asyncio.run(run_trace(faults, LENGTH, Path(folder)))
     publish("goodput", list(compare(plan, faults, lived)), console)
 
 

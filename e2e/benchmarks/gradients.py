@@ -17,17 +17,17 @@ from e2e.benchmarks.table import Figure, publish
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
-from trainingjob_trainer.feeding.batches import Batches
-from trainingjob_trainer.feeding.index import Index
+from trainingjob_trainer.feeding.batches import BatchLoader
+from trainingjob_trainer.feeding.index import TokenDataset
 from trainingjob_trainer.modelling.mesh import build_mesh
-from trainingjob_trainer.modelling.signature import Asked, State
-from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.modelling.signature import Signal, State
+from trainingjob_trainer.modelling.step import StepPrograms
 
 type Section = dict[str, Any]
 type Gradients = dict[str, np.ndarray]
 
 BATCH = 16
-LARGEST_ERROR = 0.035
+MAX_ERROR = 0.035
 """Largest error of a tensor's gradient relative to its float32 norm; bfloat16 matmuls alone cause it."""
 
 
@@ -51,9 +51,9 @@ def layout(ici: Section, dcn: Section | None = None, *, accumulation: int = 1, m
     )
 
 
-ONE = layout({})
+SINGLE_DEVICE = layout({})
 LAYOUTS: dict[str, Layout] = {
-    "1 microstep": ONE,
+    "1 microstep": SINGLE_DEVICE,
     "2 microsteps": layout({}, accumulation=2),
     "4 microsteps": layout({}, accumulation=4),
     "16 microsteps": layout({}, accumulation=16),
@@ -69,31 +69,31 @@ LAYOUTS: dict[str, Layout] = {
     "data 2 over slices, 2 stages, context 2": layout({"stage": 2, "context": 2}, {"data": 2}, microbatches=2),
     "6 shards, 2 microsteps, padding": layout({"data": 3}, {"fsdp": 2}, accumulation=2),
 }
-EVEN: Section = {"count": 4, "perToken": 4}
+ALL_EXPERTS: Section = {"count": 4, "perToken": 4}
 """Every expert processes every token. With a choice, rounding alone would route tokens differently."""
 VARIANTS: dict[str, tuple[Section, Layout]] = {
-    "tied embeddings": ({"model": {"tieEmbeddings": True}}, ONE),
+    "tied embeddings": ({"model": {"tieEmbeddings": True}}, SINGLE_DEVICE),
     "tied embeddings, fsdp 2, tensor 2": ({"model": {"tieEmbeddings": True}}, layout({"fsdp": 2, "tensor": 2})),
     "tied embeddings, 2 stages": ({"model": {"tieEmbeddings": True}}, layout({"stage": 2}, microbatches=4)),
     "layers computed again": ({"memory": {"remat": "full"}}, layout({"fsdp": 2}, accumulation=2)),
-    "layers unrolled": ({"memory": {"scan": False}}, ONE),
+    "layers unrolled": ({"memory": {"scan": False}}, SINGLE_DEVICE),
     "optimizer over data": ({"parallelism": {"shardOptimizerOverData": True}}, layout({"data": 4})),
     "parameters in bfloat16": ({"precision": {"params": "bfloat16"}}, layout({"fsdp": 2}, accumulation=4)),
     "parameters in bfloat16, 16 microbatches": (
         {"precision": {"params": "bfloat16"}},
         layout({"stage": 2}, microbatches=16),
     ),
-    "expert 4": ({"model": {"experts": EVEN}}, layout({"expert": 4})),
-    "fsdp 2, expert 2, tensor 2": ({"model": {"experts": EVEN}}, layout({"fsdp": 2, "expert": 2, "tensor": 2})),
+    "expert 4": ({"model": {"experts": ALL_EXPERTS}}, layout({"expert": 4})),
+    "fsdp 2, expert 2, tensor 2": ({"model": {"experts": ALL_EXPERTS}}, layout({"fsdp": 2, "expert": 2, "tensor": 2})),
     "data 2 over slices, 2 stages, expert 2": (
-        {"model": {"experts": EVEN}},
+        {"model": {"experts": ALL_EXPERTS}},
         layout({"stage": 2, "expert": 2}, {"data": 2}, microbatches=2),
     ),
 }
 CASES: dict[str, tuple[Section, Layout]] = {name: ({}, where) for name, where in LAYOUTS.items()} | VARIANTS
 
 
-def describe_job(changes: Section, compute: str, *, length: int, width: int) -> TrainingJobSpec:
+def make_spec(changes: Section, compute: str, *, length: int, width: int) -> TrainingJobSpec:
     """Return the spec of a small model. After one step, its optimizer state is the gradient of that step."""
     spec: Section = {
         "slices": {"accelerator": "cpu", "topology": "1x1", "count": 1},
@@ -124,14 +124,16 @@ def draw_tokens(length: int, power: float = 1.0) -> np.ndarray:
     return np.random.default_rng(0).choice(256, BATCH * length + 1, p=shares / shares.sum()).astype(np.uint16)
 
 
-def measure(spec: TrainingJobSpec, over: Layout, tokens: np.ndarray) -> Gradients:
+def measure(spec: TrainingJobSpec, target_layout: Layout, tokens: np.ndarray) -> Gradients:
     """Return the gradient of each tensor from one compiled train step."""
-    steps = Steps(spec, build_mesh(jax.devices()[: over.num_devices], over))
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state)
+    steps = StepPrograms(spec, build_mesh(jax.devices()[: target_layout.num_devices], target_layout))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
     state: State = jax.device_put(_initial_state(spec.model_dump_json()), shardings)
-    batch = Batches(over, steps.rows, BATCH).train(Index("made up", tokens, spec.training.sequence_length), 1, 0)
+    batch = BatchLoader(target_layout, steps.batch_sharding, BATCH).train_batch(
+        TokenDataset("made up", tokens, spec.training.sequence_length), 1, 0
+    )
     step = jax.jit(steps.train, donate_argnums=0, out_shardings=(shardings, None))
-    after, _ = step(state, batch, steps.controls(Asked.NOTHING))
+    after, _ = step(state, batch, steps.controls(Signal.NONE))
     leaves = jax.tree_util.tree_leaves_with_path(after.opt[1].mu)
     return {".".join(str(key.key) for key in path): np.asarray(leaf, np.float64) for path, leaf in leaves}
 
@@ -139,7 +141,7 @@ def measure(spec: TrainingJobSpec, over: Layout, tokens: np.ndarray) -> Gradient
 @cache
 def _initial_state(written: str) -> State:
     spec = TrainingJobSpec.model_validate_json(written)
-    state: State = jax.device_get(jax.jit(Steps(spec, build_mesh(jax.devices()[:1], ONE)).init)())
+    state: State = jax.device_get(jax.jit(StepPrograms(spec, build_mesh(jax.devices()[:1], SINGLE_DEVICE)).init)())
     return state
 
 
@@ -154,22 +156,22 @@ def run(cases: Mapping[str, tuple[Section, Layout]], *, length: int, width: int)
 
     @cache
     def alone(written: str) -> Gradients:
-        return measure(TrainingJobSpec.model_validate_json(written), ONE, tokens)
+        return measure(TrainingJobSpec.model_validate_json(written), SINGLE_DEVICE, tokens)
 
     for name, (changes, over) in cases.items():
         exact, near = (
-            alone(describe_job(changes, compute, length=length, width=width).model_dump_json())
+            alone(make_spec(changes, compute, length=length, width=width).model_dump_json())
             for compute in ("float32", "bfloat16")
         )
-        found = measure(describe_job(changes, "bfloat16", length=length, width=width), over, tokens)
+        found = measure(make_spec(changes, "bfloat16", length=length, width=width), over, tokens)
         off = errors(found, exact)
-        yield Figure(f"{name}: embedding", off.pop("embedding"), "", LARGEST_ERROR)
+        yield Figure(f"{name}: embedding", off.pop("embedding"), "", MAX_ERROR)
         for tensor, error in off.items() if name == "1 microstep" else ():
-            yield Figure(f"{name}: {tensor}", error, "", LARGEST_ERROR)
-        yield Figure(f"{name}: worst other", max(off.values()), "", LARGEST_ERROR)
+            yield Figure(f"{name}: {tensor}", error, "", MAX_ERROR)
+        yield Figure(f"{name}: worst other", max(off.values()), "", MAX_ERROR)
         apart = errors(found, near)
-        yield Figure(f"{name}: embedding, from 1 microstep", apart.pop("embedding"), "", LARGEST_ERROR)
-        yield Figure(f"{name}: worst other, from 1 microstep", max(apart.values()), "", LARGEST_ERROR)
+        yield Figure(f"{name}: embedding, from 1 microstep", apart.pop("embedding"), "", MAX_ERROR)
+        yield Figure(f"{name}: worst other, from 1 microstep", max(apart.values()), "", MAX_ERROR)
 
 
 def main(*wanted: str) -> None:

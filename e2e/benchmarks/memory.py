@@ -27,7 +27,7 @@ def flip_bit(pid: int, sample: bytes) -> int:
     flipped = bytes([sample[FLIPPED_BYTE] ^ 1])
     places = 0
     try:
-        for first, last in _list_own_memory(pid):
+        for first, last in _list_private_memory(pid):
             content = b""
             with suppress(OSError):  # pages of the kernel
                 content = os.pread(memory, last - first, first)
@@ -56,7 +56,7 @@ def sample_parameters(pid: int) -> bytes:
     raise LookupError(f"process {pid} has kept no snapshot")
 
 
-def _list_own_memory(pid: int) -> Iterator[tuple[int, int]]:
+def _list_private_memory(pid: int) -> Iterator[tuple[int, int]]:
     """Yield the address ranges of a process's writable, private, anonymous memory."""
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         addresses, rights, _, _, inode, *_ = line.split()

@@ -11,12 +11,12 @@ from rich.console import Console
 from e2e.benchmarks.table import Figure, show, write
 from e2e.history import Line
 from trainingjob_api.status import Attempt, TrainingJobStatus
-from trainingjob_operator.core.running.judging.hang import STEPS_OF_BUDGET
+from trainingjob_operator.core.running.judging.hang import TIMEOUT_STEPS
 
 RUNS = int(os.environ.get("RUNS", "20"))
 ONLY = os.environ.get("ONLY", "").split(",")
 """Parts of the names of the measurements to run; the default, an empty part, selects all."""
-STEPS_TO_TELL = 2
+STEPS_TO_TIME = 2
 """Number of whole steps of the next world that determine its step time."""
 PATIENCE_SECONDS = 300.0
 HANG_SECONDS = 6.0
@@ -24,7 +24,7 @@ RECREATED = "all recreated"
 FIRST = "first loss"
 FIRST_GOAL = 10.0
 """Seconds if no program of the next size exists yet: the very first loss, measured once and shown separately."""
-SHADOW_GOAL = 0.5
+HOT_STANDBY_GOAL = 0.5
 """Seconds beyond one step if hot standby processes of the smaller world ran beside the larger one."""
 BACK_GOAL = 2.0
 """Seconds of pause for a returning slice, because that resize is planned."""
@@ -37,7 +37,7 @@ ELASTIC: Mapping[str, Any] = {
 """Settings that let a job survive repeated losses."""
 FLOORS = {"detecting": 0.13, "restoring": 0.05, "compiling": 0.08}
 """Minimum seconds of each phase, measured separately."""
-NO_PAUSE = ("training", "resizing", "saving")
+NON_PAUSE_PHASES = ("training", "resizing", "saving")
 """Phases of an attempt while its world trains, or before it leaves."""
 
 
@@ -48,18 +48,18 @@ class Pause:
     seconds: float
     lost_steps: int
     phases: dict[str, float]
-    by_shadow: bool
+    by_hot_standby: bool
     """Whether a hot standby world took over."""
 
 
-def is_wanted(name: str) -> bool:
+def is_selected(name: str) -> bool:
     """Return whether `ONLY` selects a measurement."""
     return any(part in name for part in ONLY)
 
 
 def find_hang_budget(own: Sequence[Line]) -> float:
     """Return the seconds after which a world counts as hanging, from its newest line."""
-    return max(HANG_SECONDS, STEPS_OF_BUDGET * float(own[-1]["typical_seconds"]))
+    return max(HANG_SECONDS, TIMEOUT_STEPS * float(own[-1]["typical_seconds"]))
 
 
 def find_attempt(status: TrainingJobStatus, generation: int) -> Attempt:
@@ -71,16 +71,16 @@ def make_pause(status: TrainingJobStatus, before: int, after: int, seconds: floa
     """Return the pause between two worlds, with its phases and lost steps from the status."""
     now = find_attempt(status, after)
     phases = {**now.seconds, "detecting": find_attempt(status, before).seconds.get("detecting", 0.0)}
-    told = {name: spent for name, spent in phases.items() if name not in NO_PAUSE}
-    return Pause(seconds, now.lost_steps or 0, told, now.shadow)
+    pause_phases = {name: spent for name, spent in phases.items() if name not in NON_PAUSE_PHASES}
+    return Pause(seconds, now.lost_steps or 0, pause_phases, now.shadow)
 
 
 def time_step(own: Sequence[Line]) -> float:
     """Return the step time of a world from its first lines."""
-    return float(own[STEPS_TO_TELL]["time"] - own[0]["time"]) / STEPS_TO_TELL
+    return float(own[STEPS_TO_TIME]["time"] - own[0]["time"]) / STEPS_TO_TIME
 
 
-class Account:
+class BenchmarkReport:
     """The figures of one benchmark. Each kind of loss is shown and written as soon as it is measured."""
 
     def __init__(self, name: str, console: Console) -> None:
@@ -89,21 +89,21 @@ class Account:
         self.console = console
         self._medians: dict[str, float] = {}
 
-    def add(self, name: str, pauses: Sequence[Pause], goal: float) -> None:
+    def add_pauses(self, name: str, pauses: Sequence[Pause], goal: float) -> None:
         """Add the pauses of a kind of loss."""
         found = list(summarise(name, pauses, goal))
         self._medians[name] = found[0].value
-        self.keep(name, found)
+        self.add_figures(name, found)
 
-    def compare(self, everything: Sequence[Pause]) -> None:
+    def add_reference(self, everything: Sequence[Pause]) -> None:
         """Add the pauses of a full recreation, and compare a killed slice with them."""
         reference, killed = statistics.median(pause.seconds for pause in everything), "slice killed"
-        self.add(RECREATED, everything, reference)
+        self.add_pauses(RECREATED, everything, reference)
         if killed in self._medians:
             name = f"{killed}, {RECREATED}"
-            self.keep(name, [Figure(name, self._medians[killed], "s", reference)])
+            self.add_figures(name, [Figure(name, self._medians[killed], "s", reference)])
 
-    def keep(self, title: str, figures: Sequence[Figure]) -> None:
+    def add_figures(self, title: str, figures: Sequence[Figure]) -> None:
         """Add figures, show them, and write all figures so far."""
         self.figures.extend(figures)
         show(title, figures, self.console)
@@ -118,6 +118,6 @@ def summarise(name: str, pauses: Sequence[Pause], goal: float) -> Iterator[Figur
     for phase in sorted({phase for pause in pauses for phase in pause.phases}):
         spent = statistics.median(pause.phases.get(phase, 0.0) for pause in pauses)
         yield Figure(f"{name}: {phase}", spent, "s", FLOORS.get(phase, goal))
-    if shadows := sum(pause.by_shadow for pause in pauses):
+    if shadows := sum(pause.by_hot_standby for pause in pauses):
         yield Figure(f"{name}: by shadows", float(shadows), "worlds", float(len(pauses)))
     yield Figure(f"{name}: lost steps", statistics.median(pause.lost_steps for pause in pauses), "steps", 5.0)

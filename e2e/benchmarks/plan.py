@@ -20,7 +20,7 @@ from rich.progress import track
 
 from e2e.benchmarks.table import Figure, publish
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 
 EXAMPLES = Path(__file__).parents[2] / "crds/examples"
 NUM_SPECS, NUM_LARGE, NUM_AUTO = 10_000, 1_000, 500
@@ -38,8 +38,10 @@ def random_specs(random: Random, count: int) -> Iterator[Spec]:
     examples = [yaml.safe_load(path.read_text())["spec"] for path in sorted(EXAMPLES.glob("*.yaml"))]
     for _ in range(count):
         spec = deepcopy(random.choice(examples))
-        accelerator = random.choice(BUILTIN.names)
-        row = BUILTIN.rows.get(accelerator)  # None: `cpu`, which allows any numbers of hosts and devices
+        accelerator = random.choice(BUILTIN.accelerators)
+        row = BUILTIN.accelerators_by_name.get(
+            accelerator
+        )  # None: `cpu`, which allows any numbers of hosts and devices
         topology = random.choice([shape.topology for shape in row.slices] if row else ["2x2", "2x4", "4x2"])
         change(random, spec, accelerator, topology, random.choice((1, 2, 4, 8, 16, 64, 256)))
         yield spec
@@ -88,12 +90,12 @@ def random_degrees(random: Random, rest: str) -> dict[str, int]:
     return degrees | ({rest: -1} if random.random() < 0.9 else {})
 
 
-def time_verdicts(specs: Iterator[Spec], count: int, what: str) -> tuple[list[float], int]:
+def time_checks(specs: Iterator[Spec], count: int, what: str) -> tuple[list[float], int]:
     """Return the milliseconds of each check in ascending order, and the number of jobs with a plan."""
     times, planned = [], 0
     for spec in track(specs, description=what, total=count, console=Console(stderr=True)):
         begin = time.perf_counter()
-        checked = check_job("random", spec)
+        checked = validate_job("random", spec)
         times.append((time.perf_counter() - begin) * 1000)
         if (checked.plan is None) != bool(checked.problems):
             sys.exit(f"neither a plan nor problems, or both:\n{yaml.safe_dump(spec)}")
@@ -111,7 +113,7 @@ def main() -> None:
         ("16,384 chips", large_specs, NUM_LARGE, LARGE_GOAL_MS),
         ("strategy auto", auto_specs, NUM_AUTO, AUTO_GOAL_MS),
     ):
-        times, planned = time_verdicts(draw(random, count), count, what)
+        times, planned = time_checks(draw(random, count), count, what)
         figures += [
             Figure(f"{what}: median", statistics.median(times), "ms", goal),
             Figure(f"{what}: p99", times[len(times) * 99 // 100], "ms", goal),

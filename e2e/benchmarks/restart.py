@@ -25,16 +25,16 @@ from e2e.benchmarks.pauses import (
     ELASTIC,
     FIRST,
     FIRST_GOAL,
+    HOT_STANDBY_GOAL,
     PATIENCE_SECONDS,
     RECREATED,
     RUNS,
-    SHADOW_GOAL,
-    STEPS_TO_TELL,
-    Account,
+    STEPS_TO_TIME,
+    BenchmarkReport,
     Pause,
     find_attempt,
     find_hang_budget,
-    is_wanted,
+    is_selected,
     make_pause,
     time_step,
 )
@@ -42,63 +42,63 @@ from e2e.benchmarks.table import Figure, publish
 from e2e.history import Line
 from e2e.product import Manifest, load_example
 from e2e.soak.job import NAME, SHARED
-from e2e.soak.stage import Stage, send, trainers_of
+from e2e.soak.stage import JobHarness, list_trainers, send_signal
 from trainingjob_api.protocol import HostReport
 
-CALM_STEPS = 12
+STEADY_STEPS = 12
 """Steps that a full world trains before a loss. Two snapshots are taken by then."""
 AWAY_SECONDS = 4.0
 """Seconds until a lost slice returns."""
 
-type Strike = Callable[[Stage], float]
+type LossInjection = Callable[[JobHarness], float]
 """Injects a fault; returns the time at which the pause begins: now, or later after a budgeted wait."""
 
 
-def kill_process(stage: Stage) -> float:
+def kill_process(stage: JobHarness) -> float:
     """Kill the trainer of the last host."""
     *_, (_, last) = stage.containers()
-    send(SIGKILL, *trainers_of(last)[:1])
+    send_signal(SIGKILL, *list_trainers(last)[:1])
     return time.time()
 
 
-def kill_slice(stage: Stage) -> float:
+def kill_slice(stage: JobHarness) -> float:
     """Kill all processes of slice 1."""
     stage.machine.controllers.kill_slice(1)
     return time.time()
 
 
-def lose_node(stage: Stage) -> float:
+def lose_node(stage: JobHarness) -> float:
     """Stop the processes of slice 1, so that only their silence shows the loss."""
     for number, container in stage.containers():
         if number == 1:
-            send(SIGSTOP, container.pid, *trainers_of(container))
+            send_signal(SIGSTOP, container.pid, *list_trainers(container))
     return time.time()
 
 
-def hang_process(stage: Stage) -> float:
+def hang_process(stage: JobHarness) -> float:
     """Stop the trainer of the last host; its agent keeps reporting."""
     *_, (_, last) = stage.containers()
-    send(SIGSTOP, *trainers_of(last)[:1])
-    return time.time() + find_hang_budget(of_generation(stage, generation(stage)))
+    send_signal(SIGSTOP, *list_trainers(last)[:1])
+    return time.time() + find_hang_budget(lines_of_generation(stage, generation(stage)))
 
 
-def shrink(stage: Stage) -> float:
+def shrink(stage: JobHarness) -> float:
     """Limit the job to one slice."""
     return _resize(stage, 1)
 
 
-def grow(stage: Stage) -> float:
+def grow(stage: JobHarness) -> float:
     """Allow both slices again."""
     return _resize(stage, 2)
 
 
-def kill_all(stage: Stage) -> float:
+def kill_all(stage: JobHarness) -> float:
     """Kill all processes of all slices."""
     stage.machine.controllers.kill_all()
     return time.time()
 
 
-def _resize(stage: Stage, most: int) -> float:
+def _resize(stage: JobHarness, most: int) -> float:
     stage.machine.cluster.edit(slices={**stage.machine.cluster.job["spec"]["slices"], "max": most})
     stage.wake()
     return 0.0
@@ -108,14 +108,14 @@ def _resize(stage: Stage, most: int) -> float:
 class Loss:
     """A kind of loss. `then` undoes it. The recovery that follows is measured under the name `back`."""
 
-    strike: Strike
+    strike: LossInjection
     goal: float
     """Seconds beyond one step, with a standby."""
     back: str = ""
-    then: Strike | None = None
+    undo_action: LossInjection | None = None
     is_planned: bool = False
     """Whether the world trains until it leaves, so that the pause begins with its last step."""
-    has_shadow: bool = False
+    has_hot_standby: bool = False
     """Whether hot standby processes of the smaller world run beside the larger one."""
     runs: int = RUNS
 
@@ -124,21 +124,21 @@ LOSSES = {
     FIRST: Loss(kill_slice, FIRST_GOAL, back="first slice back", runs=1),
     "process killed": Loss(kill_process, 1.5),
     "slice killed": Loss(kill_slice, 1.5, back="slice back"),
-    "node gone": Loss(lose_node, 6.0, back="node back", then=kill_slice),
+    "node gone": Loss(lose_node, 6.0, back="node back", undo_action=kill_slice),
     "hang": Loss(hang_process, 2.0),
-    "planned shrink": Loss(shrink, 2.0, back="planned growth", then=grow, is_planned=True),
-    "slice killed, shadow": Loss(kill_slice, SHADOW_GOAL, back="slice back, shadow", has_shadow=True),
+    "planned shrink": Loss(shrink, 2.0, back="planned growth", undo_action=grow, is_planned=True),
+    "slice killed, shadow": Loss(kill_slice, HOT_STANDBY_GOAL, back="slice back, shadow", has_hot_standby=True),
 }
 
 
-class Hosts:
+class HostReadiness:
     """Readiness of a stage's hosts, from their reports."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: JobHarness) -> None:
         self._reports: dict[tuple[int, int], HostReport] = {}
-        stage.gate.listeners.append(self._hear)
+        stage.gate.listeners.append(self._record_report)
 
-    def _hear(self, report: HostReport) -> None:
+    def _record_report(self, report: HostReport) -> None:
         """Record a host's report."""
         self._reports[report.slice, report.host] = report
 
@@ -151,7 +151,7 @@ class Hosts:
 
 
 @asynccontextmanager
-async def on_stage(away_seconds: float, **changes: Any) -> AsyncIterator[Stage]:
+async def running_job(away_seconds: float, **changes: Any) -> AsyncIterator[JobHarness]:
     """Run the job while the context lasts; `changes` are passed to `load_example`."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         root = Path(folder)
@@ -159,7 +159,7 @@ async def on_stage(away_seconds: float, **changes: Any) -> AsyncIterator[Stage]:
         cache.mkdir()
         with (root / "restart.log").open("w", buffering=1) as log:
             random = Random(0)  # noqa: S311  # no secret
-            stage = Stage(
+            stage = JobHarness(
                 make_spec(**changes), root / "job", cache, random, away_seconds, lambda line: print(line, file=log)
             )
             async with stage.running():
@@ -183,8 +183,8 @@ def make_spec(**changes: Any) -> Manifest:
 
 async def measure_losses(losses: dict[str, Loss], console: Console) -> AsyncIterator[dict[str, list[Pause]]]:
     """Yield the pauses of each loss under its name, and those of the recovery."""
-    for has_shadow in sorted({loss.has_shadow for loss in losses.values()}):
-        of_job = {name: loss for name, loss in losses.items() if loss.has_shadow is has_shadow}
+    for has_shadow in sorted({loss.has_hot_standby for loss in losses.values()}):
+        of_job = {name: loss for name, loss in losses.items() if loss.has_hot_standby is has_shadow}
         async for measured in measure_losses_of_job(of_job, console, has_shadow=has_shadow):
             yield measured
 
@@ -193,15 +193,15 @@ async def measure_losses_of_job(
     losses: dict[str, Loss], console: Console, *, has_shadow: bool
 ) -> AsyncIterator[dict[str, list[Pause]]]:
     """Yield the pauses of the losses of one job, one after another, and those of the recoveries."""
-    async with on_stage(AWAY_SECONDS, elastic__shadowWorld=has_shadow) as stage:
-        hosts = Hosts(stage)
+    async with running_job(AWAY_SECONDS, elastic__shadowWorld=has_shadow) as stage:
+        hosts = HostReadiness(stage)
         for name, loss in losses.items():
             pauses: dict[str, list[Pause]] = {}
             for _ in track(range(loss.runs), description=name, console=console):
-                await calm(stage, hosts, has_shadow=has_shadow)
+                await wait_until_steady(stage, hosts, has_shadow=has_shadow)
                 pauses.setdefault(name, []).append(await strike(stage, loss.strike, is_planned=loss.is_planned))
                 if loss.back:
-                    undo = loss.then or (lambda _: 0.0)
+                    undo = loss.undo_action or (lambda _: 0.0)
                     pauses.setdefault(loss.back, []).append(await strike(stage, undo, is_planned=True))
             yield pauses
 
@@ -209,15 +209,15 @@ async def measure_losses_of_job(
 async def measure_recreation(console: Console) -> list[Pause]:
     """Return the pauses of a full recreation: all pods die and are recreated at once."""
     pauses = []
-    async with on_stage(0.0) as stage:
-        hosts = Hosts(stage)
+    async with running_job(0.0) as stage:
+        hosts = HostReadiness(stage)
         for _ in track(range(RUNS), description=RECREATED, console=console):
-            await calm(stage, hosts)
+            await wait_until_steady(stage, hosts)
             pauses.append(await strike(stage, kill_all, is_planned=False))
     return pauses
 
 
-async def calm(stage: Stage, hosts: Hosts, *, has_shadow: bool = False) -> None:
+async def wait_until_steady(stage: JobHarness, hosts: HostReadiness, *, has_shadow: bool = False) -> None:
     """Wait until both slices have trained for a while and the hosts are ready for the next loss.
 
     Earlier failures and losses must not count any more: after several in a row without a saved step, a job backs off.
@@ -227,7 +227,7 @@ async def calm(stage: Stage, hosts: Hosts, *, has_shadow: bool = False) -> None:
         number, restarts = generation(stage), stage.status.restarts
         return (
             hosts.are_ready(number, has_shadow=has_shadow)
-            and len(of_generation(stage, number)) > CALM_STEPS
+            and len(lines_of_generation(stage, number)) > STEADY_STEPS
             and find_attempt(stage.status, number).slices == 2
             and not restarts.since_commit
             and not restarts.lost_since_commit
@@ -236,44 +236,44 @@ async def calm(stage: Stage, hosts: Hosts, *, has_shadow: bool = False) -> None:
     await stage.wait_for("a calm world of both slices", is_calm, PATIENCE_SECONDS)
 
 
-async def strike(stage: Stage, harm: Strike, *, is_planned: bool) -> Pause:
+async def strike(stage: JobHarness, inject: LossInjection, *, is_planned: bool) -> Pause:
     """Inject a fault; return the pause when the status includes the first step after it."""
     before = generation(stage)
-    begun = harm(stage)
+    begun = inject(stage)
     await stage.wait_for(
         "a new step",
-        lambda: len(of_generation(stage, generation(stage), above=before)) > STEPS_TO_TELL,
+        lambda: len(lines_of_generation(stage, generation(stage), above=before)) > STEPS_TO_TIME,
         PATIENCE_SECONDS,
     )
     number = generation(stage)
     await stage.wait_for(
         "its attempt", lambda: find_attempt(stage.status, number).recovery_seconds is not None, PATIENCE_SECONDS
     )
-    own = of_generation(stage, number)
+    own = lines_of_generation(stage, number)
     if is_planned:
         begun = [line for line in stage.lines() if line["generation"] < number][-1]["time"]
     return make_pause(stage.status, before, number, own[0]["time"] - begun - time_step(own))
 
 
-def generation(stage: Stage) -> int:
+def generation(stage: JobHarness) -> int:
     """Return the generation of the newest world."""
     return stage.status.world.generation if stage.status.world else 0
 
 
-def of_generation(stage: Stage, number: int, above: int = 0) -> list[Line]:
+def lines_of_generation(stage: JobHarness, number: int, above: int = 0) -> list[Line]:
     """Return the training lines of a world; empty if its generation is not greater than `above`."""
     return [line for line in stage.lines() if line["generation"] == number > above]
 
 
 async def measure(console: Console) -> list[Figure]:
     """Return all figures. Each kind of loss is shown and written at once, because the whole run is long."""
-    account = Account("restart", console)
-    wanted = {name: loss for name, loss in LOSSES.items() if is_wanted(name) or name == FIRST}
+    account = BenchmarkReport("restart", console)
+    wanted = {name: loss for name, loss in LOSSES.items() if is_selected(name) or name == FIRST}
     async for measured in measure_losses(wanted, console):
         for name, pauses in measured.items():
-            account.add(name, pauses, LOSSES[name].goal if name in LOSSES else BACK_GOAL)
-    if is_wanted(RECREATED):
-        account.compare(await measure_recreation(console))
+            account.add_pauses(name, pauses, LOSSES[name].goal if name in LOSSES else BACK_GOAL)
+    if is_selected(RECREATED):
+        account.add_reference(await measure_recreation(console))
     return account.figures
 
 

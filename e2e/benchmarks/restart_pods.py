@@ -20,21 +20,21 @@ from e2e.benchmarks.pauses import (
     ELASTIC,
     FIRST,
     FIRST_GOAL,
+    HOT_STANDBY_GOAL,
     PATIENCE_SECONDS,
     RECREATED,
     RUNS,
-    SHADOW_GOAL,
-    STEPS_TO_TELL,
-    Account,
+    STEPS_TO_TIME,
+    BenchmarkReport,
     Pause,
     find_attempt,
     find_hang_budget,
-    is_wanted,
+    is_selected,
     make_pause,
     time_step,
 )
 from e2e.demo import prepare
-from e2e.drills import slice_nodes, take_slice_away
+from e2e.drills import power_off_nodes, slice_nodes
 from e2e.history import Line, read_metrics
 from e2e.product import Job, Manifest, Product, load_example, wait_until
 from e2e.status import generation_of, is_full, steps_trained
@@ -42,18 +42,18 @@ from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import TrainingJobStatus
 
 NAMESPACE = "bench-restart"
-CALM_STEPS = 30
+STEADY_STEPS = 30
 """Steps that a full world trains before a loss. By then the standbys are ready, and a step is saved."""
-SHADOWED: Mapping[str, Any] = {"elastic__shadowWorld": True, "runtime__resources__memory": "2Gi"}
+HOT_STANDBY_CHANGES: Mapping[str, Any] = {"elastic__shadowWorld": True, "runtime__resources__memory": "2Gi"}
 """Spec changes that run hot standby processes of the smaller world, which are compiled ahead of time too."""
-IN_SHADOW = "waiting in a shadow world"
+HOT_STANDBY_LOG_LINE = "waiting in a shadow world"
 """Log line of a trainer that is ready to take over as part of the smaller world."""
 
-type Strike = Callable[[Job], object]
+type LossInjection = Callable[[Job], object]
 type Wait = Callable[[list[Line]], float]
 
 
-def no_wait(own: list[Line]) -> float:
+def no_budget(own: list[Line]) -> float:
     """Return 0: no part of the pause is a budgeted wait."""
     return 0.0
 
@@ -65,22 +65,22 @@ class Loss:
     `waits` returns the budgeted seconds of the pause from the metrics lines of the affected world.
     """
 
-    strike: Strike
+    strike: LossInjection
     goal: float
     back: str = ""
-    undo: Strike | None = None
-    waits: Wait = no_wait
-    has_shadow: bool = False
+    undo: LossInjection | None = None
+    budget: Wait = no_budget
+    has_hot_standby: bool = False
     """Whether hot standby processes of the smaller world run beside the larger one."""
     runs: int = RUNS
 
 
-def drill(kind: DrillKind) -> Strike:
+def drill(kind: DrillKind) -> LossInjection:
     """Return a function that requests a drill of the last slice and waits for its end."""
     return lambda job: job.command("drill", kind)
 
 
-def scale(most: int) -> Strike:
+def scale(most: int) -> LossInjection:
     """Return a function that sets the maximum number of slices of a job."""
     return lambda job: job.command("scale", f"--max={most}")
 
@@ -96,29 +96,31 @@ LOSSES = {
     FIRST: Loss(drill(DrillKind.KILL_SLICE), FIRST_GOAL, back="first slice back", runs=1),
     "slice killed": Loss(drill(DrillKind.KILL_SLICE), 1.5, back="slice back"),
     "host killed": Loss(drill(DrillKind.KILL_HOST), 1.5, back="host back"),
-    "hang": Loss(drill(DrillKind.HANG), 2.0, waits=find_hang_budget),
+    "hang": Loss(drill(DrillKind.HANG), 2.0, budget=find_hang_budget),
     "planned shrink": Loss(scale(1), 2.0, back="planned growth", undo=scale(2)),
-    "slice killed, shadow": Loss(drill(DrillKind.KILL_SLICE), SHADOW_GOAL, back="slice back, shadow", has_shadow=True),
+    "slice killed, shadow": Loss(
+        drill(DrillKind.KILL_SLICE), HOT_STANDBY_GOAL, back="slice back, shadow", has_hot_standby=True
+    ),
 }
-ONE_BY_ONE = ("node gone", RECREATED)
+OTHER_LOSSES = ("node gone", RECREATED)
 """Losses that are measured in another way than the ones above."""
 
 
 def measure(product: Product, console: Console) -> None:
     """Measure all losses. Each kind is shown and written at once, because the whole run is long."""
-    account = Account("restart-pods", console)
-    shadowed = {name: loss for name, loss in LOSSES.items() if loss.has_shadow and is_wanted(name)}
-    plain = {name: loss for name, loss in LOSSES.items() if not loss.has_shadow and is_wanted(name)}
-    if plain or any(map(is_wanted, ONE_BY_ONE)):
+    account = BenchmarkReport("restart-pods", console)
+    shadowed = {name: loss for name, loss in LOSSES.items() if loss.has_hot_standby and is_selected(name)}
+    plain = {name: loss for name, loss in LOSSES.items() if not loss.has_hot_standby and is_selected(name)}
+    if plain or any(map(is_selected, OTHER_LOSSES)):
         with running(product, NAMESPACE) as job:
             measure_losses(job, product, {FIRST: LOSSES[FIRST], **plain}, account)
-            if is_wanted("node gone"):
-                account.add("node gone", measure_nodes(job, product, console), 6.0)
-            if is_wanted(RECREATED):
+            if is_selected("node gone"):
+                account.add_pauses("node gone", measure_nodes(job, product, console), 6.0)
+            if is_selected(RECREATED):
                 everything, _ = measure_loss(job, product, RECREATED, Loss(delete_pods, 0.0), console)
-                account.compare(everything)
+                account.add_reference(everything)
     if shadowed:
-        with running(product, f"{NAMESPACE}-shadow", **SHADOWED) as job:
+        with running(product, f"{NAMESPACE}-shadow", **HOT_STANDBY_CHANGES) as job:
             measure_losses(job, product, shadowed, account)
 
 
@@ -138,13 +140,13 @@ def running(product: Product, namespace: str, **changes: Any) -> Iterator[Job]:
         yield product.submit(namespace, manifest)
 
 
-def measure_losses(job: Job, product: Product, losses: Mapping[str, Loss], account: Account) -> None:
+def measure_losses(job: Job, product: Product, losses: Mapping[str, Loss], account: BenchmarkReport) -> None:
     """Measure losses of one job, one after another, and the recovery from each."""
     for name, loss in losses.items():
         there, back = measure_loss(job, product, name, loss, account.console)
-        account.add(name, there, loss.goal)
+        account.add_pauses(name, there, loss.goal)
         if back:
-            account.add(loss.back, back, BACK_GOAL)
+            account.add_pauses(loss.back, back, BACK_GOAL)
 
 
 def measure_loss(
@@ -153,10 +155,10 @@ def measure_loss(
     """Return the pauses of a loss and of the recovery from it."""
     there, back = [], []
     for _ in track(range(loss.runs), description=name, console=console):
-        before = calm(job, has_shadow=loss.has_shadow)
+        before = wait_until_steady(job, has_shadow=loss.has_hot_standby)
         loss.strike(job)
         after = wait_for_world(job, before)
-        there.append(read_pause(job, product, after, loss.waits))
+        there.append(read_pause(job, product, after, loss.budget))
         if loss.back:
             if loss.undo:
                 loss.undo(job)
@@ -169,30 +171,30 @@ def measure_nodes(job: Job, product: Product, console: Console) -> list[Pause]:
     """Return the pauses after a power loss of slice 1's nodes; power returns each time."""
     pauses = []
     for _ in track(range(RUNS), description="node gone", console=console):
-        before = calm(job)
-        with take_slice_away(product.cluster, slice_nodes(job, 1)):
+        before = wait_until_steady(job)
+        with power_off_nodes(product.cluster, slice_nodes(job, 1)):
             after = wait_for_world(job, before)
             pauses.append(read_pause(job, product, after))
     return pauses
 
 
-def calm(job: Job, *, has_shadow: bool = False) -> int:
+def wait_until_steady(job: Job, *, has_shadow: bool = False) -> int:
     """Wait until both slices have trained for a while and the hosts are ready; return the world's generation."""
 
     def is_calm(status: Manifest) -> bool:
-        return is_full(status) and steps_trained(status) > CALM_STEPS
+        return is_full(status) and steps_trained(status) > STEADY_STEPS
 
     status = job.wait("a calm world of both slices", is_calm, PATIENCE_SECONDS)
     if has_shadow:
         began = status["attempts"][-1]["started"]
-        wait_until("a shadow world on all hosts", lambda: all_wait_in_shadows(job, began) or None, PATIENCE_SECONDS)
+        wait_until("a shadow world on all hosts", lambda: are_hot_standbys_ready(job, began) or None, PATIENCE_SECONDS)
     return generation_of(status)
 
 
-def all_wait_in_shadows(job: Job, since: str) -> bool:
+def are_hot_standbys_ready(job: Job, since: str) -> bool:
     """Return whether every host has logged since a time that its hot standby is ready."""
     told = [job.cluster.kubectl("logs", pod, "-n", job.namespace, f"--since-time={since}") for pod in job.pods()]
-    return all(IN_SHADOW in log for log in told)
+    return all(HOT_STANDBY_LOG_LINE in log for log in told)
 
 
 def wait_for_world(job: Job, before: int, holds: Callable[[Manifest], bool] = bool) -> int:
@@ -207,12 +209,12 @@ def wait_for_world(job: Job, before: int, holds: Callable[[Manifest], bool] = bo
     return generation_of(job.wait("the next world", trains, PATIENCE_SECONDS))
 
 
-def read_pause(job: Job, product: Product, after: int, waits: Wait = no_wait) -> Pause:
+def read_pause(job: Job, product: Product, after: int, waits: Wait = no_budget) -> Pause:
     """Return the pause before a world from its metrics lines and those of the world before it."""
 
     def find_lines() -> list[Line] | None:
         lines = [line for line in read_metrics(product, job) if "loss" in line]
-        return lines if sum(line["generation"] == after for line in lines) > STEPS_TO_TELL else None
+        return lines if sum(line["generation"] == after for line in lines) > STEPS_TO_TIME else None
 
     lines = wait_until("lines of the next world", find_lines, PATIENCE_SECONDS)
     old = [line for line in lines if line["generation"] < after]

@@ -16,10 +16,18 @@ from rich.console import Console
 from rich.progress import track
 
 from e2e.benchmarks.pauses import PATIENCE_SECONDS, RUNS
-from e2e.benchmarks.restart import AWAY_SECONDS, Hosts, calm, generation, kill_process, of_generation, on_stage
+from e2e.benchmarks.restart import (
+    AWAY_SECONDS,
+    HostReadiness,
+    generation,
+    kill_process,
+    lines_of_generation,
+    running_job,
+    wait_until_steady,
+)
 from e2e.benchmarks.table import Figure, publish
 from e2e.history import Line
-from e2e.soak.stage import Stage
+from e2e.soak.stage import JobHarness
 
 SAVES = 3
 """Saves per world, including the first."""
@@ -30,27 +38,27 @@ SAVE_SECONDS = 0.3
 COPIES = 9
 
 
-def find_waits(lines: Iterable[Line], of: str, by: str) -> list[float]:
+def find_blocked_seconds(lines: Iterable[Line], field: str, group_key: str) -> list[float]:
     """Return the blocked seconds of each save or snapshot of one world: the field `of`, once per value of `by`.
 
     Each line repeats the value of the newest save or snapshot before it.
     """
-    told = [line for line in lines if line.get(of) is not None]
-    return [float(next(same)[of]) for _, same in groupby(told, key=lambda line: line[by])]
+    told = [line for line in lines if line.get(field) is not None]
+    return [float(next(same)[field]) for _, same in groupby(told, key=lambda line: line[group_key])]
 
 
-def find_saves(lines: Iterable[Line]) -> list[float]:
+def find_save_seconds(lines: Iterable[Line]) -> list[float]:
     """Return the blocked seconds of each save of one world, in order."""
-    return find_waits(lines, "save_seconds", "save_seconds")
+    return find_blocked_seconds(lines, "save_seconds", "save_seconds")
 
 
 def summarise(worlds: Sequence[Sequence[Line]], every: int, copy_seconds: float) -> list[Figure]:
     """Return the share of time blocked by saves, and by snapshots `every` so many steps, over all worlds."""
     step = statistics.median(line["step_seconds"] for lines in worlds for line in lines)
-    waits = [find_waits(lines, "snapshot_seconds", "snapshot") for lines in worlds]
-    saves = [find_saves(lines) for lines in worlds]
+    waits = [find_blocked_seconds(lines, "snapshot_seconds", "snapshot") for lines in worlds]
+    saves = [find_save_seconds(lines) for lines in worlds]
     copied = [seconds for of_world in waits for seconds in of_world]
-    most = copy_seconds + SAVE_SECONDS
+    limit = copy_seconds + SAVE_SECONDS
     first, later = [of_world[0] for of_world in saves], [seconds for of_world in saves for seconds in of_world[1:]]
     return [
         Figure("step: median", step, "s", step),
@@ -58,11 +66,11 @@ def summarise(worlds: Sequence[Sequence[Line]], every: int, copy_seconds: float)
         Figure("snapshot: longest", max(copied), "s", SNAPSHOT_SHARE * every * step),
         Figure("snapshots: share of time", sum(copied) / len(copied) / (every * step), "", SNAPSHOT_SHARE),
         Figure("copy in memory: median", copy_seconds, "s", copy_seconds),
-        Figure("first save: median", statistics.median(first), "s", most),
-        Figure("first save: longest", max(first), "s", most),
-        Figure("save: median", statistics.median(later), "s", most),
-        Figure("save: longest", max(later), "s", most),
-        Figure("saves that waited longer", sum(seconds > most for seconds in later), "saves", len(later)),
+        Figure("first save: median", statistics.median(first), "s", limit),
+        Figure("first save: longest", max(first), "s", limit),
+        Figure("save: median", statistics.median(later), "s", limit),
+        Figure("save: longest", max(later), "s", limit),
+        Figure("saves that waited longer", sum(seconds > limit for seconds in later), "saves", len(later)),
     ]
 
 
@@ -77,24 +85,24 @@ def time_copy(num_bytes: int) -> float:
     return statistics.median(seconds)
 
 
-def measure_state(stage: Stage) -> int:
+def measure_state(stage: JobHarness) -> int:
     """Return the size of the newest saved step in bytes, which is that of one whole state."""
     saved = max((int(path.name), path) for path in stage.checkpoints.glob("lineage-*/*") if path.name.isdigit())[1]
     return sum(path.stat().st_size for path in saved.rglob("*") if path.is_file())
 
 
-async def train_and_save(stage: Stage) -> list[Line]:
+async def train_and_save(stage: JobHarness) -> list[Line]:
     """Wait until the current world has saved `SAVES` times; return its lines."""
     number = generation(stage)
 
     def has_saved() -> bool:
-        return len(find_saves(of_generation(stage, number))) >= SAVES
+        return len(find_save_seconds(lines_of_generation(stage, number))) >= SAVES
 
     await stage.wait_for("a world that has saved", has_saved, PATIENCE_SECONDS)
-    return of_generation(stage, number)
+    return lines_of_generation(stage, number)
 
 
-async def end_world(stage: Stage) -> None:
+async def end_world(stage: JobHarness) -> None:
     """Kill a trainer and wait for the next world."""
     before = generation(stage)
     kill_process(stage)
@@ -105,10 +113,10 @@ async def measure(console: Console) -> list[Figure]:
     """Return all figures."""
     worlds = []
     # The spec sets no interval, so the plan chooses one.
-    async with on_stage(AWAY_SECONDS, checkpoint__snapshots={}) as stage:
-        hosts = Hosts(stage)
+    async with running_job(AWAY_SECONDS, checkpoint__snapshots={}) as stage:
+        hosts = HostReadiness(stage)
         for _ in track(range(RUNS), description="worlds that save", console=console):
-            await calm(stage, hosts)
+            await wait_until_steady(stage, hosts)
             worlds.append(await train_and_save(stage))
             await end_world(stage)
         num_bytes = measure_state(stage)

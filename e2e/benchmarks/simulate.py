@@ -16,21 +16,21 @@ from rich.console import Console
 from rich.progress import track
 
 from e2e.benchmarks.table import Figure, publish
-from trainingjob_operator.cli.weather import DAY, Weather, draw_faults
+from trainingjob_operator.cli.weather import DAY, FaultModel, draw_faults
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.simulating.pace import Pace, scale_steps
-from trainingjob_operator.core.simulating.simulate import Outcome, simulate
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.simulating.pace import Durations, step_seconds_by_size
+from trainingjob_operator.core.simulating.simulate import SimulationResult, simulate
+from trainingjob_operator.core.validation.validate import validate_job
 
 EXAMPLE = Path(__file__).parents[2] / "crds/examples/tpu-v5p-4-slices.yaml"
-NUM_JOBS, FEWEST, MOST = 4, 192, 256
+NUM_JOBS, MIN_SLICES, MAX_SLICES = 4, 192, 256
 DAYS = float(os.environ.get("DAYS", "365"))
 MTBF = float(os.environ.get("MTBF", "365"))
 """Days between two faults of a slice."""
 REPAIR = 3600.0
 SECONDS_GOAL = 60.0
 """CPU seconds for a year of all slices."""
-SUM_GOAL = 0.005
+LEDGER_ERROR_GOAL = 0.005
 """Largest deviation of a job's ledger from its simulated duration, as a share."""
 GOODPUT_GOAL = 0.9
 
@@ -40,30 +40,30 @@ class Lived:
     """One simulated job: its faults, its outcome, and the CPU seconds of the simulation."""
 
     num_faults: int
-    outcome: Outcome
+    outcome: SimulationResult
     seconds: float
 
 
 def plan_large() -> Plan:
     """Return the plan of the largest job: the example with 256 slices of 64 chips and practically unlimited steps."""
     spec = yaml.safe_load(EXAMPLE.read_text())["spec"]
-    spec["slices"] |= {"min": FEWEST, "max": MOST}
-    spec["training"] |= {"globalBatchSize": 64 * MOST, "steps": 100_000_000}
+    spec["slices"] |= {"min": MIN_SLICES, "max": MAX_SLICES}
+    spec["training"] |= {"globalBatchSize": 64 * MAX_SLICES, "steps": 100_000_000}
     spec["elastic"]["maxRestarts"] = 10_000
-    plan = check_job("large", spec).plan
+    plan = validate_job("large", spec).plan
     assert plan, "the job is valid"
     return plan
 
 
-def live(seed: int) -> Lived:
+def simulate_job(seed: int) -> Lived:
     """Simulate one job."""
     plan = plan_large()
-    steps = scale_steps(plan, None)
+    steps = step_seconds_by_size(plan, None)
     assert steps, "the rates of the accelerator are known"
     length = DAYS * DAY
-    faults = draw_faults(Weather(MTBF * DAY, REPAIR, length, seed), MOST)
+    faults = draw_faults(FaultModel(MTBF * DAY, REPAIR, length, seed), MAX_SLICES)
     begin = time.process_time()
-    outcome = simulate(plan, Pace(steps), faults, length)
+    outcome = simulate(plan, Durations(steps), faults, length)
     return Lived(len(faults), outcome, time.process_time() - begin)
 
 
@@ -71,21 +71,21 @@ def compare(lived: list[Lived]) -> Iterator[Figure]:
     """Yield the simulation's cost, and invariants of every outcome."""
     seconds, faults = sum(one.seconds for one in lived), sum(one.num_faults for one in lived)
     outcomes = [one.outcome for one in lived]
-    looks, worlds = sum(one.looks for one in outcomes), sum(one.worlds for one in outcomes)
+    looks, worlds = sum(one.num_decisions for one in outcomes), sum(one.num_worlds for one in outcomes)
     missed = max(abs(sum(one.status.goodput.seconds.values()) - one.seconds) / one.seconds for one in outcomes)
-    yield Figure(f"{DAYS:.0f} days of {NUM_JOBS * MOST} slices", seconds, "s", SECONDS_GOAL * DAYS / 365)
+    yield Figure(f"{DAYS:.0f} days of {NUM_JOBS * MAX_SLICES} slices", seconds, "s", SECONDS_GOAL * DAYS / 365)
     yield Figure("a fault", seconds / faults * 1000, "ms", seconds / worlds * 1000)
-    yield Figure("faults", faults, "", NUM_JOBS * MOST * DAYS / MTBF)
+    yield Figure("faults", faults, "", NUM_JOBS * MAX_SLICES * DAYS / MTBF)
     yield Figure("worlds", worlds, "", 2 * faults + NUM_JOBS)
     yield Figure("looks", looks, "", worlds)
     yield Figure("goodput, the least of a job", min(one.status.goodput.ratio for one in outcomes), "", GOODPUT_GOAL)
-    yield Figure("of a life that its ledger misses, at most", missed, "", SUM_GOAL)
+    yield Figure("of a life that its ledger misses, at most", missed, "", LEDGER_ERROR_GOAL)
 
 
 def main() -> None:
     """Measure and publish."""
-    told = track(range(1, NUM_JOBS + 1), description="simulating", console=Console(stderr=True))
-    publish("simulate", list(compare([live(seed) for seed in told])), Console())
+    seeds = track(range(1, NUM_JOBS + 1), description="simulating", console=Console(stderr=True))
+    publish("simulate", list(compare([simulate_job(seed) for seed in seeds])), Console())
 
 
 if __name__ == "__main__":

@@ -26,15 +26,15 @@ from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import MAX_BYTES
 from trainingjob_operator.shell.assembly import serving
 from trainingjob_operator.shell.certificates import renew
-from trainingjob_operator.shell.checking import Checks
-from trainingjob_operator.shell.tls import use
+from trainingjob_operator.shell.checking import CheckPool
+from trainingjob_operator.shell.tls import load_serving_certificate
 from trainingjob_operator.shell.webhook import PATH, webhook_app
 
 EXAMPLES = Path(__file__).parents[2] / "crds/examples"
 NUM_CLIENTS = 20
 CREATES_PER_CLIENT = 50
 GOAL_MS = 100.0
-REFUSAL_GOAL_S = 1.0
+REJECTION_GOAL_S = 1.0
 SERVE = "serve"
 
 type Review = dict[str, Any]
@@ -44,10 +44,10 @@ async def serve() -> None:
     """Run the webhook until standard input ends; first print its port and CA."""
     certificates = renew(None, ("localhost",), datetime.now(UTC))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    use(context, certificates.serving)
+    load_serving_certificate(context, certificates.serving)
     async with (
-        Checks(BUILTIN) as checks,
-        serving(webhook_app(Admission(checks.examine, _may_use)), 0, context) as runner,
+        CheckPool(BUILTIN) as checks,
+        serving(webhook_app(Admission(checks.evaluate_review, _may_use)), 0, context) as runner,
     ):
         port = next(address[1] for address in runner.addresses if len(address) == 2)  # IPv4: one port per family
         print(json.dumps({"port": port, "ca": certificates.bundle}), flush=True)
@@ -89,7 +89,9 @@ async def _measure(session: ClientSession, url: str, server: int) -> list[Figure
         Figure("create, p99", cuts[98] * 1000, "ms", GOAL_MS),
         Figure("create, slowest", max(waits) * 1000, "ms", GOAL_MS),
         Figure("create, server's CPU", cpu * 1000, "ms", GOAL_MS / NUM_CLIENTS),
-        Figure("the costliest body, refused", await _post(session, url, flood, is_allowed=False), "s", REFUSAL_GOAL_S),
+        Figure(
+            "the costliest body, refused", await _post(session, url, flood, is_allowed=False), "s", REJECTION_GOAL_S
+        ),
     ]
 
 

@@ -52,7 +52,7 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         case "kubeconfig":
             print(cluster.kubeconfig())
         case "kubectl" | "helm":
-            _become(binaries_dir() / arguments.verb, rest)
+            _exec(binaries_dir() / arguments.verb, rest)
         case verb:
             _, act = NODE_VERBS[verb]
             act(cluster, arguments.node)
@@ -97,9 +97,9 @@ def _print_status(cluster: LocalCluster) -> int:
     return 0 if all(state == "on" for _, state in states) else 1
 
 
-def _become(program: Path, words: list[str]) -> None:
+def _exec(program: Path, program_arguments: list[str]) -> None:
     """Replace this process with kubectl or helm, which then own the pipes, the terminal and the exit code."""
-    os.execve(program, [str(program), *words], {**os.environ, "KUBECONFIG": str(KUBECONFIG)})  # noqa: S606
+    os.execve(program, [str(program), *program_arguments], {**os.environ, "KUBECONFIG": str(KUBECONFIG)})  # noqa: S606
 
 
 if __name__ == "__main__":

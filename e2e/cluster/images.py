@@ -19,14 +19,14 @@ from e2e.cluster.binaries import binaries_dir
 from e2e.cluster.commands import run
 from e2e.cluster.node_config import PAUSE_IMAGE
 from e2e.cluster.paths import CHECKOUT, RUN, cache_dir
-from e2e.cluster.progress import say
+from e2e.cluster.progress import print_progress
 
 OPERATOR_IMAGE = "localhost/trainingjob-operator:dev"
 TRAINER_IMAGE = "localhost/trainingjob-trainer:dev"
 JOBSET_IMAGE = "localhost/trainingjob-jobset:dev"
 COREDNS_IMAGE = "localhost/trainingjob-coredns:dev"
 
-OWN = Path(__file__).parent / "images"
+CONTAINERFILES = Path(__file__).parent / "images"
 SOURCES = (
     *("pyproject.toml", "README.md", "LICENSE", ".containerignore"),
     *("crds/trainingjob_api", "operator/trainingjob_operator", "trainer/trainingjob_trainer"),
@@ -40,7 +40,7 @@ PIP_DOWNLOAD_OPTIONS = frozenset(
 BASE_SUITE = "trixie"
 BASE_PACKAGES = "python3,python3-venv,ca-certificates"
 BASE_IMAGE = f"localhost/trainingjob-python:{BASE_SUITE}"
-_BASE = threading.Lock()
+_BASE_LOCK = threading.Lock()
 """Held while a thread checks for the base image or builds it."""
 
 
@@ -79,9 +79,9 @@ def system_recipes() -> list[Recipe]:
     """Return the images that every local cluster runs."""
     busybox = Path(shutil.which("busybox") or "/bin/busybox")
     return [
-        Recipe(PAUSE_IMAGE, OWN / "pause.Containerfile", busybox.parent, (busybox.name,)),
-        Recipe(JOBSET_IMAGE, OWN / "jobset.Containerfile", binaries_dir(), ("jobset",)),
-        Recipe(COREDNS_IMAGE, OWN / "coredns.Containerfile", binaries_dir(), ("coredns",)),
+        Recipe(PAUSE_IMAGE, CONTAINERFILES / "pause.Containerfile", busybox.parent, (busybox.name,)),
+        Recipe(JOBSET_IMAGE, CONTAINERFILES / "jobset.Containerfile", binaries_dir(), ("jobset",)),
+        Recipe(COREDNS_IMAGE, CONTAINERFILES / "coredns.Containerfile", binaries_dir(), ("coredns",)),
     ]
 
 
@@ -115,9 +115,9 @@ def _build(recipe: Recipe) -> Image:
     stem = recipe.name.partition("/")[2].partition(":")[0]
     archive = cache_dir() / "images" / f"{stem}-{key}.tar"
     if not archive.exists():
-        say(f"building {recipe.name}")
+        print_progress(f"building {recipe.name}")
         archive.parent.mkdir(parents=True, exist_ok=True)
-        with _BASE:
+        with _BASE_LOCK:
             base = [f"--build-arg=PYTHON_IMAGE={_ensure_base()}"] if recipe.has_base else []
         _buildah("build", "--layers", *base, *_build_only_mounts(), f"--tag={recipe.name}",
                  f"--file={recipe.containerfile}", str(recipe.context))  # fmt: skip
@@ -136,7 +136,7 @@ def _ensure_base() -> str:
     if BASE_IMAGE.partition(":")[0] in _buildah("images", "--format={{.Name}}"):
         return BASE_IMAGE
     if not base.exists():
-        say("building the Python base image")
+        print_progress("building the Python base image")
         scratch = base.with_suffix(".new")
         run(
             [

@@ -9,7 +9,7 @@ from e2e.cluster.audit import Event
 from e2e.cluster.binaries import binaries_dir, ensure_binaries
 from e2e.cluster.commands import run, wait_until
 from e2e.cluster.evidence import gather_objects
-from e2e.cluster.images import JOBSET_IMAGE, OPERATOR_IMAGE, OWN, TRAINER_IMAGE
+from e2e.cluster.images import CONTAINERFILES, JOBSET_IMAGE, OPERATOR_IMAGE, TRAINER_IMAGE
 from e2e.cluster.paths import CHECKOUT, SHARED, STATE
 from e2e.cluster.shared_volume import TRAINER_UID, shared_volume
 from e2e.cluster.topology import NODEPOOL_LABEL, ROLE_LABEL, SYSTEM_TAINT, Topology
@@ -44,7 +44,7 @@ class KindCluster:
         self.kubectl("taint", "node", system, "node-role.kubernetes.io/control-plane-")
         self.kubectl("taint", "node", system, f"{SYSTEM_TAINT}=true:NoSchedule", "--overwrite")
         ensure_binaries(["jobset"])
-        self._load(JOBSET_IMAGE, OWN / "jobset.Containerfile", binaries_dir())
+        self._load(JOBSET_IMAGE, CONTAINERFILES / "jobset.Containerfile", binaries_dir())
         self._load_images()
         install_jobset(self.helm)
 

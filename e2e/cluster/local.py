@@ -18,12 +18,12 @@ from e2e.cluster.machine import Machine
 from e2e.cluster.packages import ensure_packages
 from e2e.cluster.paths import CHECKOUT, KUBECONFIG, LOGS, NODES, RUN, SEED, SHARED, STATE, TOPOLOGY
 from e2e.cluster.processes import recorded_machines
-from e2e.cluster.progress import say
+from e2e.cluster.progress import print_progress
 from e2e.cluster.shared_volume import TRAINER_UID, shared_volume
 from e2e.cluster.topology import TPU_RESOURCE, Node, Topology
 
 # Kept by `down`: the logs, and the images for the next start.
-SURVIVORS = (LOGS, SEED)
+KEPT_BY_DOWN = (LOGS, SEED)
 
 
 class LocalCluster:
@@ -38,7 +38,7 @@ class LocalCluster:
     trainer_image = images.TRAINER_IMAGE
 
     def __init__(self, topology: Topology | None = None) -> None:
-        self._wanted = topology
+        self._requested_topology = topology
 
     def is_up(self) -> bool:
         """Return whether a cluster of this checkout is running, at least partly."""
@@ -50,21 +50,21 @@ class LocalCluster:
         Raises:
             ClusterError: another checkout's cluster is running, or this one is running with another topology.
         """
-        with owner.exclusive():
-            owner.claim()
+        with owner.hold_lock():
+            owner.record_owner()
             if self.is_up():
                 self._choose_topology()  # fail before the builds, not after
             ensure_packages()
             built = _build_all()
             if network.SWITCH.find_init() is None:
-                self._begin(built)
+                self._start_from_scratch(built)
             topology = self._choose_topology()
             self._start(topology.nodes(), built)
-        say("the cluster is up: export KUBECONFIG=" + str(KUBECONFIG))
+        print_progress("the cluster is up: export KUBECONFIG=" + str(KUBECONFIG))
 
     def down(self) -> None:
         """Stop the cluster and remove all its files except logs and images; do nothing if it is down."""
-        with owner.exclusive():
+        with owner.hold_lock():
             owner.check_owner()
             _kill_machines()
             for folder in node.FIXED_FOLDERS:
@@ -101,11 +101,11 @@ class LocalCluster:
 
     def load_images(self) -> None:
         """Build the images from the checkout and load them into every running node."""
-        with owner.exclusive():
+        with owner.hold_lock():
             built = images.build([*images.system_recipes(), *images.project_recipes()])
-            image_store.remember(built)
+            image_store.record_images(built)
             on = [one for one in self.topology().nodes() if Machine(one.name).is_running("containerd")]
-            _in_parallel([partial(self._load_remembered, one) for one in on])
+            _in_parallel([partial(self._load_recorded_images, one) for one in on])
 
     def create_shared_volume(self, namespace: str, claim: str) -> None:
         """Create an empty ReadWriteMany claim that the trainer's user may write to."""
@@ -121,7 +121,7 @@ class LocalCluster:
     def kill_node(self, node: str) -> None:
         """Power off a node: all its processes end at once, without any shutdown message."""
         found = self._find(node)
-        network.unplug(found.octet)  # first: the kernel would send the peers of killed processes a close
+        network.disconnect_machine(found.octet)  # first: the kernel would send the peers of killed processes a close
         Machine(found.name).kill()
 
     def restore_node(self, node: str) -> None:
@@ -142,7 +142,7 @@ class LocalCluster:
 
     def partition_node(self, node: str) -> None:
         """Drop all packets between a node and the rest; its processes keep running."""
-        network.cut(self._find(node).octet)
+        network.partition(self._find(node).octet)
 
     def heal_node(self, node: str) -> None:
         """Undo `partition_node`."""
@@ -173,28 +173,30 @@ class LocalCluster:
         """Return the state of each machine: on, off, frozen, cut off, or its ended daemons."""
         return [(one.name, self._state(one)) for one in self.topology().nodes()]
 
-    def _begin(self, built: list[images.Image]) -> None:
+    def _start_from_scratch(self, built: list[images.Image]) -> None:
         """Start from scratch: a missing switch means a first start, a reboot, or a broken cluster."""
         _kill_machines()
         _empty_state()
         shutil.rmtree(LOGS, ignore_errors=True)
-        say("preparing images for the nodes")
+        print_progress("preparing images for the nodes")
         image_store.ensure_seed(built)
-        topology = self._wanted or Topology()
+        topology = self._requested_topology or Topology()
         TOPOLOGY.write_text(json.dumps(topology.to_json()))
         network.SWITCH.boot()
-        network.plug_host(topology.nodes())
+        network.connect_host(topology.nodes())
 
     def _choose_topology(self) -> Topology:
         running = self.topology()
-        if self._wanted not in (None, running):
-            raise ClusterError(f"the cluster has {running}, not {self._wanted}; `python -m e2e.cluster down` it first")
+        if self._requested_topology not in (None, running):
+            raise ClusterError(
+                f"the cluster has {running}, not {self._requested_topology}; `python -m e2e.cluster down` it first"
+            )
         return running
 
     def _start(self, nodes: list[Node], built: list[images.Image]) -> None:
-        say(f"starting the control plane and {len(nodes)} nodes")
+        print_progress(f"starting the control plane and {len(nodes)} nodes")
         control_plane.write_credentials()
-        image_store.remember(built)
+        image_store.record_images(built)
         self._undo_drills(nodes)
         # A restarted node shows its stale Ready condition for a while.
         since = datetime.now(UTC)
@@ -203,7 +205,7 @@ class LocalCluster:
         _in_parallel([start_control_plane, *(partial(self._start_runtime, one) for one in nodes)])
         _in_parallel([partial(self._start_kubelet, one) for one in nodes])
         addons.ensure_addons()
-        say("waiting for nodes and add-ons")
+        print_progress("waiting for nodes and add-ons")
         for one in restarted:
             self._wait_ready(one, since)
         addons.wait_for_addons()
@@ -212,18 +214,18 @@ class LocalCluster:
         for one in nodes:
             if cgroups.is_frozen(one.name):
                 cgroups.set_frozen(one.name, frozen=False)
-            if Machine(one.name).find_init() is not None and network.is_cut(one.octet):
+            if Machine(one.name).find_init() is not None and network.is_partitioned(one.octet):
                 network.heal(one.octet)
 
     def _start_runtime(self, one: Node) -> None:
         node.start_runtime(one, self.topology().nodes())
-        self._load_remembered(one)
+        self._load_recorded_images(one)
 
     def _start_kubelet(self, one: Node) -> None:
         node.start_kubelet(one)
 
-    def _load_remembered(self, one: Node) -> None:
-        image_store.load(Machine(one.name), node.node_root(one.name), image_store.remembered())
+    def _load_recorded_images(self, one: Node) -> None:
+        image_store.load(Machine(one.name), node.node_root(one.name), image_store.recorded_images())
 
     def _wait_ready(self, one: Node, since: datetime) -> None:
         wait_until(lambda: self._is_ready(one.name, since), f"node {one.name} to be Ready", seconds=120)
@@ -263,7 +265,7 @@ class LocalCluster:
         down = [name for name in ("containerd", "kubelet", "kube-proxy") if not Machine(one.name).is_running(name)]
         facts = [f"{name} ended" for name in down]
         facts += ["frozen"] if cgroups.is_frozen(one.name) else []
-        facts += ["cut off"] if network.is_cut(one.octet) else []
+        facts += ["cut off"] if network.is_partitioned(one.octet) else []
         return ", ".join(facts) or "on"
 
 
@@ -278,7 +280,7 @@ def _kill_machines() -> None:
 def _empty_state() -> None:
     STATE.mkdir(exist_ok=True)
     for path in STATE.iterdir():
-        if path in SURVIVORS:
+        if path in KEPT_BY_DOWN:
             continue
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -286,9 +288,9 @@ def _empty_state() -> None:
 def _build_all() -> list[images.Image]:
     """Build all images and binaries. The project's images do not need Go's output, so both are built concurrently."""
     with ThreadPoolExecutor(1) as pool:
-        own = pool.submit(images.build, images.project_recipes())
+        project_images = pool.submit(images.build, images.project_recipes())
         ensure_binaries()
-        return [*images.build(images.system_recipes()), *own.result()]
+        return [*images.build(images.system_recipes()), *project_images.result()]
 
 
 def _in_parallel(calls: Iterable[Callable[[], None]]) -> None:

@@ -21,7 +21,7 @@ INIT = "init"
 
 # Script of the first process. `wait` makes bash reap the orphans (container shims) that the kernel reparents to it.
 # The host's /sys stays mounted: a fresh /sys, as from `ip netns exec`, has no cgroups, and no container would start.
-BOOT = """
+BOOT_SCRIPT = """
 set -e
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /var/log
@@ -80,7 +80,7 @@ class Machine:
         log = self._log(INIT)
         unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
         parent = launch(
-            [*unshare, "bash", "-c", BOOT % self.setup], log=log, cgroup_files=cgroups.daemon_files(self.name),
+            [*unshare, "bash", "-c", BOOT_SCRIPT % self.setup], log=log, cgroup_files=cgroups.daemon_files(self.name),
             env=_environment(self.env, ()),
         )  # fmt: skip
         wait_until(lambda: bool(child_pids(parent.pid)), f"machine {self.name} to fork (see {log})", seconds=10)

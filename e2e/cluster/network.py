@@ -22,7 +22,7 @@ def port_name(octet: int) -> str:
     return f"port-{octet}"
 
 
-def plug_host(nodes: Iterable[Node]) -> None:
+def connect_host(nodes: Iterable[Node]) -> None:
     """Connect the host, so that kubectl, curl and tests reach the API server, the nodes and the pods."""
     switch = SWITCH.init().pid
     run(["ip", "link", "add", HOST_DEVICE, "type", "veth", "peer", "name", HOST_PORT, "netns", str(switch)])
@@ -30,10 +30,12 @@ def plug_host(nodes: Iterable[Node]) -> None:
     run(["ip", "-batch", "-"], stdin=_address_batch(HOST_DEVICE, HOST_ADDRESS, nodes))
 
 
-def plug(machine: Machine, octet: int, nodes: Iterable[Node]) -> None:
+def connect_machine(machine: Machine, octet: int, nodes: Iterable[Node]) -> None:
     """Connect a machine to the switch; set its address and a route to every node's pods."""
     port = port_name(octet)
-    unplug(octet)  # the port of a machine that just died may remain: the kernel removes namespaces with a delay
+    disconnect_machine(
+        octet
+    )  # the port of a machine that just died may remain: the kernel removes namespaces with a delay
     cable = ["ip", "link", "add", "eth0", "netns", str(machine.init().pid), "type", "veth"]
     run([*cable, "peer", "name", port, "netns", str(SWITCH.init().pid)])
     SWITCH.run(["ip", "link", "set", port, "master", BRIDGE, "up"])
@@ -43,7 +45,7 @@ def plug(machine: Machine, octet: int, nodes: Iterable[Node]) -> None:
     machine.run(["ip", "-batch", "-"], stdin=f"{batch}route add {SERVICE_RANGE} dev eth0\n")
 
 
-def unplug(octet: int) -> None:
+def disconnect_machine(octet: int) -> None:
     """Remove a machine's port from the switch; do nothing if it has none."""
     try:
         SWITCH.run(["ip", "link", "delete", port_name(octet)])
@@ -51,7 +53,7 @@ def unplug(octet: int) -> None:
         return
 
 
-def cut(octet: int) -> None:
+def partition(octet: int) -> None:
     """Drop all packets of a machine. Its link stays up, as when a switch farther away fails."""
     SWITCH.run(["ip", "link", "set", port_name(octet), "nomaster"])
 
@@ -61,7 +63,7 @@ def heal(octet: int) -> None:
     SWITCH.run(["ip", "link", "set", port_name(octet), "master", BRIDGE])
 
 
-def is_cut(octet: int) -> bool:
+def is_partitioned(octet: int) -> bool:
     """Return whether a machine's packets are dropped."""
     return "master" not in SWITCH.run(["ip", "link", "show", port_name(octet)])
 

@@ -40,7 +40,7 @@ def start_runtime(node: Node, nodes: Iterable[Node]) -> None:
         _write_configuration(node)
         image_store.clone_seed(node_root(node.name) / "containerd")
         machine.boot()
-        network.plug(machine, node.octet, nodes)
+        network.connect_machine(machine, node.octet, nodes)
     command: list[str | Path] = [
         binaries_dir() / "containerd",
         "--config",
@@ -94,6 +94,6 @@ def _write_configuration(node: Node) -> None:
     (root / "containerd.toml").write_text(node_config.CONTAINERD_CONFIG)
     (root / "cni" / "10-trainingjob.conflist").write_text(json.dumps(node_config.cni_config(node), indent=2))
     (root / "resolv.conf").write_text("")  # no name server for dnsPolicy Default: nothing outside is reachable
-    (root / "ca.crt").write_bytes(pki.CA.certificate.read_bytes())
+    (root / "ca.crt").write_bytes(pki.AUTHORITY.certificate.read_bytes())
     shutil.copy(PKI / "kube-proxy.kubeconfig", root / "kube-proxy.kubeconfig")
     pki.ensure_kubeconfig(root / "kubelet.kubeconfig", f"system:node:{node.name}", group="system:nodes")

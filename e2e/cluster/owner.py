@@ -17,7 +17,7 @@ LOCK = RUN.with_suffix(".lock")
 
 
 @contextmanager
-def exclusive() -> Iterator[None]:
+def hold_lock() -> Iterator[None]:
     """Hold a lock, so that only one command at a time changes the cluster; others wait."""
     with LOCK.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -48,7 +48,7 @@ def find_owner() -> Path | None:
     return Path(OWNER.read_text()) if OWNER.exists() else None
 
 
-def claim() -> None:
+def record_owner() -> None:
     """Record this checkout as the cluster's owner."""
     check_owner()
     RUN.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ class KeyPair:
     certificate: Path
 
 
-CA = KeyPair(PKI / "ca.key", PKI / "ca.crt")
+AUTHORITY = KeyPair(PKI / "ca.key", PKI / "ca.crt")
 SERVICE_ACCOUNTS = PKI / "service-accounts.key"
 
 
@@ -40,7 +40,7 @@ def ensure_authority() -> None:
     PKI.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not SERVICE_ACCOUNTS.exists():
         _write_key(SERVICE_ACCOUNTS, ec.generate_private_key(ec.SECP256R1()))
-    if CA.certificate.exists():
+    if AUTHORITY.certificate.exists():
         return
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("trainingjob-cluster")
@@ -49,8 +49,8 @@ def ensure_authority() -> None:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(is_authority=True), critical=True)
     )
-    _write_key(CA.key, key)
-    _write_certificate(CA.certificate, builder.sign(key, hashes.SHA256()))
+    _write_key(AUTHORITY.key, key)
+    _write_certificate(AUTHORITY.certificate, builder.sign(key, hashes.SHA256()))
 
 
 def ensure_certificate(file_name: str, user: str, *, group: str = "", addresses: tuple[str, ...] = ()) -> KeyPair:
@@ -58,9 +58,9 @@ def ensure_certificate(file_name: str, user: str, *, group: str = "", addresses:
     pair = KeyPair(PKI / f"{file_name}.key", PKI / f"{file_name}.crt")
     if pair.certificate.exists():
         return pair
-    ca_key = serialization.load_pem_private_key(CA.key.read_bytes(), password=None)
+    ca_key = serialization.load_pem_private_key(AUTHORITY.key.read_bytes(), password=None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
-    ca = x509.load_pem_x509_certificate(CA.certificate.read_bytes())
+    ca = x509.load_pem_x509_certificate(AUTHORITY.certificate.read_bytes())
     key = ec.generate_private_key(ec.SECP256R1())
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH] + ([ExtendedKeyUsageOID.SERVER_AUTH] if addresses else [])
     builder = (
@@ -91,7 +91,7 @@ def ensure_kubeconfig(path: Path, user: str, *, group: str = "") -> Path:
         "clusters": [
             {
                 "name": "trainingjob",
-                "cluster": {"server": API_SERVER, "certificate-authority-data": _base64(CA.certificate)},
+                "cluster": {"server": API_SERVER, "certificate-authority-data": _base64(AUTHORITY.certificate)},
             }
         ],
         "users": [

@@ -12,7 +12,7 @@ _CONSOLE = Console(stderr=True)
 """Shared console, so that lines printed during a bar appear above it."""
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print one line with the seconds since the program started."""
     line = f"{time.monotonic() - _START:6.1f} s  {text}"
     _CONSOLE.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -21,17 +21,17 @@ def say(text: str) -> None:
 class Steps:
     """A known number of long, named steps."""
 
-    def __init__(self, title: str, total: int, steps_a_line: int = 1) -> None:
+    def __init__(self, title: str, total: int, steps_per_line: int = 1) -> None:
         """Show steps under a title. Without a terminal, print one line for every `steps_a_line` steps."""
         self._title = title
         self._total = total
-        self._steps_a_line = steps_a_line
-        self._begun = 0
+        self._steps_per_line = steps_per_line
+        self._num_begun = 0
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=_CONSOLE, transient=True)
 
     def __enter__(self) -> Self:
-        say(self._title)
+        print_progress(self._title)
         if _CONSOLE.is_terminal:
             self._progress.start()
             self._task = self._progress.add_task("", total=self._total)
@@ -40,10 +40,10 @@ class Steps:
     def begin(self, name: str) -> None:
         """Begin the next step; the previous one counts as completed."""
         if _CONSOLE.is_terminal:
-            self._progress.update(self._task, description=name, completed=self._begun)
-        elif self._begun % self._steps_a_line == 0:
-            say(f"[{self._begun + 1}/{self._total}] {name}")
-        self._begun += 1
+            self._progress.update(self._task, description=name, completed=self._num_begun)
+        elif self._num_begun % self._steps_per_line == 0:
+            print_progress(f"[{self._num_begun + 1}/{self._total}] {name}")
+        self._num_begun += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

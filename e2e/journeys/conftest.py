@@ -12,7 +12,7 @@ from e2e.cluster.commands import ClusterError
 from e2e.cluster.interface import Cluster
 from e2e.product import Product
 
-EVIDENCE = Path(__file__).parents[2] / "build" / "e2e-logs"
+DIAGNOSTICS_FOLDER = Path(__file__).parents[2] / "build" / "e2e-logs"
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     found = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
     if report.failed and found:
-        folder = EVIDENCE / re.sub(r"\W+", "-", item.name)
+        folder = DIAGNOSTICS_FOLDER / re.sub(r"\W+", "-", item.name)
         words = f"daemons' and pods' logs, events and objects: {folder}"
         try:
             found.gather_logs(folder)
@@ -68,4 +68,4 @@ def deeds_of_operators(request: pytest.FixtureRequest) -> Iterator[None]:
     if "product" in request.fixturenames:
         product: Product = request.getfixturevalue("product")
         assert product.operator_errors(begun) == []
-        assert product.misdeeds(begun) == []
+        assert product.forbidden_requests(begun) == []

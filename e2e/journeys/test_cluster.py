@@ -104,7 +104,7 @@ def look_up(cluster: Cluster, client: dict[str, Any], name: str) -> str:
         return ""
 
 
-def reaches(cluster: Cluster, client: dict[str, Any], address: str) -> Callable[[], bool]:
+def make_reachability_check(cluster: Cluster, client: dict[str, Any], address: str) -> Callable[[], bool]:
     """Return a function that checks whether a pod gets an answer from a web server within a second."""
 
     def ask() -> bool:
@@ -128,11 +128,11 @@ def node_of(pod: dict[str, Any]) -> str:
     return name
 
 
-def wait_for_answer(ask: Callable[[], bool], what: str) -> None:
+def wait_until_reachable(ask: Callable[[], bool], what: str) -> None:
     wait_until(ask, what, seconds=30)
 
 
-def wait_for_silence(ask: Callable[[], bool], what: str) -> None:
+def wait_until_unreachable(ask: Callable[[], bool], what: str) -> None:
     wait_until(lambda: not ask(), what, seconds=30)
 
 
@@ -175,7 +175,7 @@ def test_services_answer_through_kube_proxy(world: Cluster) -> None:
     world.kubectl("expose", "pod", name, "--name=web", "--port=80", "--target-port=8080", f"--namespace={NAMESPACE}")
     address = world.kubectl("get", "service", "web", f"--namespace={NAMESPACE}", "--output=jsonpath={.spec.clusterIP}")
 
-    wait_for_answer(reaches(world, pods[0, 0], f"{address}:80"), "the service to answer")
+    wait_until_reachable(make_reachability_check(world, pods[0, 0], f"{address}:80"), "the service to answer")
 
 
 def test_what_one_host_writes_another_reads(world: Cluster) -> None:
@@ -187,58 +187,58 @@ def test_what_one_host_writes_another_reads(world: Cluster) -> None:
 
 def test_a_partitioned_node_falls_silent_and_its_pods_live_on(world: Cluster, drilled: Cluster) -> None:
     pods = running_pods(world)
-    ask = reaches(world, pods[0, 0], web_server(pods[1, 0]))
-    wait_for_answer(ask, "the host to answer before it is cut off")
+    ask = make_reachability_check(world, pods[0, 0], web_server(pods[1, 0]))
+    wait_until_reachable(ask, "the host to answer before it is cut off")
 
     drilled.partition_node(node_of(pods[1, 0]))
     try:
-        wait_for_silence(ask, "a node that is cut off to be silent")
+        wait_until_unreachable(ask, "a node that is cut off to be silent")
     finally:
         drilled.heal_node(node_of(pods[1, 0]))
 
-    wait_for_answer(ask, "a healed node to answer")
-    assert same_life(running_pods(world)[1, 0], pods[1, 0])
+    wait_until_reachable(ask, "a healed node to answer")
+    assert is_same_container(running_pods(world)[1, 0], pods[1, 0])
 
 
 def test_a_frozen_node_falls_silent_and_its_pods_live_on(world: Cluster, drilled: Cluster) -> None:
     pods = running_pods(world)
-    ask = reaches(world, pods[0, 0], web_server(pods[1, 0]))
-    wait_for_answer(ask, "the host to answer before it is frozen")
+    ask = make_reachability_check(world, pods[0, 0], web_server(pods[1, 0]))
+    wait_until_reachable(ask, "the host to answer before it is frozen")
 
     drilled.freeze_node(node_of(pods[1, 0]))
     try:
-        wait_for_silence(ask, "a frozen node to be silent")
+        wait_until_unreachable(ask, "a frozen node to be silent")
     finally:
         drilled.thaw_node(node_of(pods[1, 0]))
 
-    wait_for_answer(ask, "a thawed node to answer")
-    assert same_life(running_pods(world)[1, 0], pods[1, 0])
+    wait_until_reachable(ask, "a thawed node to answer")
+    assert is_same_container(running_pods(world)[1, 0], pods[1, 0])
 
 
 def test_a_killed_node_takes_its_pods_along_and_comes_back(world: Cluster, drilled: Cluster) -> None:
     pods = running_pods(world)
     victim, witness = pods[1, 1], pods[0, 0]
-    ask = reaches(world, witness, web_server(victim))
-    wait_for_answer(ask, "the host to answer before its node dies")
+    ask = make_reachability_check(world, witness, web_server(victim))
+    wait_until_reachable(ask, "the host to answer before its node dies")
 
     drilled.kill_node(node_of(victim))
     try:
-        wait_for_silence(ask, "a dead node to be silent")
+        wait_until_unreachable(ask, "a dead node to be silent")
     finally:
         drilled.restore_node(node_of(victim))
 
-    def has_new_life() -> bool:
+    def is_recreated() -> bool:
         now = running_pods(world).get((1, 1))
-        return now is not None and not same_life(now, victim)
+        return now is not None and not is_same_container(now, victim)
 
-    wait_until(has_new_life, "the host to run again", seconds=60)
+    wait_until(is_recreated, "the host to run again", seconds=60)
     back = running_pods(world)[1, 1]
     assert node_of(back) == node_of(victim)
-    wait_for_answer(reaches(world, witness, web_server(back)), "the host to answer again")
-    assert same_life(running_pods(world)[0, 0], witness)
+    wait_until_reachable(make_reachability_check(world, witness, web_server(back)), "the host to answer again")
+    assert is_same_container(running_pods(world)[0, 0], witness)
 
 
-def same_life(now: dict[str, Any], before: dict[str, Any]) -> bool:
+def is_same_container(now: dict[str, Any], before: dict[str, Any]) -> bool:
     """Return whether a pod still has the same container."""
     ids = [pod["status"]["containerStatuses"][0]["containerID"] for pod in (now, before)]
     return ids[0] == ids[1]

@@ -39,7 +39,7 @@ def test_the_operator_stays_small(product: Product, namespace: str) -> None:
         "every job to be suspended",
         lambda: True if num_suspended(product, namespace) == NUM_JOBS else None,
         timeout=300,
-        seen=lambda: f"{num_suspended(product, namespace)} suspended",
+        describe_actual=lambda: f"{num_suspended(product, namespace)} suspended",
     )
     busy = operator_megabytes(product)
 

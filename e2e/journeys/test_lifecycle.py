@@ -39,7 +39,7 @@ def wait_until_gone(job: Job, uid: str) -> None:
         "every child to be gone",
         lambda: True if not leftovers(job, uid) else None,
         timeout=3 * GRACE_SECONDS,
-        seen=lambda: str(leftovers(job, uid)),
+        describe_actual=lambda: str(leftovers(job, uid)),
     )
 
 
@@ -114,7 +114,7 @@ def test_a_namespace_that_is_deleted_takes_a_training_job_along(product: Product
             "the namespace to be gone",
             lambda: True if not read_namespace(product, name) else None,
             timeout=3 * GRACE_SECONDS,
-            seen=lambda: read_namespace(product, name),
+            describe_actual=lambda: read_namespace(product, name),
         )
 
 
@@ -137,4 +137,6 @@ def test_nothing_carries_a_finalizer(product: Product, namespace: str) -> None:
 def test_an_ended_job_is_deleted_after_its_ttl(product: Product, namespace: str) -> None:
     manifest = load_example("fixed", checkpoint__uri="/shared/brief", ttlSecondsAfterFinished=5)
     job = product.submit(namespace, manifest, name="brief")
-    wait_until("the job to be deleted", lambda: True if not job.read() else None, timeout=300, seen=job.describe)
+    wait_until(
+        "the job to be deleted", lambda: True if not job.read() else None, timeout=300, describe_actual=job.describe
+    )

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from e2e.cluster.interface import Cluster
-from e2e.drills import slice_nodes, take_slice_away
+from e2e.drills import power_off_nodes, slice_nodes
 from e2e.product import Job, Manifest, Product, load_example
 from e2e.status import condition, generation_of, is_full, step_of, steps_trained
 
@@ -52,7 +52,7 @@ def drained(cluster: Cluster, node: str, uid: str) -> Iterator[None]:
 
 
 @contextmanager
-def announced(cluster: Cluster, node: str) -> Iterator[None]:
+def deletion_announced(cluster: Cluster, node: str) -> Iterator[None]:
     """Announce a node's deletion, as the cluster autoscaler does; withdraw it when the context ends."""
     cluster.kubectl("taint", "node", node, f"{NOTICE}=1:NoSchedule")
     try:
@@ -86,7 +86,7 @@ def test_a_node_that_is_announced_to_go_is_left_in_time_and_taken_back(job: Job,
     before = wait_for_both(job)
     node = slice_nodes(job, 1)[0]
 
-    with announced(cluster, node):
+    with deletion_announced(cluster, node):
         status = wait_for_one(job, before)
         degraded = condition(status, "Degraded")["message"]
         assert node in degraded, degraded
@@ -99,7 +99,7 @@ def test_fewer_slices_than_the_job_needs_are_waited_for(job: Job, drilled: Clust
     before = wait_for_both(job)
     job.patch({"slices": {"min": 2}})
 
-    with take_slice_away(drilled, pool_of(job, 1)):
+    with power_off_nodes(drilled, pool_of(job, 1)):
         status = job.wait(
             "that it waits", lambda status: condition(status, "Running").get("reason") == "WaitingForSlices", 60
         )
@@ -116,7 +116,7 @@ def test_with_the_policy_to_wait_a_lost_slice_is_waited_for_and_no_longer_than_i
     before = wait_for_both(job)
     job.patch({"elastic": {"policy": "wait", "shrinkAfter": f"{SHRINK_AFTER_SECONDS}s"}})
 
-    with take_slice_away(drilled, pool_of(job, 1)):
+    with power_off_nodes(drilled, pool_of(job, 1)):
         job.wait("that it waits", lambda status: condition(status, "Running").get("reason") == "WaitingForRepair", 60)
         wait_for_one(job, before)
     wait_for_both(job)

@@ -17,12 +17,12 @@ pytestmark = pytest.mark.cluster
 
 WEBHOOK = "validate.trainingjob.dev"
 CONFIGURATION = ("validatingwebhookconfiguration", "trainingjob-operator")
-BAD = {"parallelism": {"ici": {"fsdp": 3}}}
+INVALID_SPEC = {"parallelism": {"ici": {"fsdp": 3}}}
 """Valid by the schema and its rules; only the webhook rejects it."""
 DEAD_WEBHOOK = "jobsets.example.com"
 """Another party's webhook for JobSets, whose service does not exist."""
 PATIENCE_SECONDS = 240
-TRUST_SECONDS = 60 + 30
+WEBHOOK_REPAIR_SECONDS = 60 + 30
 """Seconds until the operator checks a new configuration, plus a margin for a busy machine."""
 
 
@@ -39,10 +39,10 @@ def apply_suspended(product: Product, namespace: str, name: str, **changes: Mani
     )
 
 
-def refusal_of(product: Product, namespace: str) -> str:
+def find_rejection(product: Product, namespace: str) -> str:
     """Return the error that rejects a bad job. Empty: it was admitted, and has been deleted."""
     try:
-        job = apply_suspended(product, namespace, "bad", **BAD)
+        job = apply_suspended(product, namespace, "bad", **INVALID_SPEC)
     except ClusterError as error:
         return str(error)
     job.delete()
@@ -84,7 +84,7 @@ def dead_webhook(product: Product, namespace: str) -> Iterator[None]:
         }
     )
 
-    def asks() -> bool | None:
+    def is_called() -> bool | None:
         try:
             product.cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(probe))
         except ClusterError as error:
@@ -92,7 +92,7 @@ def dead_webhook(product: Product, namespace: str) -> Iterator[None]:
         return None
 
     try:
-        wait_until("the API server to ask the webhook", asks, timeout=30)
+        wait_until("the API server to ask the webhook", is_called, timeout=30)
         yield
     finally:
         product.cluster.kubectl("delete", "validatingwebhookconfiguration", DEAD_WEBHOOK)
@@ -193,10 +193,10 @@ def test_a_child_that_is_applied_three_times_stays_as_it_is(product: Product, na
 
 
 def test_without_the_webhook_a_bad_job_is_told_by_its_condition(product: Product, namespace: str) -> None:
-    assert f'admission webhook "{WEBHOOK}" denied the request' in refusal_of(product, namespace)
+    assert f'admission webhook "{WEBHOOK}" denied the request' in find_rejection(product, namespace)
     product.cluster.kubectl("delete", *CONFIGURATION)
     try:
-        job = apply_suspended(product, namespace, "let-in", **BAD)
+        job = apply_suspended(product, namespace, "let-in", **INVALID_SPEC)
         status = job.wait("the verdict", lambda status: condition(status, "Valid").get("status") == "False", 60)
         assert condition(status, "Valid")["reason"] == "InvalidSpec"
         assert any(problem.startswith("spec.parallelism.ici: fsdp=3 makes 3") for problem in status["problems"])
@@ -210,7 +210,7 @@ def test_without_the_webhook_a_bad_job_is_told_by_its_condition(product: Product
     denied = f'admission webhook "{WEBHOOK}" denied the request'
     wait_until(
         "the webhook to be trusted again",
-        lambda: True if denied in refusal_of(product, namespace) else None,
-        timeout=TRUST_SECONDS,
-        seen=lambda: refusal_of(product, namespace),
+        lambda: True if denied in find_rejection(product, namespace) else None,
+        timeout=WEBHOOK_REPAIR_SECONDS,
+        describe_actual=lambda: find_rejection(product, namespace),
     )

@@ -13,7 +13,7 @@ from e2e.status import step_of
 pytestmark = pytest.mark.soak
 
 KILLS = 20
-SECONDS_OF_TWO = 60
+TWO_OPERATORS_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def kill_operator(product: Product) -> None:
         )
 
 
-def assert_one_calm_life(job: Job) -> None:
+def assert_undisturbed(job: Job) -> None:
     """Check for one attempt, no restart, and one JobSet each for the base and the elastic slices."""
     status = job.status()
     uid = job.read()["metadata"]["uid"]
@@ -52,7 +52,7 @@ def test_an_operator_that_is_killed_twenty_times_changes_nothing(product: Produc
 
     job.wait_for_phase("Succeeded", timeout=900)
 
-    assert_one_calm_life(job)
+    assert_undisturbed(job)
 
 
 def test_two_operators_for_a_minute_change_nothing(product: Product, namespace: str) -> None:
@@ -61,12 +61,12 @@ def test_two_operators_for_a_minute_change_nothing(product: Product, namespace: 
     product.scale_operator(2)
     try:
         end = threading.Event()
-        end.wait(SECONDS_OF_TWO)
+        end.wait(TWO_OPERATORS_SECONDS)
     finally:
         product.scale_operator(1)
 
     job.wait_for_phase("Succeeded", timeout=900)
-    assert_one_calm_life(job)
+    assert_undisturbed(job)
 
 
 def test_training_goes_on_while_the_api_server_is_away(product: Product, namespace: str) -> None:
@@ -82,4 +82,4 @@ def test_training_goes_on_while_the_api_server_is_away(product: Product, namespa
     after = job.wait("a later step", lambda status: step_of(status) > step_of(before) + 10, timeout=120)
     assert after["world"]["generation"] == before["world"]["generation"] or len(after["attempts"]) <= 2
     job.wait_for_phase("Succeeded", timeout=900)
-    assert_one_calm_life(job)
+    assert_undisturbed(job)

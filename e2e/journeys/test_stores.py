@@ -24,7 +24,7 @@ for proof in newest[:int(sys.argv[1])]:
 """
 """Flips a bit in the largest file of each of the newest steps; the argument is their number."""
 EMPTY = f"import shutil; shutil.rmtree('{FOLDER}/lineage-0')"
-FOUND = {
+FAILURE_CASES = {
     "every saved step is damaged": ([DAMAGE, "99"], ["no saved step in", "has changed since it was saved"]),
     "what was saved is gone": ([EMPTY], ["no saved step in", "was saved before"]),
 }
@@ -48,9 +48,9 @@ def save_and_suspend(product: Product, namespace: str) -> Job:
     return job
 
 
-@pytest.mark.parametrize("case", FOUND)
+@pytest.mark.parametrize("case", FAILURE_CASES)
 def test_training_never_begins_from_scratch_in_silence(product: Product, namespace: str, case: str) -> None:
-    program, words = FOUND[case]
+    program, words = FAILURE_CASES[case]
     job = save_and_suspend(product, namespace)
     product.run_in_reader(namespace, "python3", "-c", *program)
 

@@ -5,7 +5,7 @@ Its loss curve must equal that of a run without faults.
 
 import pytest
 
-from e2e.drills import slice_nodes, take_slice_away
+from e2e.drills import power_off_nodes, slice_nodes
 from e2e.history import committed_curve, read_metrics
 from e2e.product import Job, Product, load_example
 from e2e.status import condition, generation_of, is_full, step_of, steps_trained
@@ -36,13 +36,13 @@ def disturbed(product: Product, namespace: str) -> Job:
     job = product.submit(namespace, load_example("demo", **JOB, training__steps=MANY_STEPS), name="disturbed")
     job.wait_for_step(1, timeout=FIRST_STEP_SECONDS)
     for slice_number in (1, 0):
-        lose_and_regain(product, job, slice_number)
+        lose_and_restore_slice(product, job, slice_number)
     job.patch({"training": {"steps": step_of(job.status()) + STEPS_AFTER}})
     job.wait_for_phase("Succeeded", timeout=600)
     return job
 
 
-def lose_and_regain(product: Product, job: Job, slice_number: int) -> None:
+def lose_and_restore_slice(product: Product, job: Job, slice_number: int) -> None:
     """Power off a slice's nodes during training. The other pods must survive; then the slice returns."""
     job.wait("training on both slices", is_full, timeout=GROW_SECONDS)
     before = job.status()
@@ -51,7 +51,7 @@ def lose_and_regain(product: Product, job: Job, slice_number: int) -> None:
     survivors = {name: pod["metadata"]["uid"] for name, pod in pods.items() if node_of(pod) not in lost_nodes}
     assert survivors
 
-    with take_slice_away(product.cluster, lost_nodes):
+    with power_off_nodes(product.cluster, lost_nodes):
         job.wait(
             f"a new step without slice {slice_number}",
             lambda status: (

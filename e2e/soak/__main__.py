@@ -17,28 +17,28 @@ from pathlib import Path
 from rich.console import Console
 
 from e2e.soak.report import show
-from e2e.soak.story import Story, run_undisturbed, tell
+from e2e.soak.story import SoakResult, run_reference, run_soak_job
 
 FAULTS = 1000
 
 
-async def soak(num_faults: int, seconds: float, seed: int, folder: Path, console: Console) -> list[Story]:
+async def soak(num_faults: int, seconds: float, seed: int, folder: Path, console: Console) -> list[SoakResult]:
     """Run jobs under faults, one after another, until there were enough faults or the time is over."""
     cache = folder / "cache"
     cache.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     until = begun + seconds
-    reference = await run_undisturbed(folder / "undisturbed", cache, console)
-    stories: list[Story] = []
-    struck = 0
-    while struck < num_faults and time.monotonic() < until:
+    reference = await run_reference(folder / "undisturbed", cache, console)
+    stories: list[SoakResult] = []
+    num_injected = 0
+    while num_injected < num_faults and time.monotonic() < until:
         number = seed + len(stories)
-        story = await tell(number, num_faults - struck, until, folder / f"job-{number}", cache, reference)
+        story = await run_soak_job(number, num_faults - num_injected, until, folder / f"job-{number}", cache, reference)
         stories.append(story)
-        struck += story.faults.total()
+        num_injected += story.faults.total()
         console.print(
             f"{time.monotonic() - begun:7.1f} s  job {number}: {story.faults.total()} faults, "
-            f"{len(story.attempts)} worlds in {story.seconds:.1f} s; {struck} faults so far"
+            f"{len(story.attempts)} worlds in {story.seconds:.1f} s; {num_injected} faults so far"
         )
         for problem in story.problems:
             console.print(f"          {problem}", style="bold red", markup=False)

@@ -8,9 +8,9 @@ from trainingjob_operator.shell.logs import TextFormatter
 
 
 @contextmanager
-def watch_errors() -> Iterator[list[str]]:
+def capture_errors() -> Iterator[list[str]]:
     """Yield a list that receives every error logged meanwhile, by any logger, with its traceback."""
-    watch = _Watch(logging.ERROR)
+    watch = _CapturingHandler(logging.ERROR)
     logging.getLogger().addHandler(watch)
     try:
         yield watch.lines
@@ -18,7 +18,7 @@ def watch_errors() -> Iterator[list[str]]:
         logging.getLogger().removeHandler(watch)
 
 
-class _Watch(logging.Handler):
+class _CapturingHandler(logging.Handler):
     def __init__(self, level: int) -> None:
         super().__init__(level)
         self.setFormatter(TextFormatter())

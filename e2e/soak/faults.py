@@ -11,42 +11,42 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from e2e.soak.job import HANG_SECONDS
-from e2e.soak.stage import Stage, send, trainers_of
+from e2e.soak.stage import JobHarness, list_trainers, send_signal
 from trainingjob_api.protocol import Phase
 from trainingjob_operator.cli.local.container import Container
 
-type Strike = Callable[[Stage], Awaitable[bool]]
+type FaultInjection = Callable[[JobHarness], Awaitable[bool]]
 """Injects a fault and ends it; returns whether there was a target."""
 
-SECONDS_UNTIL_TOLD = 1.0
+REPORT_DELAY_SECONDS = 1.0
 """Seconds after which a host has reported its phase."""
-LOSSES_BEFORE_FAILURE = 2
+MIN_INTACT_CHECKPOINTS = 2
 """Number of undamaged saved steps that must remain before another one may be damaged."""
 
 
-async def kill_trainer(stage: Stage) -> bool:
+async def kill_trainer(stage: JobHarness) -> bool:
     """Kill the trainer of a host that is in a world, or the standby trainer of a host that is not."""
-    if container := _pick(stage):
-        send(SIGKILL, *trainers_of(container)[:1])
+    if container := _pick_container(stage):
+        send_signal(SIGKILL, *list_trainers(container)[:1])
     return container is not None
 
 
-async def kill_standby(stage: Stage) -> bool:
+async def kill_standby(stage: JobHarness) -> bool:
     """Kill a standby trainer, waiting or still importing, beside an active one."""
-    standbys = [pid for _, container in stage.containers() for pid in trainers_of(container)[1:]]
+    standbys = [pid for _, container in stage.containers() for pid in list_trainers(container)[1:]]
     if standbys:
-        send(SIGKILL, stage.random.choice(standbys))
+        send_signal(SIGKILL, stage.random.choice(standbys))
     return bool(standbys)
 
 
-async def kill_agent(stage: Stage) -> bool:
+async def kill_agent(stage: JobHarness) -> bool:
     """Kill only an agent, which orphans its trainers."""
-    if container := _pick(stage):
-        send(SIGKILL, container.pid)
+    if container := _pick_container(stage):
+        send_signal(SIGKILL, container.pid)
     return container is not None
 
 
-async def kill_slice(stage: Stage) -> bool:
+async def kill_slice(stage: JobHarness) -> bool:
     """Kill all processes of a slice."""
     found = stage.containers()
     if found:
@@ -54,14 +54,14 @@ async def kill_slice(stage: Stage) -> bool:
     return bool(found)
 
 
-async def kill_all(stage: Stage) -> bool:
+async def kill_all(stage: JobHarness) -> bool:
     """Kill all processes of all slices."""
     found = stage.containers()
     stage.machine.controllers.kill_all()
     return bool(found)
 
 
-async def cut_power(stage: Stage) -> bool:
+async def cut_power(stage: JobHarness) -> bool:
     """Stop a slice's processes so that it falls silent, then kill them, as in a power failure.
 
     The silence is shorter or longer than `silenceAfter`.
@@ -70,38 +70,38 @@ async def cut_power(stage: Stage) -> bool:
     if not found:
         return False
     number, container = stage.random.choice(found)
-    send(SIGSTOP, container.pid, *trainers_of(container))
+    send_signal(SIGSTOP, container.pid, *list_trainers(container))
     await asyncio.sleep(stage.random.uniform(1, 5))
     stage.machine.controllers.kill_slice(number)
     return True
 
 
-async def pause_trainer(stage: Stage) -> bool:
+async def pause_trainer(stage: JobHarness) -> bool:
     """Stop a trainer for less than `hangAfter`, then continue it."""
-    return await _pause(stage, trainers_of, HANG_SECONDS / 2)
+    return await _pause(stage, list_trainers, HANG_SECONDS / 2)
 
 
-async def pause_agent(stage: Stage) -> bool:
+async def pause_agent(stage: JobHarness) -> bool:
     """Stop an agent for less or more than `silenceAfter`, then continue it; its trainer runs on."""
     return await _pause(stage, lambda container: [container.pid], 5)
 
 
-async def hang_trainer(stage: Stage) -> bool:
+async def hang_trainer(stage: JobHarness) -> bool:
     """Stop a world's trainer permanently if it is training, but only briefly if it is saving.
 
     The time budget of a save is minutes.
     """
-    training = [(number, pids) for number, one in stage.containers() if len(pids := trainers_of(one)) > 1]
+    training = [(number, pids) for number, one in stage.containers() if len(pids := list_trainers(one)) > 1]
     if training:
         number, pids = stage.random.choice(training)
-        send(SIGSTOP, pids[0])
-        await asyncio.sleep(SECONDS_UNTIL_TOLD)
+        send_signal(SIGSTOP, pids[0])
+        await asyncio.sleep(REPORT_DELAY_SECONDS)
         if stage.witness.phases.get(number) is not Phase.TRAINING:
-            send(SIGCONT, pids[0])
+            send_signal(SIGCONT, pids[0])
     return bool(training)
 
 
-async def delete_pod(stage: Stage) -> bool:
+async def delete_pod(stage: JobHarness) -> bool:
     """Delete a pod with its own grace period, as a drain does, or with too little time to save."""
     pods = stage.pods()
     if pods:
@@ -109,19 +109,19 @@ async def delete_pod(stage: Stage) -> bool:
     return bool(pods)
 
 
-async def partition_host(stage: Stage) -> bool:
+async def partition_host(stage: JobHarness) -> bool:
     """Cut the connection between one host and the operator."""
     pods = stage.pods()
     return bool(pods) and await _partition(stage, {stage.random.choice(pods)["metadata"]["uid"]}, 6)
 
 
-async def partition_operator(stage: Stage) -> bool:
+async def partition_operator(stage: JobHarness) -> bool:
     """Cut the connections between all hosts and the operator."""
     pods = stage.pods()
     return bool(pods) and await _partition(stage, {pod["metadata"]["uid"] for pod in pods}, 6)
 
 
-async def restart_operator(stage: Stage) -> bool:
+async def restart_operator(stage: JobHarness) -> bool:
     """Kill the operator, possibly between two of its writes, and start another one at once or later."""
     for operator in tuple(stage.gate.operators):
         await stage.stop_operator(operator)
@@ -131,7 +131,7 @@ async def restart_operator(stage: Stage) -> bool:
     return True
 
 
-async def double_operator(stage: Stage) -> bool:
+async def run_two_operators(stage: JobHarness) -> bool:
     """Run two operators that do not know of each other; each report reaches one of them at random."""
     stage.start_operator()
     await asyncio.sleep(stage.random.uniform(0.5, 4))
@@ -140,7 +140,7 @@ async def double_operator(stage: Stage) -> bool:
     return True
 
 
-async def fail_api(stage: Stage) -> bool:
+async def fail_api(stage: JobHarness) -> bool:
     """Make calls to the API server fail, before or after they take effect."""
     stage.api_fails = True
     await asyncio.sleep(stage.random.uniform(0.5, 3))
@@ -148,7 +148,7 @@ async def fail_api(stage: Stage) -> bool:
     return True
 
 
-async def turn_clock(stage: Stage) -> bool:
+async def skew_clock(stage: JobHarness) -> bool:
     """Set the operator's clock forward or back by up to an hour, then restore it."""
     stage.skew = stage.random.choice((-1, 1)) * stage.random.choice((1, 30, 3600)) * stage.random.random()
     await asyncio.sleep(stage.random.uniform(0.5, 4))
@@ -156,14 +156,14 @@ async def turn_clock(stage: Stage) -> bool:
     return True
 
 
-async def damage_checkpoint(stage: Stage) -> bool:
+async def damage_checkpoint(stage: JobHarness) -> bool:
     """Damage the newest saved step, then kill processes so that the job has to restore.
 
     The damage is a flipped bit, a truncated file or a deleted file.
     """
     saved = sorted((path.parent for path in stage.checkpoints.glob("lineage-*/*/integrity.json")), key=_step_of)
     known = {folder.stat().st_ino for folder in saved if folder.exists()}
-    if len(saved) <= LOSSES_BEFORE_FAILURE or known & stage.damaged:
+    if len(saved) <= MIN_INTACT_CHECKPOINTS or known & stage.damaged:
         return False
     files = [path for path in saved[-1].rglob("*") if path.is_file() and path.stat().st_size > 0]
     if not files:
@@ -173,9 +173,9 @@ async def damage_checkpoint(stage: Stage) -> bool:
     return await stage.random.choice((kill_trainer, kill_slice, kill_all))(stage)
 
 
-async def fail_storage(stage: Stage) -> bool:
+async def fail_storage(stage: JobHarness) -> bool:
     """Make the trainers' writes fail, as on a full disk."""
-    pids = [pid for _, container in stage.containers() for pid in trainers_of(container)]
+    pids = [pid for _, container in stage.containers() for pid in list_trainers(container)]
     begun = time.time()
     _limit_files(pids, 1)
     await asyncio.sleep(stage.random.uniform(0.2, 1.5))
@@ -184,7 +184,7 @@ async def fail_storage(stage: Stage) -> bool:
     return bool(pids)
 
 
-async def suspend(stage: Stage) -> bool:
+async def suspend(stage: JobHarness) -> bool:
     """Suspend the job and resume it, before or after its pods have ended."""
     stage.machine.cluster.edit(suspend=True)
     stage.wake()
@@ -194,7 +194,7 @@ async def suspend(stage: Stage) -> bool:
     return True
 
 
-async def scale(stage: Stage) -> bool:
+async def scale(stage: JobHarness) -> bool:
     """Limit the job to one slice, then allow both again."""
     slices = stage.machine.cluster.job["spec"]["slices"]
     stage.machine.cluster.edit(slices={**slices, "max": 1})
@@ -205,7 +205,7 @@ async def scale(stage: Stage) -> bool:
     return True
 
 
-FREE: Mapping[str, Strike] = {
+UNCOUNTED_FAULTS: Mapping[str, FaultInjection] = {
     "agent killed": kill_agent,
     "slice killed": kill_slice,
     "all slices killed": kill_all,
@@ -217,48 +217,48 @@ FREE: Mapping[str, Strike] = {
     "host cut off": partition_host,
     "operator cut off": partition_operator,
     "operator killed": restart_operator,
-    "two operators": double_operator,
+    "two operators": run_two_operators,
     "API server fails": fail_api,
     "suspended": suspend,
     "scaled": scale,
 }
 """Faults that do not count as failures of the program; their number is unlimited."""
-COUNTED: Mapping[str, Strike] = {
+COUNTED_FAULTS: Mapping[str, FaultInjection] = {
     "trainer killed": kill_trainer,
     "trainer hangs": hang_trainer,
     "writes fail": fail_storage,
     "checkpoint damaged": damage_checkpoint,
 }
 """Faults that count as failures of the program. After the second in a row the operator correctly backs off."""
-CLOCK = "clock turned"
+CLOCK_FAULT = "clock turned"
 """Fault that can distort the goodput ledger: an operator started during it uses the wrong clock.
 
 It strikes only jobs whose ledger is judged by that clock.
 """
 
 
-def _pick(stage: Stage) -> Container | None:  # None: no container is running
+def _pick_container(stage: JobHarness) -> Container | None:  # None: no container is running
     found = stage.containers()
     return stage.random.choice(found)[1] if found else None
 
 
-async def _pause(stage: Stage, choose: Callable[[Container], list[int]], longest: float) -> bool:
-    container = _pick(stage)
+async def _pause(stage: JobHarness, choose: Callable[[Container], list[int]], longest: float) -> bool:
+    container = _pick_container(stage)
     pids = choose(container)[:1] if container else []
-    send(SIGSTOP, *pids)
+    send_signal(SIGSTOP, *pids)
     await asyncio.sleep(stage.random.uniform(0.1, longest))
-    send(SIGCONT, *pids)
+    send_signal(SIGCONT, *pids)
     return bool(pids)
 
 
-async def _partition(stage: Stage, pods: set[str], longest: float) -> bool:
+async def _partition(stage: JobHarness, pods: set[str], longest: float) -> bool:
     gate = stage.gate
-    way = stage.random.choice((gate.cut, gate.swallowed))
+    way = stage.random.choice((gate.partitioned, gate.blackholed))
     way |= pods
-    gate.change()
+    gate.notify_change()
     await asyncio.sleep(stage.random.uniform(0.2, longest))
     way -= pods
-    gate.change()
+    gate.notify_change()
     return True
 
 
@@ -275,7 +275,7 @@ def _step_of(folder: Path) -> int:
     return int(folder.name) if folder.name.isdigit() else -1
 
 
-def _damage(path: Path, stage: Stage) -> None:
+def _damage(path: Path, stage: JobHarness) -> None:
     content = path.read_bytes()
     match stage.random.choice(("flip", "cut", "delete")):
         case "flip":

@@ -8,27 +8,27 @@ from aiohttp import web
 
 from trainingjob_api.protocol import HostReport
 from trainingjob_operator.cli.local.local_operator import LocalOperator
-from trainingjob_operator.cli.local.machine import Machine
-from trainingjob_operator.shell.ports import UnknownCallerError
+from trainingjob_operator.cli.local.machine import LocalBackend
+from trainingjob_operator.shell.ports import UnauthenticatedCallerError
 
 
-class Gate:
+class ReportProxy:
     """Passes each report to one of the running operators, unless the host is partitioned."""
 
-    def __init__(self, machine: Machine, random: Random, hear: Callable[[HostReport], None]) -> None:
+    def __init__(self, machine: LocalBackend, random: Random, on_report: Callable[[HostReport], None]) -> None:
         """Set up the proxy. `hear` receives every report that passes."""
         self._machine = machine
         self._random = random
-        self.listeners = [hear]
+        self.listeners = [on_report]
         self.operators: list[LocalOperator] = []
         """Empty: no operator answers."""
-        self.cut: set[str] = set()
+        self.partitioned: set[str] = set()
         """UIDs of pods whose reports are refused."""
-        self.swallowed: set[str] = set()
+        self.blackholed: set[str] = set()
         """UIDs of pods whose reports are dropped without a response."""
         self.changed = asyncio.Event()
 
-    def change(self) -> None:
+    def notify_change(self) -> None:
         """Signal that operators or partitions changed: waiting requests check again."""
         self.changed.set()
         self.changed = asyncio.Event()
@@ -37,21 +37,23 @@ class Gate:
         """Answer a report, or break its connection."""
         token = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
         try:
-            pod_uid = (await self._machine.identify(token)).pod_uid
-        except UnknownCallerError:
-            return _break(request)
+            pod_uid = (await self._machine.authenticate(token)).pod_uid
+        except UnauthenticatedCallerError:
+            return _break_connection(request)
         body = await request.read()
-        while pod_uid in self.swallowed:
+        while pod_uid in self.blackholed:
             await self.changed.wait()
-        if pod_uid in self.cut or not self.operators:
-            return _break(request)
+        if pod_uid in self.partitioned or not self.operators:
+            return _break_connection(request)
         operator = self._random.choice(self.operators)
         report = HostReport.model_validate_json(body)
         for listener in self.listeners:
             listener(report)
         answer = asyncio.ensure_future(operator.rendezvous.report(request))
         try:
-            while not answer.done() and operator in self.operators and pod_uid not in self.cut | self.swallowed:
+            while (
+                not answer.done() and operator in self.operators and pod_uid not in self.partitioned | self.blackholed
+            ):
                 changed = asyncio.ensure_future(self.changed.wait())
                 await asyncio.wait({answer, changed}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
@@ -59,10 +61,10 @@ class Gate:
                 return answer.result()
         finally:
             answer.cancel()
-        return _break(request)
+        return _break_connection(request)
 
 
-def _break(request: web.Request) -> web.Response:
+def _break_connection(request: web.Request) -> web.Response:
     """Break the connection; the client receives no response."""
     if request.transport:
         request.transport.abort()

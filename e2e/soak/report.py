@@ -8,9 +8,9 @@ from itertools import pairwise
 from rich.console import Console
 from rich.table import Table
 
-from e2e.soak.story import Story
+from e2e.soak.story import SoakResult
 from trainingjob_api.status import Attempt
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.units import pluralize
 
 
 def list_recoveries(attempts: Sequence[Attempt]) -> dict[str, list[Attempt]]:
@@ -22,10 +22,10 @@ def list_recoveries(attempts: Sequence[Attempt]) -> dict[str, list[Attempt]]:
     return dict(found)
 
 
-def show(stories: Sequence[Story], console: Console) -> None:
+def show(stories: Sequence[SoakResult], console: Console) -> None:
     """Print the injected faults, the recoveries by reason, and the number of problems."""
     faults = sum((story.faults for story in stories), Counter())
-    table = Table("fault", "times", title=f"{plural(faults.total(), 'fault')} on {plural(len(stories), 'job')}")
+    table = Table("fault", "times", title=f"{pluralize(faults.total(), 'fault')} on {pluralize(len(stories), 'job')}")
     for name, times in faults.most_common():
         table.add_row(name, str(times))
     console.print(table)
@@ -40,10 +40,10 @@ def show(stories: Sequence[Story], console: Console) -> None:
         cells = (statistics.median(seconds), max(seconds), statistics.median(lost), max(lost))
         table.add_row(reason, str(len(attempts)), *(f"{cell:.3g}" for cell in cells))
     console.print(table)
-    calms = sorted(seconds for story in stories for seconds in story.calms)
+    calms = sorted(seconds for story in stories for seconds in story.seconds_to_recover)
     if calms:
         console.print(
             f"from a burst to the next saved step: median {statistics.median(calms):.1f} s, longest {calms[-1]:.1f} s"
         )
     problems = sum(len(story.problems) for story in stories)
-    console.print(plural(problems, "problem"), style="bold red" if problems else "bold green")
+    console.print(pluralize(problems, "problem"), style="bold red" if problems else "bold green")

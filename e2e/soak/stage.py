@@ -14,18 +14,18 @@ from random import Random
 from e2e.history import Line
 from e2e.product import Manifest
 from e2e.soak.api_faults import FlakyCluster
-from e2e.soak.gate import Gate
+from e2e.soak.gate import ReportProxy
 from e2e.soak.job import NAME, SHARED
 from e2e.soak.verdict import Outage
-from e2e.soak.witness import Witness
+from e2e.soak.witness import InvariantChecker
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.documents import Document
 from trainingjob_operator.cli.local.container import Container
 from trainingjob_operator.cli.local.local_operator import LocalOperator
-from trainingjob_operator.cli.local.localise import localise
-from trainingjob_operator.cli.local.machine import Machine
+from trainingjob_operator.cli.local.localise import localize_spec
+from trainingjob_operator.cli.local.machine import LocalBackend
 from trainingjob_operator.cli.local.resume import new_job
-from trainingjob_operator.cli.local.runner import FAREWELL_SECONDS, IMAGE, serve
+from trainingjob_operator.cli.local.runner import AGENT_EXIT_SECONDS, IMAGE, serve
 from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.cli.validate import require_valid
 from trainingjob_operator.core.remember import read_status
@@ -39,15 +39,15 @@ SECRET = "known to the operators of a soak"  # not a real secret
 UID = "3f0c1f1e-5b0a-4f0e-9a53-0c2f7c5d1a10"
 """The same UID for all jobs, so that they share compiled programs. Each job has its own folder."""
 NUM_SLICES = 2
-API_FAILURES = 0.3
+API_FAILURE_RATE = 0.3
 """Probability that a call fails while the API server fails. A write can fail before and after its effect."""
 
 
-class StuckError(Exception):
+class StateTimeoutError(Exception):
     """An awaited state did not occur in time. The text describes the job."""
 
 
-class Stage:
+class JobHarness:
     """One job, with its operators, processes, files and clocks exposed to fault injection."""
 
     def __init__(
@@ -62,9 +62,9 @@ class Stage:
         """Prepare a job below `folder`; nothing runs yet. `note` receives lines for the job's log."""
         content = {"apiVersion": "trainingjob.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": NAME}}
         plan, _ = require_valid(Document("the soak's job", {**content, "spec": spec}))
-        self.spec = localise(plan.spec, None)
+        self.spec = localize_spec(plan.spec, None)
         self.random = random
-        self.witness = Witness()
+        self.witness = InvariantChecker()
         self.status = TrainingJobStatus()
         self.skew = 0.0
         self.api_fails = False
@@ -87,20 +87,20 @@ class Stage:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the job while the context lasts; kill all its processes at the end."""
-        with self._workspace.held():
+        with self._workspace.locked():
             volumes = {CACHE_FOLDER: self._cache, SHARED: self.shared}
             self.shared.mkdir(parents=True, exist_ok=True)
             job = new_job(NAME, self.spec, UID, datetime.now(UTC))
-            self.machine = Machine(
+            self.machine = LocalBackend(
                 job,
                 volumes,
                 self._workspace,
                 notify=self.wake,
                 save_job=self._save,
                 emit=lambda one: self._note(f"{one.reason}: {one.message}"),
-                away_seconds=self._away_seconds,
+                host_return_seconds=self._away_seconds,
             )
-            self.gate = Gate(self.machine, self.random, self.witness.hear)
+            self.gate = ReportProxy(self.machine, self.random, self.witness.record_report)
             async with serve(route_reports(self.gate.report)) as self._url, self.machine.controllers.running():
                 self.start_operator()
                 try:
@@ -120,14 +120,14 @@ class Stage:
         return self.shared / NAME
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether the job's completion is recorded."""
         return self.status.completion_time is not None
 
     def now(self) -> datetime:
         """Return the time of day as the operators see it."""
         now = datetime.now(UTC) + timedelta(seconds=self.skew)
-        if not self.is_over:
+        if not self.has_ended:
             self.last, self.latest = now, max(self.latest, now)
         return now
 
@@ -140,13 +140,13 @@ class Stage:
         def strike() -> None:
             if operator not in self.gate.operators:
                 raise ClusterUnavailableError("this operator is gone")
-            if self.api_fails and self.random.random() < API_FAILURES:
+            if self.api_fails and self.random.random() < API_FAILURE_RATE:
                 raise ClusterUnavailableError("the API server is away")
 
         api = FlakyCluster(self.machine.cluster, strike)
         operator = LocalOperator(key, api, self.machine, lambda: settings, self.now, lambda: self.skew, SECRET)
         self.gate.operators.append(operator)
-        self.gate.change()
+        self.gate.notify_change()
         operator.start()
         return operator
 
@@ -154,7 +154,7 @@ class Stage:
         """Kill an operator with its in-memory state; its pending writes are lost."""
         if operator in self.gate.operators:
             self.gate.operators.remove(operator)
-            self.gate.change()
+            self.gate.notify_change()
             await operator.stop()
 
     def containers(self) -> list[tuple[int, Container]]:
@@ -187,14 +187,14 @@ class Stage:
         """Wait until a condition holds, or the job has ended.
 
         Raises:
-            StuckError: neither happened in time.
+            StateTimeoutError: neither happened in time.
         """
-        await _poll(what, lambda: is_there() or self.is_over, seconds, self.describe)
+        await _poll(what, lambda: is_there() or self.has_ended, seconds, self.describe)
 
-    async def say_goodbye(self) -> None:
+    async def wait_for_exit(self) -> None:
         """Let the hosts of an ended job exit by themselves. The context kills the rest."""
-        with contextlib.suppress(StuckError):
-            await _poll("", lambda: not self.machine.controllers.num_containers, FAREWELL_SECONDS, str)
+        with contextlib.suppress(StateTimeoutError):
+            await _poll("", lambda: not self.machine.controllers.num_containers, AGENT_EXIT_SECONDS, str)
 
     def describe(self) -> str:
         """Return a summary of the job's state."""
@@ -210,7 +210,7 @@ class Stage:
         self._workspace.save_job(job)
         before, self.status = self.status, read_status(job)
         if before != self.status:
-            self.witness.see(before, self.status)
+            self.witness.record_status(before, self.status)
         self.begun = self.begun or (time.monotonic() if self.status.start_time else 0.0)
         if not before.completion_time:
             self.ended = time.monotonic()
@@ -221,10 +221,10 @@ async def _poll(what: str, is_there: Callable[[], bool], seconds: float, describ
         if is_there():
             return
         await asyncio.sleep(POLL_SECONDS)
-    raise StuckError(f"waited {seconds:.0f} s for {what}; {describe()}")
+    raise StateTimeoutError(f"waited {seconds:.0f} s for {what}; {describe()}")
 
 
-def trainers_of(container: Container) -> list[int]:
+def list_trainers(container: Container) -> list[int]:
     """Return the trainer processes of an agent: the active one first, then the standbys by age."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -236,7 +236,7 @@ def trainers_of(container: Container) -> list[int]:
     return [pid for *_, pid in sorted(found)]
 
 
-def send(number: signal.Signals, *pids: int) -> None:
+def send_signal(number: signal.Signals, *pids: int) -> None:
     """Send a signal to processes that may have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

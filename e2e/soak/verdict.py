@@ -9,15 +9,15 @@ from trainingjob_api.status import TrainingJobStatus
 type Outage = tuple[float, float]
 """Begin and end of a time without working writes, by the clock of the metrics lines."""
 
-CURVES_APART = 1e-3
-LEDGER_APART = 0.005
-STEPS_AHEAD = 2
+MAX_LOSS_DIFFERENCE = 1e-3
+MAX_LEDGER_ERROR = 0.005
+MAX_UNREPORTED_STEPS = 2
 """Number of steps that other hosts may have trained and snapshotted before process 0 reports the first of them."""
-CLOCK_SECONDS = 0.25
+CLOCK_ACCURACY_SECONDS = 0.25
 """Accuracy with which the test knows the begin and end of the operator's ledger, in seconds."""
 
 
-def judge(
+def check_result(
     status: TrainingJobStatus,
     lines: Sequence[Line],
     reference: Mapping[int, float],
@@ -40,10 +40,13 @@ def judge(
     except ValueError as error:
         yield str(error)
         return
-    untold = {
-        step for span in status.lineage if span.tier == "ram" for step in range(span.first - STEPS_AHEAD, span.first)
+    unreported = {
+        step
+        for span in status.lineage
+        if span.tier == "ram"
+        for step in range(span.first - MAX_UNREPORTED_STEPS, span.first)
     }
-    missing = _find_missing(curve, num_steps, outages, untold)
+    missing = _find_missing(curve, num_steps, outages, unreported)
     if missing or not curve or max(curve) > num_steps:
         trained = sorted({line["generation"] for line in lines if line["step"] in missing})
         spans = ", ".join(f"{span.generation} from {span.first} ({span.tier})" for span in status.lineage)
@@ -53,10 +56,10 @@ def judge(
         )
     else:
         yield from _compare(curve, reference)
-    yield from find_second_worlds(lines)
+    yield from find_split_brain(lines)
     spent = sum(status.goodput.seconds.values())
     least, most = wall_seconds
-    if max(least - spent, spent - most) > max(LEDGER_APART * most, CLOCK_SECONDS):
+    if max(least - spent, spent - most) > max(MAX_LEDGER_ERROR * most, CLOCK_ACCURACY_SECONDS):
         yield f"the ledger has {spent:.2f} seconds of {least:.2f} to {most:.2f}"
 
 
@@ -68,7 +71,7 @@ def _find_missing(
     `untold` are the last steps of worlds whose process 0 may have died before it reported them.
     """
     absent = [step for step in range(1, num_steps + 1) if step not in curve and step not in untold]
-    return [step for step in absent if not _may_lack(curve, step, outages)]
+    return [step for step in absent if not _is_excused_by_outage(curve, step, outages)]
 
 
 def _compare(curve: Mapping[int, Line], reference: Mapping[int, float]) -> Iterator[str]:
@@ -78,20 +81,20 @@ def _compare(curve: Mapping[int, Line], reference: Mapping[int, float]) -> Itera
         slot = (step - 1) * rows
         if (line["first_slot"], line["last_slot"]) != (slot, slot + rows - 1):
             yield f"step {step} has slots {line['first_slot']} to {line['last_slot']}, and its first one is {slot}"
-    apart = {step: abs(curve[step]["loss"] - reference[step]) for step in curve}
-    worst = max(apart, key=lambda step: apart[step])
-    if apart[worst] > CURVES_APART:
-        yield f"the loss of step {worst} differs by {apart[worst]:.2g} from that of an undisturbed job"
+    differences = {step: abs(curve[step]["loss"] - reference[step]) for step in curve}
+    worst = max(differences, key=lambda step: differences[step])
+    if differences[worst] > MAX_LOSS_DIFFERENCE:
+        yield f"the loss of step {worst} differs by {differences[worst]:.2g} from that of an undisturbed job"
 
 
-def _may_lack(curve: Mapping[int, Line], step: int, outages: Sequence[Outage]) -> bool:
+def _is_excused_by_outage(curve: Mapping[int, Line], step: int, outages: Sequence[Outage]) -> bool:
     """Return whether a step without a line was trained during an outage."""
     before = max((line["time"] for number, line in curve.items() if number < step), default=-inf)
     after = min((line["time"] for number, line in curve.items() if number > step), default=inf)
     return any(begun <= after and ended >= before for begun, ended in outages)
 
 
-def find_second_worlds(lines: Sequence[Line]) -> Iterator[str]:
+def find_split_brain(lines: Sequence[Line]) -> Iterator[str]:
     """Yield the generations that kept training after a later one had begun.
 
     One line may be late: its process may have been stopped between a step and the report of it.

@@ -11,7 +11,7 @@ from trainingjob_api.status import Attempt, TrainingJobStatus
 
 
 @dataclass
-class Witness:
+class InvariantChecker:
     """The observations of one job so far. `problems` is empty while every invariant holds."""
 
     problems: list[str] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Witness:
     generation: int = 0
     """The newest generation that has trained a step."""
 
-    def hear(self, report: HostReport) -> None:
+    def record_report(self, report: HostReport) -> None:
         """Record a host's report."""
         self.phases[report.slice] = report.phase
         if report.progress:
@@ -35,7 +35,7 @@ class Witness:
                 self.generation = max(self.generation, report.generation)
         self.committed = max(self.committed, report.committed or 0)
 
-    def see(self, before: TrainingJobStatus, after: TrainingJobStatus) -> None:
+    def record_status(self, before: TrainingJobStatus, after: TrainingJobStatus) -> None:
         """Record a status that has just replaced another one."""
         self.attempts |= {attempt.generation: attempt for attempt in after.attempts}
         self.problems += find_problems(before, after)
@@ -46,10 +46,10 @@ def find_problems(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterat
     if after.phase == "Failed":
         failed = next((one.message for one in after.conditions if one.type == "Failed"), "")
         yield f"the job failed: {failed}"
-    yield from find_contradictions(before, after)
+    yield from find_impossible_states(before, after)
 
 
-def find_contradictions(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
+def find_impossible_states(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
     """Yield states that no job can have, in one status or between two consecutive statuses."""
     old, new = before.world, after.world
     if old and not new:

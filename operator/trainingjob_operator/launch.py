@@ -2,7 +2,7 @@
 
 import sys
 
-from trainingjob_operator.cli.missing import describe_missing
+from trainingjob_operator.cli.missing import describe_install_hint
 
 
 def main() -> None:
@@ -10,7 +10,7 @@ def main() -> None:
     try:
         from trainingjob_operator.shell.main import main as run  # noqa: PLC0415  # its libraries are an extra
     except ModuleNotFoundError as error:
-        if not describe_missing(error, "operator"):
+        if not describe_install_hint(error, "operator"):
             raise
-        sys.exit(f"Error: {describe_missing(error, 'operator')}")
+        sys.exit(f"Error: {describe_install_hint(error, 'operator')}")
     run()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainingjob_api.formats import find_records, find_unsupported, without_compression
-from trainingjob_api.globs import Fault, Glob, find_fault, leaves_nothing
+from trainingjob_api.globs import Glob, PatternProblem, excludes_everything, find_pattern_problem
 
 MATCHES: dict[str, tuple[str, str, bool]] = {
     "a name": ("a.txt", "a.txt", True),
@@ -47,7 +47,7 @@ MATCHES: dict[str, tuple[str, str, bool]] = {
 @pytest.mark.parametrize(("pattern", "path", "want"), MATCHES.values(), ids=MATCHES.keys())
 def test_a_pattern_matches(pattern: str, path: str, *, want: bool) -> None:
     assert Glob(pattern).matches(path) is want
-    assert find_fault(pattern) is None
+    assert find_pattern_problem(pattern) is None
 
 
 def test_what_is_left_out_may_be_hidden() -> None:
@@ -98,12 +98,12 @@ FAULTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(("pattern", "words", "nearest"), FAULTS.values(), ids=FAULTS.keys())
 def test_a_pattern_from_elsewhere_is_refused(pattern: str, words: str, nearest: tuple[str, ...]) -> None:
-    fault = find_fault(pattern)
+    fault = find_pattern_problem(pattern)
 
     assert fault is not None
     assert words in fault.message
     assert fault.nearest == nearest
-    assert [find_fault(one) for one in nearest] == [None] * len(nearest)
+    assert [find_pattern_problem(one) for one in nearest] == [None] * len(nearest)
 
 
 FOLDERS = ("deep/", ".", "deep/**", "**/x/")
@@ -111,7 +111,7 @@ FOLDERS = ("deep/", ".", "deep/**", "**/x/")
 
 @pytest.mark.parametrize("pattern", FOLDERS)
 def test_folders_may_be_left_out(pattern: str) -> None:
-    assert find_fault(pattern, folders=True) is None
+    assert find_pattern_problem(pattern, folders=True) is None
 
 
 LITERAL = ("{{name}}.txt", "part *.txt", "a,b.txt", "[[]x].txt", "[]a].txt", "résumé*.txt", "a(1).txt", "x!.txt")
@@ -119,15 +119,15 @@ LITERAL = ("{{name}}.txt", "part *.txt", "a,b.txt", "[[]x].txt", "[]a].txt", "r�
 
 @pytest.mark.parametrize("pattern", LITERAL)
 def test_unusual_names_are_no_faults(pattern: str) -> None:
-    assert find_fault(pattern) is None
+    assert find_pattern_problem(pattern) is None
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.text("*?[]{}!^,. \\/ab-", min_size=1, max_size=12))
 def test_every_suggestion_is_legal(pattern: str) -> None:
-    fault = find_fault(pattern) or Fault("")
+    fault = find_pattern_problem(pattern) or PatternProblem("")
 
-    assert all(find_fault(one) is None for one in fault.nearest)
+    assert all(find_pattern_problem(one) is None for one in fault.nearest)
 
 
 NAMES = st.sampled_from(("a", "b", "a.txt", "b.txt", "c.md"))
@@ -165,7 +165,7 @@ NOTHING: dict[str, tuple[str, str, bool]] = {
 
 @pytest.mark.parametrize(("pattern", "exclude", "want"), NOTHING.values(), ids=NOTHING.keys())
 def test_an_exclude_may_leave_nothing(pattern: str, exclude: str, *, want: bool) -> None:
-    assert leaves_nothing(pattern, exclude) is want
+    assert excludes_everything(pattern, exclude) is want
 
 
 UNSUPPORTED = (

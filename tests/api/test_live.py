@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import make_plan, spec_manifest
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.live import list_changes, live_of, with_live
+from trainingjob_api.live import describe_changes, live_fields, with_live_fields
 from trainingjob_api.running import Snapshots
 from trainingjob_api.world import JobIdentity, RunConfig, World
 
@@ -44,8 +44,8 @@ CHANGES: dict[str, tuple[TrainingJobSpec, list[str]]] = {
 def test_changes_are_told_in_words_and_carried_over(after: TrainingJobSpec, want: list[str]) -> None:
     before = spec(save={"everySteps": 500})
 
-    assert list_changes(live_of(before), live_of(after)) == want
-    assert with_live(before, live_of(after)) == with_live(after, live_of(after))
+    assert describe_changes(live_fields(before), live_fields(after)) == want
+    assert with_live_fields(before, live_fields(after)) == with_live_fields(after, live_fields(after))
 
 
 def test_a_world_wins_over_what_its_pods_were_made_with() -> None:
@@ -56,14 +56,16 @@ def test_a_world_wins_over_what_its_pods_were_made_with() -> None:
     )
     world = World(generation=1, job_uid="c", coordinator="10.0.0.1:1", members=())
     other = world.model_copy(update={"layout": small.model_copy(update={"rows_per_shard": 9})})
-    edited = world.model_copy(update={"layout": large, "remat": "full", "snapshots": 7, "live": live_of(spec(steps=7))})
+    edited = world.model_copy(
+        update={"layout": large, "remat": "full", "snapshots": 7, "live": live_fields(spec(steps=7))}
+    )
 
-    assert config.at(world) == config
-    assert config.at(edited).layouts == (small, large)
-    assert config.at(other).layouts == (other.layout,)
-    assert config.at(edited).spec.training == spec(steps=7).training
-    assert config.at(edited).spec.memory.remat == "full"
-    assert config.at(edited).spec.checkpoint.snapshots is None
+    assert config.for_world(world) == config
+    assert config.for_world(edited).layouts == (small, large)
+    assert config.for_world(other).layouts == (other.layout,)
+    assert config.for_world(edited).spec.training == spec(steps=7).training
+    assert config.for_world(edited).spec.memory.remat == "full"
+    assert config.for_world(edited).spec.checkpoint.snapshots is None
     with_snapshots = config.model_copy(update={"spec": spec(snapshots={"everySteps": 5})})
-    assert with_snapshots.at(world).spec.checkpoint.snapshots == Snapshots(every_steps=5)
-    assert with_snapshots.at(edited).spec.checkpoint.snapshots == Snapshots(every_steps=7)
+    assert with_snapshots.for_world(world).spec.checkpoint.snapshots == Snapshots(every_steps=5)
+    assert with_snapshots.for_world(edited).spec.checkpoint.snapshots == Snapshots(every_steps=7)

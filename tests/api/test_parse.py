@@ -11,7 +11,7 @@ import yaml
 from tests.patience import at_once
 from trainingjob_api.parse import MAX_BYTES, MAX_ERRORS, parse_spec
 from trainingjob_api.sample import SAMPLE
-from trainingjob_api.wording import explain, show
+from trainingjob_api.wording import format_value, to_problem
 
 
 def set_at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -56,8 +56,8 @@ def test_a_mistake_is_mended_so_that_the_rest_can_be_judged(case: dict[str, Any]
 
     assert parsed.spec is not None
     section, *_ = case["path"].split(".")
-    assert not parsed.is_intact([section])
-    assert parsed.is_intact(["precision.params"])
+    assert not parsed.is_as_written([section])
+    assert parsed.is_as_written(["precision.params"])
 
 
 GOOD: dict[str, tuple[str, Any]] = {
@@ -179,7 +179,7 @@ def test_the_sample_is_complete_and_parses() -> None:
 def test_an_error_of_a_new_kind_is_told_in_the_parser_s_words() -> None:
     error = {"type": "new_kind", "loc": ("training", "steps"), "input": 3, "msg": "Input should be prime"}
 
-    assert str(explain(error)) == "spec.training.steps: 3 is not allowed: Input should be prime."
+    assert str(to_problem(error)) == "spec.training.steps: 3 is not allowed: Input should be prime."
 
 
 SHOWN: dict[str, tuple[Any, str]] = {
@@ -193,4 +193,4 @@ SHOWN: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("value", "want"), SHOWN.values(), ids=SHOWN.keys())
 def test_values_are_shown_short(value: Any, want: str) -> None:
-    assert show(value) == want
+    assert format_value(value) == want

@@ -14,7 +14,7 @@ from trainingjob_api.cel import MAX_NAME, ROOT_RULES, SPEC_RULES
 from trainingjob_api.fields import find_model, format_path
 from trainingjob_api.schema import make_crd, spec_schema, status_schema
 from trainingjob_api.wording import PATTERNS
-from trainingjob_operator.core.names import MAX_LABEL, longest_pod_name
+from trainingjob_operator.core.names import MAX_LABEL_LENGTH, longest_pod_name
 
 ROOT = Path(__file__).parent.parent.parent
 type Node = dict[str, Any]
@@ -285,7 +285,7 @@ def test_the_rules_cost_little() -> None:
 
 
 def test_the_bound_of_the_name_is_that_of_the_smallest_job() -> None:
-    assert len(longest_pod_name("n" * MAX_NAME, 1, 1)) == MAX_LABEL
+    assert len(longest_pod_name("n" * MAX_NAME, 1, 1)) == MAX_LABEL_LENGTH
 
 
 def test_the_files_are_those_of_the_models(capsys: pytest.CaptureFixture[str]) -> None:

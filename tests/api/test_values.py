@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from trainingjob_api.base import AXES, seconds
 from trainingjob_api.machine import AxisDegrees, Slices
 from trainingjob_api.problem import Problem, in_order, summarise
-from trainingjob_api.sharding import RULES, count_ways, find_spread_dim, split_ways
+from trainingjob_api.sharding import RULES, count_shards, find_zero1_dim, shards_of_dim
 from trainingjob_api.world import Layout, Member, RunConfig, World
 
 SPANS = {"90s": 90, "5m": 300, "1h30m": 5400, "2h0m1s": 7201, "0s": 0}
@@ -68,7 +68,7 @@ COUNTS = {
 def test_fewest_and_most_slices(fields: dict[str, int], want: tuple[int, int]) -> None:
     slices = Slices(accelerator="cpu", topology="1x1", **fields)
 
-    assert (slices.fewest, slices.most) == want
+    assert (slices.min_slices, slices.max_slices) == want
 
 
 def test_degrees_are_listed_in_mesh_order() -> None:
@@ -85,7 +85,7 @@ SPLITS = {
 
 @pytest.mark.parametrize(("axis", "size", "want"), SPLITS.values(), ids=SPLITS.keys())
 def test_split_ways(axis: str, size: int, want: int) -> None:
-    assert split_ways(axis, size, count_ways({"data": 3, "fsdp": 4, "tensor": 2})) == want
+    assert shards_of_dim(axis, size, count_shards({"data": 3, "fsdp": 4, "tensor": 2})) == want
 
 
 SPREADS = {
@@ -99,7 +99,7 @@ SPREADS = {
 def test_a_dim_is_found_to_be_split_over_data_too(
     axes: tuple[str, ...], shape: tuple[int, ...], want: int | None
 ) -> None:
-    assert find_spread_dim(axes, shape, count_ways({"data": 4, "fsdp": 4}), 4) == want
+    assert find_zero1_dim(axes, shape, count_shards({"data": 4, "fsdp": 4}), 4) == want
 
 
 def test_tensors_are_split_by_axes_of_the_mesh() -> None:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from tests.builders import make_report
-from trainingjob_api.live import Live
+from trainingjob_api.live import LiveFields
 from trainingjob_api.protocol import Answer, Directive, HostReport
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import Layout, Span, World
@@ -40,7 +40,7 @@ LAYOUT: dict[str, Any] = {
 }
 UNSAFE: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "a layout, by which programs are made": (Layout, LAYOUT),
-    "values of the spec": (Live, {"steps": 1, "save": {}, "keep": {}}),
+    "values of the spec": (LiveFields, {"steps": 1, "save": {}, "keep": {}}),
 }
 
 

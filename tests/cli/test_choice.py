@@ -71,5 +71,5 @@ def test_json_has_the_choice() -> None:
         for parallelism in ({"strategy": "auto"}, {})
     )
 
-    assert auto["best"]["remat"] == "none"
+    assert auto["chosen"]["remat"] == "none"
     assert written is None

@@ -71,7 +71,7 @@ def test_documents_are_named_by_their_place(tmp_path: Path) -> None:
 
     documents = read_documents([path])
 
-    assert [(one.place, one.is_job, one.name) for one in documents] == [
+    assert [(one.location, one.is_job, one.name) for one in documents] == [
         (f"{path}, document 1,", True, "a"),
         (f"{path}, document 3,", False, ""),
     ]

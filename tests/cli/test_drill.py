@@ -8,7 +8,7 @@ from tests.builders import NAME, NOW, UID, job_manifest, make_plan
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import DrillStatus, TrainingJobStatus
-from trainingjob_operator.cli.drill import Wanted, list_operations, make_request
+from trainingjob_operator.cli.drill import DrillOptions, list_operations, make_request
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.report import describe_drills, describe_job
 
@@ -19,7 +19,7 @@ RUNNING = TrainingJobStatus(phase="Running")
 def test_a_request_names_the_job_and_whom_it_strikes() -> None:
     job = job_manifest(ALLOWED, RUNNING)
 
-    request = make_request(job, Wanted(DrillKind.SLOW, 1, None, 40), "abc", NOW)
+    request = make_request(job, DrillOptions(DrillKind.SLOW, 1, None, 40), "abc", NOW)
 
     assert request == DrillRequest(
         id="abc", job_uid=UID, kind=DrillKind.SLOW, slice=1, seconds=40, asked="2026-11-21T12:00:00.000Z"
@@ -36,7 +36,7 @@ REFUSED = {
 @pytest.mark.parametrize(("plan", "status", "words"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_drill_that_makes_no_sense_is_not_asked_for(plan: Any, status: TrainingJobStatus, words: str) -> None:
     with pytest.raises(CommandError, match=words):
-        make_request(job_manifest(plan, status), Wanted(DrillKind.HANG), "abc", NOW)
+        make_request(job_manifest(plan, status), DrillOptions(DrillKind.HANG), "abc", NOW)
 
 
 @pytest.mark.parametrize("annotations", [None, {"mine": "kept"}])
@@ -44,7 +44,7 @@ def test_the_patch_keeps_other_annotations(annotations: dict[str, str] | None) -
     job = job_manifest(ALLOWED, RUNNING)
     if annotations:
         job["metadata"]["annotations"] = annotations
-    request = make_request(job, Wanted(DrillKind.HANG), "abc", NOW)
+    request = make_request(job, DrillOptions(DrillKind.HANG), "abc", NOW)
 
     (operation,) = list_operations(job, request)
 

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 from tests.patience import ENDLESS_SECONDS
 from trainingjob_operator.cli import program, remote
-from trainingjob_operator.cli.errors import NO_ANSWER
+from trainingjob_operator.cli.errors import EXIT_NO_RESULT
 from trainingjob_operator.cli.main import app
-from trainingjob_operator.cli.missing import EXTRAS, describe_missing
+from trainingjob_operator.cli.missing import EXTRAS, describe_install_hint
 
 ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "crds/examples/demo.yaml")
@@ -58,7 +58,7 @@ def make_config(server: str, **user: Any) -> dict[str, Any]:
     }
 
 
-def check(result: Any, *words: str, code: int = NO_ANSWER) -> None:
+def check(result: Any, *words: str, code: int = EXIT_NO_RESULT) -> None:
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
     assert "This is a fault of trainingjob" not in result.output
@@ -314,10 +314,10 @@ def test_an_error_that_nobody_foresaw_is_a_line_too(monkeypatch: pytest.MonkeyPa
 def test_a_library_that_is_missing_is_named_with_its_extra(extra: str, library: str) -> None:
     error = ModuleNotFoundError(f"No module named '{library}'", name=f"{library}.part")
 
-    assert f"needs {library}" in describe_missing(error)
-    assert f"pip install 'trainingjob[{extra}]'" in describe_missing(error)
-    assert describe_missing(ModuleNotFoundError(name="trainingjob_operator.nowhere")) == ""
-    assert describe_missing(ValueError()) == ""
+    assert f"needs {library}" in describe_install_hint(error)
+    assert f"pip install 'trainingjob[{extra}]'" in describe_install_hint(error)
+    assert describe_install_hint(ModuleNotFoundError(name="trainingjob_operator.nowhere")) == ""
+    assert describe_install_hint(ValueError()) == ""
 
 
 def test_an_interrupt_ends_with_its_own_code(tmp_path: Path) -> None:

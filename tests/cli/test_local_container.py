@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainingjob_operator.cli.errors import CommandError
-from trainingjob_operator.cli.local.children import ContainerEnd
+from trainingjob_operator.cli.local.children import ContainerExit
 from trainingjob_operator.cli.local.container import (
     TERMINATION_LOG,
     Container,
@@ -112,7 +112,7 @@ async def test_what_is_mounted_is_there(tmp_path: Path) -> None:
         },
     )
 
-    assert await container.wait() == ContainerEnd(0)
+    assert await container.wait() == ContainerExit(0)
     bound = tmp_path / "bound"
     config = json.dumps({"uri": f"{bound}/demo", "steps": 3}, indent=2)
     assert (tmp_path / "log").read_text() == f"{config}the token {bound}/demo {tmp_path}/scratch/tmp\n"
@@ -129,20 +129,20 @@ async def test_what_is_kept_in_memory_goes_with_the_container(tmp_path: Path) ->
         },
     )
 
-    assert await container.wait() == ContainerEnd(0)
+    assert await container.wait() == ContainerExit(0)
     assert (tmp_path / "log").read_text() == f"kept in {tmp_path}/memory/snapshots/newest\n"
     assert not (tmp_path / "memory").exists()
 
 
 ENDS = {
-    "good": ("exit 0", ContainerEnd(0)),
-    "bad, with last words": ('echo why > "$TRAININGJOB_TERMINATION_LOG"; exit 78', ContainerEnd(78, message="why\n")),
-    "killed": ("kill -9 $$", ContainerEnd(137, signal=9)),
+    "good": ("exit 0", ContainerExit(0)),
+    "bad, with last words": ('echo why > "$TRAININGJOB_TERMINATION_LOG"; exit 78', ContainerExit(78, message="why\n")),
+    "killed": ("kill -9 $$", ContainerExit(137, signal=9)),
 }
 
 
 @pytest.mark.parametrize(("script", "want"), ENDS.values(), ids=ENDS.keys())
-async def test_an_end_is_told_as_kubernetes_tells_it(script: str, want: ContainerEnd, tmp_path: Path) -> None:
+async def test_an_end_is_told_as_kubernetes_tells_it(script: str, want: ContainerExit, tmp_path: Path) -> None:
     container = await start(tmp_path, script)
 
     assert await container.wait() == want

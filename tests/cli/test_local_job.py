@@ -9,10 +9,10 @@ from tests.builders import make_plan, spec_manifest
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
-from trainingjob_operator.cli.local.localise import localise, variables_from_objects
-from trainingjob_operator.cli.local.resume import has_succeeded, new_job, take_up
+from trainingjob_operator.cli.local.localise import external_variables, localize_spec
+from trainingjob_operator.cli.local.resume import has_succeeded, new_job, resume_job
 from trainingjob_operator.core.remember import read_status, write_status
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 WORLD = {"generation": 3, "slices": [0], "coordinator": "h:1", "members": "x", "since": "2026-11-21T12:00:00Z"}
@@ -41,18 +41,18 @@ def test_what_only_a_cluster_can_honour_is_left_out() -> None:
         },
     )
 
-    raw = localise(spec, None)
+    raw = localize_spec(spec, None)
 
     assert {"scheduling", "suspend", "ttlSecondsAfterFinished"}.isdisjoint(raw)
     assert {"image", "serviceAccountName"}.isdisjoint(raw["runtime"])
     assert raw["runtime"]["env"] == [{"name": "A", "value": "1"}]
-    assert variables_from_objects(spec) == ("B",)
+    assert external_variables(spec) == ("B",)
 
 
 def test_a_spec_stays_valid_and_means_the_same() -> None:
     spec = make_spec()
 
-    checked = check_job("demo", localise(spec, None))
+    checked = validate_job("demo", localize_spec(spec, None))
 
     assert checked.spec == spec
 
@@ -76,20 +76,20 @@ LIMITS = {
 
 @pytest.mark.parametrize(("slices", "num_slices", "want"), LIMITS.values(), ids=LIMITS.keys())
 def test_slices_are_limited(slices: dict[str, int], num_slices: int, want: dict[str, int]) -> None:
-    raw = localise(make_spec(slices={"accelerator": "cpu", "topology": "2x2", **slices}), num_slices)
+    raw = localize_spec(make_spec(slices={"accelerator": "cpu", "topology": "2x2", **slices}), num_slices)
 
     assert raw["slices"] == {"accelerator": "cpu", "topology": "2x2", **want}
 
 
 def make_job(**status: Any) -> dict[str, Any]:
-    job = new_job("demo", localise(make_plan().spec, None), "u", NOW)
+    job = new_job("demo", localize_spec(make_plan().spec, None), "u", NOW)
     return {**job, "status": write_status(TrainingJobStatus.model_validate(status))}
 
 
 def test_a_stopped_job_goes_on_and_its_rest_is_no_lost_time() -> None:
     job = make_job(**MEMORY, phase="Running", goodput={"seconds": {"training": 9}, "current": "training"})
 
-    taken = take_up(job, job["spec"])
+    taken = resume_job(job, job["spec"])
 
     status = read_status(taken)
     assert taken["metadata"]["generation"] == 2
@@ -107,13 +107,13 @@ def test_a_failed_job_may_try_again_and_keeps_what_it_has_learned() -> None:
         restarts={"total": 11, "counted": 11},
     )
 
-    assert read_status(take_up(job, job["spec"])) == TrainingJobStatus.model_validate(MEMORY)
+    assert read_status(resume_job(job, job["spec"])) == TrainingJobStatus.model_validate(MEMORY)
 
 
 def test_success_is_for_good() -> None:
     job = make_job(phase="Succeeded", completionTime="2026-11-21T12:00:00Z")
 
-    assert take_up(job, job["spec"]) == job
+    assert resume_job(job, job["spec"]) == job
     assert has_succeeded(make_job(phase="Succeeded"))
     assert not has_succeeded(make_job(phase="Failed"))
     assert not has_succeeded(make_job())
@@ -122,11 +122,11 @@ def test_success_is_for_good() -> None:
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
 def test_another_job_cannot_go_on_from_this_ones_state(phase: str) -> None:
     job = make_job(**MEMORY, phase=phase)
-    changed = localise(make_spec(training={"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}), 1)
+    changed = localize_spec(make_spec(training={"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}), 1)
     changed["optimizer"]["learningRate"] = 0.5
 
     with pytest.raises(CommandError) as caught:
-        take_up(job, changed)
+        resume_job(job, changed)
 
     assert str(caught.value) == (
         "the job differs from the one that was begun here:\n"
@@ -146,9 +146,9 @@ LIVE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("sections", LIVE.values(), ids=LIVE.keys())
 def test_what_may_change_in_a_cluster_may_change_here(sections: dict[str, Any]) -> None:
     job = make_job(**MEMORY, phase="Running")
-    changed = localise(make_spec(**sections), 1)
+    changed = localize_spec(make_spec(**sections), 1)
 
-    assert take_up(job, changed)["spec"] == changed
+    assert resume_job(job, changed)["spec"] == changed
 
 
 FIXED: dict[str, dict[str, Any]] = {
@@ -168,26 +168,26 @@ def test_what_is_fixed_in_a_cluster_is_fixed_here(field: str, sections: dict[str
     job = make_job(**MEMORY, phase="Running")
 
     with pytest.raises(CommandError, match=rf"\n  spec\.{field}: "):
-        take_up(job, localise(make_spec(**sections), 1))
+        resume_job(job, localize_spec(make_spec(**sections), 1))
 
 
 def test_a_job_that_has_succeeded_goes_on_where_it_gets_more_steps() -> None:
     progress = {"step": 100, "of": 100, "percent": 100}
     job = make_job(**MEMORY | {"progress": progress}, phase="Succeeded", completionTime="2026-11-21T12:00:00Z")
-    more = localise(make_spec(training={"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}), 1)
-    fewer = localise(make_spec(training={"steps": 50, "globalBatchSize": 16, "sequenceLength": 32}), 1)
+    more = localize_spec(make_spec(training={"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}), 1)
+    fewer = localize_spec(make_spec(training={"steps": 50, "globalBatchSize": 16, "sequenceLength": 32}), 1)
 
-    taken = take_up(job, more)
+    taken = resume_job(job, more)
 
     assert not has_succeeded(taken)
     assert read_status(taken).completion_time is None
     assert read_status(taken).world == read_status(job).world
     assert taken["spec"]["training"]["steps"] == 200
-    assert take_up(job, fewer) == job
+    assert resume_job(job, fewer) == job
 
 
 def test_what_saved_state_does_not_depend_on_may_change() -> None:
     job = make_job(**MEMORY)
-    changed = localise(make_spec(checkpoint={"uri": "/shared/runs/demo", "save": {"everySteps": 7}}), 1)
+    changed = localize_spec(make_spec(checkpoint={"uri": "/shared/runs/demo", "save": {"everySteps": 7}}), 1)
 
-    assert take_up(job, changed)["spec"] == changed
+    assert resume_job(job, changed)["spec"] == changed

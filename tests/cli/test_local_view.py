@@ -12,12 +12,17 @@ from tests.builders import make_report
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.reading import DataReport, SourceReport
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_operator.cli.local.narrate import Snapshot, take_snapshot, tell_change, tell_happening
-from trainingjob_operator.cli.local.oplog import operator_log
+from trainingjob_operator.cli.local.narrate import (
+    RunProgress,
+    describe_event,
+    describe_status_change,
+    read_run_progress,
+)
+from trainingjob_operator.cli.local.oplog import capture_operator_log
 from trainingjob_operator.cli.local.view import LiveView, PlainView, choose_view
 from trainingjob_operator.cli.local.workspace import Workspace
-from trainingjob_operator.core.running.observing.hearing import Hearing, News
-from trainingjob_operator.core.running.telling.announce import Happening
+from trainingjob_operator.core.running.observing.hearing import HeartbeatState, LatestReport
+from trainingjob_operator.core.running.telling.announce import JobEvent
 from trainingjob_operator.shell.logs import Log
 
 START = "2026-11-21T12:00:00Z"
@@ -30,37 +35,37 @@ def make_status(**fields: Any) -> TrainingJobStatus:
     return TrainingJobStatus.model_validate(fields)
 
 
-def hear(*reports: Any) -> Hearing:
-    return Hearing({str(number): News(report, 0.1, 0.1) for number, report in enumerate(reports)})
+def hear(*reports: Any) -> HeartbeatState:
+    return HeartbeatState({str(number): LatestReport(report, 0.1, 0.1) for number, report in enumerate(reports)})
 
 
 STATUS = make_status(phase="Recovering", world=WORLD, progress={"step": 5, "of": 100})
 TRAINING = {"generation": 2, "phase": Phase.TRAINING}
 SNAPSHOTS = {
-    "before the first world": (make_status(phase="Starting"), hear(), Snapshot(0, 0, "starting")),
-    "nobody has heard of the world yet": (STATUS, hear(make_report(generation=1)), Snapshot(5, 2, "recovering")),
+    "before the first world": (make_status(phase="Starting"), hear(), RunProgress(0, 0, "starting")),
+    "nobody has heard of the world yet": (STATUS, hear(make_report(generation=1)), RunProgress(5, 2, "recovering")),
     "the slowest host counts": (
         STATUS,
         hear(make_report(generation=2, phase=Phase.COMPILING), make_report(generation=2, phase=Phase.RESTORING)),
-        Snapshot(5, 2, "restoring"),
+        RunProgress(5, 2, "restoring"),
     ),
-    "training without a step yet": (STATUS, hear(make_report(**TRAINING)), Snapshot(5, 2, "training")),
+    "training without a step yet": (STATUS, hear(make_report(**TRAINING)), RunProgress(5, 2, "training")),
     "training": (
         STATUS,
         hear(make_report(**TRAINING, progress=FAST), make_report(**TRAINING, progress=LATER)),
-        Snapshot(8, 2, "", is_training=True, progress=LATER),
+        RunProgress(8, 2, "", is_training=True, progress=LATER),
     ),
     "saving is a part of training": (
         STATUS,
         hear(make_report(generation=2, phase=Phase.SAVING, progress=FAST)),
-        Snapshot(7, 2, "saving", is_training=True, progress=FAST),
+        RunProgress(7, 2, "saving", is_training=True, progress=FAST),
     ),
 }
 
 
 @pytest.mark.parametrize(("status", "hearing", "want"), SNAPSHOTS.values(), ids=SNAPSHOTS.keys())
-def test_snapshots(status: TrainingJobStatus, hearing: Hearing, want: Snapshot) -> None:
-    assert take_snapshot(status, hearing) == want
+def test_snapshots(status: TrainingJobStatus, hearing: HeartbeatState, want: RunProgress) -> None:
+    assert read_run_progress(status, hearing) == want
 
 
 def make_attempt(generation: int, slices: int, **fields: Any) -> dict[str, Any]:
@@ -78,19 +83,19 @@ def test_what_was_read_is_told_once_and_its_warnings_by_events() -> None:
         data=DataReport(tokens=65, rows=4, epochs=6.0, sources=(source,), warnings=("4 rows of text",))
     )
 
-    assert tell_change(TrainingJobStatus(), read) == [
+    assert describe_status_change(TrainingJobStatus(), read) == [
         "text 65 tokens   4 rows   6.00 epochs",
         "  text  1 file  1 document  64 characters  65 tokens  4 rows  6.00 epochs",
     ]
-    assert tell_change(read, read) == []
+    assert describe_status_change(read, read) == []
 
 
 def test_a_recovery_is_told_once_and_with_its_cost() -> None:
     lost, joining, back = (make_status(attempts=[LOST, *more]) for more in ([], [JOINING], [BACK]))
 
-    assert tell_change(lost, joining) == []
-    assert tell_change(joining, back) == ["slice 1 was lost · now 1 slice · back in 1.1 s · 0 steps lost"]
-    assert tell_change(back, back) == []
+    assert describe_status_change(lost, joining) == []
+    assert describe_status_change(joining, back) == ["slice 1 was lost · now 1 slice · back in 1.1 s · 0 steps lost"]
+    assert describe_status_change(back, back) == []
 
 
 HAPPENINGS = {
@@ -109,12 +114,12 @@ HAPPENINGS = {
 
 @pytest.mark.parametrize(("status", "reason", "message", "want"), HAPPENINGS.values(), ids=HAPPENINGS.keys())
 def test_happenings(status: TrainingJobStatus, reason: str, message: str, want: str) -> None:
-    assert tell_happening(Happening(reason=reason, message=message), status) == want
+    assert describe_event(JobEvent(reason=reason, message=message), status) == want
 
 
-TRAINS = Snapshot(7, 2, "", is_training=True, progress=FAST)
-SAVES = Snapshot(7, 2, "saving", is_training=True, progress=FAST)
-SHRUNK = Snapshot(7, 1, "recovering", progress=FAST)
+TRAINS = RunProgress(7, 2, "", is_training=True, progress=FAST)
+SAVES = RunProgress(7, 2, "saving", is_training=True, progress=FAST)
+SHRUNK = RunProgress(7, 1, "recovering", progress=FAST)
 
 
 def print_plain(act: Callable[[PlainView], None]) -> list[str]:
@@ -127,7 +132,7 @@ def print_plain(act: Callable[[PlainView], None]) -> list[str]:
 def test_plain_lines_come_in_intervals_and_when_the_activity_changes() -> None:
     def act(view: PlainView) -> None:
         for seconds, snapshot in ((0.0, TRAINS), (5.0, SAVES), (9.0, TRAINS), (10.0, TRAINS), (11.0, SHRUNK)):
-            view.show(snapshot, seconds)
+            view.show_progress(snapshot, seconds)
 
     assert print_plain(act) == [
         "step 7/100  loss 2.500  41 k tokens/s  2 slices  0:00:00",
@@ -137,7 +142,7 @@ def test_plain_lines_come_in_intervals_and_when_the_activity_changes() -> None:
 
 
 def test_plain_lines_are_not_wrapped_and_not_read_as_markup() -> None:
-    assert print_plain(lambda view: view.say("[bold]" + "x" * 300)) == ["[bold]" + "x" * 300]
+    assert print_plain(lambda view: view.print_line("[bold]" + "x" * 300)) == ["[bold]" + "x" * 300]
 
 
 def test_a_terminal_gets_a_live_line_and_lines_above_it() -> None:
@@ -145,8 +150,8 @@ def test_a_terminal_gets_a_live_line_and_lines_above_it() -> None:
     console = Console(file=out, force_terminal=True, width=100)
     with choose_view(console, 100) as view:
         assert isinstance(view, LiveView)
-        view.show(TRAINS, 72.0)
-        view.say("12:04:31  slice 1 was lost")
+        view.show_progress(TRAINS, 72.0)
+        view.print_line("12:04:31  slice 1 was lost")
 
     assert "step 7/100" in out.getvalue()
     assert "41 k tokens/s" in out.getvalue()
@@ -162,7 +167,7 @@ def test_an_error_of_the_operator_is_shown_once_and_written_down(tmp_path: Path)
     workspace = Workspace(tmp_path)
     out = io.StringIO()
     log = Log("scheduler")
-    with workspace.held(), PlainView(Console(file=out), 100) as view, operator_log(workspace, view):
+    with workspace.locked(), PlainView(Console(file=out), 100) as view, capture_operator_log(workspace, view):
         for _ in range(2):
             try:
                 raise ValueError("bad")

@@ -19,15 +19,15 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def test_two_runs_cannot_share_a_folder(workspace: Workspace) -> None:
-    with workspace.held(), pytest.raises(CommandError, match=r"is in use by process [0-9]+"), workspace.held():
+    with workspace.locked(), pytest.raises(CommandError, match=r"is in use by process [0-9]+"), workspace.locked():
         pass
 
-    with workspace.held():
+    with workspace.locked():
         pass
 
 
 def test_what_pods_keep_in_memory_is_gone_with_the_run(workspace: Workspace) -> None:
-    with workspace.held():
+    with workspace.locked():
         (workspace.memory / "of-a-pod").mkdir()
         assert workspace.memory.is_relative_to("/dev/shm")
         assert workspace.memory.stat().st_mode & 0o077 == 0
@@ -39,14 +39,14 @@ def test_what_a_killed_run_left_in_memory_is_gone_with_the_next(workspace: Works
     left = workspace.memory / "of-a-pod"
     left.mkdir(parents=True)
 
-    with workspace.held():
+    with workspace.locked():
         assert not left.exists()
 
 
 def test_without_memory_a_disk_does(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workspace_module, "MEMORY", Path("/no/where"))
 
-    with workspace.held():
+    with workspace.locked():
         assert workspace.memory == workspace.pods / "memory"
         assert workspace.memory.is_dir()
 
@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
     with (
         pytest.raises(CommandError, match=r"Cannot write to .*/file/run: Not a directory. Choose another with --dir."),
-        Workspace(tmp_path / "file" / "run").held(),
+        Workspace(tmp_path / "file" / "run").locked(),
     ):
         pass
 
@@ -67,7 +67,7 @@ def test_a_path_that_no_job_may_have(tmp_path: Path) -> None:
 
 
 def test_a_job_is_kept_whole(workspace: Workspace) -> None:
-    with workspace.held():
+    with workspace.locked():
         assert workspace.load_job() is None
         workspace.save_job({"metadata": {"name": "a"}})
         workspace.save_job({"metadata": {"name": "b"}})
@@ -76,11 +76,11 @@ def test_a_job_is_kept_whole(workspace: Workspace) -> None:
 
 
 def test_a_folder_has_a_secret_that_later_runs_have_too_and_others_cannot_read(workspace: Workspace) -> None:
-    with workspace.held():
+    with workspace.locked():
         secret = workspace.read_secret()
-    with workspace.held():
+    with workspace.locked():
         assert workspace.read_secret() == secret
-        workspace.forget()
+        workspace.delete_results()
         assert workspace.read_secret() == secret
         (workspace.root / "secret").write_text("")  # as a run leaves it that was killed
         another = workspace.read_secret()
@@ -92,7 +92,7 @@ def test_a_folder_has_a_secret_that_later_runs_have_too_and_others_cannot_read(w
 
 
 def test_a_job_file_that_is_broken_is_not_overwritten(workspace: Workspace) -> None:
-    with workspace.held():
+    with workspace.locked():
         (workspace.root / "job.json").write_text("{")
 
         with pytest.raises(CommandError, match=r"Cannot go on from .*job.json: .* Start anew with --fresh."):
@@ -100,14 +100,14 @@ def test_a_job_file_that_is_broken_is_not_overwritten(workspace: Workspace) -> N
 
 
 def test_volumes_get_folders_of_their_own(workspace: Workspace) -> None:
-    bound = workspace.bind([SHARED], [])
+    bound = workspace.bind_volumes([SHARED], [])
 
     assert bound == {"/shared": workspace.root / "volumes" / "shared"}
     assert bound["/shared"].is_dir()
 
 
 def test_a_chosen_folder_stands_for_a_volume(workspace: Workspace, tmp_path: Path) -> None:
-    assert workspace.bind([SHARED, CORPUS], [f"corpus={tmp_path}"])["/corpus"] == tmp_path
+    assert workspace.bind_volumes([SHARED, CORPUS], [f"corpus={tmp_path}"])["/corpus"] == tmp_path
 
 
 REFUSED = {
@@ -121,21 +121,21 @@ REFUSED = {
 @pytest.mark.parametrize(("chosen", "want"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_choice_that_cannot_be(chosen: list[str], want: str, workspace: Workspace) -> None:
     with pytest.raises(CommandError) as caught:
-        workspace.bind([SHARED, CORPUS], chosen)
+        workspace.bind_volumes([SHARED, CORPUS], chosen)
 
     assert str(caught.value).startswith(want)
 
 
 def test_forgetting_takes_the_run_and_leaves_the_data(workspace: Workspace) -> None:
-    with workspace.held():
-        shared = workspace.bind([SHARED], [])["/shared"]
+    with workspace.locked():
+        shared = workspace.bind_volumes([SHARED], [])["/shared"]
         (shared / "demo").mkdir()
         (shared / "copies").mkdir()
         (shared / "corpus.txt").touch()
         workspace.save_job({})
         workspace.log(0, 1).touch()
 
-        workspace.forget(shared / "demo", shared / "copies")
+        workspace.delete_results(shared / "demo", shared / "copies")
 
         assert workspace.load_job() is None
         assert [path.name for path in shared.iterdir()] == ["corpus.txt"]
@@ -143,10 +143,10 @@ def test_forgetting_takes_the_run_and_leaves_the_data(workspace: Workspace) -> N
 
 
 def test_checkpoints_elsewhere_are_not_deleted(workspace: Workspace, tmp_path: Path) -> None:
-    with workspace.held():
+    with workspace.locked():
         workspace.save_job({})
 
         with pytest.raises(CommandError, match="move or delete them first"):
-            workspace.forget(workspace.root / "demo", tmp_path / "elsewhere")
+            workspace.delete_results(workspace.root / "demo", tmp_path / "elsewhere")
 
         assert workspace.load_job() == {}

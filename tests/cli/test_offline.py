@@ -188,7 +188,9 @@ def test_a_plan_as_json_tells_sizes_that_cannot_be_and_warnings() -> None:
 
     assert [size["valid"] for size in plan["sizes"]] == [True, True, False]
     assert (plan["sizes"][2]["layout"], plan["sizes"][2]["memory"], plan["sizes"][2]["mesh"]) == (None, None, "")
-    assert plan["sizes"][2]["why"].startswith("spec.parallelism.ici.fsdp: ici fsdp=4 x dcn fsdp=3 = 12 does not divide")
+    assert plan["sizes"][2]["invalidReason"].startswith(
+        "spec.parallelism.ici.fsdp: ici fsdp=4 x dcn fsdp=3 = 12 does not divide"
+    )
     assert plan["warnings"][0].keys() == {"path", "value", "message", "nearest"}
 
 

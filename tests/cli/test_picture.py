@@ -3,9 +3,9 @@
 from typing import Any
 
 from tests.builders import spec_manifest
-from trainingjob_operator.cli.picture import BAR, memory_bars, mesh_picture
+from trainingjob_operator.cli.picture import BAR, draw_memory_bars, draw_mesh
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 
 
 def plan(topology: str, count: int, ici: dict[str, int], dcn: dict[str, int], **sections: Any) -> Plan:
@@ -14,13 +14,13 @@ def plan(topology: str, count: int, ici: dict[str, int], dcn: dict[str, int], **
         parallelism={"ici": ici, "dcn": dcn},
         **sections,
     )
-    checked = check_job("drawn", spec)
+    checked = validate_job("drawn", spec)
     assert checked.plan, checked.problems
     return checked.plan
 
 
 def test_a_large_machine_is_drawn_in_part() -> None:
-    lines = mesh_picture(plan("10x2", 6, {"data": 5, "fsdp": 4}, {"data": 6}))
+    lines = draw_mesh(plan("10x2", 6, {"data": 5, "fsdp": 4}, {"data": 6}))
 
     assert lines[:4] == [
         "mesh on 6 slices of 10 hosts x 2 devices",
@@ -36,7 +36,7 @@ def test_a_large_machine_is_drawn_in_part() -> None:
 
 
 def test_two_axes_over_slices_are_told_apart() -> None:
-    lines = mesh_picture(plan("1x2", 4, {"fsdp": 2}, {"data": 2, "fsdp": 2}))
+    lines = draw_mesh(plan("1x2", 4, {"fsdp": 2}, {"data": 2, "fsdp": 2}))
 
     assert lines[1:4] == [
         "  dcn  data     2  slices, 2 apart",
@@ -56,11 +56,11 @@ def test_two_axes_over_slices_are_told_apart() -> None:
 
 
 def test_one_device_has_no_mesh_to_draw() -> None:
-    assert mesh_picture(plan("1x1", 1, {}, {})) == []
+    assert draw_mesh(plan("1x1", 1, {}, {})) == []
 
 
 def test_a_bar_is_as_long_as_the_memory_is_full() -> None:
-    _, bar = memory_bars(plan("1x1", 1, {}, {}))
+    _, bar = draw_memory_bars(plan("1x1", 1, {}, {}))
 
     assert bar.startswith("1 ")
     letters = bar.split("  ")[-1]

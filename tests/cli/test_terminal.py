@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli import printing
 from trainingjob_operator.cli.console import SafeConsole
-from trainingjob_operator.cli.local.narrate import Snapshot
+from trainingjob_operator.cli.local.narrate import RunProgress
 from trainingjob_operator.cli.local.view import LiveView, PlainView
 from trainingjob_operator.cli.main import app
-from trainingjob_operator.cli.printing import PatientStream, escape_controls
+from trainingjob_operator.cli.printing import PipeSafeStream, escape_controls
 from trainingjob_operator.cli.report import describe_job
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.core.times import parse_time
@@ -93,8 +93,8 @@ def test_no_console_lets_it_through(attack: str) -> None:
     plain, file = console()
     plain.print(Text(attack), soft_wrap=True)
     plain.print(f"a{attack}", markup=False, highlight=False, soft_wrap=True)
-    PlainView(plain, 10).say(attack)
-    PlainView(plain, 10).show(Snapshot(1, 1, attack), 0.0)
+    PlainView(plain, 10).print_line(attack)
+    PlainView(plain, 10).show_progress(RunProgress(1, 1, attack), 0.0)
 
     assert is_safe(file.getvalue())
 
@@ -107,8 +107,8 @@ def test_a_live_line_keeps_its_own_codes_alone(attack: str) -> None:
             pass
         view = LiveView(terminal, 10)
         with view:
-            view.say(text)
-            view.show(Snapshot(1, 1, text), 0.0)
+            view.print_line(text)
+            view.show_progress(RunProgress(1, 1, text), 0.0)
         return file.getvalue()
 
     drawn = draw(attack)
@@ -229,16 +229,16 @@ def test_an_encoding_that_lacks_a_character_gets_its_escape() -> None:
 
 def test_whether_the_reader_has_left_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
-    stream = PatientStream(open(write, "wb"), encoding="utf-8")  # noqa: PTH123, SIM115
+    stream = PipeSafeStream(open(write, "wb"), encoding="utf-8")  # noqa: PTH123, SIM115
     monkeypatch.setattr(sys, "stdout", stream)
-    assert not printing.reader_has_left()
+    assert not printing.is_pipe_closed()
 
     os.close(read)
     for _ in itertools.repeat(None, 2):
         stream.write("x\n")
         stream.flush()
 
-    assert printing.reader_has_left()
+    assert printing.is_pipe_closed()
     stream.close()
 
 

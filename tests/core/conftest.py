@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_operator.core.validation.validate import Checked, check_job
+from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 
 type Raw = dict[str, Any]
 
@@ -59,6 +59,6 @@ def make_spec() -> Callable[..., TrainingJobSpec]:
 
 
 @pytest.fixture(scope="session")
-def check() -> Callable[..., Checked]:
+def check() -> Callable[..., ValidationResult]:
     """Return the verdict on a small job with parts replaced."""
-    return lambda changes, name="tiny": check_job(name, change(SMALL, changes))
+    return lambda changes, name="tiny": validate_job(name, change(SMALL, changes))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from trainingjob_operator.core.names import MAX_LABEL, base_jobset, config_map, longest_pod_name, slice_jobset
+from trainingjob_operator.core.names import MAX_LABEL_LENGTH, base_jobset, config_map, longest_pod_name, slice_jobset
 
 NAMES: dict[str, tuple[Callable[[str, str], str], str]] = {
     "the JobSet of the fewest slices": (base_jobset, "demo-17b78"),
@@ -21,4 +21,4 @@ def test_a_child_is_named_after_its_job_and_no_namesake(make: Callable[[str, str
 
 def test_the_longest_pod_name_counts_the_largest_numbers() -> None:
     assert longest_pod_name("demo", 100, 16) == "demo-e3b0c-x99-slice-0-15-xxxxx"
-    assert len(longest_pod_name("d" * MAX_LABEL, 1, 1)) > MAX_LABEL
+    assert len(longest_pod_name("d" * MAX_LABEL_LENGTH, 1, 1)) > MAX_LABEL_LENGTH

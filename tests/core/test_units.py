@@ -40,28 +40,28 @@ PLURALS = {"one": (1, "1 slice"), "none": (0, "0 slices"), "grouped": (1200, "1,
 
 @pytest.mark.parametrize(("number", "want"), SHORT.values(), ids=SHORT.keys())
 def test_short(number: float, want: str) -> None:
-    assert units.short(number) == want
+    assert units.format_count(number) == want
 
 
 @pytest.mark.parametrize(("num_bytes", "want"), SIZES.values(), ids=SIZES.keys())
 def test_size(num_bytes: float, want: str) -> None:
-    assert units.size(num_bytes) == want
+    assert units.format_size(num_bytes) == want
 
 
 @pytest.mark.parametrize(("seconds", "want"), SPANS.values(), ids=SPANS.keys())
 def test_span(seconds: float, want: str) -> None:
-    assert units.span(seconds) == want
+    assert units.format_duration(seconds) == want
 
 
 @pytest.mark.parametrize(("seconds", "want"), PRECISE.values(), ids=PRECISE.keys())
 def test_precise(seconds: float, want: str) -> None:
-    assert units.precise(seconds) == want
+    assert units.format_precise_duration(seconds) == want
 
 
 @pytest.mark.parametrize(("number", "want"), PLURALS.values(), ids=PLURALS.keys())
 def test_plural(number: int, want: str) -> None:
-    assert units.plural(number, "slice") == want
+    assert units.pluralize(number, "slice") == want
 
 
 def test_percent() -> None:
-    assert units.percent(0.97449) == "97.4 %"
+    assert units.format_percent(0.97449) == "97.4 %"

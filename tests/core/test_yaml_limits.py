@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainingjob_operator.core.yaml_limits import MAX_BYTES, MAX_DEPTH, UNREADABLE, BoundedLoader
+from trainingjob_operator.core.yaml_limits import MAX_BYTES, MAX_DEPTH, YAML_ERRORS, BoundedLoader
 
 
 def nest(kind: str, times: int, each: int) -> str:
@@ -61,5 +61,5 @@ def test_an_ordinary_document(text: str, want: Any) -> None:
     "text", ["[" * 5000, "a: !!bool maybe", 'a: !!int ""', "a: !!timestamp x", "a: !!map x", "a: ["]
 )
 def test_whatever_a_loader_raises_is_foreseen(text: str) -> None:
-    with pytest.raises(UNREADABLE):
+    with pytest.raises(YAML_ERRORS):
         yaml.load(text, Loader=BoundedLoader)  # noqa: S506  # a safe loader

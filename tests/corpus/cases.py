@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from trainingjob_operator.core.validation.validate import Checked, check_job
+from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "crds/examples"
@@ -44,7 +44,7 @@ class Case:
         return job
 
     @cached_property
-    def checked(self) -> Checked:
+    def checked(self) -> ValidationResult:
         """Return the verdict on the job."""
         return judge(self.job)
 
@@ -77,9 +77,9 @@ def _read_example(name: str) -> Any:
     return yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
 
 
-def judge(job: Job) -> Checked:
+def judge(job: Job) -> ValidationResult:
     """Return the verdict on a job."""
-    return check_job(job["metadata"].get("name", ""), job["spec"])
+    return validate_job(job["metadata"].get("name", ""), job["spec"])
 
 
 def set_at(job: Job, path: str, value: Any) -> None:

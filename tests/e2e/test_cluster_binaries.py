@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.binaries import PACKAGES_A_LINE, binaries_dir, ensure_binaries, ensure_charts
+from e2e.cluster.binaries import PACKAGES_PER_LINE, binaries_dir, ensure_binaries, ensure_charts
 from e2e.cluster.commands import ClusterError
 
 GO = r"""#!/bin/sh
@@ -67,7 +67,7 @@ def test_a_build_tells_how_far_it_is(asked: Path, capsys: pytest.CaptureFixture[
 
     told = capsys.readouterr().err
     assert [line.split("[")[1] for line in told.splitlines() if "[" in line] == [
-        f"{number}/600] package-{number}" for number in range(1, 600, PACKAGES_A_LINE)
+        f"{number}/600] package-{number}" for number in range(1, 600, PACKAGES_PER_LINE)
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from e2e.benchmarks import demo
-from e2e.demo import Fault, Story
+from e2e.demo import ScenarioResult, SliceOutage
 
 LINES = [
     {"generation": 1, "step": 0, "time": 5.0, "evaluation": "validation"},
@@ -28,8 +28,8 @@ class Product:
 
 
 def test_only_training_steps_begin_and_end_the_durations(monkeypatch: pytest.MonkeyPatch) -> None:
-    story = Story(applied=0.0, faults=(Fault(1, 13.0, 22.0, 2, 3),), ended=40.0)
-    monkeypatch.setattr(demo, "tell", lambda *_, **__: story)
+    story = ScenarioResult(applied=0.0, faults=(SliceOutage(1, 13.0, 22.0, 2, 3),), ended=40.0)
+    monkeypatch.setattr(demo, "run_scenario", lambda *_, **__: story)
     monkeypatch.setattr(demo, "read_metrics", lambda *_: LINES)
 
     figures = demo.measure_cluster(Product(), Console(quiet=True))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from e2e.soak.job import make_spec
-from e2e.soak.stage import Stage
+from e2e.soak.stage import JobHarness
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import DrillStatus
@@ -34,7 +34,7 @@ def make_job() -> dict[str, Any]:
     }
 
 
-async def drill(stage: Stage, kind: DrillKind, number: int) -> DrillStatus:
+async def drill(stage: JobHarness, kind: DrillKind, number: int) -> DrillStatus:
     """Ask for a drill once the job trains on both slices, and return what became of it."""
     await stage.wait_for("a world of both slices", lambda: stage.status.display.slices == "2/2", PATIENCE_SECONDS)
     metadata = stage.machine.cluster.job["metadata"]
@@ -53,7 +53,7 @@ async def drill(stage: Stage, kind: DrillKind, number: int) -> DrillStatus:
 
 async def test_each_drill_is_made_for_real_and_measured(tmp_path: Path) -> None:
     damaged: list[str] = []
-    stage = Stage(
+    stage = JobHarness(
         make_job(),
         tmp_path / "job",
         tmp_path / "cache",

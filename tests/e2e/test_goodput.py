@@ -7,21 +7,23 @@ import pytest
 from e2e.benchmarks.goodput import (
     SAVE_EVERY,
     Lived,
-    Starts,
+    StartupTimes,
     compare,
-    find_goodput,
-    find_ideal,
-    make_endless,
+    compute_ideal_goodput,
+    make_unlimited_spec,
+    measure_goodput,
     measure_pace,
 )
 from tests.builders import make_report
 from trainingjob_api.status import Attempt, Goodput, TrainingJobStatus
 from trainingjob_operator.core.simulating.faults import Fault
-from trainingjob_operator.core.simulating.pace import Pace
+from trainingjob_operator.core.simulating.pace import Durations
 from trainingjob_operator.core.simulating.simulate import simulate
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 
-PACE = Pace(steps={1: 0.4, 2: 0.2}, start=4.0, join=1.5, save=0.3, block=0.0, copy=0.0)
+PACE = Durations(
+    step_seconds={1: 0.4, 2: 0.2}, pod_start=4.0, world_join=1.5, save=0.3, save_block=0.0, snapshot_copy=0.0
+)
 FAULTS = (Fault(60.0, 1, 20.0), Fault(150.0, 0, 30.0))
 SECONDS = 300.0
 
@@ -61,12 +63,12 @@ def test_the_pace_is_read_off_what_a_job_left_behind() -> None:
 
     pace = measure_pace(make_lived(status))
 
-    assert pace.steps == pytest.approx({1: 0.4, 2: 0.2})
-    assert (pace.start, pace.join, pace.save, pace.block) == pytest.approx((4.0, 1.5, 0.3, 0.0))
+    assert pace.step_seconds == pytest.approx({1: 0.4, 2: 0.2})
+    assert (pace.pod_start, pace.world_join, pace.save, pace.save_block) == pytest.approx((4.0, 1.5, 0.3, 0.0))
 
 
 def test_a_job_that_lived_as_it_was_foretold_is_nothing_apart() -> None:
-    plan = check_job("bench", make_endless()).plan
+    plan = validate_job("bench", make_unlimited_spec()).plan
     assert plan
     told = simulate(plan, PACE, FAULTS, SECONDS)
 
@@ -87,21 +89,21 @@ IDEALS: dict[str, tuple[tuple[Fault, ...], float]] = {
 
 @pytest.mark.parametrize(("faults", "want"), IDEALS.values(), ids=IDEALS.keys())
 def test_an_ideal_job_trains_whenever_any_slice_has_power(faults: tuple[Fault, ...], want: float) -> None:
-    assert find_ideal(faults, 100.0) == pytest.approx(want)
+    assert compute_ideal_goodput(faults, 100.0) == pytest.approx(want)
 
 
 def test_saves_count_to_their_steps_and_suspension_to_nothing() -> None:
     seconds = {"training": 70.0, "saving": 10.0, "down": 20.0, "suspended": 900.0}
 
-    assert find_goodput(TrainingJobStatus(goodput=Goodput(seconds=seconds))) == 0.8
+    assert measure_goodput(TrainingJobStatus(goodput=Goodput(seconds=seconds))) == 0.8
 
 
 def test_a_start_goes_from_the_power_to_a_standby_that_waits() -> None:
-    starts = Starts()
-    starts.hear(make_report(standby=True, pod_uid="first"))
+    starts = StartupTimes()
+    starts.record_report(make_report(standby=True, pod_uid="first"))
     assert starts.seconds == []
-    starts.give_power(0)
+    starts.record_power(0)
     for pod_uid, standby in (("first", True), ("second", False), ("second", True), ("third", True)):
-        starts.hear(make_report(standby=standby, pod_uid=pod_uid))
+        starts.record_report(make_report(standby=standby, pod_uid=pod_uid))
 
     assert len(starts.seconds) == 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster import audit
-from e2e.requests import MOST_STATUSES, find_misdeeds
+from e2e.requests import MAX_STATUSES_PER_WINDOW, find_forbidden_requests
 
 OWN = "trainingjob-system"
 BEGUN = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -102,16 +102,16 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
     ),
     "a namesake that begins anew": ([status(total=2), status(1, uid="v", total=1)], []),
     "statuses without end": (
-        [status(number * 0.1) for number in range(MOST_STATUSES + 1)],
+        [status(number * 0.1) for number in range(MAX_STATUSES_PER_WINDOW + 1)],
         ["n/x: 26 statuses in 0:00:02.500000 from 2026-11-21 12:00:00+00:00"],
     ),
-    "as many statuses, at their pace": ([status(number * 0.5) for number in range(3 * MOST_STATUSES)], []),
+    "as many statuses, at their pace": ([status(number * 0.5) for number in range(3 * MAX_STATUSES_PER_WINDOW)], []),
 }
 
 
 @pytest.mark.parametrize(("events", "want"), CASES.values(), ids=CASES.keys())
 def test_what_an_operator_may_not_ask(events: list[Event], want: list[str]) -> None:
-    told = list(find_misdeeds(events, OWN))
+    told = list(find_forbidden_requests(events, OWN))
 
     assert len(told) == len(want), told
     assert all(one.startswith(begin) for one, begin in zip(told, want, strict=True)), told

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from e2e.benchmarks.saves import find_waits, summarise
+from e2e.benchmarks.saves import find_blocked_seconds, summarise
 
 
 def make_line(step: int, **told: float) -> dict[str, Any]:
@@ -22,8 +22,8 @@ WORLD = (
 
 
 def test_each_wait_counts_once_though_every_line_tells_of_the_newest() -> None:
-    assert find_waits(WORLD, "snapshot_seconds", "snapshot") == [0.02, 0.02, 0.05]
-    assert find_waits(WORLD, "save_seconds", "save_seconds") == [0.9, 0.1]
+    assert find_blocked_seconds(WORLD, "snapshot_seconds", "snapshot") == [0.02, 0.02, 0.05]
+    assert find_blocked_seconds(WORLD, "save_seconds", "save_seconds") == [0.9, 0.1]
 
 
 def test_first_saves_stand_apart_and_snapshots_beside_their_share() -> None:

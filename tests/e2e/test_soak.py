@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from e2e.soak.errors import watch_errors
-from e2e.soak.faults import CLOCK, COUNTED, FREE
+from e2e.soak.errors import capture_errors
+from e2e.soak.faults import CLOCK_FAULT, COUNTED_FAULTS, UNCOUNTED_FAULTS
 from e2e.soak.report import list_recoveries
-from e2e.soak.story import LONGEST_BURST, draw_burst
-from e2e.soak.verdict import find_second_worlds, judge
-from e2e.soak.witness import Witness, find_problems
+from e2e.soak.story import MAX_BURST_FAULTS, draw_burst
+from e2e.soak.verdict import check_result, find_split_brain
+from e2e.soak.witness import InvariantChecker, find_problems
 from tests.builders import make_report
 from trainingjob_api.protocol import Progress
 from trainingjob_api.status import TrainingJobStatus
@@ -69,18 +69,18 @@ def test_a_wrong_status_is_noticed(changes: dict[str, Any], want: str) -> None:
 
 
 def test_a_good_status_is_not() -> None:
-    witness = Witness()
-    witness.see(TrainingJobStatus(), make_status())
-    witness.see(make_status(), make_status(attempts=[]))
+    witness = InvariantChecker()
+    witness.record_status(TrainingJobStatus(), make_status())
+    witness.record_status(make_status(), make_status(attempts=[]))
 
     assert witness.problems == []
     assert sorted(witness.attempts) == [1, 2]
 
 
 def test_the_witness_knows_how_far_hosts_have_come() -> None:
-    witness = Witness()
-    witness.hear(make_report(generation=2, restored=3, progress=Progress(step=9), committed=6))
-    witness.hear(make_report(generation=3, restored=6, progress=Progress(step=6)))
+    witness = InvariantChecker()
+    witness.record_report(make_report(generation=2, restored=3, progress=Progress(step=9), committed=6))
+    witness.record_report(make_report(generation=3, restored=6, progress=Progress(step=6)))
 
     assert (witness.highest, witness.committed, witness.generation) == (9, 6, 2)
 
@@ -152,7 +152,7 @@ RESULTS: dict[str, tuple[TrainingJobStatus, list[dict[str, Any]], tuple[float, f
 def test_a_result_is_judged(
     status: TrainingJobStatus, written: list[dict[str, Any]], wall: tuple[float, float], want: list[str]
 ) -> None:
-    assert list(judge(status, written, REFERENCE, 6, wall)) == want
+    assert list(check_result(status, written, REFERENCE, 6, wall)) == want
 
 
 OUTAGES: dict[str, tuple[tuple[float, float], bool]] = {
@@ -168,7 +168,7 @@ def test_a_step_may_lack_its_line_only_where_nothing_could_be_written(
 ) -> None:
     written = [line for line in WHOLE if line["step"] != 3]
 
-    assert (list(judge(DONE, written, REFERENCE, 6, (10.0, 10.0), [outage])) == []) == may_lack
+    assert (list(check_result(DONE, written, REFERENCE, 6, (10.0, 10.0), [outage])) == []) == may_lack
 
 
 UNTOLD: dict[str, tuple[str, int, bool]] = {
@@ -185,11 +185,11 @@ def test_a_step_may_lack_its_line_where_process_0_died_with_it(tier: str, step: 
     done = DONE.model_copy(update={"lineage": (first, second.model_copy(update={"tier": tier}))})
     written = [line for line in WHOLE if line["step"] != step]
 
-    assert (list(judge(done, written, REFERENCE, 6, (10.0, 10.0))) == []) == may_lack
+    assert (list(check_result(done, written, REFERENCE, 6, (10.0, 10.0))) == []) == may_lack
 
 
 def test_a_job_that_wrote_nothing_is_noticed() -> None:
-    assert list(judge(DONE, [], REFERENCE, 6, (10.0, 10.0))) == [
+    assert list(check_result(DONE, [], REFERENCE, 6, (10.0, 10.0))) == [
         (
             "6 steps are not in the committed history, the first of them [1, 2, 3, 4, 5]; generations [] have lines of "
             "them, and the lineage is 1 from 1 (durable), 2 from 5 (durable)"
@@ -198,8 +198,8 @@ def test_a_job_that_wrote_nothing_is_noticed() -> None:
 
 
 def test_a_world_that_trains_on_beside_a_later_one_is_noticed() -> None:
-    assert list(find_second_worlds(lines((1, 1), (2, 1), (1, 2), (2, 2)))) == []
-    assert list(find_second_worlds(lines((1, 1), (2, 1), (1, 2), (1, 3)))) == [
+    assert list(find_split_brain(lines((1, 1), (2, 1), (1, 2), (2, 2)))) == []
+    assert list(find_split_brain(lines((1, 1), (2, 1), (1, 2), (1, 3)))) == [
         "generation 1 made 2 steps after a later one had begun"
     ]
 
@@ -208,10 +208,10 @@ def test_bursts_hold_at_most_one_fault_that_is_held_against_the_program() -> Non
     random = Random(3)  # noqa: S311
     bursts = [[name for name, _ in draw_burst(random, is_turned=number % 2 == 0)] for number in range(400)]
 
-    assert {len(burst) for burst in bursts} == set(range(1, LONGEST_BURST + 1))
-    assert all(sum(name in COUNTED for name in burst) <= 1 for burst in bursts)
-    assert {name for burst in bursts for name in burst} == {*FREE, *COUNTED, CLOCK}
-    assert not any(CLOCK in burst for burst in bursts[1::2])
+    assert {len(burst) for burst in bursts} == set(range(1, MAX_BURST_FAULTS + 1))
+    assert all(sum(name in COUNTED_FAULTS for name in burst) <= 1 for burst in bursts)
+    assert {name for burst in bursts for name in burst} == {*UNCOUNTED_FAULTS, *COUNTED_FAULTS, CLOCK_FAULT}
+    assert not any(CLOCK_FAULT in burst for burst in bursts[1::2])
 
 
 def test_recoveries_are_told_by_what_had_ended_the_world_before() -> None:
@@ -222,7 +222,7 @@ def test_recoveries_are_told_by_what_had_ended_the_world_before() -> None:
 
 def test_an_error_that_an_operator_logs_is_noticed_with_its_cause() -> None:
     log = Log("scheduler")
-    with watch_errors() as errors:
+    with capture_errors() as errors:
         log.warning("a warning is none")
         try:
             raise KeyError("uid")

@@ -7,8 +7,8 @@ from signal import SIGKILL, SIGSTOP
 import pytest
 
 from e2e.soak.job import make_spec
-from e2e.soak.stage import Stage, send, trainers_of
-from trainingjob_api.protocol import STARTING_UP, HostReport, Phase
+from e2e.soak.stage import JobHarness, list_trainers, send_signal
+from trainingjob_api.protocol import STARTUP_PHASES, HostReport, Phase
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ class StandStill:
     In the second case it may be anywhere in that phase: before it listens, before the others are registered, or later.
     """
 
-    def __init__(self, stage: Stage, number: int, *, early: bool) -> None:
+    def __init__(self, stage: JobHarness, number: int, *, early: bool) -> None:
         self._stage = stage
         self._number = number
         self._early = early
@@ -31,19 +31,19 @@ class StandStill:
         self.world = 0
         self.phase = Phase.IDLE
         if early:
-            send(SIGSTOP, *self._trainers()[1:])
+            send_signal(SIGSTOP, *self._trainers()[1:])
 
     def hear(self, report: HostReport) -> None:
-        phases = STARTING_UP if self._early else MEETING
+        phases = STARTUP_PHASES if self._early else MEETING
         is_wanted = report.slice == self._number and report.generation > self._after and report.phase in phases
         if is_wanted and not self.world:
             if not self._early:
-                send(SIGSTOP, *self._trainers()[:1])
+                send_signal(SIGSTOP, *self._trainers()[:1])
             self.world, self.phase = report.generation, report.phase
 
     def _trainers(self) -> list[int]:
         (container,) = self._stage.machine.controllers.containers_of(self._number)
-        return trainers_of(container)
+        return list_trainers(container)
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["on its way", "before it begins"])
@@ -54,7 +54,7 @@ async def test_a_host_that_stands_still_before_the_first_step_is_named(
     spec = make_spec()
     job = spec | {"training": {**spec["training"], "steps": 10_000_000}}
     lines: list[str] = []
-    stage = Stage(job, tmp_path / "job", tmp_path / "cache", Random(1), 0.5, lines.append)  # noqa: S311
+    stage = JobHarness(job, tmp_path / "job", tmp_path / "cache", Random(1), 0.5, lines.append)  # noqa: S311
     (tmp_path / "cache").mkdir()
     standbys: set[int] = set()
     async with stage.running():
@@ -65,7 +65,7 @@ async def test_a_host_that_stands_still_before_the_first_step_is_named(
         still = StandStill(stage, number, early=early)
         stage.gate.listeners.append(still.hear)
         (container,) = stage.machine.controllers.containers_of(1 - number)
-        send(SIGKILL, *trainers_of(container)[:1])
+        send_signal(SIGKILL, *list_trainers(container)[:1])
 
         await stage.wait_for(
             "a world after the one that stood still",

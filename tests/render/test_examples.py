@@ -9,7 +9,7 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.render import to_yaml
 from trainingjob_operator.core.planner.planning import plan_job
-from trainingjob_operator.core.planner.run_config import run_config
+from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.render.check import check_jobset
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_jobsets
@@ -30,7 +30,7 @@ def manifests(example, settings) -> list[dict]:
         name=document["metadata"]["name"], namespace="default", uid="00000000-0000-0000-0000-000000000001"
     )
     plan = plan_job(TrainingJobSpec.model_validate(document["spec"]))
-    return [render_config_map(run_config(job, plan), settings), *render_jobsets(job, plan, settings)]
+    return [render_config_map(build_run_config(job, plan), settings), *render_jobsets(job, plan, settings)]
 
 
 def test_the_examples_of_the_documentation_are_there() -> None:

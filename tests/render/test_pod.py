@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from trainingjob_operator.core.planner.plan import SnapshotPlan
-from trainingjob_operator.core.planner.run_config import expect
+from trainingjob_operator.core.planner.run_config import expected_hardware
 from trainingjob_operator.core.validation.quantity import parse_bytes
 from trainingjob_operator.render.check import check_pod
 from trainingjob_operator.render.pod import render_pod_template
@@ -103,7 +103,7 @@ def test_the_agent_is_told_who_and_where_it_is(render, cpu_plan, settings) -> No
         "TRAININGJOB_CA": "/etc/trainingjob/ca.crt",
         "TRAININGJOB_TOKEN": "/var/run/secrets/trainingjob.dev/token",
         "TRAININGJOB_COMPILE_CACHE": "/var/cache/trainingjob",
-        "TRAININGJOB_EXPECTED": expect(cpu_plan()).model_dump_json(exclude_defaults=True),
+        "TRAININGJOB_EXPECTED": expected_hardware(cpu_plan()).model_dump_json(exclude_defaults=True),
     }
     assert fields == {
         "TRAININGJOB_POD": "metadata.name",

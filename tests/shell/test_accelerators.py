@@ -7,7 +7,7 @@ import pytest
 
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Rates, SliceShape
-from trainingjob_operator.shell.accelerators import Table, load_accelerators, read_accelerators
+from trainingjob_operator.shell.accelerators import HardwareTable, load_accelerators, read_accelerators
 
 ROW: dict[str, Any] = {"platform": "cuda", "resource": "nvidia.com/gpu", "topologies": {"8": {}}}
 FULL: dict[str, Any] = {
@@ -30,7 +30,7 @@ FULL: dict[str, Any] = {
 def test_a_row_becomes_a_slice() -> None:
     table = read_accelerators({"example-chip": FULL})
 
-    assert table.refused == ()
+    assert table.invalid_rows == ()
     assert table.hardware.find_shape("example-chip", "2x4") == SliceShape(
         accelerator="example-chip",
         platform="tpu",
@@ -59,8 +59,8 @@ def test_what_a_row_leaves_out_is_never_judged() -> None:
 def test_a_row_may_stand_in_the_place_of_a_built_in_one() -> None:
     hardware = read_accelerators({"nvidia-h100": {**ROW, "nodeLabels": {"gpu": "h100"}}}).hardware
 
-    assert hardware.names == BUILTIN.names
-    assert hardware.rows["nvidia-h100"].node_labels == (("gpu", "h100"),)
+    assert hardware.accelerators == BUILTIN.accelerators
+    assert hardware.accelerators_by_name["nvidia-h100"].node_labels == (("gpu", "h100"),)
 
 
 BAD: dict[str, tuple[str, Any, str]] = {
@@ -97,16 +97,16 @@ BAD: dict[str, tuple[str, Any, str]] = {
 def test_a_bad_row_is_left_out_by_name_and_the_others_hold(name: str, row: Any, why: str) -> None:
     table = read_accelerators({name: row, "good": ROW})
 
-    (refused,) = table.refused
+    (refused,) = table.invalid_rows
     assert str(refused).startswith(f"accelerators.{name}: {why}")
-    assert table.hardware.names == (*BUILTIN.names, "good")
+    assert table.hardware.accelerators == (*BUILTIN.accelerators, "good")
 
 
 def test_a_bad_row_in_the_place_of_a_built_in_one_leaves_that() -> None:
     table = read_accelerators({"nvidia-h100": {"platform": "cuda"}})
 
-    assert [refused.name for refused in table.refused] == ["nvidia-h100"]
-    assert "resource: Field required. topologies: Field required." in table.refused[0].why
+    assert [refused.name for refused in table.invalid_rows] == ["nvidia-h100"]
+    assert "resource: Field required. topologies: Field required." in table.invalid_rows[0].reason
     assert table.hardware.find_shape("nvidia-h100", "8")
 
 
@@ -124,13 +124,13 @@ def test_a_file_that_cannot_be_used_leaves_the_built_in_table(tmp_path: Path, co
     path.write_bytes(content)
     table = load_accelerators(path)
 
-    (refused,) = table.refused
+    (refused,) = table.invalid_rows
     assert why in str(refused)
     assert table.hardware is BUILTIN
 
 
 def test_a_file_that_is_not_there_leaves_the_built_in_table(tmp_path: Path) -> None:
-    (refused,) = load_accelerators(tmp_path / "rows.yaml").refused
+    (refused,) = load_accelerators(tmp_path / "rows.yaml").invalid_rows
 
     assert str(refused) == f"accelerators: cannot read {tmp_path}/rows.yaml: No such file or directory."
 
@@ -140,8 +140,8 @@ def test_an_empty_file_adds_nothing(tmp_path: Path, content: str) -> None:
     path = tmp_path / "rows.yaml"
     path.write_text(content)
 
-    assert load_accelerators(path).hardware.names == BUILTIN.names
-    assert load_accelerators(path).refused == ()
+    assert load_accelerators(path).hardware.accelerators == BUILTIN.accelerators
+    assert load_accelerators(path).invalid_rows == ()
 
 
 def test_a_file_s_topology_may_be_a_number(tmp_path: Path) -> None:
@@ -152,4 +152,4 @@ def test_a_file_s_topology_may_be_a_number(tmp_path: Path) -> None:
 
 
 def test_without_a_file_the_table_is_the_built_in_one() -> None:
-    assert load_accelerators(None) == Table(BUILTIN, ())
+    assert load_accelerators(None) == HardwareTable(BUILTIN, ())

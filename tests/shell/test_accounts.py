@@ -9,7 +9,7 @@ from tests.builders import NAME, NAMESPACE, UID, spec_manifest
 from tests.simulation import SETTINGS, Simulation
 from trainingjob_api.job import GROUP, PLURAL
 from trainingjob_operator.shell import accounts
-from trainingjob_operator.shell.accounts import Accounts
+from trainingjob_operator.shell.accounts import ServiceAccountCheck
 from trainingjob_operator.shell.kinds import WEBHOOK_CONFIGURATION
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 from trainingjob_operator.shell.reconcile import Reconciler
@@ -29,8 +29,8 @@ def configure(api_server: Any, created: str = "2026-11-21T12:00:00Z", **changes:
     api_server.put(WEBHOOK_CONFIGURATION, {"metadata": metadata, "webhooks": [webhook]})
 
 
-def make(api: Any, *, enabled: bool = True, allowed: bool = False) -> Accounts:
-    return Accounts(api, "trainingjob-operator", is_enabled=enabled, allows_unchecked=allowed)
+def make(api: Any, *, enabled: bool = True, allowed: bool = False) -> ServiceAccountCheck:
+    return ServiceAccountCheck(api, "trainingjob-operator", is_enabled=enabled, allows_unchecked=allowed)
 
 
 OTHER_RULE = {"apiGroups": ["apps"], "resources": ["deployments"], "operations": ["CREATE"]}
@@ -100,7 +100,7 @@ async def test_many_jobs_cost_one_request(api: Any, api_server: Any, monkeypatch
         await known.find_problem(job())
     assert len(api_server.requests) == 1
 
-    monkeypatch.setattr(accounts, "KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(accounts, "CACHE_SECONDS", 0.0)
     api_server.drop(WEBHOOK_CONFIGURATION, "", "trainingjob-operator")
     assert await known.find_problem(job()) is not None
 

@@ -104,7 +104,7 @@ async def test_the_wait_that_the_server_asks_for_is_kept(kmock: Any, mocked: Api
     kmock["get /api/v1/nodes"] << 429 << kmock.headers({"Retry-After": "7"}) << status("TooManyRequests")
 
     with pytest.raises(ClusterUnavailableError) as caught:
-        await anext(mocked.pages(NODE))
+        await anext(mocked.list_pages(NODE))
 
     assert caught.value.retry_after == 7
 
@@ -113,7 +113,7 @@ async def test_a_wait_in_another_form_is_ignored(kmock: Any, mocked: Api) -> Non
     kmock["get /api/v1/nodes"] << 503 << kmock.headers({"Retry-After": "Sat, 21 Nov 2026 10:00:00 GMT"}) << b"busy"
 
     with pytest.raises(ClusterUnavailableError) as caught:
-        await anext(mocked.pages(NODE))
+        await anext(mocked.list_pages(NODE))
 
     assert caught.value.retry_after == 0
 
@@ -142,7 +142,7 @@ async def test_a_server_that_hangs_is_given_up(kmock: Any) -> None:
     never = asyncio.Event()
     kmock["get /api/v1/namespaces/ns/pods/a"] << never.wait
 
-    async with Api(Configuration(host=str(kmock.url).rstrip("/")), seconds_a_request=0.05) as api:
+    async with Api(Configuration(host=str(kmock.url).rstrip("/")), request_timeout_seconds=0.05) as api:
         with pytest.raises(ClusterUnavailableError, match="GET /api/v1/namespaces/ns/pods/a: TimeoutError"):
             await api.get(POD, "ns", "a")
     never.set()
@@ -157,7 +157,7 @@ async def test_a_server_that_hangs_at_a_write_is_given_up(_: str, write: Any, un
     over = asyncio.Event()
     async with (
         await asyncio.start_server(hang, "127.0.0.1", unused_tcp_port) as server,
-        Api(Configuration(host=f"http://127.0.0.1:{unused_tcp_port}"), seconds_a_request=0.05) as api,
+        Api(Configuration(host=f"http://127.0.0.1:{unused_tcp_port}"), request_timeout_seconds=0.05) as api,
     ):
         with pytest.raises(ClusterUnavailableError, match="TimeoutError"):
             await write(api)
@@ -177,7 +177,7 @@ async def test_a_list_comes_in_pages_and_shows_one_state(api: Api, api_server: A
         api_server.put(POD, make_child(name))
     version = api_server.version
 
-    pages = [page async for page in api.pages(POD, "research")]
+    pages = [page async for page in api.list_pages(POD, "research")]
 
     assert [[item["metadata"]["name"] for item in page.items] for page in pages] == [["a", "b"], ["c", "d"], ["e"]]
     assert {item["kind"] for page in pages for item in page.items} == {"Pod"}
@@ -389,8 +389,8 @@ async def test_pages_follow_the_size_of_what_they_hold(api: Api, api_server: Any
     for number in range(400):
         api_server.put(POD, make_child(f"small-{number:03}"))
 
-    large = [len(page.items) async for page in api.pages(CONFIG_MAP, "research")]
-    small = [len(page.items) async for page in api.pages(POD, "research")]
+    large = [len(page.items) async for page in api.list_pages(CONFIG_MAP, "research")]
+    small = [len(page.items) async for page in api.list_pages(POD, "research")]
 
     assert large == [16, 8, 8, 8, 8, 8, 4]
     assert small == [16, 128, 256]

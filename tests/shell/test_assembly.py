@@ -22,11 +22,11 @@ from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell import assembly, checking, lease
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.assembly import Operator, Ports
+from trainingjob_operator.shell.assembly import ListenPorts, Operator
 from trainingjob_operator.shell.certificates import renew
 from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB, JOB_SET, LEASE, NODE, POD, SECRET, TRAINING_JOB
 from trainingjob_operator.shell.settings import Settings
-from trainingjob_operator.shell.tls import dump
+from trainingjob_operator.shell.tls import to_secret_data
 
 EXAMPLE = yaml.safe_load((Path(__file__).parents[2] / "crds/examples/demo.yaml").read_text())
 SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="trainingjob-operator")
@@ -72,11 +72,11 @@ async def start(server: Any, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_fa
     async with contextlib.AsyncExitStack() as stack:
 
         async def begin(settings: Settings = SETTINGS) -> Running:
-            monkeypatch.setattr(assembly, "holder_name", lambda: f"operator-{len(begun)}")
+            monkeypatch.setattr(assembly, "lease_identity", lambda: f"operator-{len(begun)}")
             api = await stack.enter_async_context(Api(Configuration(host=server[1])))
             ports = {name: unused_tcp_port_factory() for name in ("webhook", "rendezvous", "metrics")}
             running = Running(Operator(settings, api), ports)
-            begun.append(asyncio.create_task(running.operator.run(running.stop, Ports(**ports))))
+            begun.append(asyncio.create_task(running.operator.run(running.stop, ListenPorts(**ports))))
             stack.push_async_callback(end, begun[-1], running.stop)
             return running
 
@@ -191,8 +191,8 @@ async def test_an_agent_is_heard_and_answered(start: Any, api_server: Any, make_
 async def test_while_the_api_server_is_away_agents_hear_what_held(
     start: Any, api_server: Any, make_agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "DEADLINE_SECONDS", 1.0)
-    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.2)
+    monkeypatch.setattr(lease, "RENEW_DEADLINE_SECONDS", 1.0)
+    monkeypatch.setattr(lease, "RETRY_PERIOD_SECONDS", 0.2)
     running = await start()
     (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
     report = make_agent(jobset)
@@ -205,7 +205,7 @@ async def test_while_the_api_server_is_away_agents_hear_what_held(
     assert (await running.get("/readyz"))[0] == 200
     api_server.fault = lambda _: None
     await until(lambda: running.operator.lease.is_leading, "it leads again")
-    listening = running.operator.hub.hearing(("research", report["jobUid"])).listening
+    listening = running.operator.hub.heartbeat_state(("research", report["jobUid"])).listening_seconds
     assert 0 < listening < asyncio.get_running_loop().time() - lost, "no host was silent while it was not heard"
 
     metadata = {"name": "later", "namespace": "research", "generation": 1}
@@ -286,7 +286,7 @@ async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) ->
     """Where that one is called dead, it is the operator who sees nothing, and no other node is given up."""
     api_server.put(NODE, ready_node("system-1", ready=False))
     running = await start(replace(SETTINGS, node="system-1"))
-    await until(running.operator.feed.primed.is_set, "all is listed")
+    await until(running.operator.feed.synced.is_set, "all is listed")
 
     children = await running.operator.cluster.read_children("research", "job-uid")
 
@@ -294,7 +294,7 @@ async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) ->
 
 
 async def test_certificates_of_somebody_else_and_no_webhook(start: Any, api_server: Any, tmp_path: Path) -> None:
-    made = dump(renew(None, (HOST,), datetime.now(UTC)))
+    made = to_secret_data(renew(None, (HOST,), datetime.now(UTC)))
     for name in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / name).write_text(made[name])
 
@@ -310,7 +310,7 @@ async def test_certificates_of_somebody_else_and_no_webhook(start: Any, api_serv
 async def test_an_operator_that_lists_no_more_is_to_be_restarted(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     running = await start()
     await until(lambda: running.operator.lease.is_leading, "it leads")
-    monkeypatch.setattr(assembly, "STUCK_SECONDS", -1.0)
+    monkeypatch.setattr(assembly, "MAX_LIST_SILENCE_SECONDS", -1.0)
 
     code, words = await running.get("/healthz")
 
@@ -330,7 +330,7 @@ async def test_of_two_only_one_leads_and_the_other_takes_over(start: Any, api_se
     first, second = await start(), await start()
     await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
     leader, other = (first, second) if first.operator.lease.is_leading else (second, first)
-    await until(lambda: other.operator.lease.other, "the other knows who leads")
+    await until(lambda: other.operator.lease.other_holder, "the other knows who leads")
 
     assert not other.operator.lease.is_leading
     assert (await other.get("/readyz"))[0] == 503
@@ -366,7 +366,7 @@ async def test_a_part_that_breaks_ends_the_process(
         operator.feed.run = broken  # type: ignore[method-assign]
 
         with pytest.raises(ZeroDivisionError):
-            await operator.run(asyncio.Event(), Ports(0, 0, 0))
+            await operator.run(asyncio.Event(), ListenPorts(0, 0, 0))
 
 
 async def broken() -> None:

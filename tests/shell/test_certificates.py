@@ -8,11 +8,11 @@ import pytest
 from cryptography import x509
 
 from trainingjob_operator.shell.certificates import (
-    CA_LIFE,
-    PUBLISH_AHEAD,
-    SERVING_LIFE,
+    CA_LIFETIME,
+    CA_PUBLICATION_LEAD,
+    SERVING_LIFETIME,
+    CertificatePair,
     Certificates,
-    Pair,
     make_serving,
     renew,
 )
@@ -26,7 +26,7 @@ def cas(bundle: str) -> list[int]:
     return [certificate.serial_number for certificate in x509.load_pem_x509_certificates(bundle.encode())]
 
 
-def is_trusted(serving: Pair, bundle: str, now: datetime) -> bool:
+def is_trusted(serving: CertificatePair, bundle: str, now: datetime) -> bool:
     """Return whether somebody who has a bundle accepts a serving certificate at a time, as TLS would."""
     trusted = x509.load_pem_x509_certificates(bundle.encode())
     verifier = x509.verification.PolicyBuilder().store(x509.verification.Store(trusted)).time(now)
@@ -57,13 +57,13 @@ def test_openssl_takes_them_too(fresh: Certificates, tmp_path) -> None:
     assert context.cert_store_stats()["x509_ca"] == 1
 
 
-@pytest.mark.parametrize("later", [timedelta(0), DAY, SERVING_LIFE * 2 / 3 - DAY])
+@pytest.mark.parametrize("later", [timedelta(0), DAY, SERVING_LIFETIME * 2 / 3 - DAY])
 def test_while_all_is_fresh_nothing_changes(fresh: Certificates, later: timedelta) -> None:
     assert renew(fresh, NAMES, START + later) is fresh
 
 
 def test_a_serving_certificate_is_replaced_by_the_same_ca(fresh: Certificates) -> None:
-    renewed = renew(fresh, NAMES, START + SERVING_LIFE * 2 / 3 + DAY)
+    renewed = renew(fresh, NAMES, START + SERVING_LIFETIME * 2 / 3 + DAY)
 
     assert renewed.serving != fresh.serving
     assert renewed.ca == fresh.ca
@@ -77,34 +77,34 @@ def test_another_name_needs_another_serving_certificate(fresh: Certificates) -> 
 
 
 BROKEN = {
-    "no certificate": Pair("", ""),
-    "no key": Pair("same", ""),
-    "another's key": Pair("same", "other"),
+    "no certificate": CertificatePair("", ""),
+    "no key": CertificatePair("same", ""),
+    "another's key": CertificatePair("same", "other"),
 }
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
 @pytest.mark.parametrize("which", ["ca", "serving"])
-def test_what_cannot_be_used_is_made_anew(fresh: Certificates, broken: Pair, which: str) -> None:
-    pair: Pair = getattr(fresh, which)
+def test_what_cannot_be_used_is_made_anew(fresh: Certificates, broken: CertificatePair, which: str) -> None:
+    pair: CertificatePair = getattr(fresh, which)
     other = renew(None, NAMES, START)
     certificate = pair.certificate if broken.certificate == "same" else broken.certificate
     key = getattr(other, which).key if broken.key == "other" else broken.key
 
-    renewed = renew(replace(fresh, **{which: Pair(certificate, key)}), NAMES, START)
+    renewed = renew(replace(fresh, **{which: CertificatePair(certificate, key)}), NAMES, START)
 
     assert is_trusted(renewed.serving, renewed.bundle, START)
     assert (renewed.ca == fresh.ca) == (which == "serving")
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
-def test_a_published_ca_that_cannot_be_used_is_made_anew(fresh: Certificates, broken: Pair) -> None:
-    due = renew(fresh, NAMES, START + CA_LIFE * 2 / 3 + DAY)
+def test_a_published_ca_that_cannot_be_used_is_made_anew(fresh: Certificates, broken: CertificatePair) -> None:
+    due = renew(fresh, NAMES, START + CA_LIFETIME * 2 / 3 + DAY)
     assert due.next_ca is not None
     certificate = due.next_ca.certificate if broken.certificate == "same" else "-"
-    damaged = replace(due, next_ca=Pair(certificate, fresh.ca.key if broken.key == "other" else ""))
+    damaged = replace(due, next_ca=CertificatePair(certificate, fresh.ca.key if broken.key == "other" else ""))
 
-    renewed = renew(damaged, NAMES, START + CA_LIFE * 2 / 3 + DAY)
+    renewed = renew(damaged, NAMES, START + CA_LIFETIME * 2 / 3 + DAY)
 
     assert renewed.next_ca not in (None, damaged.next_ca)
     assert renewed.ca == fresh.ca
@@ -115,30 +115,34 @@ def test_an_old_ca_that_cannot_be_read_is_dropped(fresh: Certificates) -> None:
 
 
 def test_a_new_ca_is_published_a_day_before_it_signs(fresh: Certificates) -> None:
-    due = START + CA_LIFE * 2 / 3 + DAY
-    current = renew(fresh, NAMES, START + CA_LIFE * 2 / 3)  # its serving certificate is long due
+    due = START + CA_LIFETIME * 2 / 3 + DAY
+    current = renew(fresh, NAMES, START + CA_LIFETIME * 2 / 3)  # its serving certificate is long due
 
     published = renew(current, NAMES, due)
     assert published.next_ca is not None
     assert published.serving == current.serving
     assert len(cas(published.bundle)) == 2
 
-    still = renew(published, NAMES, due + PUBLISH_AHEAD - timedelta(minutes=1))
+    still = renew(published, NAMES, due + CA_PUBLICATION_LEAD - timedelta(minutes=1))
     assert still.ca == fresh.ca
 
-    used = renew(still, NAMES, due + PUBLISH_AHEAD)
+    used = renew(still, NAMES, due + CA_PUBLICATION_LEAD)
     assert used.ca == published.next_ca
     assert used.next_ca is None
-    assert is_trusted(used.serving, published.bundle, due + PUBLISH_AHEAD), "who has the bundle of a day ago trusts it"
-    assert is_trusted(still.serving, used.bundle, due + PUBLISH_AHEAD), "and the certificate of a minute ago is trusted"
+    assert is_trusted(used.serving, published.bundle, due + CA_PUBLICATION_LEAD), (
+        "who has the bundle of a day ago trusts it"
+    )
+    assert is_trusted(still.serving, used.bundle, due + CA_PUBLICATION_LEAD), (
+        "and the certificate of a minute ago is trusted"
+    )
 
 
 def test_an_old_ca_is_trusted_until_it_ends(fresh: Certificates) -> None:
-    due = START + CA_LIFE * 2 / 3 + DAY
-    used = renew(renew(fresh, NAMES, due), NAMES, due + PUBLISH_AHEAD)
+    due = START + CA_LIFETIME * 2 / 3 + DAY
+    used = renew(renew(fresh, NAMES, due), NAMES, due + CA_PUBLICATION_LEAD)
 
-    assert fresh.ca.x509.serial_number in cas(renew(used, NAMES, START + CA_LIFE - DAY).bundle)
-    assert fresh.ca.x509.serial_number not in cas(renew(used, NAMES, START + CA_LIFE + DAY).bundle)
+    assert fresh.ca.x509.serial_number in cas(renew(used, NAMES, START + CA_LIFETIME - DAY).bundle)
+    assert fresh.ca.x509.serial_number not in cas(renew(used, NAMES, START + CA_LIFETIME + DAY).bundle)
 
 
 def test_three_years_without_a_gap(fresh: Certificates) -> None:
@@ -154,21 +158,21 @@ def test_three_years_without_a_gap(fresh: Certificates) -> None:
 
 
 def test_after_years_without_an_operator_all_is_made_anew(fresh: Certificates) -> None:
-    now = START + 3 * CA_LIFE
+    now = START + 3 * CA_LIFETIME
 
     assert is_trusted((renewed := renew(fresh, NAMES, now)).serving, renewed.bundle, now)
     assert cas(renewed.bundle) == [renewed.ca.x509.serial_number]
 
 
 def test_a_ca_that_ended_gives_way_to_the_published_one(fresh: Certificates) -> None:
-    late = renew(fresh, NAMES, START + CA_LIFE - timedelta(hours=2))
+    late = renew(fresh, NAMES, START + CA_LIFETIME - timedelta(hours=2))
     assert late.next_ca is not None
 
-    assert renew(late, NAMES, START + CA_LIFE + timedelta(hours=2)).ca == late.next_ca
+    assert renew(late, NAMES, START + CA_LIFETIME + timedelta(hours=2)).ca == late.next_ca
 
 
 def test_nothing_outlives_its_ca(fresh: Certificates) -> None:
-    serving = make_serving(fresh.ca, NAMES, START + CA_LIFE - DAY)
+    serving = make_serving(fresh.ca, NAMES, START + CA_LIFETIME - DAY)
 
     assert serving.x509.not_valid_after_utc == fresh.ca.x509.not_valid_after_utc
 

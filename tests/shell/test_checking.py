@@ -15,18 +15,18 @@ import yaml
 
 from trainingjob_operator.core.planner import strategy
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 from trainingjob_operator.shell import check_worker, checking
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import NotAReviewError
-from trainingjob_operator.shell.check_worker import LENGTH, Request, Result, pack, run, serve
+from trainingjob_operator.shell.check_worker import LENGTH, Request, Result, encode_message, run, serve
 from trainingjob_operator.shell.checking import (
-    CheckBrokeError,
     CheckBusyError,
-    Checks,
-    CheckTooCostlyError,
-    Turns,
-    Worker,
+    CheckCpuLimitError,
+    CheckFailedError,
+    CheckPool,
+    FairQueue,
+    WorkerProcess,
 )
 
 EXAMPLES = Path(__file__).parents[2] / "crds/examples"
@@ -52,7 +52,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def worker():
-    worker = Worker(BUILTIN)
+    worker = WorkerProcess(BUILTIN)
     yield worker
     await worker.close()
 
@@ -69,8 +69,8 @@ def review(spec: Any, uid: str = "u-1", user: str = "alice") -> bytes:
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
 
 
-async def hold(turns: Turns, done: list[str], peer: str, user: str = "") -> None:
-    async with turns.turn(peer, user):
+async def hold(turns: FairQueue, done: list[str], peer: str, user: str = "") -> None:
+    async with turns.acquire(peer, user):
         done.append(f"{peer}{user}")
         await asyncio.sleep(0)
 
@@ -88,7 +88,7 @@ FAIR = {
 
 @pytest.mark.parametrize(("asked", "want"), FAIR.values(), ids=FAIR.keys())
 async def test_peers_take_turns(asked: list[str], want: list[str]) -> None:
-    turns, done = Turns(), list[str]()
+    turns, done = FairQueue(), list[str]()
 
     await asyncio.gather(*(hold(turns, done, peer, user) for peer, user in asked))
 
@@ -96,8 +96,8 @@ async def test_peers_take_turns(asked: list[str], want: list[str]) -> None:
 
 
 async def test_who_stops_waiting_does_not_keep_the_turn() -> None:
-    turns, done = Turns(), list[str]()
-    async with turns.turn("a"):
+    turns, done = FairQueue(), list[str]()
+    async with turns.acquire("a"):
         tasks = [asyncio.create_task(hold(turns, done, name)) for name in "bcd"]
         await asyncio.sleep(0)
         tasks[0].cancel()
@@ -111,8 +111,8 @@ async def test_who_stops_waiting_does_not_keep_the_turn() -> None:
 
 
 async def test_a_peer_has_only_so_many_that_wait() -> None:
-    turns = Turns(max_waiting=2)
-    async with turns.turn("a"):
+    turns = FairQueue(max_waiting=2)
+    async with turns.acquire("a"):
         waiting = [asyncio.create_task(hold(turns, [], "a", user)) for user in "12"]
         await asyncio.sleep(0)
         with pytest.raises(CheckBusyError, match="2 requests of a wait already"):
@@ -123,29 +123,29 @@ async def test_a_peer_has_only_so_many_that_wait() -> None:
 
 
 async def test_a_turn_that_does_not_come_is_busy() -> None:
-    turns = Turns()
-    async with turns.turn("a"):
+    turns = FairQueue()
+    async with turns.acquire("a"):
         with pytest.raises(CheckBusyError, match="other requests took all of 0 s"):
-            async with turns.turn("b", seconds=0):
+            async with turns.acquire("b", seconds=0):
                 pass
     await hold(turns, done := [], "c")
     assert done == ["c"]
 
 
 async def test_the_verdict_is_that_of_the_rules() -> None:
-    async with Checks(BUILTIN) as checks:
-        assert await checks.check("research", "demo", DEMO) == check_job("demo", DEMO)
-        assert await checks.check("research", "demo", {"model": 1}) == check_job("demo", {"model": 1})
-        assert (await checks.examine(review(DEMO), "p")).answer["response"]["allowed"] is True
+    async with CheckPool(BUILTIN) as checks:
+        assert await checks.check("research", "demo", DEMO) == validate_job("demo", DEMO)
+        assert await checks.check("research", "demo", {"model": 1}) == validate_job("demo", {"model": 1})
+        assert (await checks.evaluate_review(review(DEMO), "p")).answer["response"]["allowed"] is True
         with pytest.raises(NotAReviewError, match="not JSON"):
-            await checks.examine(b"{", "p")
+            await checks.evaluate_review(b"{", "p")
 
 
 async def test_while_a_review_is_held_the_loop_goes_on_and_jobs_are_checked() -> None:
-    async with Checks(BUILTIN) as checks:
+    async with CheckPool(BUILTIN) as checks:
         await checks._reviews.close()
-        checks._reviews = Worker(BUILTIN, HANGING)
-        held = asyncio.create_task(checks.examine(review(COSTLY), "p"))
+        checks._reviews = WorkerProcess(BUILTIN, HANGING)
+        held = asyncio.create_task(checks.evaluate_review(review(COSTLY), "p"))
         for _ in range(100):  # each is a heartbeat of the loop
             await asyncio.sleep(0)
         assert (await checks.check("research", "demo", DEMO)).problems == ()
@@ -154,37 +154,37 @@ async def test_while_a_review_is_held_the_loop_goes_on_and_jobs_are_checked() ->
     assert held.done(), "the end of the operator is the end of the review"
 
 
-async def test_a_check_that_uses_too_much_cpu_ends_its_process(worker: Worker) -> None:
-    with pytest.raises(CheckTooCostlyError, match=r"needs more than 0\.001 s of CPU time"):
-        await worker.ask(Request(("demo", COSTLY), 0.001))
+async def test_a_check_that_uses_too_much_cpu_ends_its_process(worker: WorkerProcess) -> None:
+    with pytest.raises(CheckCpuLimitError, match=r"needs more than 0\.001 s of CPU time"):
+        await worker.run_task(Request(("demo", COSTLY), 0.001))
 
-    assert (await worker.ask(Request(("demo", DEMO), CPU_SECONDS))).problems == ()
+    assert (await worker.run_task(Request(("demo", DEMO), CPU_SECONDS))).problems == ()
 
 
-async def test_a_process_that_is_killed_is_replaced(worker: Worker) -> None:
+async def test_a_process_that_is_killed_is_replaced(worker: WorkerProcess) -> None:
     process = await worker.start()
     os.kill(process.pid, signal.SIGKILL)
 
-    with pytest.raises(CheckBrokeError, match="ended with -9"):
-        await worker.ask(Request(("demo", DEMO), CPU_SECONDS))
-    assert (await worker.ask(Request(("demo", DEMO), CPU_SECONDS))).problems == ()
+    with pytest.raises(CheckFailedError, match="ended with -9"):
+        await worker.run_task(Request(("demo", DEMO), CPU_SECONDS))
+    assert (await worker.run_task(Request(("demo", DEMO), CPU_SECONDS))).problems == ()
     assert (await worker.start()).pid != process.pid
 
 
-async def test_a_process_that_cannot_start_is_told(worker: Worker) -> None:
+async def test_a_process_that_cannot_start_is_told(worker: WorkerProcess) -> None:
     worker._command = DYING
 
-    with pytest.raises(CheckBrokeError, match="ended with 7"):
-        await worker.ask(Request(("demo", DEMO), CPU_SECONDS))
+    with pytest.raises(CheckFailedError, match="ended with 7"):
+        await worker.run_task(Request(("demo", DEMO), CPU_SECONDS))
 
 
-async def test_a_check_that_breaks_brings_its_traceback(worker: Worker) -> None:
-    with pytest.raises(CheckBrokeError, match="ValueError: a task has one or two arguments"):
-        await worker.ask(Request((), CPU_SECONDS))
+async def test_a_check_that_breaks_brings_its_traceback(worker: WorkerProcess) -> None:
+    with pytest.raises(CheckFailedError, match="ValueError: a task has one or two arguments"):
+        await worker.run_task(Request((), CPU_SECONDS))
 
 
 async def test_the_operator_ends_its_processes() -> None:
-    async with Checks(BUILTIN) as checks:
+    async with CheckPool(BUILTIN) as checks:
         await checks.warm_up()
         await checks.check("research", "demo", DEMO)
         pids = [(await each.start()).pid for each in (checks._reviews, checks._jobs)]
@@ -195,7 +195,10 @@ async def test_the_operator_ends_its_processes() -> None:
 
 
 def test_a_process_ends_with_the_operator_whatever_ended_that() -> None:
-    requests, answers = io.BytesIO(pack(()) + pack(Request(("demo", DEMO), CPU_SECONDS))), io.BytesIO()
+    requests, answers = (
+        io.BytesIO(encode_message(()) + encode_message(Request(("demo", DEMO), CPU_SECONDS))),
+        io.BytesIO(),
+    )
 
     serve(requests, answers)  # returns at the end of its input
 
@@ -205,19 +208,19 @@ def test_a_process_ends_with_the_operator_whatever_ended_that() -> None:
 
 
 def test_a_process_that_grew_is_worn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_worker, "MAX_KEPT_KIB", 1)
+    monkeypatch.setattr(check_worker, "MAX_RESIDENT_KIB", 1)
 
-    assert run(Request(("demo", DEMO), CPU_SECONDS), BUILTIN).is_worn
+    assert run(Request(("demo", DEMO), CPU_SECONDS), BUILTIN).needs_replacement
 
 
-async def test_a_worn_process_is_replaced(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worn_process_is_replaced(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     async def worn(request: Request) -> Result:
         await worker.start()
-        return Result(request.arguments, is_worn=True)
+        return Result(request.arguments, needs_replacement=True)
 
-    monkeypatch.setattr(worker, "_ask", worn)
+    monkeypatch.setattr(worker, "_exchange", worn)
 
-    assert await worker.ask(Request((1, 2), CPU_SECONDS)) == (1, 2)
+    assert await worker.run_task(Request((1, 2), CPU_SECONDS)) == (1, 2)
     assert worker._process is None
 
 
@@ -228,8 +231,8 @@ async def may_use(user: Any, namespace: str, name: str) -> bool:
 
 ANSWERS = {
     "busy": (CheckBusyError("other requests took all of 2 s"), 503, "Try again"),
-    "too costly": (CheckTooCostlyError("its check needs more than 2 s of CPU time"), 422, "more than 2 s of CPU time"),
-    "broken": (CheckBrokeError("Traceback"), 500, "its log says why"),
+    "too costly": (CheckCpuLimitError("its check needs more than 2 s of CPU time"), 422, "more than 2 s of CPU time"),
+    "broken": (CheckFailedError("Traceback"), 500, "its log says why"),
 }
 
 
@@ -238,7 +241,7 @@ async def test_without_a_verdict_the_review_is_answered_all_the_same(error: Exce
     async def fail(body: bytes, peer: str) -> Any:
         raise error
 
-    response = (await Admission(fail, may_use).answer(review(DEMO), "10.0.0.1"))["response"]
+    response = (await Admission(fail, may_use).review(review(DEMO), "10.0.0.1"))["response"]
 
     assert (response["uid"], response["allowed"], response["status"]["code"]) == ("u-1", False, code)
     assert words in response["status"]["message"]
@@ -246,8 +249,8 @@ async def test_without_a_verdict_the_review_is_answered_all_the_same(error: Exce
 
 async def test_a_review_that_takes_too_long_is_refused_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "REVIEW_SECONDS", 0.05)
-    async with Checks(BUILTIN, HANGING) as checks:
-        answer = await Admission(checks.examine, may_use).answer(review(COSTLY), "10.0.0.1")
+    async with CheckPool(BUILTIN, HANGING) as checks:
+        answer = await Admission(checks.evaluate_review, may_use).review(review(COSTLY), "10.0.0.1")
         assert checks._reviews._process, "it may yet end, and then it is warm"
 
     assert answer["response"]["status"]["code"] == 503
@@ -255,18 +258,18 @@ async def test_a_review_that_takes_too_long_is_refused_for_now(monkeypatch: pyte
 
 async def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "MAX_REVIEW_SECONDS", 0.05)
-    async with Checks(BUILTIN, HANGING) as checks:
+    async with CheckPool(BUILTIN, HANGING) as checks:
         with pytest.raises(CheckBusyError, match=r"did not end within 0\.05 s"):
-            await checks.examine(review(COSTLY), "10.0.0.1")
+            await checks.evaluate_review(review(COSTLY), "10.0.0.1")
         assert checks._reviews._process is None
 
 
 def test_no_spec_makes_the_search_for_a_mesh_long(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
-    real = strategy._time
-    monkeypatch.setattr(strategy, "_time", lambda *arguments: measured.append(1) or real(*arguments))
+    real = strategy._step_seconds
+    monkeypatch.setattr(strategy, "_step_seconds", lambda *arguments: measured.append(1) or real(*arguments))
 
-    check_job("demo", COSTLY)
+    validate_job("demo", COSTLY)
 
-    a_search = strategy.MAX_CUTS * len(strategy.OUTER) * len(strategy.REMATS)
+    a_search = strategy.MAX_FACTORIZATIONS * len(strategy.SLICE_AXES) * len(strategy.REMAT_POLICIES)
     assert 100 < len(measured) <= 4 * a_search, "the mesh is searched for, and what to suggest where none fits"

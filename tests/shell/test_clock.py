@@ -42,35 +42,35 @@ def test_before_any_answer_it_is_the_machines() -> None:
 def test_an_answer_sets_it(off: timedelta) -> None:
     clock, monotonic = make()
 
-    clock.hear(header(MACHINE + off))
+    clock.synchronize(header(MACHINE + off))
     monotonic.seconds += 10
 
     assert clock.now() == MACHINE + off + timedelta(seconds=10)
-    assert clock.set_by == off.total_seconds()
+    assert clock.total_adjustment == off.total_seconds()
 
 
 def test_it_tells_by_how_much_it_was_set_all_in_all() -> None:
     clock, _ = make()
 
     for off in (HOUR, 2 * HOUR, HOUR / 2):
-        clock.hear(header(MACHINE + off))
+        clock.synchronize(header(MACHINE + off))
 
-    assert clock.set_by == 1800.0
+    assert clock.total_adjustment == 1800.0
 
 
 def test_what_an_answer_cannot_tell_changes_nothing() -> None:
     clock, _ = make()
 
-    clock.hear(header(MACHINE - timedelta(seconds=4)))
+    clock.synchronize(header(MACHINE - timedelta(seconds=4)))
 
-    assert (clock.now(), clock.set_by) == (MACHINE, 0.0)
+    assert (clock.now(), clock.total_adjustment) == (MACHINE, 0.0)
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "Mon, 99 Nov 2026 09:00:00 GMT", "Mon, 23 Nov 2026 09:00:00 -0000"])
 def test_what_is_no_date_is_passed_over(date: str) -> None:
     clock, _ = make()
 
-    clock.hear(date)
+    clock.synchronize(date)
 
     assert clock.now() == MACHINE
 

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from tests.builders import ready_node
 from trainingjob_operator.shell.cluster import MAX_WARNINGS, WARNINGS_SECONDS, KubernetesCluster
-from trainingjob_operator.shell.events import REPEAT_SECONDS
-from trainingjob_operator.shell.feed import KINDS, Feed
+from trainingjob_operator.shell.events import MIN_REPEAT_SECONDS
+from trainingjob_operator.shell.feed import KINDS, Reflector
 from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB
 from trainingjob_operator.shell.ports import (
     ClusterUnavailableError,
@@ -45,16 +45,16 @@ def store() -> Store:
 
 
 @pytest.fixture
-async def feed(api: Any, store: Store) -> Feed:
-    return Feed(api, store, (), lambda *_: None)
+async def feed(api: Any, store: Store) -> Reflector:
+    return Reflector(api, store, (), lambda *_: None)
 
 
 @pytest.fixture
-async def cluster(api: Any, api_server: Any, store: Store, feed: Feed, clock: Clock) -> KubernetesCluster:
+async def cluster(api: Any, api_server: Any, store: Store, feed: Reflector, clock: Clock) -> KubernetesCluster:
     api_server.put(TRAINING_JOB, {"metadata": {"name": "llama", "namespace": "research", "uid": "job-uid"}})
     for kind in KINDS:
         await feed.list_all(kind)
-    feed.primed.set()
+    feed.synced.set()
     return KubernetesCluster(api, store, feed, clock)
 
 
@@ -97,7 +97,7 @@ async def test_it_reads_what_it_wrote_without_a_watch(
 
 
 async def test_it_reads_the_node_of_the_operator_itself(
-    api: Any, api_server: Any, cluster: KubernetesCluster, store: Store, feed: Feed, clock: Clock
+    api: Any, api_server: Any, cluster: KubernetesCluster, store: Store, feed: Reflector, clock: Clock
 ) -> None:
     api_server.put(NODE, ready_node("system-1"))
     api_server.put(NODE, ready_node("worker-1"))
@@ -111,7 +111,7 @@ async def test_it_reads_the_node_of_the_operator_itself(
 
 
 async def test_a_deleted_pod_is_seen_on_its_way_out(
-    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+    cluster: KubernetesCluster, api_server: Any, feed: Reflector, make_child: Any
 ) -> None:
     api_server.put(POD, make_child("p"))
     await feed.list_all(POD)
@@ -126,7 +126,7 @@ async def test_a_deleted_pod_is_seen_on_its_way_out(
 
 
 async def test_children_cost_no_request(
-    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+    cluster: KubernetesCluster, api_server: Any, feed: Reflector, make_child: Any
 ) -> None:
     api_server.put(POD, make_child("p"))
     await feed.list_all(POD)
@@ -138,7 +138,7 @@ async def test_children_cost_no_request(
 
 
 async def test_nodes_are_those_of_the_pods(
-    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+    cluster: KubernetesCluster, api_server: Any, feed: Reflector, make_child: Any
 ) -> None:
     api_server.put(NODE, {"metadata": {"name": "here"}})
     api_server.put(NODE, {"metadata": {"name": "elsewhere"}})
@@ -159,7 +159,7 @@ async def test_create_refuses_what_exists(cluster: KubernetesCluster, make_child
 
 
 async def test_without_jobset_the_words_say_so(
-    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+    cluster: KubernetesCluster, api_server: Any, feed: Reflector, make_child: Any
 ) -> None:
     api_server.kinds.remove(JOB_SET)
     await feed._try_to_list(JOB_SET)
@@ -170,8 +170,8 @@ async def test_without_jobset_the_words_say_so(
         await cluster.create(jobset("base", make_child))
 
 
-async def test_before_all_is_listed_nothing_is_known(cluster: KubernetesCluster, feed: Feed) -> None:
-    feed.primed.clear()
+async def test_before_all_is_listed_nothing_is_known(cluster: KubernetesCluster, feed: Reflector) -> None:
+    feed.synced.clear()
 
     with pytest.raises(ClusterUnavailableError):
         await cluster.read_children("research", "job-uid")
@@ -218,7 +218,7 @@ def warning(about: str, time: str, kind: str = "Warning", message: str = "m") ->
 
 
 async def test_warnings_tell_why_pods_are_not_up(
-    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+    cluster: KubernetesCluster, api_server: Any, feed: Reflector, make_child: Any
 ) -> None:
     await cluster.create(jobset("base", make_child))
     pod = api_server.put(POD, make_child("p"))
@@ -238,7 +238,7 @@ async def test_warnings_tell_why_pods_are_not_up(
     assert sum(path.endswith("/events") for path in api_server.requests) == 1, "many jobs share one read"
 
 
-async def test_warnings_are_few(cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any) -> None:
+async def test_warnings_are_few(cluster: KubernetesCluster, api_server: Any, feed: Reflector, make_child: Any) -> None:
     await cluster.create(jobset("base", make_child))
     uid = (await cluster.read_children("research", "job-uid")).jobsets[0]["metadata"]["uid"]
     for second in range(MAX_WARNINGS + 5):
@@ -251,7 +251,7 @@ async def test_warnings_are_few(cluster: KubernetesCluster, api_server: Any, fee
 
 
 async def test_when_all_pods_are_up_no_event_is_read(
-    cluster: KubernetesCluster, api_server: Any, feed: Feed, make_child: Any
+    cluster: KubernetesCluster, api_server: Any, feed: Reflector, make_child: Any
 ) -> None:
     await cluster.create(jobset("base", make_child))
     api_server.put(JOB, make_child("j", spec={"parallelism": 2}, status={"ready": 2}))
@@ -291,7 +291,7 @@ async def test_the_same_news_is_one_event_with_a_count(
 ) -> None:
     for _ in range(3):
         await cluster.emit(job, warning=True, reason="SliceLost", message="slice 1 lost")
-    clock.advance(REPEAT_SECONDS)
+    clock.advance(MIN_REPEAT_SECONDS)
     await cluster.emit(job, warning=True, reason="SliceLost", message="slice 1 lost")
     await cluster.emit(job, warning=False, reason="Grown", message="two slices again")
 

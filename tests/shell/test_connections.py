@@ -14,8 +14,14 @@ from aiohttp import web
 from trainingjob_operator.shell import connections
 from trainingjob_operator.shell.assembly import serving
 from trainingjob_operator.shell.certificates import renew
-from trainingjob_operator.shell.connections import MAX_PROVED, PROVE, Entry, Gate, Limits
-from trainingjob_operator.shell.tls import use
+from trainingjob_operator.shell.connections import (
+    AUTHENTICATE,
+    MAX_AUTHENTICATED_PER_OWNER,
+    ConnectionLimiter,
+    ConnectionLimits,
+    LimitedConnection,
+)
+from trainingjob_operator.shell.tls import load_serving_certificate
 
 CERTIFICATES = renew(None, ("localhost",), datetime.now(UTC))
 PATIENCE_SECONDS = 60.0
@@ -35,18 +41,18 @@ class Transport:
         self.is_aborted = True
 
 
-def connect(gate: Gate, peer: str) -> Entry:
-    entry = Entry(gate, asyncio.Protocol, None)
+def connect(gate: ConnectionLimiter, peer: str) -> LimitedConnection:
+    entry = LimitedConnection(gate, asyncio.Protocol, None)
     entry.connection_made(Transport(peer))  # type: ignore[arg-type]
     return entry
 
 
-def open_of(entries: list[Entry]) -> list[int]:
+def open_of(entries: list[LimitedConnection]) -> list[int]:
     return [index for index, entry in enumerate(entries) if entry.is_open]
 
 
 async def test_of_too_many_of_a_peer_its_oldest_go() -> None:
-    gate = Gate(Limits(total=100, unproved=100, unproved_of_peer=3))
+    gate = ConnectionLimiter(ConnectionLimits(total=100, unauthenticated=100, unauthenticated_per_peer=3))
 
     entries = [connect(gate, "a") for _ in range(5)]
 
@@ -55,7 +61,7 @@ async def test_of_too_many_of_a_peer_its_oldest_go() -> None:
 
 
 async def test_of_too_many_in_all_those_of_the_peer_with_most_go() -> None:
-    gate = Gate(Limits(total=100, unproved=5, unproved_of_peer=4))
+    gate = ConnectionLimiter(ConnectionLimits(total=100, unauthenticated=5, unauthenticated_per_peer=4))
     mine = connect(gate, "me")
 
     flood = [connect(gate, "a") for _ in range(1000)]
@@ -67,7 +73,7 @@ async def test_of_too_many_in_all_those_of_the_peer_with_most_go() -> None:
 
 
 async def test_what_is_proved_stays() -> None:
-    gate = Gate(Limits(total=6, unproved=6, unproved_of_peer=6))
+    gate = ConnectionLimiter(ConnectionLimits(total=6, unauthenticated=6, unauthenticated_per_peer=6))
     pods = [connect(gate, "node") for _ in range(3)]
     for number, entry in enumerate(pods):
         entry.prove(f"pod-{number}")
@@ -81,20 +87,20 @@ async def test_what_is_proved_stays() -> None:
 
 
 async def test_a_pod_proves_few_connections_at_once() -> None:
-    gate = Gate(Limits(total=100, unproved=100, unproved_of_peer=100))
-    entries = [connect(gate, "node") for _ in range(MAX_PROVED + 2)]
+    gate = ConnectionLimiter(ConnectionLimits(total=100, unauthenticated=100, unauthenticated_per_peer=100))
+    entries = [connect(gate, "node") for _ in range(MAX_AUTHENTICATED_PER_OWNER + 2)]
 
     for entry in entries:
         entry.prove("pod")
 
-    assert open_of(entries) == list(range(2, MAX_PROVED + 2))
+    assert open_of(entries) == list(range(2, MAX_AUTHENTICATED_PER_OWNER + 2))
     for entry in entries:
         entry.connection_lost(None)
-    assert (len(gate), gate._proved, gate._unproved) == (0, {}, {})
+    assert (len(gate), gate._authenticated, gate._unauthenticated) == (0, {}, {})
 
 
 async def test_a_connection_that_is_gone_proves_nothing() -> None:
-    gate = Gate(Limits(total=1, unproved=1, unproved_of_peer=1))
+    gate = ConnectionLimiter(ConnectionLimits(total=1, unauthenticated=1, unauthenticated_per_peer=1))
     entry = connect(gate, "a")
     entry.connection_lost(None)
     entry.prove("pod")
@@ -103,12 +109,12 @@ async def test_a_connection_that_is_gone_proves_nothing() -> None:
 
 
 @contextlib.asynccontextmanager
-async def server(is_tls: bool, limits: Limits):
+async def server(is_tls: bool, limits: ConnectionLimits):
     """Serve an application that echoes bodies; yield its port and a client's context."""
 
     async def echo(request: web.Request) -> web.Response:
         if owner := request.headers.get("X-Owner"):
-            request[PROVE](owner)
+            request[AUTHENTICATE](owner)
         return web.Response(body=await request.read())
 
     app = web.Application(client_max_size=2**22)
@@ -116,7 +122,7 @@ async def server(is_tls: bool, limits: Limits):
     context = None
     if is_tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        use(context, CERTIFICATES.serving)
+        load_serving_certificate(context, CERTIFICATES.serving)
     async with serving(app, 0, context, limits) as runner:
         yield next(address[1] for address in runner.addresses if len(address) == 2)
 
@@ -142,7 +148,7 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
 
 @pytest.mark.parametrize("is_tls", [True, False], ids=["TLS", "plain"])
 async def test_bodies_of_any_size_pass(is_tls: bool) -> None:
-    async with server(is_tls, Limits(10, 10, 10)) as port, session(is_tls) as client:
+    async with server(is_tls, ConnectionLimits(10, 10, 10)) as port, session(is_tls) as client:
         for size in (0, 1, 65_536, 65_537, 3_000_000):
             assert await post(client, is_tls, port, body := bytes(index % 251 for index in range(size))) == body
         bodies = [bytes([number]) * 300_000 for number in range(8)]
@@ -152,7 +158,7 @@ async def test_bodies_of_any_size_pass(is_tls: bool) -> None:
 
 @pytest.mark.parametrize("is_tls", [True, False], ids=["TLS", "plain"])
 async def test_idle_connections_keep_nobody_out(is_tls: bool) -> None:
-    async with server(is_tls, Limits(8, 8, 8)) as port, session(is_tls) as pod:
+    async with server(is_tls, ConnectionLimits(8, 8, 8)) as port, session(is_tls) as pod:
         assert await post(pod, is_tls, port, b"mine", "pod") == b"mine"
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
         assert await is_closed(idle[0][0])
@@ -170,7 +176,7 @@ STALLED = {"nothing": b"", "half a handshake": b"\x16\x03\x01\x02\x00\x01"}
 @pytest.mark.parametrize("sent", STALLED.values(), ids=STALLED.keys())
 async def test_who_does_not_come_to_a_request_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "FIRST_REQUEST_SECONDS", 0.2)
-    async with server(is_tls=True, limits=Limits(8, 8, 8)) as port:
+    async with server(is_tls=True, limits=ConnectionLimits(8, 8, 8)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
 
@@ -180,7 +186,7 @@ async def test_who_does_not_come_to_a_request_is_closed(sent: bytes, monkeypatch
 
 async def test_who_does_not_end_the_head_of_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "FIRST_REQUEST_SECONDS", 0.2)
-    async with server(is_tls=False, limits=Limits(8, 8, 8)) as port:
+    async with server(is_tls=False, limits=ConnectionLimits(8, 8, 8)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\n")
 
@@ -189,7 +195,7 @@ async def test_who_does_not_end_the_head_of_a_request_is_closed(monkeypatch: pyt
 
 
 async def test_a_server_that_ends_closes_silent_connections() -> None:
-    async with server(is_tls=True, limits=Limits(8, 8, 8)) as port:
+    async with server(is_tls=True, limits=ConnectionLimits(8, 8, 8)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.sleep(0)
     assert await is_closed(reader)
@@ -197,13 +203,13 @@ async def test_a_server_that_ends_closes_silent_connections() -> None:
 
 
 async def test_a_silent_connection_takes_no_buffer_and_a_slow_one_a_small_one() -> None:
-    gate = Gate(Limits(8, 8, 8))
+    gate = ConnectionLimiter(ConnectionLimits(8, 8, 8))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    use(context, CERTIFICATES.serving)
-    entry = Entry(gate, asyncio.Protocol, context)
+    load_serving_certificate(context, CERTIFICATES.serving)
+    entry = LimitedConnection(gate, asyncio.Protocol, context)
     assert entry._inner is None
 
-    protocol = connections._SlimTls(asyncio.Protocol(), context, lambda: None)
+    protocol = connections._SharedBufferTls(asyncio.Protocol(), context, lambda: None)
     assert len(protocol._ssl_buffer) == 0
-    assert protocol.get_buffer(-1) is connections._SlimTls._shared
+    assert protocol.get_buffer(-1) is connections._SharedBufferTls._shared
     protocol._get_app_transport()._closed = True

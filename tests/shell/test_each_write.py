@@ -123,7 +123,7 @@ async def edit(life: Life) -> None:
 
 
 async def shadow(life: Life) -> None:
-    await life.until(lambda life: sum(1 for agent in life.agents.values() if agent.state.shadow) == 4)
+    await life.until(lambda life: sum(1 for agent in life.agents.values() if agent.state.hot_standby) == 4)
     for host in (0, 1):
         life.kill_node(f"node-1-{host}")
     await life.until(lambda life: any(attempt.shadow for attempt in life.status.attempts))

@@ -16,12 +16,12 @@ from tests.builders import NAME, UID, spec_manifest
 from tests.schema_edits import SCHEMA, Edit, Node, change, is_live, list_edits, refuse, with_defaults
 from tests.simulation import Simulation
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.live import live_of
+from trainingjob_api.live import live_fields
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL, config_map
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 from trainingjob_operator.core.validation.validate_update import check_update
 
 LIVE = [edit for edit in list_edits() if is_live(edit)]
@@ -108,7 +108,7 @@ async def live(spec: Node, schedule: list[tuple[int, Edit]], head_start: int) ->
         after = change(good, edit)
         if is_refused(sim, after):
             await sim.run(pause)
-        elif check_job(NAME, after).plan is None:
+        elif validate_job(NAME, after).plan is None:
             await run_with_a_bad_spec(sim, after, pause)
             store(sim, good)
         else:
@@ -116,7 +116,9 @@ async def live(spec: Node, schedule: list[tuple[int, Edit]], head_start: int) ->
             store(sim, good)
             await sim.run(pause)
             if pause == EDIT_SECONDS:
-                assert all(world.live == live_of(TrainingJobSpec.model_validate(good)) for world in list_worlds(sim))
+                assert all(
+                    world.live == live_fields(TrainingJobSpec.model_validate(good)) for world in list_worlds(sim)
+                )
     after = close(good, sim.newest_step)
     if not is_refused(sim, after):
         store(sim, after)

@@ -7,7 +7,7 @@ import pytest
 
 from trainingjob_operator.core.names import JOB_LABEL
 from trainingjob_operator.shell import feed as feed_module
-from trainingjob_operator.shell.feed import KINDS, MISSING_SECONDS, RELIST_SECONDS, Feed
+from trainingjob_operator.shell.feed import KINDS, RELIST_SECONDS, RETRY_LIST_SECONDS, Reflector
 from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB_SET, NODE, POD, TRAINING_JOB
 from trainingjob_operator.shell.ports import ClusterUnavailableError, MissingKindError
 from trainingjob_operator.shell.store import Store
@@ -40,11 +40,11 @@ def store() -> Store:
 
 
 @pytest.fixture
-async def feed(api: Any, store: Store, woken: Listener) -> Feed:
-    return Feed(api, store, (), woken)
+async def feed(api: Any, store: Store, woken: Listener) -> Reflector:
+    return Reflector(api, store, (), woken)
 
 
-async def test_a_list_wakes_all_jobs_that_it_finds(feed: Feed, api_server: Any, woken: Listener) -> None:
+async def test_a_list_wakes_all_jobs_that_it_finds(feed: Reflector, api_server: Any, woken: Listener) -> None:
     api_server.put(TRAINING_JOB, JOB)
 
     await feed.list_all(TRAINING_JOB)
@@ -55,7 +55,7 @@ async def test_a_list_wakes_all_jobs_that_it_finds(feed: Feed, api_server: Any, 
 
 
 async def test_a_lost_event_is_made_good_by_the_next_list(
-    feed: Feed, api_server: Any, store: Store, woken: Listener, make_child: Any
+    feed: Reflector, api_server: Any, store: Store, woken: Listener, make_child: Any
 ) -> None:
     api_server.put(POD, make_child("p"))
     await feed.list_all(POD)
@@ -70,7 +70,7 @@ async def test_a_lost_event_is_made_good_by_the_next_list(
 
 @pytest.mark.parametrize("lost", range(5))
 async def test_whichever_event_is_lost_the_next_list_ends_the_same(
-    lost: int, feed: Feed, api_server: Any, store: Store, make_child: Any
+    lost: int, feed: Reflector, api_server: Any, store: Store, make_child: Any
 ) -> None:
     api_server.put(POD, make_child("old"))
     await feed.list_all(POD)
@@ -85,7 +85,7 @@ async def test_whichever_event_is_lost_the_next_list_ends_the_same(
 
     for number, (event, manifest) in enumerate(told):
         if number != lost:
-            feed.event(POD, event, manifest)
+            feed.handle_event(POD, event, manifest)
     await feed.list_all(POD)
 
     seen = {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in store[POD]}
@@ -93,7 +93,7 @@ async def test_whichever_event_is_lost_the_next_list_ends_the_same(
     assert set(seen) == {"old", "new"}
 
 
-async def test_only_objects_of_jobs_are_listed(feed: Feed, api_server: Any, store: Store, make_child: Any) -> None:
+async def test_only_objects_of_jobs_are_listed(feed: Reflector, api_server: Any, store: Store, make_child: Any) -> None:
     api_server.put(CONFIG_MAP, {"metadata": {"name": "kube-root-ca.crt", "namespace": "research"}})
     api_server.put(CONFIG_MAP, make_child("mine"))
 
@@ -106,7 +106,7 @@ async def test_other_namespaces_are_not_read(api: Any, api_server: Any, store: S
     api_server.put(TRAINING_JOB, JOB)
     api_server.put(TRAINING_JOB, {"metadata": {"name": "other", "namespace": "private"}})
 
-    await Feed(api, store, ("research", "prod"), woken).list_all(TRAINING_JOB)
+    await Reflector(api, store, ("research", "prod"), woken).list_all(TRAINING_JOB)
 
     assert woken.take() == [("research", "llama")]
     assert {path for path in api_server.requests if path.endswith("trainingjobs")} == {
@@ -114,50 +114,50 @@ async def test_other_namespaces_are_not_read(api: Any, api_server: Any, store: S
     }
 
 
-async def test_events_wake_the_job_of_an_object(feed: Feed, woken: Listener, make_child: Any) -> None:
+async def test_events_wake_the_job_of_an_object(feed: Reflector, woken: Listener, make_child: Any) -> None:
     pod = make_child("p")
     pod["metadata"] |= {"resourceVersion": "5", "uid": "u"}
 
-    feed.event(POD, "ADDED", pod)
+    feed.handle_event(POD, "ADDED", pod)
     assert woken.take() == [("research", "llama")]
-    feed.event(POD, "MODIFIED", pod)
+    feed.handle_event(POD, "MODIFIED", pod)
     assert woken.take() == [], "that state is known"
-    feed.event(POD, "DELETED", pod)
+    feed.handle_event(POD, "DELETED", pod)
     assert woken.take() == [("research", "llama")]
-    feed.event(POD, "DELETED", pod)
+    feed.handle_event(POD, "DELETED", pod)
     assert woken.take() == []
 
 
-async def test_a_node_wakes_the_jobs_that_run_on_it(feed: Feed, woken: Listener, make_child: Any) -> None:
+async def test_a_node_wakes_the_jobs_that_run_on_it(feed: Reflector, woken: Listener, make_child: Any) -> None:
     for name, job, node in (("a", "one", "n1"), ("b", "one", "n1"), ("c", "two", "n2"), ("d", "three", "")):
         pod = make_child(name, job=job, spec={"nodeName": node} if node else {})
         pod["metadata"] |= {"resourceVersion": "5"}
-        feed.event(POD, "ADDED", pod)
+        feed.handle_event(POD, "ADDED", pod)
     woken.take()
 
-    feed.event(NODE, "ADDED", {"metadata": {"name": "n1", "resourceVersion": "9"}})
+    feed.handle_event(NODE, "ADDED", {"metadata": {"name": "n1", "resourceVersion": "9"}})
 
     assert woken.take() == [("research", "one")]
 
 
-async def test_an_object_without_a_job_wakes_nobody(feed: Feed, woken: Listener, make_child: Any) -> None:
+async def test_an_object_without_a_job_wakes_nobody(feed: Reflector, woken: Listener, make_child: Any) -> None:
     pod = make_child("p")
     del pod["metadata"]["labels"][JOB_LABEL]
     pod["metadata"]["resourceVersion"] = "5"
 
-    feed.event(POD, "ADDED", pod)
+    feed.handle_event(POD, "ADDED", pod)
 
     assert woken.take() == []
 
 
 async def test_an_unknown_kind_is_missing_until_it_is_there(api: Any, api_server: Any, store: Store) -> None:
     told = []
-    feed = Feed(api, store, (), lambda *_: None, lambda: told.append(feed.missing))
+    feed = Reflector(api, store, (), lambda *_: None, lambda: told.append(feed.missing_kinds))
     api_server.kinds.remove(JOB_SET)
     await feed._try_to_list(JOB_SET)
     await feed._try_to_list(JOB_SET)
     await feed._try_to_list(POD)
-    assert feed.missing == {JOB_SET}
+    assert feed.missing_kinds == {JOB_SET}
 
     api_server.kinds.add(JOB_SET)
     await feed._try_to_list(JOB_SET)
@@ -173,7 +173,7 @@ class Lists:
         self.retry_after = 0.0
         self.times: list[tuple[float, str]] = []
 
-    async def pages(self, kind: Any, *_: Any, **__: Any):
+    async def list_pages(self, kind: Any, *_: Any, **__: Any):
         self.times.append((asyncio.get_running_loop().time(), kind.name))
         if kind in self.failing:
             raise ClusterUnavailableError("down", retry_after=self.retry_after)
@@ -187,19 +187,19 @@ class Lists:
 async def test_what_failed_is_listed_again_soon_and_the_rest_rarely(store: Store, woken: Listener) -> None:
     lists = Lists()
     lists.failing = {NODE}
-    feed = Feed(lists, store, (), woken)
+    feed = Reflector(lists, store, (), woken)
     running = asyncio.create_task(feed.run())
 
-    await asyncio.sleep(MISSING_SECONDS / 2)
-    assert not feed.primed.is_set()
+    await asyncio.sleep(RETRY_LIST_SECONDS / 2)
+    assert not feed.synced.is_set()
     lists.failing = set()
-    await asyncio.sleep(MISSING_SECONDS)
-    assert feed.primed.is_set()
-    assert feed.silent_seconds == MISSING_SECONDS / 2
+    await asyncio.sleep(RETRY_LIST_SECONDS)
+    assert feed.synced.is_set()
+    assert feed.seconds_since_list == RETRY_LIST_SECONDS / 2
     await asyncio.sleep(RELIST_SECONDS)
     running.cancel()
 
-    assert [kind for time, kind in lists.times if time == MISSING_SECONDS] == ["Node"]
+    assert [kind for time, kind in lists.times if time == RETRY_LIST_SECONDS] == ["Node"]
     assert {time for time, kind in lists.times if kind == "Pod"} == {0.0, RELIST_SECONDS}
 
 
@@ -207,30 +207,34 @@ async def test_what_failed_is_listed_again_soon_and_the_rest_rarely(store: Store
 async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(store: Store, woken: Listener) -> None:
     lists = Lists()
     lists.failing = set(KINDS)
-    feed = Feed(lists, store, (), woken)
+    feed = Reflector(lists, store, (), woken)
     running = asyncio.create_task(feed.run())
 
-    await asyncio.sleep(600 - MISSING_SECONDS / 2)
-    assert not feed.primed.is_set()
-    assert len(lists.times) <= 600 / MISSING_SECONDS * len(KINDS)
+    await asyncio.sleep(600 - RETRY_LIST_SECONDS / 2)
+    assert not feed.synced.is_set()
+    assert len(lists.times) <= 600 / RETRY_LIST_SECONDS * len(KINDS)
     lists.failing = set()
-    await asyncio.sleep(MISSING_SECONDS)
+    await asyncio.sleep(RETRY_LIST_SECONDS)
     running.cancel()
 
-    assert feed.primed.is_set()
+    assert feed.synced.is_set()
 
 
 @pytest.mark.looptime
 async def test_the_wait_that_the_server_asks_for_is_kept(store: Store, woken: Listener) -> None:
     lists = Lists()
     lists.failing = {NODE}
-    lists.retry_after = 4 * MISSING_SECONDS
-    running = asyncio.create_task(Feed(lists, store, (), woken).run())
+    lists.retry_after = 4 * RETRY_LIST_SECONDS
+    running = asyncio.create_task(Reflector(lists, store, (), woken).run())
 
-    await asyncio.sleep(10 * MISSING_SECONDS)
+    await asyncio.sleep(10 * RETRY_LIST_SECONDS)
     running.cancel()
 
-    assert [time for time, kind in lists.times if kind == "Node"] == [0.0, 4 * MISSING_SECONDS, 8 * MISSING_SECONDS]
+    assert [time for time, kind in lists.times if kind == "Node"] == [
+        0.0,
+        4 * RETRY_LIST_SECONDS,
+        8 * RETRY_LIST_SECONDS,
+    ]
 
 
 @pytest.mark.looptime
@@ -239,16 +243,16 @@ async def test_a_kind_that_never_comes_does_not_keep_the_others_from_being_liste
 ) -> None:
     lists = Lists()
     lists.unknown = {JOB_SET}
-    running = asyncio.create_task(Feed(lists, store, (), woken).run())
+    running = asyncio.create_task(Reflector(lists, store, (), woken).run())
 
     await asyncio.sleep(3 * RELIST_SECONDS)
     running.cancel()
 
     assert sum(kind == "Pod" for _, kind in lists.times) == 3
-    assert sum(kind == "JobSet" for _, kind in lists.times) == 3 * RELIST_SECONDS / MISSING_SECONDS
+    assert sum(kind == "JobSet" for _, kind in lists.times) == 3 * RELIST_SECONDS / RETRY_LIST_SECONDS
 
 
-async def test_objects_of_no_job_are_not_kept(feed: Feed, api_server: Any, store: Store, make_child: Any) -> None:
+async def test_objects_of_no_job_are_not_kept(feed: Reflector, api_server: Any, store: Store, make_child: Any) -> None:
     strangers = [make_child(f"c-{number}", namespace="evil", data={"x": "y" * 100_000}) for number in range(40)]
     strangers += [make_child("other", job_uid="another-uid")]
     for stranger in strangers:
@@ -256,11 +260,11 @@ async def test_objects_of_no_job_are_not_kept(feed: Feed, api_server: Any, store
     api_server.put(CONFIG_MAP, make_child("mine", data={"x": "y" * 100_000}))
 
     await feed.list_all(CONFIG_MAP)
-    feed.event(CONFIG_MAP, "ADDED", api_server.put(CONFIG_MAP, make_child("later", namespace="evil")))
+    feed.handle_event(CONFIG_MAP, "ADDED", api_server.put(CONFIG_MAP, make_child("later", namespace="evil")))
 
     assert [item["metadata"]["name"] for item in store[CONFIG_MAP]] == ["mine"]
     assert len(str(list(store[CONFIG_MAP]))) < 1000
-    assert len(str(feed._unknown)) < 50_000
+    assert len(str(feed._pending)) < 50_000
 
 
 def unknown(api_server: Any, make_child: Any) -> Any:
@@ -269,31 +273,31 @@ def unknown(api_server: Any, make_child: Any) -> Any:
 
 @pytest.mark.parametrize("by_list", [True, False], ids=["list", "event"])
 async def test_an_object_that_comes_before_its_job_waits_for_it(
-    by_list: bool, feed: Feed, api_server: Any, store: Store, woken: Listener, make_child: Any
+    by_list: bool, feed: Reflector, api_server: Any, store: Store, woken: Listener, make_child: Any
 ) -> None:
-    feed.event(POD, "ADDED", unknown(api_server, make_child))
+    feed.handle_event(POD, "ADDED", unknown(api_server, make_child))
     assert not list(store[POD])
     job = api_server.put(TRAINING_JOB, {"metadata": {"name": "late", "namespace": "research", "uid": "late-uid"}})
 
     if by_list:
         await feed.list_all(TRAINING_JOB)
     else:
-        feed.event(TRAINING_JOB, "ADDED", job)
+        feed.handle_event(TRAINING_JOB, "ADDED", job)
 
     assert [item["metadata"]["name"] for item in store[POD]] == ["p"]
     assert ("research", "late") in woken.take()
-    assert not feed._unknown
+    assert not feed._pending
 
 
 async def test_an_object_that_waits_in_vain_is_forgotten(
-    feed: Feed, api_server: Any, make_child: Any, monkeypatch: pytest.MonkeyPatch
+    feed: Reflector, api_server: Any, make_child: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "MAX_UNKNOWN", 3)
+    monkeypatch.setattr(feed_module, "MAX_PENDING", 3)
     pod = unknown(api_server, make_child)
-    feed.event(POD, "ADDED", pod)
-    feed.event(POD, "DELETED", pod)
-    assert not feed._unknown
+    feed.handle_event(POD, "ADDED", pod)
+    feed.handle_event(POD, "DELETED", pod)
+    assert not feed._pending
 
     for number in range(5):
-        feed.event(POD, "ADDED", api_server.put(POD, make_child(f"p-{number}", namespace="evil")))
-    assert [name for _, (_, name) in feed._unknown] == ["p-2", "p-3", "p-4"]
+        feed.handle_event(POD, "ADDED", api_server.put(POD, make_child(f"p-{number}", namespace="evil")))
+    assert [name for _, (_, name) in feed._pending] == ["p-2", "p-3", "p-4"]

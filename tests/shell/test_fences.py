@@ -11,7 +11,7 @@ from tests.simulation import Simulation
 from tests.storage import saved
 from trainingjob_api.status import Restarts
 from trainingjob_operator.core.names import base_jobset
-from trainingjob_trainer.history import belongs
+from trainingjob_trainer.history import is_in_history
 
 HOUR = 3600.0
 SLICES = {0: ("node-0-0", "node-0-1"), 1: ("node-1-0", "node-1-1")}
@@ -52,8 +52,8 @@ async def test_a_world_that_is_cut_off_and_saves_on_writes_no_history() -> None:
         sim.heal_node(node)
     await sim.run(60)
     world = next(child.world for agent in sim.agents.values() if (child := agent.active()) and child.world)
-    assert not belongs(saved(old, beyond), world, takeover=False)
-    assert belongs(saved(old, known), world, takeover=False)
+    assert not is_in_history(saved(old, beyond), world, takeover=False)
+    assert is_in_history(saved(old, known), world, takeover=False)
     await sim.run(400, until="Succeeded")
 
     assert sim.status.phase == "Succeeded"

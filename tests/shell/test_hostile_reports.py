@@ -14,7 +14,7 @@ from tests.protocol_schema import Node, Path, Schema, put
 from tests.simulation import Simulation
 from trainingjob_api.protocol import MAX_REPORTED, REPORT_PATH, HostReport
 from trainingjob_api.schema import status_schema
-from trainingjob_operator.core.running.deciding.forming import MAX_AHEAD
+from trainingjob_operator.core.running.deciding.forming import MAX_GENERATION_LEAD
 from trainingjob_operator.shell import rendezvous
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.ports import Caller
@@ -29,15 +29,15 @@ STATUS = jsonschema.Draft202012Validator(status_schema())
 class Tokens:
     """Knows every caller as the same pod."""
 
-    async def identify(self, token: str, peer: str) -> Caller:
+    async def authenticate(self, token: str, peer: str) -> Caller:
         return Caller("pod-0-0", NAMESPACE, NAME, UID)
 
 
 @pytest.fixture
 async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[TestClient[Any, Any], Hub]]:
-    monkeypatch.setattr(rendezvous, "HOLD_SECONDS", 0.0)
+    monkeypatch.setattr(rendezvous, "LONG_POLL_SECONDS", 0.0)
     hub = Hub(lambda: 0.0, lambda namespace, name: None)
-    async with TestClient(TestServer(rendezvous.make_app(hub, Tokens()))) as client:
+    async with TestClient(TestServer(rendezvous.rendezvous_app(hub, Tokens()))) as client:
         yield client, hub
 
 
@@ -85,7 +85,7 @@ async def test_what_is_out_of_bounds_is_refused_with_the_name_of_its_field(
 
         assert status in (400, 413), (value, text)
         assert str(path[0]) in text or status == 413
-        assert hub.hearing(KEY).news == {}
+        assert hub.heartbeat_state(KEY).latest_reports == {}
 
 
 BODIES = {
@@ -113,7 +113,7 @@ async def test_no_body_breaks_the_rendezvous(body: bytes, service: tuple[TestCli
     status, _ = await post(client, body)
 
     assert status in (400, 413)
-    assert hub.hearing(KEY).news == {}
+    assert hub.heartbeat_state(KEY).latest_reports == {}
 
 
 def within(node: Node) -> list[object]:
@@ -153,7 +153,7 @@ async def form() -> tuple[Simulation, Caller, dict[str, Any]]:
     await sim.run_until_step(5)
     sim.check = lambda: None  # type: ignore[method-assign]  # what a host makes up contradicts what it said before
     agent = next(iter(sim.agents.values()))
-    report = sim.hub.hearing(KEY).news[agent.pod_uid].report
+    report = sim.hub.heartbeat_state(KEY).latest_reports[agent.pod_uid].report
     return sim, Caller(agent.pod_uid, NAMESPACE, NAME, UID), json.loads(report.model_dump_json(by_alias=True))
 
 
@@ -215,6 +215,6 @@ async def test_a_generation_far_ahead_uses_up_none(monkeypatch: pytest.MonkeyPat
     await sim.run(60)
 
     assert sim.status.world
-    assert sim.status.world.generation - before.generation < MAX_AHEAD
+    assert sim.status.world.generation - before.generation < MAX_GENERATION_LEAD
     await sim.run(300, until="Succeeded")
     assert sim.status.phase == "Succeeded"

@@ -8,12 +8,12 @@ import pytest
 from tests.builders import KEY, NAME, NAMESPACE, UID, make_report
 from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
-from trainingjob_api.protocol import Directive, Evidence, HostReport, Phase, ProcessState, Progress
+from trainingjob_api.protocol import Diagnostics, Directive, HostReport, Phase, ProcessState, Progress
 from trainingjob_api.world import Member, World
-from trainingjob_operator.core.running.deciding.strikes import Order
-from trainingjob_operator.core.running.observing.hearing import Hearing
-from trainingjob_operator.core.running.telling.announce import Bulletin
-from trainingjob_operator.shell.hub import AWAY_SECONDS, FORGET_SECONDS, Hub
+from trainingjob_operator.core.running.deciding.strikes import InjectionOrder
+from trainingjob_operator.core.running.observing.hearing import HeartbeatState
+from trainingjob_operator.core.running.telling.announce import JobDirective
+from trainingjob_operator.shell.hub import OUTAGE_SECONDS, RETENTION_SECONDS, Hub
 from trainingjob_operator.shell.ports import Caller
 
 
@@ -30,8 +30,8 @@ class Desk:
     def receive(self, report: HostReport) -> None:
         self.hub.receive(caller(report.pod_uid), report)
 
-    def hear(self) -> Hearing:
-        return self.hub.hearing(KEY)
+    def hear(self) -> HeartbeatState:
+        return self.hub.heartbeat_state(KEY)
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def make_world(generation: int, *pods: str) -> World:
     return World(generation=generation, job_uid=UID, coordinator="10.0.0.1:5000", members=members)
 
 
-def train(generation: int, *pods: str) -> Bulletin:
-    return Bulletin(Directive.TRAIN, make_world(generation, *pods))
+def train(generation: int, *pods: str) -> JobDirective:
+    return JobDirective(Directive.TRAIN, make_world(generation, *pods))
 
 
 def test_ages_run_on_the_hubs_own_clock(desk: Desk) -> None:
@@ -63,10 +63,10 @@ def test_ages_run_on_the_hubs_own_clock(desk: Desk) -> None:
     desk.receive(make_report(0, 0))
     desk.now += 0.5
 
-    news = desk.hear().news
-    assert (news["pod-0-0"].age, news["pod-0-0"].still) == (0.5, 3.5)
-    assert (news["pod-0-1"].age, news["pod-0-1"].still) == (1.5, 1.5)
-    assert desk.hear().listening == 3.5
+    news = desk.hear().latest_reports
+    assert (news["pod-0-0"].report_age, news["pod-0-0"].stalled_for) == (0.5, 3.5)
+    assert (news["pod-0-1"].report_age, news["pod-0-1"].stalled_for) == (1.5, 1.5)
+    assert desk.hear().listening_seconds == 3.5
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_host_that_changes_does_not_stand_still(desk: Desk, change: dict[str, 
     desk.now += 2.0
     desk.receive(make_report(0, 0, **change))
 
-    assert desk.hear().news["pod-0-0"].still == 0.0
+    assert desk.hear().latest_reports["pod-0-0"].stalled_for == 0.0
 
 
 def test_a_standby_that_gets_ready_is_no_progress_of_the_world_that_trains(desk: Desk) -> None:
@@ -94,7 +94,7 @@ def test_a_standby_that_gets_ready_is_no_progress_of_the_world_that_trains(desk:
     desk.now += 2.0
     desk.receive(make_report(0, 0, standby=True, **training))
 
-    assert desk.hear().news["pod-0-0"].still == 2.0
+    assert desk.hear().latest_reports["pod-0-0"].stalled_for == 2.0
 
 
 MOVED = {
@@ -110,7 +110,7 @@ def test_who_reads_or_writes_comes_further_where_that_is_its_work(desk: Desk, ph
     desk.now += 2.0
     desk.receive(make_report(0, 0, phase=phase, moved_mebibytes=4))
 
-    assert desk.hear().news["pod-0-0"].still == still
+    assert desk.hear().latest_reports["pod-0-0"].stalled_for == still
 
 
 @pytest.mark.parametrize(("phase", "still"), [(Phase.EVALUATING, 0.0), (Phase.SAVING, 2.0)])
@@ -121,32 +121,32 @@ def test_who_enters_one_batch_after_the_other_comes_further_in_an_evaluation(
     desk.now += 2.0
     desk.receive(make_report(0, 0, phase=phase, entered=4))
 
-    assert desk.hear().news["pod-0-0"].still == still
+    assert desk.hear().latest_reports["pod-0-0"].stalled_for == still
 
 
 def test_what_could_not_be_heard_is_no_silence(desk: Desk) -> None:
     desk.receive(make_report(0, 0, "pod"))
     desk.now += 30.0
-    desk.hub.miss()
+    desk.hub.reset_silence()
     desk.now += 2.0
 
-    assert (desk.hear().news["pod"].age, desk.hear().listening) == (32.0, 2.0)
+    assert (desk.hear().latest_reports["pod"].report_age, desk.hear().listening_seconds) == (32.0, 2.0)
 
 
 def test_after_a_time_without_any_report_listening_begins_anew(desk: Desk) -> None:
-    assert desk.hear().listening == 0.0
+    assert desk.hear().listening_seconds == 0.0
     desk.receive(make_report(0, 0))
-    desk.now += AWAY_SECONDS
+    desk.now += OUTAGE_SECONDS
     desk.receive(make_report(0, 0))
-    assert desk.hear().listening == AWAY_SECONDS
-    desk.now += AWAY_SECONDS + 0.1
+    assert desk.hear().listening_seconds == OUTAGE_SECONDS
+    desk.now += OUTAGE_SECONDS + 0.1
 
     desk.receive(make_report(0, 0))
 
-    assert desk.hear().listening == 0.0
+    assert desk.hear().listening_seconds == 0.0
 
 
-EVIDENCE = Evidence(state=ProcessState.SLEEPING, cores=0.0, entered=3)
+EVIDENCE = Diagnostics(state=ProcessState.SLEEPING, cores=0.0, entered=3)
 
 NEWS = {
     "the first report": (None, make_report(), True),
@@ -180,7 +180,7 @@ async def test_nothing_is_answered_before_anything_is_known(desk: Desk) -> None:
     desk.receive(make_report())
 
     assert await desk.hub.answer(caller("pod-0-0"), "a", 0) is None
-    assert not desk.hub.has_spoken(KEY)
+    assert not desk.hub.has_published(KEY)
 
 
 async def test_a_member_hears_of_its_world_and_a_stranger_waits(desk: Desk) -> None:
@@ -196,7 +196,7 @@ async def test_a_member_hears_of_its_world_and_a_stranger_waits(desk: Desk) -> N
 
 
 async def test_all_hear_the_end(desk: Desk) -> None:
-    desk.hub.publish(KEY, Bulletin(Directive.FINISH, outcome="Succeeded"))
+    desk.hub.publish(KEY, JobDirective(Directive.FINISH, outcome="Succeeded"))
 
     answer = await desk.hub.answer(caller("pod-9-9"), "a", 0)
 
@@ -229,7 +229,7 @@ async def test_members_are_asked_at_once_where_they_stand(desk: Desk) -> None:
 
     waiting = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 60))
     await asyncio.sleep(0)
-    desk.hub.publish(KEY, replace(train(1, "pod-0-0"), examine=True))
+    desk.hub.publish(KEY, replace(train(1, "pod-0-0"), collects_diagnostics=True))
     member = await asyncio.wait_for(waiting, 10)
     stranger = await desk.hub.answer(caller("pod-9-9"), "a", 0)
 
@@ -271,7 +271,7 @@ async def test_who_reports_again_is_told_by_the_new_answer_not_by_the_old_one(de
 
 @pytest.mark.parametrize("moves", [True, False])
 async def test_who_is_to_leave_hears_whether_memory_is_enough(desk: Desk, *, moves: bool) -> None:
-    desk.hub.publish(KEY, Bulletin(Directive.LEAVE, make_world(1, "pod-0-0"), moves=moves))
+    desk.hub.publish(KEY, JobDirective(Directive.LEAVE, make_world(1, "pod-0-0"), moves=moves))
 
     answer = await desk.hub.answer(caller("pod-0-0"), "a", 0)
 
@@ -280,56 +280,56 @@ async def test_who_is_to_leave_hears_whether_memory_is_enough(desk: Desk, *, mov
 
 
 def test_a_world_is_announced_when_it_is_first_published(desk: Desk) -> None:
-    assert desk.hear().announced == 0.0
+    assert desk.hear().seconds_since_publish == 0.0
     desk.hub.publish(KEY, train(1, "pod-0-0"))
     desk.now += 5.0
-    desk.hub.publish(KEY, Bulletin(Directive.LEAVE, make_world(1, "pod-0-0")))
-    assert desk.hear().announced == 5.0
+    desk.hub.publish(KEY, JobDirective(Directive.LEAVE, make_world(1, "pod-0-0")))
+    assert desk.hear().seconds_since_publish == 5.0
 
     desk.hub.publish(KEY, train(2, "pod-0-0"))
-    assert desk.hear().announced == 0.0
+    assert desk.hear().seconds_since_publish == 0.0
     desk.now += 5.0
-    desk.hub.publish(KEY, Bulletin(Directive.WAIT))
-    assert desk.hear().announced == 0.0
+    desk.hub.publish(KEY, JobDirective(Directive.WAIT))
+    assert desk.hear().seconds_since_publish == 0.0
 
 
 def test_a_burned_generation_stays_burned(desk: Desk) -> None:
-    desk.hub.burn(KEY, 4)
-    desk.hub.burn(KEY, 3)
+    desk.hub.retire_generation(KEY, 4)
+    desk.hub.retire_generation(KEY, 3)
 
-    assert desk.hear().burned == 4
+    assert desk.hear().max_unconfirmed_generation == 4
 
 
 def test_pods_that_are_long_gone_are_forgotten_unless_they_are_members(desk: Desk) -> None:
     for host in (0, 1):
         desk.receive(make_report(0, host))
-    desk.now += FORGET_SECONDS + 1
+    desk.now += RETENTION_SECONDS + 1
 
     desk.hub.publish(KEY, train(1, "pod-0-0"))
 
-    assert list(desk.hear().news) == ["pod-0-0"]
+    assert list(desk.hear().latest_reports) == ["pod-0-0"]
 
 
 def test_a_job_that_is_gone_is_forgotten(desk: Desk) -> None:
     desk.receive(make_report())
-    desk.hub.forget(KEY)
-    desk.hub.forget(KEY)
-    assert desk.hear() == Hearing()
+    desk.hub.drop_job(KEY)
+    desk.hub.drop_job(KEY)
+    assert desk.hear() == HeartbeatState()
 
     desk.receive(make_report())
-    desk.hub.publish(KEY, Bulletin(Directive.WAIT))
+    desk.hub.publish(KEY, JobDirective(Directive.WAIT))
     desk.hub.clear()
-    assert not desk.hub.has_spoken(KEY)
+    assert not desk.hub.has_published(KEY)
 
 
 async def test_a_drill_is_told_to_those_whom_it_strikes_and_once_each(desk: Desk) -> None:
     for host in (0, 1):
         desk.receive(make_report(0, host))
-    order = Order(Drill(id="one", kind=DrillKind.HANG), frozenset({"pod-0-1"}))
+    order = InjectionOrder(Drill(id="one", kind=DrillKind.HANG), frozenset({"pod-0-1"}))
     desk.hub.publish(KEY, train(1, "pod-0-0", "pod-0-1"))
     for host in ("pod-0-0", "pod-0-1"):
         await desk.hub.answer(caller(host), "a", 10)
-    desk.hub.publish(KEY, replace(train(1, "pod-0-0", "pod-0-1"), order=order))
+    desk.hub.publish(KEY, replace(train(1, "pod-0-0", "pod-0-1"), injection_order=order))
 
     spared, struck = [await desk.hub.answer(caller(host), "a", 0.01) for host in ("pod-0-0", "pod-0-1")]
 
@@ -342,20 +342,20 @@ async def test_a_drill_is_told_to_those_whom_it_strikes_and_once_each(desk: Desk
 async def test_an_operator_that_is_away_for_a_job_hears_nobody_and_knows_nothing_later(desk: Desk) -> None:
     desk.receive(make_report())
     desk.hub.publish(KEY, train(1, "pod-0-0"))
-    desk.hub.burn(KEY, 7)
+    desk.hub.retire_generation(KEY, 7)
     await desk.hub.answer(caller("pod-0-0"), "a", 0)
     waiting = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 3600))
     await asyncio.sleep(0)
 
-    desk.hub.leave(KEY, 30.0)
+    desk.hub.pause_job(KEY, 30.0)
 
     assert await waiting is None
-    assert desk.hub.seconds_away(KEY) == 30.0
-    assert desk.hub.seconds_away((NAMESPACE, "another job")) == 0.0
+    assert desk.hub.paused_seconds(KEY) == 30.0
+    assert desk.hub.paused_seconds((NAMESPACE, "another job")) == 0.0
     desk.now += 30.0
-    assert desk.hub.seconds_away(KEY) == 0.0
-    assert (desk.hear().news, desk.hear().burned) == ({}, 7)
-    assert not desk.hub.has_spoken(KEY)
+    assert desk.hub.paused_seconds(KEY) == 0.0
+    assert (desk.hear().latest_reports, desk.hear().max_unconfirmed_generation) == ({}, 7)
+    assert not desk.hub.has_published(KEY)
 
 
 async def test_each_host_hears_of_the_shadow_world_that_it_is_to_wait_in(desk: Desk) -> None:
@@ -367,7 +367,7 @@ async def test_each_host_hears_of_the_shadow_world_that_it_is_to_wait_in(desk: D
     answers = [await desk.hub.answer(caller(one.pod_uid), "a", 0) for one in (first, second, third)]
     assert [answer and answer.shadow for answer in answers] == [None, None, None]
 
-    desk.hub.publish(KEY, replace(train(1, "pod-0-0", "pod-1-0", "pod-2-0"), shadows=shadows))
+    desk.hub.publish(KEY, replace(train(1, "pod-0-0", "pod-1-0", "pod-2-0"), standby_worlds=shadows))
 
     async with asyncio.timeout(1.0):  # it is news: nobody waits for it
         told = [await desk.hub.answer(caller(one.pod_uid), "a", 1000.0) for one in (first, second)]
@@ -379,6 +379,6 @@ def test_the_same_uid_in_two_namespaces_is_two_jobs(desk: Desk) -> None:
     desk.hub.publish(KEY, train(1, "pod-0-0"))
     desk.hub.receive(Caller("pod-0-0", "evil", NAME, UID), make_report(0, 0))
 
-    assert desk.hear().news == {}
-    assert desk.hub.hearing(("evil", UID)).news.keys() == {"pod-0-0"}
-    assert not desk.hub.has_spoken(("evil", UID))
+    assert desk.hear().latest_reports == {}
+    assert desk.hub.heartbeat_state(("evil", UID)).latest_reports.keys() == {"pod-0-0"}
+    assert not desk.hub.has_published(("evil", UID))

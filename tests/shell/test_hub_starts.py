@@ -5,7 +5,7 @@ import pytest
 from tests.builders import make_report
 from tests.shell.test_hub import Desk
 from trainingjob_api.protocol import Phase, Progress
-from trainingjob_operator.shell.hub import AWAY_SECONDS
+from trainingjob_operator.shell.hub import OUTAGE_SECONDS
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_stop_counts_from_its_beginning_before_the_first_step(
     desk.now += 2.0
     desk.receive(make_report(0, 0, stopped=True, **report))
 
-    assert desk.hear().news["pod-0-0"].still == still
+    assert desk.hear().latest_reports["pod-0-0"].stalled_for == still
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_who_uses_cpu_time_is_not_idle_and_shows_no_progress(desk: Desk, used: i
     desk.now += 2.0
     desk.receive(make_report(0, 0, phase=Phase.COMPILING, cpu_seconds=used))
 
-    news = desk.hear().news["pod-0-0"]
-    assert (news.still, news.idle) == (2.0, idle)
+    news = desk.hear().latest_reports["pod-0-0"]
+    assert (news.stalled_for, news.idle_for) == (2.0, idle)
 
 
 def test_who_shows_progress_is_not_idle(desk: Desk) -> None:
@@ -51,16 +51,16 @@ def test_who_shows_progress_is_not_idle(desk: Desk) -> None:
     desk.now += 2.0
     desk.receive(make_report(0, 0, phase=Phase.TRAINING, cpu_seconds=4))
 
-    assert desk.hear().news["pod-0-0"].idle == 0.0
+    assert desk.hear().latest_reports["pod-0-0"].idle_for == 0.0
 
 
 @pytest.mark.parametrize(
     ("pauses", "still"),
     [
         ([1.0] * 300, 300.0),
-        ([100.0, 3600.0, 100.0], 3 * AWAY_SECONDS),
-        ([AWAY_SECONDS + 1.0] * 100, 100 * AWAY_SECONDS),
-        ([1.0, AWAY_SECONDS + 1.0] * 60, 60 * (1.0 + AWAY_SECONDS)),
+        ([100.0, 3600.0, 100.0], 3 * OUTAGE_SECONDS),
+        ([OUTAGE_SECONDS + 1.0] * 100, 100 * OUTAGE_SECONDS),
+        ([1.0, OUTAGE_SECONDS + 1.0] * 60, 60 * (1.0 + OUTAGE_SECONDS)),
     ],
     ids=["without a pause", "the operator was away for an hour", "reports come seldom", "reports come seldom at times"],
 )
@@ -72,6 +72,6 @@ def test_a_standstill_adds_up_over_the_time_in_which_hosts_are_heard_of(
         desk.now += pause
         desk.receive(make_report(0, 0, phase=Phase.COMPILING))
 
-    news = desk.hear().news["pod-0-0"]
-    assert (news.still, news.idle) == (pytest.approx(still), pytest.approx(still))
-    assert news.age == 0.0
+    news = desk.hear().latest_reports["pod-0-0"]
+    assert (news.stalled_for, news.idle_for) == (pytest.approx(still), pytest.approx(still))
+    assert news.report_age == 0.0

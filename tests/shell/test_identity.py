@@ -9,16 +9,16 @@ from tests.tokens import make_token
 from trainingjob_api.job import GROUP, KIND
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_operator.shell import identity
-from trainingjob_operator.shell.checking import Turns
+from trainingjob_operator.shell.checking import FairQueue
 from trainingjob_operator.shell.identity import (
-    ACCEPTED_SECONDS,
+    ACCEPTED_CACHE_SECONDS,
     MAX_TOKEN,
-    REFUSED_SECONDS,
+    REJECTED_CACHE_SECONDS,
     PodAuthenticator,
     may_use_service_account,
 )
 from trainingjob_operator.shell.kinds import JOB, JOB_SET, POD, TRAINING_JOB, Kind
-from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnknownCallerError
+from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnauthenticatedCallerError
 from trainingjob_operator.shell.store import Store
 
 TOKEN = make_token()
@@ -87,7 +87,7 @@ def accept(api_server: Any, pod: dict[str, Any], **changes: Any) -> None:
 async def test_a_pod_of_a_job_is_known(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
     accept(api_server, pod)
 
-    caller = await authenticator.identify(TOKEN)
+    caller = await authenticator.authenticate(TOKEN)
 
     assert caller == Caller(pod["metadata"]["uid"], "research", "llama", "job-uid")
 
@@ -101,7 +101,7 @@ async def test_objects_that_are_known_are_not_read(
                 store.put(kind, item)
     accept(api_server, pod)
 
-    await authenticator.identify(TOKEN)
+    await authenticator.authenticate(TOKEN)
 
     assert [request.split()[0] for request in api_server.requests] == ["POST"]
 
@@ -132,16 +132,16 @@ async def test_anybody_else_is_refused(
 ) -> None:
     accept(api_server, pod, **changes)
 
-    with pytest.raises(UnknownCallerError, match=want):
-        await authenticator.identify(TOKEN)
+    with pytest.raises(UnauthenticatedCallerError, match=want):
+        await authenticator.authenticate(TOKEN)
 
 
 async def test_a_deleted_pod_is_refused(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
     accept(api_server, pod)
     api_server.drop(POD, "research", pod["metadata"]["name"])
 
-    with pytest.raises(UnknownCallerError, match="is gone"):
-        await authenticator.identify(TOKEN)
+    with pytest.raises(UnauthenticatedCallerError, match="is gone"):
+        await authenticator.authenticate(TOKEN)
 
 
 NO_JOB = {
@@ -160,8 +160,8 @@ async def test_a_pod_of_no_job_is_refused(
     other = api_server.put(POD, {"metadata": {"name": "other", "namespace": "research", **owner}, "spec": {}})
     accept(api_server, other)
 
-    with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
-        await authenticator.identify(TOKEN)
+    with pytest.raises(UnauthenticatedCallerError, match=f"belongs to no {KIND}"):
+        await authenticator.authenticate(TOKEN)
 
 
 FORGED = {
@@ -190,8 +190,8 @@ async def test_a_chain_of_owners_is_believed_only_to_its_end(
     put(api_server, TRAINING_JOB, "victim", {"uid": "victim-uid"}, namespace="private")
     accept(api_server, make_chain(api_server, "forged", links, owner=("llama", "job-uid")))
 
-    with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
-        await authenticator.identify(TOKEN)
+    with pytest.raises(UnauthenticatedCallerError, match=f"belongs to no {KIND}"):
+        await authenticator.authenticate(TOKEN)
 
 
 async def test_a_namespace_cannot_claim_the_job_of_another(
@@ -200,8 +200,8 @@ async def test_a_namespace_cannot_claim_the_job_of_another(
     forged = make_chain(api_server, "llama", owner=("llama", "job-uid"), namespace="evil")
     accept(api_server, forged, user__username="system:serviceaccount:evil:default")
 
-    with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
-        await authenticator.identify(TOKEN)
+    with pytest.raises(UnauthenticatedCallerError, match=f"belongs to no {KIND}"):
+        await authenticator.authenticate(TOKEN)
 
 
 LATER = {
@@ -217,7 +217,7 @@ async def test_a_later_version_of_an_owner_is_the_same_owner(
 ) -> None:
     accept(api_server, make_chain(api_server, "later", links, owner=("llama", "job-uid")))
 
-    assert (await authenticator.identify(TOKEN)).job_uid == "job-uid"
+    assert (await authenticator.authenticate(TOKEN)).job_uid == "job-uid"
 
 
 async def test_a_job_that_was_made_again_has_no_pods_of_the_former(
@@ -228,11 +228,11 @@ async def test_a_job_that_was_made_again_has_no_pods_of_the_former(
     put(api_server, TRAINING_JOB, "llama", {"uid": "new-uid"})
     accept(api_server, pod)
 
-    with pytest.raises(UnknownCallerError, match=f"belongs to no {KIND}"):
-        await authenticator.identify(TOKEN)
+    with pytest.raises(UnauthenticatedCallerError, match=f"belongs to no {KIND}"):
+        await authenticator.authenticate(TOKEN)
 
     store.put(TRAINING_JOB, former)  # the watch is behind: the store still has it
-    assert (await authenticator.identify(make_token("another"))).job_uid == "job-uid"
+    assert (await authenticator.authenticate(make_token("another"))).job_uid == "job-uid"
 
 
 async def test_while_a_kind_is_unknown_nobody_is_refused_for_good(
@@ -242,73 +242,75 @@ async def test_while_a_kind_is_unknown_nobody_is_refused_for_good(
     api_server.kinds.remove(TRAINING_JOB)
 
     with pytest.raises(ClusterUnavailableError, match=f"look for a {KIND}"):
-        await authenticator.identify(TOKEN)
+        await authenticator.authenticate(TOKEN)
 
 
 @pytest.mark.parametrize("token", ["", "x" * (MAX_TOKEN + 1)], ids=["none", "too long"])
 async def test_no_token_is_not_worth_a_question(token: str, authenticator: PodAuthenticator, api_server: Any) -> None:
-    with pytest.raises(UnknownCallerError, match="token is needed"):
-        await authenticator.identify(token)
+    with pytest.raises(UnauthenticatedCallerError, match="token is needed"):
+        await authenticator.authenticate(token)
 
     assert api_server.requests == []
 
 
 async def test_an_answer_is_good_for_a_while(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
     accept(api_server, pod)
-    await authenticator.identify(TOKEN)
+    await authenticator.authenticate(TOKEN)
     api_server.reviews["tokenreviews"] = lambda _: {"authenticated": False}
 
-    await authenticator.identify(TOKEN)
-    with pytest.raises(UnknownCallerError):
-        await authenticator.identify(make_token("another token"))
-    for digest, (until, answer) in tuple(authenticator._remembered.items()):
-        authenticator._remembered[digest] = (until - ACCEPTED_SECONDS, answer)
-    with pytest.raises(UnknownCallerError):
-        await authenticator.identify(TOKEN)
+    await authenticator.authenticate(TOKEN)
+    with pytest.raises(UnauthenticatedCallerError):
+        await authenticator.authenticate(make_token("another token"))
+    for digest, (until, answer) in tuple(authenticator._accepted.items()):
+        authenticator._accepted[digest] = (until - ACCEPTED_CACHE_SECONDS, answer)
+    with pytest.raises(UnauthenticatedCallerError):
+        await authenticator.authenticate(TOKEN)
 
 
 async def test_a_refusal_is_good_for_a_little_while(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
     api_server.reviews["tokenreviews"] = lambda _: {"authenticated": False}
     for _ in range(3):
-        with pytest.raises(UnknownCallerError):
-            await authenticator.identify(TOKEN)
+        with pytest.raises(UnauthenticatedCallerError):
+            await authenticator.authenticate(TOKEN)
     assert len(api_server.requests) == 1
 
     accept(api_server, pod)
-    ((digest, (until, answer)),) = authenticator._refused.items()
-    authenticator._refused[digest] = (until - REFUSED_SECONDS, answer)
-    assert await authenticator.identify(TOKEN)
+    ((digest, (until, answer)),) = authenticator._rejected.items()
+    authenticator._rejected[digest] = (until - REJECTED_CACHE_SECONDS, answer)
+    assert await authenticator.authenticate(TOKEN)
 
 
 async def test_who_was_refused_for_an_old_token_is_known_at_once_by_the_next(
     authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:
     api_server.reviews["tokenreviews"] = lambda _: {"authenticated": False, "error": "token has expired"}
-    with pytest.raises(UnknownCallerError, match="token has expired"):
-        await authenticator.identify(make_token("old"))
+    with pytest.raises(UnauthenticatedCallerError, match="token has expired"):
+        await authenticator.authenticate(make_token("old"))
 
     accept(api_server, pod)
 
-    assert await authenticator.identify(make_token("new"))
+    assert await authenticator.authenticate(make_token("new"))
 
 
 async def test_a_pod_that_is_deleted_is_forgotten_with_the_answer_about_it(
     authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:
     accept(api_server, pod)
-    await authenticator.identify(TOKEN)
+    await authenticator.authenticate(TOKEN)
     api_server.drop(POD, "research", pod["metadata"]["name"])
 
-    assert await authenticator.identify(TOKEN), "the API server itself takes a deleted pod's token for a minute more"
-    for digest, (until, answer) in tuple(authenticator._remembered.items()):
-        authenticator._remembered[digest] = (until - ACCEPTED_SECONDS, answer)
-    with pytest.raises(UnknownCallerError, match="is gone"):
-        await authenticator.identify(TOKEN)
+    assert await authenticator.authenticate(TOKEN), (
+        "the API server itself takes a deleted pod's token for a minute more"
+    )
+    for digest, (until, answer) in tuple(authenticator._accepted.items()):
+        authenticator._accepted[digest] = (until - ACCEPTED_CACHE_SECONDS, answer)
+    with pytest.raises(UnauthenticatedCallerError, match="is gone"):
+        await authenticator.authenticate(TOKEN)
 
 
 async def test_no_token_is_kept(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
     accept(api_server, pod)
-    await authenticator.identify(make_token("very-secret"))
+    await authenticator.authenticate(make_token("very-secret"))
 
     assert make_token("very-secret") not in repr(vars(authenticator))
 
@@ -323,11 +325,11 @@ async def test_without_an_answer_nobody_is_refused_for_good(
 ) -> None:
     api_server.fault = lambda _: web.Response(status=status)
     with pytest.raises(ClusterUnavailableError):
-        await authenticator.identify(TOKEN)
+        await authenticator.authenticate(TOKEN)
 
     api_server.fault = lambda _: None
     accept(api_server, pod)
-    assert await authenticator.identify(TOKEN)
+    assert await authenticator.authenticate(TOKEN)
 
 
 ANSWERS = {"allowed": ({"allowed": True}, True), "denied": ({"allowed": False}, False), "nothing": ({}, False)}
@@ -359,25 +361,25 @@ async def test_the_right_to_use_a_service_account(status: Any, want: bool, api: 
 async def test_a_flood_of_strangers_makes_no_pod_a_stranger(
     authenticator: PodAuthenticator, api_server: Any, pod: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "MAX_REMEMBERED", 4)
+    monkeypatch.setattr(identity, "MAX_CACHED", 4)
     accept(api_server, pod)
-    await authenticator.identify(TOKEN)
+    await authenticator.authenticate(TOKEN)
     api_server.reviews["tokenreviews"] = lambda _: {"authenticated": False}
     for number in range(10):
-        with pytest.raises(UnknownCallerError):
-            await authenticator.identify(make_token(f"bad-{number}"))
+        with pytest.raises(UnauthenticatedCallerError):
+            await authenticator.authenticate(make_token(f"bad-{number}"))
 
-    assert await authenticator.identify(TOKEN)
-    assert len(authenticator._refused) == 4
+    assert await authenticator.authenticate(TOKEN)
+    assert len(authenticator._rejected) == 4
 
 
 async def test_a_pod_that_is_known_does_not_wait_with_strangers(
     authenticator: PodAuthenticator, api_server: Any, pod: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accept(api_server, pod)
-    await authenticator.identify(TOKEN)
-    for digest, (until, answer) in tuple(authenticator._remembered.items()):
-        authenticator._remembered[digest] = (until - ACCEPTED_SECONDS, answer)
-    monkeypatch.setattr(authenticator, "_turns", Turns(at_once=0))
+    await authenticator.authenticate(TOKEN)
+    for digest, (until, answer) in tuple(authenticator._accepted.items()):
+        authenticator._accepted[digest] = (until - ACCEPTED_CACHE_SECONDS, answer)
+    monkeypatch.setattr(authenticator, "_review_queue", FairQueue(at_once=0))
 
-    assert await authenticator.identify(TOKEN)
+    assert await authenticator.authenticate(TOKEN)

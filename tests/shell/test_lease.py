@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from tests.builders import NOW
-from trainingjob_operator.shell.lease import DEADLINE_SECONDS, DURATION_SECONDS, RENEW_SECONDS, Lease
+from trainingjob_operator.shell.lease import (
+    LEASE_DURATION_SECONDS,
+    RENEW_DEADLINE_SECONDS,
+    RETRY_PERIOD_SECONDS,
+    LeaderElection,
+)
 from trainingjob_operator.shell.ports import ClusterUnavailableError, ConflictError
 
 pytestmark = pytest.mark.looptime
@@ -67,7 +72,9 @@ class Operator:
     def __init__(self, name: str, leases: Leases) -> None:
         self.client = Client(leases)
         self.story: list[tuple[float, bool]] = []
-        self.lease = Lease(self.client, "ns", "operator", name, self.tell, lambda: NOW + timedelta(seconds=now()))
+        self.lease = LeaderElection(
+            self.client, "ns", "operator", name, self.tell, lambda: NOW + timedelta(seconds=now())
+        )
         self.task: asyncio.Task[None] | None = None
 
     def tell(self, leading: bool) -> None:
@@ -90,7 +97,7 @@ async def start():
     yield start
     for operator in started:
         operator.kill()
-        operator.lease._cease("test over")
+        operator.lease._stop_leading("test over")
 
 
 def now() -> float:
@@ -113,7 +120,7 @@ async def test_the_second_waits_while_the_first_renews(start) -> None:
     await asyncio.sleep(100)
 
     assert [one.lease.is_leading, two.lease.is_leading] == [True, False]
-    assert [one.lease.other, two.lease.other] == ["", "one"]
+    assert [one.lease.other_holder, two.lease.other_holder] == ["", "one"]
 
 
 async def test_the_second_takes_over_when_the_first_is_dead(start) -> None:
@@ -125,7 +132,7 @@ async def test_the_second_takes_over_when_the_first_is_dead(start) -> None:
 
     ((taken_at, leading),) = two.story
     assert leading
-    assert 50 + DURATION_SECONDS <= taken_at <= 51 + DURATION_SECONDS + 2 * RENEW_SECONDS
+    assert 50 + LEASE_DURATION_SECONDS <= taken_at <= 51 + LEASE_DURATION_SECONDS + 2 * RETRY_PERIOD_SECONDS
     assert leases.stored["spec"]["leaseTransitions"] == 2
 
 
@@ -137,7 +144,7 @@ async def test_one_that_cannot_renew_ceases_before_another_may_begin(start) -> N
     await asyncio.sleep(50)
 
     (_, (ceased_at, _)), ((began_at, _),) = one.story, two.story
-    assert ceased_at == 50 + DEADLINE_SECONDS
+    assert ceased_at == 50 + RENEW_DEADLINE_SECONDS
     assert ceased_at < began_at
 
 
@@ -148,16 +155,16 @@ async def test_one_whose_requests_hang_ceases_in_time(start) -> None:
     leases.slow = 1000.0
     await asyncio.sleep(50)
 
-    assert one.story == [(0.0, True), (50 + DEADLINE_SECONDS, False)]
-    assert one.lease.may_speak, "nobody else leads: what it last said still holds"
+    assert one.story == [(0.0, True), (50 + RENEW_DEADLINE_SECONDS, False)]
+    assert one.lease.is_last_known_leader, "nobody else leads: what it last said still holds"
 
 
 async def test_the_wait_that_the_server_asks_for_is_kept(start) -> None:
     one = start("one", Leases())
-    one.client.is_down, one.client.retry_after = True, 5 * RENEW_SECONDS
-    await asyncio.sleep(12 * RENEW_SECONDS)
+    one.client.is_down, one.client.retry_after = True, 5 * RETRY_PERIOD_SECONDS
+    await asyncio.sleep(12 * RETRY_PERIOD_SECONDS)
 
-    assert one.client.tries == [0.0, 5 * RENEW_SECONDS, 10 * RENEW_SECONDS]
+    assert one.client.tries == [0.0, 5 * RETRY_PERIOD_SECONDS, 10 * RETRY_PERIOD_SECONDS]
 
 
 async def test_one_that_comes_back_alone_goes_on_where_it_was(start) -> None:
@@ -171,7 +178,7 @@ async def test_one_that_comes_back_alone_goes_on_where_it_was(start) -> None:
     await asyncio.sleep(10)
 
     assert one.lease.is_leading
-    assert one.lease.is_continued
+    assert one.lease.is_uninterrupted
 
 
 async def test_one_that_takes_it_back_from_another_does_not_go_on(start) -> None:
@@ -187,7 +194,7 @@ async def test_one_that_takes_it_back_from_another_does_not_go_on(start) -> None
     await asyncio.sleep(30)
 
     assert one.lease.is_leading
-    assert not one.lease.is_continued
+    assert not one.lease.is_uninterrupted
 
 
 async def test_one_that_comes_back_finds_the_other_and_waits(start) -> None:
@@ -200,8 +207,8 @@ async def test_one_that_comes_back_finds_the_other_and_waits(start) -> None:
     await asyncio.sleep(50)
 
     assert [one.lease.is_leading, two.lease.is_leading] == [False, True]
-    assert one.lease.other == "two"
-    assert [one.lease.may_speak, two.lease.may_speak] == [False, True]
+    assert one.lease.other_holder == "two"
+    assert [one.lease.is_last_known_leader, two.lease.is_last_known_leader] == [False, True]
 
 
 async def test_one_whose_lease_was_taken_ceases_at_once(start) -> None:
@@ -209,7 +216,7 @@ async def test_one_whose_lease_was_taken_ceases_at_once(start) -> None:
     one = start("one", leases)
     await asyncio.sleep(51)
     leases.store({**leases.stored, "spec": {**leases.stored["spec"], "holderIdentity": "thief", "renewTime": "x"}})
-    await asyncio.sleep(RENEW_SECONDS)
+    await asyncio.sleep(RETRY_PERIOD_SECONDS)
 
     assert one.story[-1] == (52.0, False)
 
@@ -220,7 +227,7 @@ async def test_a_released_lease_is_taken_at_once(start) -> None:
     await asyncio.sleep(51)
     one.kill()
     await one.lease.release()
-    await asyncio.sleep(RENEW_SECONDS)
+    await asyncio.sleep(RETRY_PERIOD_SECONDS)
 
     assert one.story[-1] == (51.0, False)
     assert two.lease.is_leading
@@ -255,5 +262,5 @@ async def test_a_restart_under_the_same_name_leads_at_once(start) -> None:
     await asyncio.sleep(1)
 
     assert again.lease.is_leading
-    assert not again.lease.is_continued, "the new process knows nothing of what was said"
+    assert not again.lease.is_uninterrupted, "the new process knows nothing of what was said"
     assert leases.stored["spec"]["leaseTransitions"] == 1

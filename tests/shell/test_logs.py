@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from trainingjob_operator.shell import logs
-from trainingjob_operator.shell.logs import Log, RareLog
+from trainingjob_operator.shell.logs import Log, RateLimitedLog
 
 
 @pytest.fixture(autouse=True)
@@ -17,12 +17,12 @@ def restore_logging():
     root.handlers[:], level, our_level = before
     root.setLevel(level)
     ours.setLevel(our_level)
-    logging.getLogger(logs.NEEDLESS).setLevel(logging.NOTSET)
-    logging.getLogger(logs.REQUESTS).removeFilter(logs.warn_of_tries)
+    logging.getLogger(logs.KOPF_SIGNAL_LOGGER).setLevel(logging.NOTSET)
+    logging.getLogger(logs.KOPF_REQUEST_LOGGER).removeFilter(logs.downgrade_retried_errors)
 
 
 def test_json_line_has_words_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.set_up("info", "json")
+    logs.configure_logging("info", "json")
 
     logs.Log("lease").info("lease taken", holder="one\ntwo", generation=3)
 
@@ -38,7 +38,7 @@ def test_json_line_has_words_and_fields(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_no_field_hides_the_words_or_is_hidden_by_them(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.set_up("info", "json")
+    logs.configure_logging("info", "json")
 
     logs.Log("hub").info("heard", message="theirs", level="high")
 
@@ -48,7 +48,7 @@ def test_no_field_hides_the_words_or_is_hidden_by_them(capsys: pytest.CaptureFix
 
 
 def test_text_line_stays_one_line_and_quotes_what_would_confuse(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.set_up("info", "text")
+    logs.configure_logging("info", "text")
 
     logs.Log("hub").warning("heard", job="a", why="two words\nand a line", empty="")
 
@@ -58,7 +58,7 @@ def test_text_line_stays_one_line_and_quotes_what_would_confuse(capsys: pytest.C
 
 @pytest.mark.parametrize("form", logs.FORMATS)
 def test_an_unforeseen_error_brings_its_traceback(form: logs.Format, capsys: pytest.CaptureFixture[str]) -> None:
-    logs.set_up("info", form)
+    logs.configure_logging("info", form)
 
     try:
         raise ValueError("why")
@@ -69,7 +69,7 @@ def test_an_unforeseen_error_brings_its_traceback(form: logs.Format, capsys: pyt
 
 
 def test_the_level_is_of_our_own_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.set_up("debug", "text")
+    logs.configure_logging("debug", "text")
 
     logs.Log("main").debug("ours")
     logging.getLogger("kopf").info("theirs")
@@ -82,9 +82,11 @@ def test_the_level_is_of_our_own_lines(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_request_of_kopf_that_is_tried_again_is_no_error(
     end: str, level: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logs.set_up("info", "json")
+    logs.configure_logging("info", "json")
 
-    logging.getLogger(logs.REQUESTS).error("Request attempt #1 failed; %s: GET https://api/pods -> refused", end)
+    logging.getLogger(logs.KOPF_REQUEST_LOGGER).error(
+        "Request attempt #1 failed; %s: GET https://api/pods -> refused", end
+    )
 
     line = json.loads(capsys.readouterr().err)
     assert line["level"] == level
@@ -93,7 +95,7 @@ def test_a_request_of_kopf_that_is_tried_again_is_no_error(
 
 def test_what_anybody_can_cause_is_written_seldom(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    rare = RareLog(Log("part"), lambda: now[0], every_seconds=10.0)
+    rare = RateLimitedLog(Log("part"), lambda: now[0], every_seconds=10.0)
 
     for number in range(2000):
         rare.warning("refused", number=number)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainingjob_operator.shell import main as main_module
-from trainingjob_operator.shell.assembly import Ports
+from trainingjob_operator.shell.assembly import ListenPorts
 from trainingjob_operator.shell.kinds import LEASE
 from trainingjob_operator.shell.main import EXIT_BAD_SETTINGS, main, operate
 from trainingjob_operator.shell.settings import Settings
@@ -24,7 +24,7 @@ def outside_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
     """Hide clusters and kubeconfigs of this machine, and leave the log as it is."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
-    monkeypatch.setattr(main_module, "set_up", lambda level, form: None)
+    monkeypatch.setattr(main_module, "configure_logging", lambda level, form: None)
     for name in [name for name in os.environ if name.startswith("TRAININGJOB_")]:
         monkeypatch.delenv(name)
     yield tmp_path / "config"
@@ -97,7 +97,7 @@ async def test_a_signal_ends_it_well(
 ) -> None:
     caplog.set_level("INFO")
     write_kubeconfig(outside_a_cluster, server[1])
-    ports = Ports(*(unused_tcp_port_factory() for _ in range(3)))
+    ports = ListenPorts(*(unused_tcp_port_factory() for _ in range(3)))
     running = asyncio.create_task(operate(SETTINGS, ports))
     async with asyncio.timeout(PATIENCE_SECONDS):
         while "leading" not in caplog.messages:  # noqa: ASYNC110  # the log has no event
@@ -119,4 +119,4 @@ async def test_a_port_that_is_taken_ends_it(server: Any, outside_a_cluster: Any)
         taken.listen()
 
         with pytest.raises(OSError, match="address already in use"):
-            await operate(SETTINGS, Ports(0, 0, taken.getsockname()[1]))
+            await operate(SETTINGS, ListenPorts(0, 0, taken.getsockname()[1]))

@@ -11,7 +11,7 @@ from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.shell.health import health_app
 from trainingjob_operator.shell.kinds import TRAINING_JOB
 from trainingjob_operator.shell.metrics import Metrics
-from trainingjob_operator.shell.store import Shelf
+from trainingjob_operator.shell.store import KindStore
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 BEFORE, AFTER = "2026-11-21T11:00:00Z", "2026-11-21T13:00:00Z"
@@ -30,9 +30,9 @@ class Jobs:
     """A shelf of jobs, with its metrics."""
 
     def __init__(self) -> None:
-        self.shelf = Shelf(TRAINING_JOB)
+        self.shelf = KindStore(TRAINING_JOB)
         self.metrics = Metrics("1.2.3")
-        self.metrics.add_jobs(self.shelf, START)
+        self.metrics.register_jobs(self.shelf, START)
         self.version = 0
 
     def put(self, name: str = "llama", created: str = AFTER, **status: Any) -> dict[str, Any]:
@@ -185,9 +185,9 @@ def test_buckets_are_ours(jobs: Jobs) -> None:
 
 
 def test_the_operators_own_work(jobs: Jobs) -> None:
-    jobs.metrics.measure_reconcile(0.2, False)
-    jobs.metrics.measure_reconcile(0.3, True)
-    jobs.metrics.measure_review(0.01, False)
+    jobs.metrics.record_reconcile(0.2, False)
+    jobs.metrics.record_reconcile(0.3, True)
+    jobs.metrics.record_review(0.01, False)
 
     assert jobs.read("trainingjob_reconcile_duration_seconds_count") == labelled(2)
     assert jobs.read("trainingjob_reconcile_errors_total") == labelled(1)

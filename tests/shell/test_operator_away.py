@@ -105,7 +105,7 @@ async def test_a_namespace_that_goes_takes_a_living_job_along() -> None:
             await sim.run(3)
 
     assert await sim.reconciler.reconcile(NAMESPACE, NAME) is None
-    assert not sim.hub.has_spoken(KEY)
+    assert not sim.hub.has_published(KEY)
 
 
 async def test_a_queue_that_takes_its_quota_back_counts_no_failure() -> None:

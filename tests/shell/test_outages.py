@@ -16,8 +16,8 @@ import pytest
 from tests.builders import NAME, NAMESPACE
 from tests.fake_cluster import FakeCluster
 from tests.simulation import SETTINGS, TICK, Simulation
-from trainingjob_operator.shell.api import SECONDS_A_REQUEST
-from trainingjob_operator.shell.events import Events
+from trainingjob_operator.shell.api import REQUEST_TIMEOUT_SECONDS
+from trainingjob_operator.shell.events import EventRecorder
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.ports import Children, ClusterUnavailableError, Manifest
 from trainingjob_operator.shell.reconcile import Reconciler
@@ -45,8 +45,8 @@ class Outage:
 OUTAGES = {
     "429 with Retry-After": Outage(retry_after=ASKED_SECONDS),
     "5xx": Outage(),
-    "a server that hangs": Outage(seconds=SECONDS_A_REQUEST),
-    "a server that hangs when it has written": Outage(seconds=SECONDS_A_REQUEST, is_done=True),
+    "a server that hangs": Outage(seconds=REQUEST_TIMEOUT_SECONDS),
+    "a server that hangs when it has written": Outage(seconds=REQUEST_TIMEOUT_SECONDS, is_done=True),
 }
 
 
@@ -58,7 +58,7 @@ class StruckServer:
         self.outage: Outage | None = None
         self.writes: list[str] = []
         self.failed: list[float] = []
-        self._events = Events(self, cluster.time.now)  # type: ignore[arg-type]
+        self._events = EventRecorder(self, cluster.time.now)  # type: ignore[arg-type]
 
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
         return await self.cluster.read_job(namespace, name)

@@ -86,7 +86,7 @@ async def test_an_operator_that_is_away_hears_nothing_and_writes_nothing() -> No
     await sim.run(18)
 
     assert len(sim.cluster.statuses) == written
-    assert not sim.hub.hearing(KEY).news
+    assert not sim.hub.heartbeat_state(KEY).latest_reports
 
 
 @pytest.mark.parametrize("kind", DrillKind)

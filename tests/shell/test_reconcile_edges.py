@@ -6,13 +6,18 @@ from tests.builders import KEY, NAME, NAMESPACE, UID
 from tests.simulation import Simulation
 from trainingjob_api.protocol import Directive
 from trainingjob_operator.core.names import base_jobset, config_map, slice_jobset
-from trainingjob_operator.core.validation.validate import Checked
+from trainingjob_operator.core.validation.validate import ValidationResult
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell import making
-from trainingjob_operator.shell.checking import CheckTooCostlyError
-from trainingjob_operator.shell.making import REFUSED_SECONDS
+from trainingjob_operator.shell.checking import CheckCpuLimitError
+from trainingjob_operator.shell.making import CREATE_BACKOFF_SECONDS
 from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, ConflictError, ForbiddenError, Manifest
-from trainingjob_operator.shell.reconcile import CONFLICT_TRIES, FORMING_SECONDS, IDLE_SECONDS, Reconciler
+from trainingjob_operator.shell.reconcile import (
+    FORMING_REQUEUE_SECONDS,
+    IDLE_REQUEUE_SECONDS,
+    MAX_CONFLICT_ATTEMPTS,
+    Reconciler,
+)
 
 
 def events(sim: Simulation) -> list[tuple[bool, str]]:
@@ -48,14 +53,14 @@ async def test_a_job_on_its_way_out_is_left_alone() -> None:
     sim = Simulation()
     sim.job["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
 
-    assert await look(sim) == IDLE_SECONDS
+    assert await look(sim) == IDLE_REQUEUE_SECONDS
     assert sim.cluster.writes == []
 
 
 async def test_a_spec_that_cannot_be_planned_is_a_condition_and_makes_nothing() -> None:
     sim = Simulation(spec={"model": {}})
 
-    assert await look(sim) == IDLE_SECONDS
+    assert await look(sim) == IDLE_REQUEUE_SECONDS
     await look(sim)
 
     assert sim.condition("Valid") == ("False", "InvalidSpec")
@@ -112,7 +117,7 @@ async def test_a_job_that_is_suspended_and_has_no_pods_is_left_in_peace() -> Non
     await sim.run(30)
     assert sim.cluster.all("Pod") == []
 
-    assert await look(sim) == IDLE_SECONDS
+    assert await look(sim) == IDLE_REQUEUE_SECONDS
 
 
 async def test_a_new_operator_repeats_the_world_of_a_job_with_a_bad_spec() -> None:
@@ -142,7 +147,7 @@ async def test_a_cluster_without_jobset_says_so_until_it_is_installed() -> None:
     again = await look(sim)
     assert sim.condition("Queued") == ("True", "JobSetMissing")
     assert again
-    assert again < IDLE_SECONDS
+    assert again < IDLE_REQUEUE_SECONDS
     sim.cluster.has_jobset = True
     await sim.run(120, until="Succeeded")
 
@@ -152,9 +157,9 @@ async def test_a_cluster_without_jobset_says_so_until_it_is_installed() -> None:
 async def test_what_the_api_server_refuses_is_said_in_its_words() -> None:
     sim = Simulation()
     answer_creations(sim, ForbiddenError("exceeded quota: research"))
-    assert await look(sim) == FORMING_SECONDS
+    assert await look(sim) == FORMING_REQUEUE_SECONDS
     assert events(sim) == [(True, "Refused")]
-    assert await look(sim) == REFUSED_SECONDS
+    assert await look(sim) == CREATE_BACKOFF_SECONDS
     queued = next(one for one in sim.status.conditions if one.type == "Queued")
     assert (queued.status, queued.reason, queued.message) == ("True", "Refused", "exceeded quota: research")
 
@@ -167,12 +172,12 @@ async def test_what_was_refused_is_asked_for_again_after_a_while_however_often_t
     sim = Simulation()
     asked, begun = answer_creations(sim, ForbiddenError("no")), sim.time.seconds
 
-    for seconds in (0.0, 1.0, REFUSED_SECONDS - 1.5, 1.0, -3600.0):  # the last one: the clock is set back
+    for seconds in (0.0, 1.0, CREATE_BACKOFF_SECONDS - 1.5, 1.0, -3600.0):  # the last one: the clock is set back
         sim.time.seconds += seconds
         await look(sim)
         await look(sim)
 
-    assert [at - begun for at in asked] == [0.0, REFUSED_SECONDS + 0.5, REFUSED_SECONDS + 0.5 - 3600.0]
+    assert [at - begun for at in asked] == [0.0, CREATE_BACKOFF_SECONDS + 0.5, CREATE_BACKOFF_SECONDS + 0.5 - 3600.0]
     assert events(sim) == [(True, "Refused")] * 3
 
 
@@ -255,8 +260,8 @@ async def test_a_conflict_is_looked_at_again_a_few_times() -> None:
 
     sim.cluster.before = change
 
-    assert await look(sim) == FORMING_SECONDS
-    assert tries == CONFLICT_TRIES
+    assert await look(sim) == FORMING_REQUEUE_SECONDS
+    assert tries == MAX_CONFLICT_ATTEMPTS
 
 
 async def test_a_new_certificate_authority_reaches_the_pods() -> None:
@@ -315,7 +320,7 @@ async def test_a_namesake_starts_afresh() -> None:
 
     await look(sim)
 
-    assert not sim.hub.has_spoken(KEY)
+    assert not sim.hub.has_published(KEY)
     assert sim.status.world is None
     assert ("JobSet", base_jobset(NAME, "second")) in sim.cluster.objects
 
@@ -336,19 +341,19 @@ async def test_a_bad_spec_and_no_jobset_at_once() -> None:
     sim.restart_operator()
     sim.cluster.has_jobset = False
 
-    assert await look(sim) == IDLE_SECONDS
+    assert await look(sim) == IDLE_REQUEUE_SECONDS
 
     assert sim.condition("Valid") == ("False", "InvalidSpec")
-    assert not sim.hub.has_spoken(KEY)
+    assert not sim.hub.has_published(KEY)
 
 
 async def test_a_spec_that_costs_too_much_to_check_is_invalid_and_ends_nothing() -> None:
     checks = []
 
-    async def refuse(namespace: str, name: str, spec: object) -> Checked:
+    async def refuse(namespace: str, name: str, spec: object) -> ValidationResult:
         del spec
         checks.append((namespace, name))
-        raise CheckTooCostlyError("its check needs more than 10 s of CPU time")
+        raise CheckCpuLimitError("its check needs more than 10 s of CPU time")
 
     sim = Simulation(total=60)
     await sim.run_until_step(5)

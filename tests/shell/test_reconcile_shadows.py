@@ -13,7 +13,7 @@ def shadowed() -> Simulation:
 
 def shadows(sim: Simulation) -> set[str]:
     """Return the shadow worlds that hosts wait in."""
-    found = (agent.state.shadow for agent in sim.agents.values())
+    found = (agent.state.hot_standby for agent in sim.agents.values())
     return {one.world.shadow for one in found if one and one.ready and one.world}
 
 

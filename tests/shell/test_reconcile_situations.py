@@ -6,7 +6,7 @@ from tests.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status import Restarts
-from trainingjob_operator.core.running.observing.nodes import TAINTS
+from trainingjob_operator.core.running.observing.nodes import TERMINATION_TAINTS
 
 SLICE = ("node-1-0", "node-1-1")
 
@@ -33,11 +33,11 @@ async def test_a_slice_whose_node_is_announced_to_go_is_left_in_time_and_taken_b
     await sim.run_until_step(10)
     pods = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
 
-    sim.cluster.nodes[SLICE[0]].taint = TAINTS[0]
+    sim.cluster.nodes[SLICE[0]].taint = TERMINATION_TAINTS[0]
     await sim.run(20)
     assert sim.status.display.slices == "1/2"
     assert sim.condition("Degraded") == ("True", "FewerSlices")
-    assert f"node {SLICE[0]} has {TAINTS[0]}" in message(sim, "Degraded")
+    assert f"node {SLICE[0]} has {TERMINATION_TAINTS[0]}" in message(sim, "Degraded")
     sim.cluster.nodes[SLICE[0]].taint = ""
     await sim.run(20)
 

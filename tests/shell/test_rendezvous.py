@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from tests.builders import KEY, NAME, NAMESPACE, UID, make_report
 from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport, Phase
 from trainingjob_api.world import Member, World
-from trainingjob_operator.core.running.telling.announce import Bulletin
+from trainingjob_operator.core.running.telling.announce import JobDirective
 from trainingjob_operator.shell import rendezvous
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnknownCallerError
+from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnauthenticatedCallerError
 
 
 class Tokens:
@@ -24,11 +24,11 @@ class Tokens:
 
     is_down = False
 
-    async def identify(self, token: str, peer: str = "") -> Caller:
+    async def authenticate(self, token: str, peer: str = "") -> Caller:
         if self.is_down:
             raise ClusterUnavailableError("no route to host")
         if token != "good":
-            raise UnknownCallerError("the token has expired")
+            raise UnauthenticatedCallerError("the token has expired")
         return Caller("pod-0-0", NAMESPACE, NAME, UID)
 
 
@@ -52,28 +52,28 @@ class Service:
 
 @pytest.fixture
 async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
-    monkeypatch.setattr(rendezvous, "HOLD_SECONDS", 0.01)
+    monkeypatch.setattr(rendezvous, "LONG_POLL_SECONDS", 0.01)
     tokens, clock = Tokens(), iter(range(10_000))
     hub = Hub(lambda: float(next(clock)), lambda namespace, name: None)
     made: list[Service] = []
-    app = rendezvous.make_app(hub, tokens, lambda: made[0].leads, lambda: made[0].secret)
+    app = rendezvous.rendezvous_app(hub, tokens, lambda: made[0].leads, lambda: made[0].secret)
     async with TestClient(TestServer(app)) as client:
         made.append(Service(client, hub, tokens))
         yield made[0]
 
 
 async def test_a_report_is_heard_and_answered(service: Service) -> None:
-    service.hub.publish(KEY, Bulletin(Directive.FINISH, outcome="Succeeded: done"))
+    service.hub.publish(KEY, JobDirective(Directive.FINISH, outcome="Succeeded: done"))
 
     status, body = await service.post(make_report())
 
     assert status == 200
     assert Answer.model_validate(body).outcome == "Succeeded: done"
-    assert service.hub.hearing(KEY).news["pod-0-0"].report == make_report()
+    assert service.hub.heartbeat_state(KEY).latest_reports["pod-0-0"].report == make_report()
 
 
 async def test_an_agent_that_knows_more_is_understood(service: Service) -> None:
-    service.hub.publish(KEY, Bulletin(Directive.WAIT))
+    service.hub.publish(KEY, JobDirective(Directive.WAIT))
     body = make_report().model_dump(mode="json", by_alias=True) | {"newInThisVersion": 1}
 
     status, _ = await service.post(json.dumps(body).encode())
@@ -89,7 +89,7 @@ async def test_who_does_not_lead_says_nothing(service: Service) -> None:
     service.leads = False
 
     assert await service.post(make_report()) == (503, {"error": "another operator leads; ask again"})
-    assert not service.hub.hearing(KEY).news
+    assert not service.hub.heartbeat_state(KEY).latest_reports
 
 
 REFUSALS: dict[str, tuple[HostReport | bytes, str, int, str]] = {
@@ -121,7 +121,7 @@ async def test_what_is_refused(service: Service, body: HostReport | bytes, token
 
     assert seen == status
     assert answer["error"].startswith(words)
-    assert not service.hub.hearing(KEY).news
+    assert not service.hub.heartbeat_state(KEY).latest_reports
 
 
 async def test_an_error_repeats_the_names_of_fields_and_no_other_key(service: Service) -> None:
@@ -133,7 +133,7 @@ async def test_an_error_repeats_the_names_of_fields_and_no_other_key(service: Se
     for word in sorted(descriptions - set(Phase)):
         _, answer = await service.post(json.dumps(report | {"phaseSeconds": {word: 1}}).encode())
         assert answer["error"].startswith("this is no report: phaseSeconds.KEY.KEY: Input should be "), word
-    assert fields == rendezvous.FIELDS
+    assert fields == rendezvous.SCHEMA_NAMES
 
 
 async def test_while_nobody_can_tell_who_calls_agents_are_asked_to_come_back(service: Service) -> None:
@@ -141,14 +141,14 @@ async def test_while_nobody_can_tell_who_calls_agents_are_asked_to_come_back(ser
     service.tokens.is_down = True
 
     assert await service.post(make_report()) == (503, {"error": "cannot tell now who calls: no route to host"})
-    assert service.hub.hearing(KEY).listening == 1.0, "that time is no silence of a host"
+    assert service.hub.heartbeat_state(KEY).listening_seconds == 1.0, "that time is no silence of a host"
 
 
 async def test_while_a_drill_keeps_the_operator_away_it_hears_nothing(service: Service) -> None:
-    service.hub.leave(KEY, 1000.0)
+    service.hub.pause_job(KEY, 1000.0)
 
     assert await service.post(make_report()) == (503, {"error": "a drill: this operator is away for the job"})
-    assert not service.hub.hearing(KEY).news
+    assert not service.hub.heartbeat_state(KEY).latest_reports
 
 
 def make_world(pod: str = "pod-0-0", shadow: str = "") -> World:
@@ -156,7 +156,7 @@ def make_world(pod: str = "pod-0-0", shadow: str = "") -> World:
     return World(generation=1, job_uid=UID, coordinator="127.0.0.1:1", members=(member,), shadow=shadow)
 
 
-async def hear_secret(service: Service, bulletin: Bulletin) -> str:
+async def hear_secret(service: Service, bulletin: JobDirective) -> str:
     service.hub.publish(KEY, bulletin)
     status, body = await service.post(make_report())
     assert status == 200
@@ -164,19 +164,21 @@ async def hear_secret(service: Service, bulletin: Bulletin) -> str:
 
 
 MEMBERS = {
-    "in a world": Bulletin(Directive.TRAIN, make_world()),
-    "in a world that it is to leave": Bulletin(Directive.LEAVE, make_world()),
-    "in a shadow world": Bulletin(Directive.TRAIN, make_world(), shadows=(make_world(shadow="1"),)),
+    "in a world": JobDirective(Directive.TRAIN, make_world()),
+    "in a world that it is to leave": JobDirective(Directive.LEAVE, make_world()),
+    "in a shadow world": JobDirective(Directive.TRAIN, make_world(), standby_worlds=(make_world(shadow="1"),)),
 }
 OTHERS = {
-    "in no world": Bulletin(Directive.WAIT),
-    "in a world of others": Bulletin(Directive.TRAIN, make_world("pod-1-0")),
-    "after the job": Bulletin(Directive.FINISH, outcome="Succeeded"),
+    "in no world": JobDirective(Directive.WAIT),
+    "in a world of others": JobDirective(Directive.TRAIN, make_world("pod-1-0")),
+    "after the job": JobDirective(Directive.FINISH, outcome="Succeeded"),
 }
 
 
 @pytest.mark.parametrize("bulletin", MEMBERS.values(), ids=MEMBERS)
-async def test_a_member_of_a_world_hears_the_secret_of_the_jobs_programs(service: Service, bulletin: Bulletin) -> None:
+async def test_a_member_of_a_world_hears_the_secret_of_the_jobs_programs(
+    service: Service, bulletin: JobDirective
+) -> None:
     caller = Caller("pod-0-0", NAMESPACE, NAME, UID)
 
     heard = await hear_secret(service, bulletin)
@@ -186,7 +188,7 @@ async def test_a_member_of_a_world_hears_the_secret_of_the_jobs_programs(service
 
 
 @pytest.mark.parametrize("bulletin", OTHERS.values(), ids=OTHERS)
-async def test_nobody_else_does(service: Service, bulletin: Bulletin) -> None:
+async def test_nobody_else_does(service: Service, bulletin: JobDirective) -> None:
     assert await hear_secret(service, bulletin) == ""
 
 

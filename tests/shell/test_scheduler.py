@@ -6,7 +6,7 @@ import pytest
 
 from trainingjob_operator.shell.checking import CheckBusyError
 from trainingjob_operator.shell.ports import ClusterUnavailableError, ForbiddenError, MissingKindError
-from trainingjob_operator.shell.scheduler import MAX_BACKOFF_SECONDS, SECONDS_BETWEEN, Scheduler
+from trainingjob_operator.shell.scheduler import MAX_BACKOFF_SECONDS, MIN_INTERVAL_SECONDS, Scheduler
 
 pytestmark = pytest.mark.looptime
 
@@ -83,7 +83,7 @@ async def test_a_burst_while_it_looks_is_one_more_look(running) -> None:
         scheduler.wake("ns", "a")
     await asyncio.sleep(50)
 
-    assert reconciler.begun == [0.0, pytest.approx(1.0 + SECONDS_BETWEEN)]
+    assert reconciler.begun == [0.0, pytest.approx(1.0 + MIN_INTERVAL_SECONDS)]
     assert reconciler.most_running == 1
 
 

@@ -22,7 +22,7 @@ from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.identity import PodAuthenticator
 from trainingjob_operator.shell.kinds import TRAINING_JOB
 from trainingjob_operator.shell.metrics import Metrics
-from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnknownCallerError
+from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnauthenticatedCallerError
 from trainingjob_operator.shell.store import Store
 from trainingjob_trainer.agent.redaction import Redactor
 
@@ -35,15 +35,15 @@ LEAVES = {".".join(map(str, path)): path for path, _ in REPORT.walk() if path}
 class Tokens:
     """Knows every caller as the same pod."""
 
-    async def identify(self, token: str, peer: str) -> Caller:
+    async def authenticate(self, token: str, peer: str) -> Caller:
         return Caller("pod-0-0", NAMESPACE, NAME, UID)
 
 
 @pytest.fixture
 async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TestClient[Any, Any]]:
-    monkeypatch.setattr(rendezvous, "HOLD_SECONDS", 0.0)
+    monkeypatch.setattr(rendezvous, "LONG_POLL_SECONDS", 0.0)
     hub = Hub(lambda: 0.0, lambda namespace, name: None)
-    async with TestClient(TestServer(rendezvous.make_app(hub, Tokens()))) as client:
+    async with TestClient(TestServer(rendezvous.rendezvous_app(hub, Tokens()))) as client:
         yield client
 
 
@@ -114,8 +114,8 @@ async def test_the_api_servers_words_about_a_token_do_not_carry_it_on(
 ) -> None:
     api_server.fault = lambda request: answer({"spec": {"token": CANARY}})
 
-    with pytest.raises((UnknownCallerError, ClusterUnavailableError)) as refused:
-        await PodAuthenticator(api, Store(KINDS)).identify(CANARY)
+    with pytest.raises((UnauthenticatedCallerError, ClusterUnavailableError)) as refused:
+        await PodAuthenticator(api, Store(KINDS)).authenticate(CANARY)
 
     assert CANARY not in str(refused.value)
     assert CANARY not in all_of(logged)
@@ -141,14 +141,14 @@ async def test_a_secret_of_the_trainers_environment_is_nowhere_after_a_whole_lif
     assert any(attempt.cause and "[redacted]" in attempt.cause.message for attempt in sim.status.attempts)
     store = Store(KINDS)
     metrics = Metrics("1")
-    metrics.add_jobs(store[TRAINING_JOB], NOW)
+    metrics.register_jobs(store[TRAINING_JOB], NOW)
     store.put(TRAINING_JOB, {**copied(sim.job), "metadata": {**sim.job["metadata"], "resourceVersion": "9999"}})
     public = (
         json.dumps(sim.cluster.statuses),
         json.dumps(list(sim.cluster.objects.values())),
         repr(sim.cluster.events),
         generate_latest(metrics.registry).decode(),
-        repr(sim.hub.hearing(KEY)),
+        repr(sim.hub.heartbeat_state(KEY)),
         all_of(logged),
     )
     assert [text for text in public if CANARY in text] == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainingjob_operator.shell.settings import InvalidSettingsError, Settings, read_settings, variable_of
+from trainingjob_operator.shell.settings import InvalidSettingsError, Settings, environment_variable, read_settings
 
 FULL = {
     "TRAININGJOB_TRAINER_IMAGE": "registry.example/trainer:1",
@@ -27,7 +27,7 @@ FULL = {
 
 
 def test_every_field_has_a_variable() -> None:
-    assert {variable_of(field.name) for field in fields(Settings)} == FULL.keys()
+    assert {environment_variable(field.name) for field in fields(Settings)} == FULL.keys()
 
 
 def test_all_variables_are_read() -> None:

@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from trainingjob_operator.core.names import AVOIDS_ANNOTATION, UID_LABEL
+from trainingjob_operator.core.names import AVOIDED_NODES_ANNOTATION, UID_LABEL
 from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, LEASE, NODE, POD, TRAINING_JOB
 from trainingjob_operator.shell.store import (
     DATA_HASH,
     MAX_ANNOTATION,
     MAX_EVENT_MESSAGE,
     MAX_OWNERS,
-    Shelf,
+    KindStore,
     Store,
     hash_data,
-    slim_down,
+    trim_manifest,
 )
 
 
@@ -24,15 +24,15 @@ def pod(name: str = "p", version: int = 1, uid: str = "u", job_uid: str = "job",
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf(POD)
+def shelf() -> KindStore:
+    return KindStore(POD)
 
 
-def names(shelf: Shelf) -> list[str]:
+def names(shelf: KindStore) -> list[str]:
     return [item["metadata"]["name"] for item in shelf]
 
 
-def test_a_newer_state_wins_and_is_news(shelf: Shelf) -> None:
+def test_a_newer_state_wins_and_is_news(shelf: KindStore) -> None:
     assert shelf.put(pod(version=1, phase="Pending"))
     assert shelf.put(pod(version=3, phase="Running"))
     assert not shelf.put(pod(version=2, phase="Pending"))
@@ -40,7 +40,7 @@ def test_a_newer_state_wins_and_is_news(shelf: Shelf) -> None:
     assert shelf.find("ns", "p")["status"] == {"phase": "Running"}
 
 
-def test_what_nobody_reads_is_no_news(shelf: Shelf) -> None:
+def test_what_nobody_reads_is_no_news(shelf: KindStore) -> None:
     first, second = pod(version=1), pod(version=2)
     second["metadata"]["managedFields"] = [{"manager": "kubelet"}]
     shelf.put(first)
@@ -49,7 +49,7 @@ def test_what_nobody_reads_is_no_news(shelf: Shelf) -> None:
     assert not shelf.put(second)
 
 
-def test_a_list_drops_what_it_does_not_show(shelf: Shelf) -> None:
+def test_a_list_drops_what_it_does_not_show(shelf: KindStore) -> None:
     shelf.put(pod("a", version=1))
     shelf.put(pod("b", version=2))
 
@@ -59,7 +59,7 @@ def test_a_list_drops_what_it_does_not_show(shelf: Shelf) -> None:
     assert names(shelf) == ["b"]
 
 
-def test_a_list_keeps_what_was_written_after_it_was_made(shelf: Shelf) -> None:
+def test_a_list_keeps_what_was_written_after_it_was_made(shelf: KindStore) -> None:
     shelf.put(pod("mine", version=8))
 
     shelf.replace([pod("other", version=3)], version=5)
@@ -67,14 +67,14 @@ def test_a_list_keeps_what_was_written_after_it_was_made(shelf: Shelf) -> None:
     assert sorted(names(shelf)) == ["mine", "other"]
 
 
-def test_a_late_event_does_not_bring_back_what_the_list_no_longer_shows(shelf: Shelf) -> None:
+def test_a_late_event_does_not_bring_back_what_the_list_no_longer_shows(shelf: KindStore) -> None:
     shelf.replace([], version=9)
 
     assert not shelf.put(pod(version=7))
     assert shelf.put(pod(version=10))
 
 
-def test_lists_of_two_namespaces_do_not_mix(shelf: Shelf) -> None:
+def test_lists_of_two_namespaces_do_not_mix(shelf: KindStore) -> None:
     shelf.put(pod("a", version=1, namespace="one"))
     shelf.put(pod("b", version=1, namespace="two"))
 
@@ -84,7 +84,7 @@ def test_lists_of_two_namespaces_do_not_mix(shelf: Shelf) -> None:
     assert shelf.put(pod("c", version=3, namespace="two")), "only namespace one is known at version 5"
 
 
-def test_a_namesake_survives_the_end_of_its_predecessor(shelf: Shelf) -> None:
+def test_a_namesake_survives_the_end_of_its_predecessor(shelf: KindStore) -> None:
     shelf.put(pod(version=4, uid="new"))
 
     assert not shelf.remove(pod(version=5, uid="old"))
@@ -92,28 +92,28 @@ def test_a_namesake_survives_the_end_of_its_predecessor(shelf: Shelf) -> None:
     assert len(shelf) == 0
 
 
-def test_objects_of_a_job(shelf: Shelf) -> None:
+def test_objects_of_a_job(shelf: KindStore) -> None:
     for item in (pod("b"), pod("a"), pod("c", job_uid="other"), pod("d", namespace="elsewhere"), pod("e", job_uid="")):
         shelf.put(item)
 
-    assert [item["metadata"]["name"] for item in shelf.of_job("ns", "job")] == ["a", "b"]
+    assert [item["metadata"]["name"] for item in shelf.list_children("ns", "job")] == ["a", "b"]
     shelf.put(pod("a", version=2, job_uid="other"))
-    assert [item["metadata"]["name"] for item in shelf.of_job("ns", "job")] == ["b"]
+    assert [item["metadata"]["name"] for item in shelf.list_children("ns", "job")] == ["b"]
     shelf.remove(pod("b"))
-    assert shelf.of_job("ns", "job") == ()
+    assert shelf.list_children("ns", "job") == ()
 
 
 METADATA = {
     "name": "x",
     "managedFields": [{}],
     "labels": {"a": "b", UID_LABEL: "job"},
-    "annotations": {"a": "b", AVOIDS_ANNOTATION: "node-1"},
+    "annotations": {"a": "b", AVOIDED_NODES_ANNOTATION: "node-1"},
     "ownerReferences": [{"uid": str(number)} for number in range(100)],
 }
 SLIM_METADATA = {
     "name": "x",
     "labels": {UID_LABEL: "job"},
-    "annotations": {AVOIDS_ANNOTATION: "node-1"},
+    "annotations": {AVOIDED_NODES_ANNOTATION: "node-1"},
     "ownerReferences": [{"uid": str(number)} for number in range(MAX_OWNERS)],
 }
 IMAGE = {"template": {"spec": {"template": {"spec": {"containers": [{"image": "trainer:1"}]}}}}}
@@ -146,16 +146,16 @@ SLIM = {
 
 @pytest.mark.parametrize(("kind", "fields", "want"), SLIM.values(), ids=SLIM.keys())
 def test_only_what_somebody_reads_is_kept(kind: Any, fields: Any, want: Any) -> None:
-    slim = slim_down(kind, {"metadata": METADATA, **fields})
+    slim = trim_manifest(kind, {"metadata": METADATA, **fields})
 
     assert slim == {"metadata": SLIM_METADATA, **want}
-    assert slim_down(kind, slim) == slim
+    assert trim_manifest(kind, slim) == slim
 
 
 def test_of_a_long_annotation_a_hash_is_kept() -> None:
     def kept(value: str) -> str:
-        metadata = {"name": "x", "annotations": {AVOIDS_ANNOTATION: value}}
-        return slim_down(POD, {"metadata": metadata})["metadata"]["annotations"][AVOIDS_ANNOTATION]
+        metadata = {"name": "x", "annotations": {AVOIDED_NODES_ANNOTATION: value}}
+        return trim_manifest(POD, {"metadata": metadata})["metadata"]["annotations"][AVOIDED_NODES_ANNOTATION]
 
     assert kept("a" * MAX_ANNOTATION) == "a" * MAX_ANNOTATION
     assert len(kept("a" * MAX_ANNOTATION * 2)) < 80
@@ -173,7 +173,7 @@ def test_of_an_event_little_is_kept() -> None:
         "lastTimestamp": "2026-01-01T00:00:00Z",
     }
 
-    slim = slim_down(EVENT, event)
+    slim = trim_manifest(EVENT, event)
 
     assert len(str(slim)) < 2 * MAX_EVENT_MESSAGE
     assert slim["involvedObject"] == {"kind": "Job", "name": "j", "uid": "u"}
@@ -184,12 +184,12 @@ def test_data_is_compared_by_its_hash() -> None:
     def config_map(**data: str):
         return {"metadata": {"name": "c"}, "data": data}
 
-    assert hash_data(slim_down(CONFIG_MAP, config_map(a="b"))) == hash_data(config_map(a="b"))
-    assert hash_data(slim_down(CONFIG_MAP, config_map(a="c"))) != hash_data(config_map(a="b"))
-    assert hash_data(slim_down(CONFIG_MAP, {"metadata": {"name": "c"}})) != hash_data(config_map())
+    assert hash_data(trim_manifest(CONFIG_MAP, config_map(a="b"))) == hash_data(config_map(a="b"))
+    assert hash_data(trim_manifest(CONFIG_MAP, config_map(a="c"))) != hash_data(config_map(a="b"))
+    assert hash_data(trim_manifest(CONFIG_MAP, {"metadata": {"name": "c"}})) != hash_data(config_map())
 
 
-def test_a_shelf_knows_the_uids_of_a_namespace(shelf: Shelf) -> None:
+def test_a_shelf_knows_the_uids_of_a_namespace(shelf: KindStore) -> None:
     shelf.put(pod("a", uid="u-1"))
     shelf.put(pod("b", uid="u-2", namespace="other"))
 
@@ -202,7 +202,7 @@ def test_a_shelf_knows_the_uids_of_a_namespace(shelf: Shelf) -> None:
 
 
 def test_a_node_that_only_beats_its_heart_does_not_change() -> None:
-    shelf = Shelf(NODE)
+    shelf = KindStore(NODE)
 
     def node(version: int, beat: str, ready: str):
         conditions = [{"type": "Ready", "status": ready, "lastHeartbeatTime": beat, "message": "m"}]

@@ -8,8 +8,8 @@ import pytest
 
 from tests.tokens import make_token
 from trainingjob_api.protocol import TOKEN_AUDIENCE
-from trainingjob_operator.shell.identity import MAX_REVIEWS, MAX_WAITING, PodAuthenticator, is_for_us
-from trainingjob_operator.shell.ports import BusyError, UnknownCallerError
+from trainingjob_operator.shell.identity import MAX_REVIEWS, MAX_WAITING, PodAuthenticator, has_operator_audience
+from trainingjob_operator.shell.ports import BusyError, UnauthenticatedCallerError
 from trainingjob_operator.shell.store import Store
 
 NOT_OURS = {
@@ -30,15 +30,15 @@ NOT_OURS = {
 async def test_what_is_no_token_for_the_operator_is_not_asked_about(
     token: str, authenticator: PodAuthenticator, api_server: Any
 ) -> None:
-    with pytest.raises(UnknownCallerError, match="no JSON web token for"):
-        await authenticator.identify(token)
+    with pytest.raises(UnauthenticatedCallerError, match="no JSON web token for"):
+        await authenticator.authenticate(token)
 
     assert api_server.requests == []
 
 
 @pytest.mark.parametrize("audience", [TOKEN_AUDIENCE, [TOKEN_AUDIENCE, "b"]], ids=["text", "list"])
 def test_a_token_names_its_audience_in_either_form(audience: Any) -> None:
-    assert is_for_us(make_token(audience=audience))
+    assert has_operator_audience(make_token(audience=audience))
 
 
 class SlowReviews:
@@ -63,10 +63,11 @@ async def test_strangers_keep_few_questions_in_flight_and_their_peers_take_turns
     api = SlowReviews()
     authenticator = PodAuthenticator(api, store)  # type: ignore[arg-type]
     flood = [
-        asyncio.create_task(authenticator.identify(make_token(f"bad-{number}"), "10.0.0.66")) for number in range(200)
+        asyncio.create_task(authenticator.authenticate(make_token(f"bad-{number}"), "10.0.0.66"))
+        for number in range(200)
     ]
     await settle()
-    mine = asyncio.create_task(authenticator.identify(make_token("mine"), "10.0.0.1"))
+    mine = asyncio.create_task(authenticator.authenticate(make_token("mine"), "10.0.0.1"))
     await settle()
 
     assert len(api.asked) == MAX_REVIEWS

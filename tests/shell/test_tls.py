@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from trainingjob_operator.shell.certificates import CA_LIFE, PUBLISH_AHEAD, Certificates, renew
+from trainingjob_operator.shell.certificates import CA_LIFETIME, CA_PUBLICATION_LEAD, Certificates, renew
 from trainingjob_operator.shell.kinds import SECRET, WEBHOOK_CONFIGURATION
 from trainingjob_operator.shell.settings import Settings
-from trainingjob_operator.shell.tls import FolderSource, SecretSource, Tls, WebhookTrust, dump, load
+from trainingjob_operator.shell.tls import (
+    CaBundleInjector,
+    FolderSource,
+    SecretSource,
+    Tls,
+    from_secret,
+    to_secret_data,
+)
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SETTINGS = Settings(trainer_image="t", namespace="ml")
@@ -68,7 +75,7 @@ async def test_the_first_look_makes_them_and_the_next_finds_them(source: SecretS
 
     assert await source.read() == first
     assert api_server.version == version
-    assert load(api_server.find(SECRET, "ml", SETTINGS.ca_secret)).bundle == first.bundle
+    assert from_secret(api_server.find(SECRET, "ml", SETTINGS.ca_secret)).bundle == first.bundle
 
 
 async def test_two_operators_at_once_end_with_the_same(api: Any, api_server: Any, clock: Clock) -> None:
@@ -83,8 +90,8 @@ async def test_two_operators_at_once_end_with_the_same(api: Any, api_server: Any
 
 STAGES = {
     "fresh": [],
-    "a new CA published": [CA_LIFE],
-    "the new CA in use": [CA_LIFE * 9 / 10, PUBLISH_AHEAD],
+    "a new CA published": [CA_LIFETIME],
+    "the new CA in use": [CA_LIFETIME * 9 / 10, CA_PUBLICATION_LEAD],
 }
 
 
@@ -93,12 +100,12 @@ def test_what_the_secret_holds_is_what_was_stored(passes: list[timedelta]) -> No
     known: Certificates | None = None
     now = START
     for after in [timedelta(0), *passes]:
-        now += after * 0.9 if after == CA_LIFE else after
+        now += after * 0.9 if after == CA_LIFETIME else after
         known = renew(known, (HOST,), now)
     assert known is not None
 
-    data = {key: base64.b64encode(value.encode()).decode() for key, value in dump(known).items()}
-    assert load({"data": data}) == known
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in to_secret_data(known).items()}
+    assert from_secret({"data": data}) == known
 
 
 DAMAGED = {
@@ -132,7 +139,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(source: SecretSo
 
     assert await tls.refresh()
     first = await shown(tls)
-    clock.now += CA_LIFE * 0.9
+    clock.now += CA_LIFETIME * 0.9
     assert await tls.refresh()
     second = await shown(tls)
 
@@ -178,7 +185,7 @@ async def test_files_are_read_again(tmp_path: Any, shown: Any, caplog: pytest.Lo
     for now in (START, START + timedelta(days=1)):
         made = renew(None, (HOST,), now)
         for name in ("tls.crt", "tls.key", "ca.crt"):
-            (tmp_path / name).write_text(dump(made)[name])
+            (tmp_path / name).write_text(to_secret_data(made)[name])
         assert await tls.refresh()
         assert await shown(tls) == der(made.serving.certificate)
         assert tls.secret == made.serving.key
@@ -192,10 +199,10 @@ async def test_files_are_read_again(tmp_path: Any, shown: Any, caplog: pytest.Lo
 
 
 @pytest.fixture
-async def trust(api: Any, source: SecretSource) -> WebhookTrust:
+async def trust(api: Any, source: SecretSource) -> CaBundleInjector:
     tls = Tls(source)
     await tls.refresh()
-    return WebhookTrust(api, SETTINGS.webhook_configuration, tls)
+    return CaBundleInjector(api, SETTINGS.webhook_configuration, tls)
 
 
 def configuration(*bundles: str) -> dict[str, Any]:
@@ -211,7 +218,7 @@ def bundles_in(api_server: Any) -> set[str]:
     return {webhook["clientConfig"]["caBundle"] for webhook in found["webhooks"]}
 
 
-async def test_every_webhook_gets_the_bundle(trust: WebhookTrust, api_server: Any) -> None:
+async def test_every_webhook_gets_the_bundle(trust: CaBundleInjector, api_server: Any) -> None:
     api_server.put(WEBHOOK_CONFIGURATION, configuration("", "b2xk"))
 
     assert await trust.refresh()
@@ -223,7 +230,7 @@ async def test_every_webhook_gets_the_bundle(trust: WebhookTrust, api_server: An
 
 
 async def test_without_a_configuration_nothing_breaks(
-    trust: WebhookTrust, api_server: Any, caplog: pytest.LogCaptureFixture
+    trust: CaBundleInjector, api_server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not await trust.refresh()
     assert not await trust.refresh()
@@ -234,7 +241,7 @@ async def test_without_a_configuration_nothing_breaks(
 
 
 async def test_a_configuration_that_changed_meanwhile_is_left_for_the_next_look(
-    trust: WebhookTrust, api_server: Any
+    trust: CaBundleInjector, api_server: Any
 ) -> None:
     api_server.put(WEBHOOK_CONFIGURATION, configuration("b2xk"))
 

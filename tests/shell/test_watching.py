@@ -18,7 +18,7 @@ from kubernetes.aio.client import Configuration
 from trainingjob_operator.shell import watching
 from trainingjob_operator.shell.feed import KINDS
 from trainingjob_operator.shell.kinds import JOB_SET, NODE, POD, TRAINING_JOB, Kind
-from trainingjob_operator.shell.logs import REQUESTS, warn_of_tries
+from trainingjob_operator.shell.logs import KOPF_REQUEST_LOGGER, downgrade_retried_errors
 from trainingjob_operator.shell.watching import RETRY_SECONDS, Watcher, make_session
 
 PATIENCE_SECONDS = 60.0
@@ -156,7 +156,7 @@ async def test_it_begins_anew_when_kopf_fails(
 async def test_a_watch_that_stalls_is_made_anew_and_misses_nothing(
     start: Any, heard: Heard, api_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "SECONDS_OF_SILENCE", 1.0)
+    monkeypatch.setattr(watching, "WATCH_IDLE_SECONDS", 1.0)
     api_server.put(TRAINING_JOB, JOB)
     start()
     await heard.wait_for("TrainingJob", None, "llama")
@@ -193,9 +193,9 @@ class Pauses(list[float]):
 
 @pytest.fixture
 def tries_are_warnings():
-    logging.getLogger(REQUESTS).addFilter(warn_of_tries)
+    logging.getLogger(KOPF_REQUEST_LOGGER).addFilter(downgrade_retried_errors)
     yield
-    logging.getLogger(REQUESTS).removeFilter(warn_of_tries)
+    logging.getLogger(KOPF_REQUEST_LOGGER).removeFilter(downgrade_retried_errors)
 
 
 @pytest.mark.parametrize(("status", "headers"), ANSWERS.values(), ids=ANSWERS.keys())
@@ -231,7 +231,7 @@ async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(
 
     await heard.wait_for_any("unseen")
 
-    assert {record.levelname for record in caplog.records if record.name == REQUESTS} == {"WARNING"}
+    assert {record.levelname for record in caplog.records if record.name == KOPF_REQUEST_LOGGER} == {"WARNING"}
     assert refused <= min(MAX_REQUESTS, len(pauses) + 1), "no request without a pause before it"
     if status == 429:
         assert min(pauses) == ASKED_SECONDS
@@ -337,6 +337,6 @@ async def test_what_kopf_has_not_begun_yet_is_not_left_behind() -> None:
         await scheduler.spawn(work)
     assert inspect.getcoroutinestate(waiting) == inspect.CORO_CREATED
 
-    await watching._end_tasks()
+    await watching._cancel_all_tasks()
 
     assert inspect.getcoroutinestate(waiting) == inspect.CORO_CLOSED

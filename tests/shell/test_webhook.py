@@ -9,9 +9,9 @@ import pytest
 
 from tests.reviewing import examine_here
 from trainingjob_api.problem import Problem
-from trainingjob_operator.core.manifests import text
-from trainingjob_operator.shell.admission import MAX_QUESTIONS, Admission
-from trainingjob_operator.shell.admission_review import MAX_MESSAGE, MAX_WARNING, MAX_WARNINGS, MORE
+from trainingjob_operator.core.manifests import get_text
+from trainingjob_operator.shell.admission import MAX_ACCESS_REVIEWS, Admission
+from trainingjob_operator.shell.admission_review import MAX_MESSAGE, MAX_WARNING, MAX_WARNINGS, TRUNCATION_WARNING
 from trainingjob_operator.shell.checking import MAX_WAITING
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 
@@ -36,13 +36,13 @@ class Rules:
     asked: list[tuple[str, str, str]] = field(default_factory=list)
 
     def check(self, job: Any) -> Found:
-        self.checked.append((text(job, "metadata", "name"), job.get("spec")))
+        self.checked.append((get_text(job, "metadata", "name"), job.get("spec")))
         return self.found
 
     async def use(self, user: Any, namespace: str, name: str) -> bool:
         if self.is_down:
             raise ClusterUnavailableError("connection refused")
-        self.asked.append((text(user, "username"), namespace, name))
+        self.asked.append((get_text(user, "username"), namespace, name))
         return self.may_use
 
     @property
@@ -68,7 +68,7 @@ def review(
 
 
 async def ask(rules: Rules, body: Any) -> dict[str, Any]:
-    answer = await rules.admission.answer(json.dumps(body).encode())
+    answer = await rules.admission.review(json.dumps(body).encode())
     assert answer["response"]["uid"] == "u-1"
     return answer["response"]
 
@@ -136,7 +136,7 @@ async def test_more_warnings_than_are_shown_end_with_where_they_all_are() -> Non
     lines = (await ask(Rules(Found(warnings=many)), review()))["warnings"]
 
     assert len("".join(lines)) <= MAX_WARNINGS
-    assert lines[-1] == MORE
+    assert lines[-1] == TRUNCATION_WARNING
     assert len(lines) > 20
 
 
@@ -296,7 +296,7 @@ async def test_a_broken_rule_refuses_and_says_where_to_look(caplog: pytest.LogCa
     def broken(job: Any) -> Found:
         raise ZeroDivisionError
 
-    answer = (await Admission(examine_here(broken), Rules().use).answer(json.dumps(review()).encode()))["response"]
+    answer = (await Admission(examine_here(broken), Rules().use).review(json.dumps(review()).encode()))["response"]
 
     assert answer["allowed"] is False
     assert "its log says why" in answer["status"]["message"]
@@ -313,12 +313,12 @@ async def test_questions_about_rights_keep_few_requests_in_flight() -> None:
 
     admission = Admission(examine_here(Rules().check), slow)
     body = json.dumps(review(ACCOUNT)).encode()
-    answers = [asyncio.create_task(admission.answer(body, "10.0.0.66")) for _ in range(100)]
+    answers = [asyncio.create_task(admission.review(body, "10.0.0.66")) for _ in range(100)]
     for _ in range(20):
         await asyncio.sleep(0)
 
-    assert len(asked) == MAX_QUESTIONS
+    assert len(asked) == MAX_ACCESS_REVIEWS
     go_on.set()
     codes = [(await answer)["response"].get("status", {}).get("code") for answer in answers]
-    assert codes.count(503) == 100 - MAX_QUESTIONS - MAX_WAITING
-    assert codes.count(None) == MAX_QUESTIONS + MAX_WAITING, "the others are refused for now"
+    assert codes.count(503) == 100 - MAX_ACCESS_REVIEWS - MAX_WAITING
+    assert codes.count(None) == MAX_ACCESS_REVIEWS + MAX_WAITING, "the others are refused for now"

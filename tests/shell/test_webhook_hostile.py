@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from tests.patience import at_once
 from tests.reviewing import examine_here
 from trainingjob_api.sample import SAMPLE
-from trainingjob_operator.core.validation.validate import check_manifest
+from trainingjob_operator.core.validation.validate import validate_manifest
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import API_VERSION, MAX_BYTES, NotAReviewError
 from trainingjob_operator.shell.assembly import serving
-from trainingjob_operator.shell.webhook import PATH, Intake, webhook_app
+from trainingjob_operator.shell.webhook import PATH, BodyReader, webhook_app
 
 STALL = 0.5
 OURS = {"group": "trainingjob.dev", "version": "v1alpha1", "kind": "TrainingJob"}
@@ -31,7 +31,7 @@ async def may_use(user: Any, namespace: str, name: str) -> bool:
     return True
 
 
-ADMISSION = Admission(examine_here(check_manifest), may_use)
+ADMISSION = Admission(examine_here(validate_manifest), may_use)
 """The whole path: the real rules, and every right."""
 
 
@@ -58,7 +58,7 @@ class Webhook:
     """A webhook that runs, and what it measured and holds."""
 
     client: TestClient[Any, Any]
-    intake: Intake
+    intake: BodyReader
     measured: list[bool] = field(default_factory=list)
 
     async def post(self, body: bytes) -> tuple[int, Any]:
@@ -95,7 +95,7 @@ class Webhook:
 @pytest.fixture
 async def webhook():
     measured: list[bool] = []
-    intake = Intake(stall_seconds=STALL, max_held=3 * MAX_BYTES)
+    intake = BodyReader(stall_seconds=STALL, max_held_bytes=3 * MAX_BYTES)
     app = webhook_app(ADMISSION, lambda seconds, is_allowed: measured.append(is_allowed), intake)
     async with TestClient(TestServer(app)) as client:
         yield Webhook(client, intake, measured)
@@ -138,7 +138,7 @@ async def test_what_is_no_review_is_refused_in_words(body: bytes, webhook: Webho
     assert status == 400
     assert "body" in text
     assert (await webhook.post(json.dumps(review({})).encode()))[0] == 200
-    assert (webhook.measured, webhook.intake.held) == ([False], 0)
+    assert (webhook.measured, webhook.intake.held_bytes) == ([False], 0)
 
 
 def nested(levels: int) -> str:
@@ -197,7 +197,7 @@ async def test_a_hostile_job_is_refused_at_once(body: bytes, code: int, words: s
     assert answer["response"]["allowed"] is False
     assert answer["response"]["status"]["code"] == code
     assert words in answer["response"]["status"]["message"]
-    assert webhook.intake.held == 0
+    assert webhook.intake.held_bytes == 0
 
 
 async def test_memory_does_not_follow_the_size_of_a_body() -> None:
@@ -205,7 +205,7 @@ async def test_memory_does_not_follow_the_size_of_a_body() -> None:
     tracemalloc.start()
     try:
         for body in bodies:
-            await ADMISSION.answer(body)
+            await ADMISSION.review(body)
         left, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -226,14 +226,14 @@ async def test_a_bomb_is_not_blown_up(webhook: Webhook) -> None:
 
     assert status == 400
     assert peak < 32 * 2**20
-    assert webhook.intake.held == 0
+    assert webhook.intake.held_bytes == 0
 
 
 async def test_a_body_that_stands_still_is_given_up(webhook: Webhook) -> None:
     answer = await webhook.knock(b'{"kind":', num_bytes=1000)
 
     assert b" 408 " in answer
-    assert (webhook.measured, webhook.intake.held) == ([], 0)
+    assert (webhook.measured, webhook.intake.held_bytes) == ([], 0)
 
 
 async def test_a_body_that_trickles_is_given_up(webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ async def test_nobody_waits_for_a_slow_one(webhook: Webhook) -> None:
 
 
 async def test_half_a_request_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainingjob_operator.shell.assembly.IDLE_SECONDS", STALL)
+    monkeypatch.setattr("trainingjob_operator.shell.assembly.KEEPALIVE_SECONDS", STALL)
 
     async with serving(webhook_app(ADMISSION), 0) as runner:
         port = next(address[1] for address in runner.addresses if len(address) == 2)
@@ -283,7 +283,7 @@ async def test_more_bodies_than_there_is_room_for_are_told_to_come_again(webhook
     assert all(b"Retry-After: 1" in answer for answer in busy)
     assert len(busy) < len(answers)
     assert (await webhook.post(json.dumps(review({})).encode()))[0] == 200
-    assert webhook.intake.held == 0
+    assert webhook.intake.held_bytes == 0
 
 
 TEXTS = st.text(st.characters(), max_size=8) | st.sampled_from(["\ud800", "\x00", "a" * 300])
@@ -304,7 +304,7 @@ SECTIONS = st.sampled_from(sorted(SAMPLE))
 async def answer_well_formed(body: bytes) -> bool | None:  # None: it is told to be no review
     """Return whether an object is let in; fail where the answer is none."""
     try:
-        answer = await ADMISSION.answer(body)
+        answer = await ADMISSION.review(body)
     except NotAReviewError:
         return None
     text = json.dumps(answer, allow_nan=False, ensure_ascii=False)

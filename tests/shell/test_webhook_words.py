@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.reviewing import examine_here
 from trainingjob_api.job import GROUP, KIND, VERSION
 from trainingjob_operator.cli.main import app
-from trainingjob_operator.core.validation.validate import check_manifest
+from trainingjob_operator.core.validation.validate import validate_manifest
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import API_VERSION, MAX_WARNING
 
@@ -37,7 +37,7 @@ async def answer_to(job: dict[str, Any]) -> dict[str, Any]:
         "object": job,
     }
     review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "request": request}
-    answer = await Admission(examine_here(check_manifest), may_use).answer(json.dumps(review).encode())
+    answer = await Admission(examine_here(validate_manifest), may_use).review(json.dumps(review).encode())
     response: dict[str, Any] = answer["response"]
     return response
 

@@ -11,7 +11,7 @@ from tests.trainer.forked import Forked
 from tests.trainer.tiny import SECRET
 from trainingjob_api.protocol import Damage, Failure, Phase
 from trainingjob_api.world import RunConfig, World
-from trainingjob_trainer.wire import Command, Event, Start
+from trainingjob_trainer.wire import AgentEvent, Command, StartWorld
 
 PATIENCE = 120.0
 
@@ -22,9 +22,9 @@ class Trainer:
     def __init__(self) -> None:
         self.process = Forked(dict(os.environ))
         self.world: list[Trainer] = [self]
-        self.events: list[Event] = []
+        self.events: list[AgentEvent] = []
         self.log = ""
-        self._news: queue.Queue[Event | None] = queue.Queue()
+        self._news: queue.Queue[AgentEvent | None] = queue.Queue()
         self._readers = [
             threading.Thread(target=self._read_events, daemon=True),
             threading.Thread(target=self._read_log, daemon=True),
@@ -35,7 +35,7 @@ class Trainer:
     def _read_events(self) -> None:
         with self.process.events as events:
             for line in events:
-                self._news.put(Event.model_validate_json(line))
+                self._news.put(AgentEvent.model_validate_json(line))
         self._news.put(None)
 
     def _read_log(self) -> None:
@@ -44,7 +44,7 @@ class Trainer:
             for line in output:
                 self.log += line.decode(errors="replace")
 
-    def wait(self, wanted: Callable[[Event], Any]) -> Event:
+    def wait(self, wanted: Callable[[AgentEvent], Any]) -> AgentEvent:
         """Return the next event that is wanted; every event before it is kept too."""
         while True:
             event = self._news.get(timeout=PATIENCE)
@@ -60,7 +60,7 @@ class Trainer:
         )
         return "".join(logs)
 
-    def write(self, message: Start | Command) -> None:
+    def write(self, message: StartWorld | Command) -> None:
         self.process.stdin.write(message.model_dump_json().encode() + b"\n")
 
     def wait_for_step(self, step: int) -> None:
@@ -171,7 +171,7 @@ class Crew:
             folder = memory / world.members[process].pod if memory else None
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
-            start = Start(
+            start = StartWorld(
                 config=config,
                 world=world,
                 process=process,

@@ -16,10 +16,10 @@ import jax
 from jaxlib import xla_client
 
 from trainingjob_trainer import child
-from trainingjob_trainer.preflight import expect_digests
+from trainingjob_trainer.preflight import expected_digests
 from trainingjob_trainer.wire import EVENTS_FD_VARIABLE
 
-expect_digests()  # once for all that are forked
+expected_digests()  # once for all that are forked
 # OpenBLAS has a thread by then, which it ends and starts again where a process forks.
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 FORKING = multiprocessing.get_context("forkserver")

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 
 class Meeting:
@@ -15,14 +15,14 @@ class Meeting:
         self.said: dict[tuple[str, int], str] = {}
 
 
-class ThreadPeers(Peers):
+class ThreadPeers(ProcessGroup):
     """A process of a world that is a thread of this one."""
 
     def __init__(self, process: int, size: int, meeting: Meeting) -> None:
         super().__init__(process, size)
         self.meeting = meeting
 
-    def wait(self, name: str, seconds: float) -> None:
+    def barrier(self, name: str, seconds: float) -> None:
         self.meeting.barrier.wait()
 
     def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
@@ -32,13 +32,13 @@ class ThreadPeers(Peers):
         return tuple(self.meeting.said[name, process] for process in range(self.num_processes))
 
 
-def renumber(peers: Peers, indices: Sequence[int]) -> Peers:
+def renumber(peers: ProcessGroup, indices: Sequence[int]) -> ProcessGroup:
     """Return a process, seen from which the runtime gives all of its world these indices."""
     peers._indices = tuple(indices)
     return peers
 
 
-def together[T](size: int, act: Callable[[Peers], T]) -> list[T]:
+def together[T](size: int, act: Callable[[ProcessGroup], T]) -> list[T]:
     """Return what each process of a world of this size makes of the same act."""
     meeting = Meeting(size)
     with ThreadPoolExecutor(size) as pool:

@@ -21,20 +21,20 @@ from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.protocol import Progress
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.ahead import neighbours
-from trainingjob_trainer.ahead.memory import free_memory, own_memory
+from trainingjob_trainer.ahead.memory import available_memory, resident_memory
 from trainingjob_trainer.ahead.neighbours import (
-    NEEDED_BYTES,
+    MIN_COMPILE_BYTES,
     RESERVED_BYTES,
-    SETTLED_STEPS,
-    Neighbours,
-    list_neighbours,
+    WARMUP_STEPS,
+    NeighborCompiler,
+    neighbor_sizes,
 )
-from trainingjob_trainer.ahead.request import list_programs
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.ahead.request import program_names
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.program_files import write_program
-from trainingjob_trainer.programs import FOLDER, Programs
-from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Event, Start
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.programs import SHARED_FOLDER, CompileCache
+from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, AgentEvent, StartWorld
+from trainingjob_trainer.world import ProcessGroup
 
 SIZES = tuple(
     make_layout(
@@ -58,7 +58,7 @@ if part == "fail":
 if part == "stay":
     time.sleep(600)
 """
-PLENTY = NEEDED_BYTES + RESERVED_BYTES
+PLENTY = MIN_COMPILE_BYTES + RESERVED_BYTES
 
 
 class World:
@@ -69,11 +69,13 @@ class World:
         self._asked = folder
         reading, writing = os.pipe()
         self._pipe = reading, writing
-        self._events = Events(writing)
+        self._events = AgentEvents(writing)
         world = make_world(1, 2)
-        start = Start(config=config, world=world, process=process, compile_cache=compile_cache, program_secret=SECRET)
-        self.snapshots = SimpleNamespace(bytes_to_come=0)
-        self.neighbours = Neighbours(
+        start = StartWorld(
+            config=config, world=world, process=process, compile_cache=compile_cache, program_secret=SECRET
+        )
+        self.snapshots = SimpleNamespace(unallocated_bytes=0)
+        self.neighbours = NeighborCompiler(
             start,
             self._events,
             self.snapshots,
@@ -82,7 +84,7 @@ class World:
         )
 
     def reach(self, step: int) -> None:
-        self._events.send(Event(progress=Progress(step=step)))
+        self._events.send(AgentEvent(progress=Progress(step=step)))
 
     def asked(self, size: int) -> dict[str, Any] | None:
         path = self._asked / f"asked-{size}.json"
@@ -100,7 +102,7 @@ def world(
     """Return a function that makes process 0 of a world of two slices, whose container has just enough memory."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(neighbours, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(neighbours, "free_memory", lambda: PLENTY)
+    monkeypatch.setattr(neighbours, "available_memory", lambda: PLENTY)
     monkeypatch.setenv(EVENTS_FD_VARIABLE, "7")
     made: list[World] = []
 
@@ -131,7 +133,7 @@ NEIGHBOURS: dict[str, tuple[int, list[int]]] = {
 
 @pytest.mark.parametrize(("size", "want"), NEIGHBOURS.values(), ids=NEIGHBOURS.keys())
 def test_the_next_smaller_and_the_next_larger_size_are_neighbours(size: int, want: list[int]) -> None:
-    assert list_neighbours(size, [1, 2, 4]) == want
+    assert neighbor_sizes(size, [1, 2, 4]) == want
 
 
 EVALUATION = [{"name": "held-out", "path": "/text", "everySteps": 5}]
@@ -153,7 +155,7 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Layout, tuple[str, ...]]] = {
 def test_what_a_world_builds_is_compiled_ahead(changes: dict[str, Any], layout: Layout, want: tuple[str, ...]) -> None:
     spec = make_config(make_spec(Path("/run/a"), Path("/text"), **changes)).spec
 
-    assert list_programs(spec, layout) == want
+    assert program_names(spec, layout) == want
 
 
 def test_both_neighbours_are_compiled_once_the_world_has_settled(
@@ -161,8 +163,8 @@ def test_both_neighbours_are_compiled_once_the_world_has_settled(
 ) -> None:
     one = world()
     with one.neighbours:
-        one.reach(100 + SETTLED_STEPS - 1)
-        one.reach(100 + SETTLED_STEPS)
+        one.reach(100 + WARMUP_STEPS - 1)
+        one.reach(100 + WARMUP_STEPS)
         wait_for(lambda: one.asked(4) and sum("compiled ahead" in line for line in caplog.messages) == 2)
 
     smaller, larger = one.asked(1), one.asked(4)
@@ -175,7 +177,7 @@ def test_both_neighbours_are_compiled_once_the_world_has_settled(
 def test_a_world_that_has_not_settled_compiles_nothing(world: Callable[..., World]) -> None:
     one = world()
     with one.neighbours:
-        one.reach(100 + SETTLED_STEPS - 1)
+        one.reach(100 + WARMUP_STEPS - 1)
 
     assert one.asked(1) is None
 
@@ -239,7 +241,7 @@ def test_without_memory_nothing_is_compiled_and_the_field_is_named(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     one = world()
-    one.snapshots.bytes_to_come = 1
+    one.snapshots.unallocated_bytes = 1
     with one.neighbours:
         one.reach(200)
         wait_for(lambda: sum("spec.runtime.resources.memory" in line for line in caplog.messages) == 2)
@@ -252,18 +254,19 @@ def test_what_is_there_is_not_compiled_and_what_nobody_needs_is_deleted(
 ) -> None:
     config = make_config(make_spec(tmp_path / "root", tmp_path), SIZES)
     own, larger = (
-        Programs(str(tmp_path / "kept"), tmp_path / "root", config, layout, Peers(0, 1), SECRET) for layout in SIZES[1:]
+        CompileCache(str(tmp_path / "kept"), tmp_path / "root", config, layout, ProcessGroup(0, 1), SECRET)
+        for layout in SIZES[1:]
     )
-    kept = tmp_path / "kept" / own.find_shared("train").name
-    for path in (kept, larger.find_shared("train"), tmp_path / "root" / FOLDER / f"train-{'0' * 32}.program"):
+    kept = tmp_path / "kept" / own.shared_path("train").name
+    for path in (kept, larger.shared_path("train"), tmp_path / "root" / SHARED_FOLDER / f"train-{'0' * 32}.program"):
         write_program(path, path.name.encode(), SECRET)
     one = world("stay")
     with one.neighbours:
         one.reach(200)
         wait_for(lambda: one.asked(1))
 
-    assert set((tmp_path / "root" / FOLDER).iterdir()) == {own.find_shared("train"), larger.find_shared("train")}
-    assert own.find_shared("train").read_bytes() == kept.read_bytes()
+    assert set((tmp_path / "root" / SHARED_FOLDER).iterdir()) == {own.shared_path("train"), larger.shared_path("train")}
+    assert own.shared_path("train").read_bytes() == kept.read_bytes()
     assert one.asked(4) is None
 
 
@@ -298,15 +301,15 @@ def test_free_memory_is_the_containers_or_the_machines(files: dict[str, str], wa
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
 
-    assert free_memory(tmp_path / "cgroup", tmp_path) == want
+    assert available_memory(tmp_path / "cgroup", tmp_path) == want
 
 
 def test_a_process_knows_what_it_takes() -> None:
-    before = own_memory()
+    before = resident_memory()
     with mmap.mmap(-1, 64 << 20) as taken:  # what is freed before may serve another allocator anew
         taken.write(bytes(len(taken)))
 
-        assert own_memory() - before >= len(taken) // 2
+        assert resident_memory() - before >= len(taken) // 2
 
 
 @pytest.mark.slow
@@ -324,12 +327,12 @@ def test_a_world_loads_what_another_one_compiled_ahead_and_trains_to_the_same_bi
     crew.prepare(2)
     wait_for(lambda: "compiling ahead slices=2 names=train,evaluate,spread,replicas" in one.log)
     one.process.send_signal(signal.SIGSTOP)  # else it leaves the compiler no CPU time on a small machine
-    ahead, names = tmp_path / "small/checkpoints" / FOLDER, {"train", "evaluate", "spread", "replicas"}
+    ahead, names = tmp_path / "small/checkpoints" / SHARED_FOLDER, {"train", "evaluate", "spread", "replicas"}
     wait_for(lambda: {path.name.partition("-")[0] for path in ahead.glob("*.program")} == names)
     one.process.send_signal(signal.SIGCONT)
     wait_for(lambda: "compiled ahead slices=2" in one.log)
     one.kill()
-    shutil.copytree(ahead, tmp_path / "large/checkpoints" / FOLDER)
+    shutil.copytree(ahead, tmp_path / "large/checkpoints" / SHARED_FOLDER)
 
     def train(name: str) -> list[Trainer]:
         trainers = crew.start(make(name), make_world(1, 2), tmp_path / name / "kept")

@@ -1,31 +1,31 @@
 """What an agent asks of its trainer: when the loop hears it, and how often."""
 
-from trainingjob_trainer.asks import Asks
-from trainingjob_trainer.modelling.signature import Asked
+from trainingjob_trainer.asks import ControlSignals
+from trainingjob_trainer.modelling.signature import Signal
 
 
 def test_to_leave_is_asked_with_every_step_from_then_on() -> None:
-    asks = Asks()
-    assert asks.take() is Asked.NOTHING
+    asks = ControlSignals()
+    assert asks.take_signals() is Signal.NONE
 
-    asks.leave()
+    asks.request_exit()
 
-    assert [asks.take(), asks.take()] == [Asked.LEAVE, Asked.LEAVE]
+    assert [asks.take_signals(), asks.take_signals()] == [Signal.EXIT, Signal.EXIT]
 
 
 def test_who_is_to_move_and_then_to_leave_asks_for_both() -> None:
-    asks = Asks()
+    asks = ControlSignals()
 
-    asks.move()
-    assert [asks.take(), asks.take()] == [Asked.MOVE, Asked.MOVE]
+    asks.request_rescale()
+    assert [asks.take_signals(), asks.take_signals()] == [Signal.RESCALE, Signal.RESCALE]
 
-    asks.leave()
-    assert asks.take() is Asked.MOVE | Asked.LEAVE
+    asks.request_exit()
+    assert asks.take_signals() is Signal.RESCALE | Signal.EXIT
 
 
 def test_one_step_alone_is_poisoned() -> None:
-    asks = Asks()
-    asks.poison()
-    asks.leave()
+    asks = ControlSignals()
+    asks.inject_nan()
+    asks.request_exit()
 
-    assert [asks.take(), asks.take()] == [Asked.LEAVE | Asked.POISON, Asked.LEAVE]
+    assert [asks.take_signals(), asks.take_signals()] == [Signal.EXIT | Signal.INJECT_NAN, Signal.EXIT]

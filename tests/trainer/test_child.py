@@ -15,7 +15,7 @@ from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.world import RunConfig, Span
 from trainingjob_trainer.agent.stacks import find_stacks
-from trainingjob_trainer.events import ORPHANED
+from trainingjob_trainer.events import EXIT_ORPHANED
 from trainingjob_trainer.saving.integrity import read_integrity
 from trainingjob_trainer.wire import Command
 
@@ -336,7 +336,7 @@ def test_a_trainer_whose_agent_is_gone_ends(crew: Crew, root: Path, text: Path, 
 
     trainer.process.stdin.close()
 
-    assert trainer.wait_for_end() == ORPHANED
+    assert trainer.wait_for_end() == EXIT_ORPHANED
     assert trainer.failure is None
 
 

@@ -10,11 +10,11 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.devices import check_devices
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 FULL = 2
 """Devices of a host, as the layout has them."""
-ALIKE = Peers(0, 2).index
+ALIKE = ProcessGroup(0, 2).runtime_index
 TRAINED = (Span(generation=1, first=1),)
 type Row = tuple[dict[int, int], tuple[Span, ...], FailureReason, str]
 """Devices of each process, the lineage of the world, and what is said."""

@@ -5,12 +5,12 @@ import sys
 
 PROGRAM = """
 import os, signal, subprocess, sys, threading
-from trainingjob_trainer.agent.orphans import adopt_orphans
-adopt_orphans()
+from trainingjob_trainer.agent.orphans import become_subreaper
+become_subreaper()
 TRAINER = '''
 import os, signal
-from trainingjob_trainer.ending import end_with_parent
-end_with_parent()
+from trainingjob_trainer.ending import die_with_parent
+die_with_parent()
 print(os.getpid(), flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)
 '''

@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.tiny import make_spec
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_trainer.evaluate import Evaluator
-from trainingjob_trainer.modelling.signature import Asked
+from trainingjob_trainer.modelling.signature import Signal
 
 EVALUATIONS = [
     {"name": "often", "path": "/held-out", "everySteps": 10},
@@ -47,7 +47,7 @@ OWED: dict[str, tuple[int, set[str] | None, bool]] = {
 def test_an_evaluation_is_owed_where_a_step_was_saved_without(
     step: int, evaluated: set[str] | None, want: bool, tmp_path: Path
 ) -> None:
-    assert make(tmp_path).is_owed(step, evaluated) is want
+    assert make(tmp_path).is_missing(step, evaluated) is want
 
 
 class Counted:
@@ -61,11 +61,11 @@ class Counted:
     def count_held_out(self, index: object, most: object) -> int:
         return 3
 
-    def held_out(self, index: object, number: int) -> float:
+    def held_out_batch(self, index: object, number: int) -> float:
         return float(number)
 
     def controls(self, asked: int) -> Any:
-        return SimpleNamespace(asked=asked)
+        return SimpleNamespace(signals=asked)
 
 
 @pytest.mark.parametrize(("asks", "want", "told"), [([0, 0, 0], {"often": 1.0}, 3), ([0, 1], None, 2)])
@@ -77,7 +77,7 @@ def test_each_batch_is_told_before_it_is_entered(
     evaluator = Evaluator(spec, {"often": parts}, parts, parts, parts)
     said: list[str] = []
 
-    measured = evaluator.measure(10, None, lambda: Asked(asks.pop(0)), said.append)  # type: ignore[arg-type]
+    measured = evaluator.measure(10, None, lambda: Signal(asks.pop(0)), said.append)  # type: ignore[arg-type]
 
     assert measured == want
     assert said == [f"batch {number + 1} of the evaluation `often`" for number in range(told)]

@@ -10,10 +10,10 @@ import yaml
 
 from trainingjob_api.protocol import Failure, FailureReason
 from trainingjob_api.running import EnvVar, KeyRef
-from trainingjob_trainer.agent.endings import explain_end
-from trainingjob_trainer.agent.state import Ended
-from trainingjob_trainer.failures import explain
-from trainingjob_trainer.flag_errors import find_flag_error, find_variable
+from trainingjob_trainer.agent.endings import explain_exit
+from trainingjob_trainer.agent.state import ChildExited
+from trainingjob_trainer.failures import failure_record
+from trainingjob_trainer.flag_errors import find_flag_error, locate_variable
 
 TEXTS: dict[str, tuple[str, str, str]] = {
     name: (case["text"], case["variable"], case["words"])
@@ -35,9 +35,9 @@ def place(variable: str) -> str:
 
 @each_text
 def test_a_process_that_ends_over_a_variable_names_its_field(text: str, variable: str, words: str) -> None:
-    ended = Ended(1, code=1, log=f"some lines\n{text}\nusage:\n\t--xla_other=false\tbool\n")
+    ended = ChildExited(1, code=1, log=f"some lines\n{text}\nusage:\n\t--xla_other=false\tbool\n")
 
-    failure = explain_end(ended, step=None, memory="2Gi", env=ENV)
+    failure = explain_exit(ended, step=None, memory="2Gi", env=ENV)
 
     assert (failure.reason, failure.fatal) == (FailureReason.CONFIG, True)
     assert (failure.path, failure.value) == (place(variable), "as written")
@@ -46,8 +46,8 @@ def test_a_process_that_ends_over_a_variable_names_its_field(text: str, variable
 
 @each_text
 def test_an_exception_over_a_variable_names_its_field(text: str, variable: str, words: str) -> None:
-    told = explain(ValueError(text), step=None)
-    failure = explain_end(Ended(1, code=1, failure=told), step=None, memory="2Gi", env=ENV)
+    told = failure_record(ValueError(text), step=None)
+    failure = explain_exit(ChildExited(1, code=1, failure=told), step=None, memory="2Gi", env=ENV)
 
     assert (failure.reason, failure.fatal) == (FailureReason.CONFIG, True)
     assert failure.path == place(variable)
@@ -55,8 +55,8 @@ def test_an_exception_over_a_variable_names_its_field(text: str, variable: str, 
 
 
 def test_a_variable_of_the_image_is_named_without_a_place() -> None:
-    ended = Ended(1, signal="SIGABRT", log=TEXTS["an unknown flag"][0])
-    failure = explain_end(ended, step=None, memory="2Gi")
+    ended = ChildExited(1, signal="SIGABRT", log=TEXTS["an unknown flag"][0])
+    failure = explain_exit(ended, step=None, memory="2Gi")
 
     assert (failure.path, failure.value) == ("spec.runtime.env", "")
     assert "XLA_FLAGS" in failure.message
@@ -64,7 +64,7 @@ def test_a_variable_of_the_image_is_named_without_a_place() -> None:
 
 @pytest.mark.parametrize(("name", "field"), [("FROM_A_SECRET", "secretKeyRef"), ("FROM_A_MAP", "configMapKeyRef")])
 def test_a_variable_of_another_object_is_named_by_what_it_refers_to(name: str, field: str) -> None:
-    path, value = find_variable(ENV, name)
+    path, value = locate_variable(ENV, name)
 
     assert path.endswith(f"].{field}")
     assert value == ""
@@ -91,15 +91,15 @@ def test_the_first_of_two_errors_counts() -> None:
 
 
 def test_a_process_that_was_killed_is_no_matter_of_flags() -> None:
-    ended = Ended(1, signal="SIGKILL", log=TEXTS["an unknown flag"][0])
+    ended = ChildExited(1, signal="SIGKILL", log=TEXTS["an unknown flag"][0])
 
-    assert explain_end(ended, step=None, memory="2Gi", env=ENV).reason is FailureReason.KILLED
+    assert explain_exit(ended, step=None, memory="2Gi", env=ENV).reason is FailureReason.KILLED
 
 
 def test_a_failure_about_another_field_keeps_it() -> None:
     told = Failure(reason=FailureReason.DATA, message="no text", path="spec.data", value="a")
 
-    assert explain_end(Ended(1, code=1, failure=told), step=None, memory="2Gi", env=ENV).path == "spec.data"
+    assert explain_exit(ChildExited(1, code=1, failure=told), step=None, memory="2Gi", env=ENV).path == "spec.data"
 
 
 REAL: dict[str, tuple[str, str]] = {

@@ -18,9 +18,9 @@ from tests.trainer.saving.test_foreign import NOT_FILES, stretch
 from tests.trainer.test_reports import read_lines, reporting
 from trainingjob_api.protocol import FailureReason, Progress
 from trainingjob_api.running import Metrics
-from trainingjob_trainer.board import Board
+from trainingjob_trainer.board import TensorBoardWriter
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.files import append_whole
+from trainingjob_trainer.files import append_record
 from trainingjob_trainer.metrics import MetricsWriter, describe_step
 
 
@@ -151,7 +151,7 @@ def test_a_full_disk_stops_neither_lines_nor_plots_nor_training(
         Path("/dev/full").open("ab", buffering=0) as full,
         MetricsWriter(tmp_path, Metrics(every_steps=1), generation=1, restored=0) as writer,
     ):
-        board = writer._board
+        board = writer._tensorboard
         assert board
         lines, plots = writer._lines, board._file
         wait_until_written(board)
@@ -177,9 +177,9 @@ def test_storage_that_hangs_does_not_stop_the_end(
     answers = threading.Event()
     late = threading.Timer(5, answers.set)
     late.start()
-    monkeypatch.setattr("trainingjob_trainer.board.append_whole", lambda file, record: answers.wait(ENDLESS_SECONDS))
+    monkeypatch.setattr("trainingjob_trainer.board.append_record", lambda file, record: answers.wait(ENDLESS_SECONDS))
     monkeypatch.setattr("trainingjob_trainer.board.CLOSE_SECONDS", 0.01, raising=False)
-    board = Board(tmp_path, 1)
+    board = TensorBoardWriter(tmp_path, 1)
 
     board.close()
 
@@ -192,7 +192,7 @@ def test_storage_that_hangs_does_not_stop_the_end(
     board._file.close()
 
 
-def wait_until_written(board: Board) -> None:
+def wait_until_written(board: TensorBoardWriter) -> None:
     """Wait until the thread has taken all that was told so far."""
     written = threading.Event()
 
@@ -207,9 +207,9 @@ def test_a_record_that_a_full_disk_took_half_of_is_cut(tmp_path: Path) -> None:
             return super().write(record[: len(record) // 2])
 
     with FileIO(tmp_path / "lines", "ab") as file, Half(tmp_path / "lines", "ab") as full:
-        append_whole(file, b"whole\n")
+        append_record(file, b"whole\n")
         with pytest.raises(OSError, match="No space left on device"):
-            append_whole(full, b"half of it\n")
+            append_record(full, b"half of it\n")
 
     assert (tmp_path / "lines").read_bytes() == b"whole\n"
 

@@ -14,12 +14,12 @@ from jax.errors import JaxRuntimeError
 from tests.trainer.tiny import free_port
 from trainingjob_api.protocol import Failure, FailureReason
 from trainingjob_trainer import child
-from trainingjob_trainer.agent.endings import explain_end
-from trainingjob_trainer.agent.state import Ended
-from trainingjob_trainer.child import WORD_SECONDS
-from trainingjob_trainer.events import Events
-from trainingjob_trainer.failures import explain
-from trainingjob_trainer.wire import Event
+from trainingjob_trainer.agent.endings import explain_exit
+from trainingjob_trainer.agent.state import ChildExited
+from trainingjob_trainer.child import PEER_ERROR_WAIT_SECONDS
+from trainingjob_trainer.events import AgentEvents
+from trainingjob_trainer.failures import failure_record
+from trainingjob_trainer.wire import AgentEvent
 
 WORLD = """
 import sys, threading, jax
@@ -61,7 +61,7 @@ def pair(program: str, *arguments: str) -> Iterator[list["subprocess.Popen[str]"
 def explain_signal(ended: "subprocess.Popen[str]", log: str) -> Failure:
     """Return what an agent tells of a process that a signal has ended."""
     name = signal.Signals(-ended.returncode).name
-    return explain_end(Ended(ended.pid, signal=name, log=log), step=1, memory="")
+    return explain_exit(ChildExited(ended.pid, signal=name, log=log), step=1, memory="")
 
 
 def live(missed: int, *, meets: bool) -> Failure:
@@ -74,7 +74,7 @@ def live(missed: int, *, meets: bool) -> Failure:
         processes[missed].send_signal(signal.SIGSTOP)
         log, _ = ended.communicate(timeout=60)
     if "ERROR" in log:
-        return explain(JaxRuntimeError(log.partition("ERROR")[2]), step=None)
+        return failure_record(JaxRuntimeError(log.partition("ERROR")[2]), step=None)
     return explain_signal(ended, log)
 
 
@@ -82,7 +82,7 @@ LATE_WORLD = """
 import os, signal, sys, time
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from trainingjob_trainer.missed import is_about_to_tell
+from trainingjob_trainer.missed import expects_heartbeat_report
 address, number = sys.argv[1:]
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(address, 2, int(number), heartbeat_timeout_seconds=33)
@@ -94,7 +94,7 @@ try:
     ones = jax.make_array_from_callback((2,), parts, lambda index: np.ones(1))
     jax.jit(lambda array: array.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))(ones).block_until_ready()
 except Exception as error:
-    print(f"about to tell: {is_about_to_tell(str(error))}", flush=True)
+    print(f"about to tell: {expects_heartbeat_report(str(error))}", flush=True)
     time.sleep(20)
 """
 
@@ -112,7 +112,10 @@ def test_a_process_that_gloo_gave_up_on_is_named_by_jax_soon_after() -> None:
 @pytest.mark.parametrize(
     ("words", "naps"),
     [
-        ("UNKNOWN: Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out", [WORD_SECONDS]),
+        (
+            "UNKNOWN: Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out",
+            [PEER_ERROR_WAIT_SECONDS],
+        ),
         ("UNKNOWN: Gloo all-reduce failed: Connection closed by peer", []),
     ],
     ids=["one is late", "one is gone"],
@@ -128,14 +131,14 @@ def test_jax_may_name_who_is_late_before_the_failure_is_told(
         slept.append(length)
 
     monkeypatch.setattr("time.sleep", sleep)
-    monkeypatch.setattr(child, "end_at_once", sys.exit)
+    monkeypatch.setattr(child, "exit_now", sys.exit)
 
     with pytest.raises(SystemExit):
-        child.give_up(JaxRuntimeError(words), Events(writer))
+        child.report_failure_and_exit(JaxRuntimeError(words), AgentEvents(writer))
 
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        failure = Event.model_validate_json(pipe.read()).failure
+        failure = AgentEvent.model_validate_json(pipe.read()).failure
     assert (slept, failure and failure.reason) == (naps, FailureReason.PEER)
 
 

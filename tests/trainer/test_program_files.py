@@ -14,9 +14,9 @@ import pytest
 from tests.trainer.test_programs import count, double, everywhere
 from tests.trainer.tiny import SECRET, make_config, make_layout, make_spec
 from trainingjob_trainer import program_files
-from trainingjob_trainer.program_files import name_file, read_program, write_program
-from trainingjob_trainer.programs import FOLDER, OWN, Programs, keep_only
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.program_files import program_file_name, read_program, write_program
+from trainingjob_trainer.programs import PROGRAM_FILE_NAME, SHARED_FOLDER, CompileCache, delete_other_programs
+from trainingjob_trainer.world import ProcessGroup
 
 OTHER = "another job's"
 
@@ -36,14 +36,14 @@ def _heard(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-def make_programs(root: Path, secret: str = SECRET) -> Programs:
+def make_programs(root: Path, secret: str = SECRET) -> CompileCache:
     config = make_config(make_spec(root, root))
-    return Programs(str(root / "kept"), root, config, make_layout(), Peers(0, 1), secret)
+    return CompileCache(str(root / "kept"), root, config, make_layout(), ProcessGroup(0, 1), secret)
 
 
-def run(programs: Programs) -> None:
+def run(programs: CompileCache) -> None:
     argument = jax.device_put(jnp.arange(4.0), everywhere())
-    assert programs.build("double", double, (argument,), 0)(argument).tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert programs.compile_or_load("double", double, (argument,), 0)(argument).tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
 def plant(path: Path, content: bytes) -> None:
@@ -87,7 +87,7 @@ def test_what_another_has_put_under_the_name_of_a_program_does_not_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, attack: str, place: str
 ) -> None:
     programs = make_programs(tmp_path)
-    shared = programs.find_shared("double")
+    shared = programs.shared_path("double")
     path = shared if place == "shared" else tmp_path / "kept" / shared.name
     proof = tmp_path / "ran"
     ATTACKS[attack](path, pickle.dumps(Payload(proof)))
@@ -133,7 +133,7 @@ def test_a_program_of_this_job_under_another_name_is_not_loaded(tmp_path: Path) 
 
 
 def test_a_file_that_is_too_large_is_not_taken_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_files, "LARGEST", 38)
+    monkeypatch.setattr(program_files, "MAX_PROGRAM_BYTES", 38)
     path = tmp_path / "double.program"
     write_program(path, b"content", SECRET)
     assert read_program(path, SECRET) == b""
@@ -148,7 +148,7 @@ def test_jobs_that_share_a_folder_keep_their_programs_apart(tmp_path: Path, capl
 
     assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (2, 2)
     assert len(list((tmp_path / "kept").iterdir())) == 2
-    assert name_file(SECRET, "train", "x") != name_file(OTHER, "train", "x")
+    assert program_file_name(SECRET, "train", "x") != program_file_name(OTHER, "train", "x")
 
 
 def test_without_a_secret_nothing_is_kept_or_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -158,25 +158,25 @@ def test_without_a_secret_nothing_is_kept_or_loaded(tmp_path: Path, caplog: pyte
 
     assert count(caplog, "compiled a program") == 3
     assert count(caplog, "the operator gave no secret") == 2
-    assert not make_programs(tmp_path, "").share("double")
-    assert not make_programs(tmp_path, "").is_there("double")
+    assert not make_programs(tmp_path, "").copy_to_shared("double")
+    assert not make_programs(tmp_path, "").is_cached("double")
 
 
 def test_what_is_not_a_program_of_this_job_is_not_shared_and_does_not_stand_in_the_way(tmp_path: Path) -> None:
     run(make_programs(tmp_path))
     programs = make_programs(tmp_path)
-    plant(programs.find_shared("double"), b"not a program")
+    plant(programs.shared_path("double"), b"not a program")
 
-    assert programs.share("double")
-    assert read_program(programs.find_shared("double"), SECRET)
+    assert programs.copy_to_shared("double")
+    assert read_program(programs.shared_path("double"), SECRET)
 
-    plant(tmp_path / "kept" / programs.find_shared("double").name, b"not a program")
-    programs.find_shared("double").unlink()
-    assert not programs.share("double")
+    plant(tmp_path / "kept" / programs.shared_path("double").name, b"not a program")
+    programs.shared_path("double").unlink()
+    assert not programs.copy_to_shared("double")
 
 
 def test_only_programs_are_deleted_from_the_folder_of_programs(tmp_path: Path) -> None:
-    folder = tmp_path / FOLDER
+    folder = tmp_path / SHARED_FOLDER
     wanted, old = folder / f"train-{'a' * 32}.program", folder / f"train-{'b' * 32}.program"
     left = folder / f".train-{'b' * 32}.program.host-1.17"
     others = [folder / "README.md", folder / "notes.program", folder / f"train-{'c' * 31}.program", folder / ".hidden"]
@@ -186,12 +186,12 @@ def test_only_programs_are_deleted_from_the_folder_of_programs(tmp_path: Path) -
     (folder / f"train-{'e' * 32}.program").symlink_to(tmp_path / "elsewhere")
     plant(tmp_path / "elsewhere", b"stays")
 
-    keep_only(tmp_path, {wanted})
+    delete_other_programs(tmp_path, {wanted})
 
     assert set(folder.iterdir()) == {wanted, *others, folder / f"train-{'d' * 32}.program"}
     assert (tmp_path / "elsewhere").exists()
-    assert OWN.fullmatch(name_file(SECRET, "train", "x"))
-    keep_only(tmp_path / "not there", set())
+    assert PROGRAM_FILE_NAME.fullmatch(program_file_name(SECRET, "train", "x"))
+    delete_other_programs(tmp_path / "not there", set())
 
 
 def test_a_link_in_the_place_of_the_unfinished_file_is_not_written_through(tmp_path: Path) -> None:

@@ -17,19 +17,19 @@ from tests.trainer.tiny import SECRET, make_config, make_layout, make_spec
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sample import SAMPLE
 from trainingjob_trainer import program_key
-from trainingjob_trainer.feeding.batches import Batches, shape_of
+from trainingjob_trainer.feeding.batches import BatchLoader, batch_shape
 from trainingjob_trainer.modelling.mesh import build_mesh
-from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.modelling.step import StepPrograms
 from trainingjob_trainer.program_key import (
     JAX_WITHOUT_EFFECT,
     PACKAGES,
     SPEC_WITHOUT_EFFECT,
-    describe_jax,
-    describe_spec,
-    describe_surroundings,
-    describe_variables,
+    compile_cache_key,
     hash_libraries,
     hash_sources,
+    jax_key,
+    spec_key,
+    variables_key,
 )
 
 hash_anew = hash_sources.__wrapped__
@@ -110,9 +110,9 @@ def is_listed(path: str) -> bool:
 
 
 def test_each_field_of_the_spec_changes_the_key_unless_it_is_listed() -> None:
-    written = describe_spec(FULL)
+    written = spec_key(FULL)
     with warnings.catch_warnings(action="ignore"):  # no field has this value
-        changing = {path for path in FIELDS if describe_spec(change(FULL, path)) != written}  # type: ignore[arg-type]
+        changing = {path for path in FIELDS if spec_key(change(FULL, path)) != written}  # type: ignore[arg-type]
 
     assert changing == {path for path in FIELDS if not is_listed(path)}
     assert len(changing) > 60
@@ -122,7 +122,7 @@ def test_each_field_of_the_spec_changes_the_key_unless_it_is_listed() -> None:
 def test_a_field_that_may_change_while_the_job_trains_does_not_change_the_key() -> None:
     with warnings.catch_warnings(action="ignore"):  # no field has this value
         for path in ("training.steps", "slices.max", "checkpoint.save.everySteps", "elastic.policy", "suspend"):
-            assert describe_spec(change(FULL, path)) == describe_spec(FULL)  # type: ignore[arg-type]
+            assert spec_key(change(FULL, path)) == spec_key(FULL)  # type: ignore[arg-type]
 
 
 def find(described: Any, path: str) -> Any:
@@ -132,12 +132,12 @@ def find(described: Any, path: str) -> Any:
 
 
 class Lowered:
-    """Lowers programs in the place of `Programs`, and keeps their texts."""
+    """Lowers programs in the place of `CompileCache`, and keeps their texts."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def build(
+    def compile_or_load(
         self, name: str, function: Any, arguments: Any, result: Any, *, once: bool = False, **options: Any
     ) -> Any:
         self.texts.append(jax.jit(function, **options).lower(*arguments).as_text())
@@ -145,10 +145,10 @@ class Lowered:
 
 def lower(spec: TrainingJobSpec) -> list[str]:
     layout, lowered = make_layout(), Lowered()
-    steps = Steps(spec, build_mesh(jax.devices()[: layout.num_devices], layout))
-    batches = Batches(layout, steps.rows, spec.training.global_batch_size)
+    steps = StepPrograms(spec, build_mesh(jax.devices()[: layout.num_devices], layout))
+    batches = BatchLoader(layout, steps.batch_sharding, spec.training.global_batch_size)
     steps.compile_init(lowered)  # type: ignore[arg-type]
-    steps.compile_train(lowered, shape_of(layout))  # type: ignore[arg-type]
+    steps.compile_train(lowered, batch_shape(layout))  # type: ignore[arg-type]
     steps.compile_evaluate(lowered, batches.shape)  # type: ignore[arg-type]
     return lowered.texts
 
@@ -169,13 +169,13 @@ def test_what_is_listed_as_without_effect_changes_no_program(tmp_path: Path) -> 
     assert all(find(written, path) != find(plain.model_dump(by_alias=True), path) for path in SPEC_WITHOUT_EFFECT)
     other = TrainingJobSpec.model_validate(written)
 
-    assert describe_spec(other) == describe_spec(plain)
+    assert spec_key(other) == spec_key(plain)
     assert lower(other) == lower(plain)
 
 
 def test_each_value_of_jaxs_configuration_changes_the_key_unless_it_is_listed() -> None:
     values = dict(jax.config.values)
-    changing = {name for name in values if describe_jax({**values, name: "changed"}) != describe_jax(values)}
+    changing = {name for name in values if jax_key({**values, name: "changed"}) != jax_key(values)}
 
     assert changing == set(values) - set(JAX_WITHOUT_EFFECT)
     assert set(JAX_WITHOUT_EFFECT) <= set(values), "what is not there any more needs no reason"
@@ -197,7 +197,7 @@ CONFIGURATION: dict[str, Any] = {
 
 @pytest.fixture
 def describe(tmp_path: Path) -> Any:
-    return lambda: describe_surroundings(make_config(make_spec(tmp_path, tmp_path)), make_layout())
+    return lambda: compile_cache_key(make_config(make_spec(tmp_path, tmp_path)), make_layout())
 
 
 @pytest.mark.parametrize("name", CONFIGURATION)
@@ -247,12 +247,12 @@ WITHOUT_EFFECT = {
 
 @pytest.mark.parametrize("name", SHAPING)
 def test_a_variable_that_compilers_read_changes_the_key(name: str) -> None:
-    assert describe_variables({name: SHAPING[name]}) != describe_variables({})
+    assert variables_key({name: SHAPING[name]}) != variables_key({})
 
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
 def test_a_variable_that_differs_between_processes_does_not_change_the_key(name: str) -> None:
-    assert describe_variables({name: WITHOUT_EFFECT[name]}) == describe_variables({})
+    assert variables_key({name: WITHOUT_EFFECT[name]}) == variables_key({})
 
 
 def test_flags_in_a_file_are_read(tmp_path: Path) -> None:
@@ -260,11 +260,11 @@ def test_flags_in_a_file_are_read(tmp_path: Path) -> None:
     described = []
     for flags in ("--xla_a=1", "--xla_a=2", "--xla_a=2 --xla_dump_to=/x"):
         file.write_text(flags)
-        described.append(describe_variables({"XLA_FLAGS": str(file)}))
+        described.append(variables_key({"XLA_FLAGS": str(file)}))
 
     assert described[0] != described[1] == described[2]
-    assert describe_variables({"XLA_FLAGS": "/not/there"}) != describe_variables({})
-    assert describe_variables({"XLA_FLAGS": "--xla_a='1"}) != describe_variables({})  # no quote ends it
+    assert variables_key({"XLA_FLAGS": "/not/there"}) != variables_key({})
+    assert variables_key({"XLA_FLAGS": "--xla_a='1"}) != variables_key({})  # no quote ends it
 
 
 def install(place: Path, name: str, record: str = "") -> None:
@@ -308,11 +308,11 @@ def test_a_device_and_its_runtime_are_part_of_the_key(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(program_key.jax, "devices", lambda: [Device])
     config = make_config(make_spec(tmp_path, tmp_path), platform="cuda")
-    described = [describe_surroundings(config, make_layout())["machine"]]
+    described = [compile_cache_key(config, make_layout())["machine"]]
     Client.platform_version = "cuda 13.1"
-    described.append(describe_surroundings(config, make_layout())["machine"])
+    described.append(compile_cache_key(config, make_layout())["machine"])
     Device.device_kind = "NVIDIA H200"
-    described.append(describe_surroundings(config, make_layout())["machine"])
+    described.append(compile_cache_key(config, make_layout())["machine"])
 
     assert len({str(one) for one in described}) == 3
 

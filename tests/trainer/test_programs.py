@@ -17,10 +17,10 @@ from tests.trainer.tiny import SECRET, make_config, make_layout, make_spec
 from tests.trainer.training import Run
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_trainer import program_files
-from trainingjob_trainer.modelling.signature import Asked
-from trainingjob_trainer.program_key import describe_surroundings
-from trainingjob_trainer.programs import FOLDER, Programs
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.modelling.signature import Signal
+from trainingjob_trainer.program_key import compile_cache_key
+from trainingjob_trainer.programs import SHARED_FOLDER, CompileCache
+from trainingjob_trainer.world import ProcessGroup
 
 
 def double(x: jax.Array) -> jax.Array:
@@ -38,12 +38,12 @@ def _heard(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def build(
-    folder: Path | str, root: Path, peers: Peers | None = None, secret: str = SECRET, **changes: Any
+    folder: Path | str, root: Path, peers: ProcessGroup | None = None, secret: str = SECRET, **changes: Any
 ) -> jax.Array:
     config = make_config(make_spec(root, root, **changes))
-    programs = Programs(str(folder), root, config, make_layout(), peers or Peers(0, 1), secret)
+    programs = CompileCache(str(folder), root, config, make_layout(), peers or ProcessGroup(0, 1), secret)
     argument = jax.device_put(jnp.arange(4.0), everywhere())
-    program = programs.build("double", double, (argument,), 0)
+    program = programs.compile_or_load("double", double, (argument,), 0)
     result: jax.Array = program(argument)
     assert result.tolist() == [0.0, 2.0, 4.0, 6.0]
     return result
@@ -60,9 +60,11 @@ def test_a_program_is_compiled_once(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
 
 
-def begin(folder: Path | str, root: Path) -> tuple[Programs, jax.Array]:
+def begin(folder: Path | str, root: Path) -> tuple[CompileCache, jax.Array]:
     """Begin to load a program, and return what builds it and what it takes."""
-    programs = Programs(str(folder), root, make_config(make_spec(root, root)), make_layout(), Peers(0, 1), SECRET)
+    programs = CompileCache(
+        str(folder), root, make_config(make_spec(root, root)), make_layout(), ProcessGroup(0, 1), SECRET
+    )
     argument = jax.device_put(jnp.arange(4.0), everywhere())
     programs.begin_loading("double", (argument,), 0)
     return programs, argument
@@ -73,11 +75,11 @@ def test_a_program_whose_loading_was_begun_is_not_read_again(
 ) -> None:
     build(tmp_path / "kept", tmp_path)
     reads: list[Path] = []
-    read = program_files.read_foreign
-    monkeypatch.setattr(program_files, "read_foreign", lambda path, most: (reads.append(path), read(path, most))[1])
+    read = program_files.read_untrusted
+    monkeypatch.setattr(program_files, "read_untrusted", lambda path, most: (reads.append(path), read(path, most))[1])
 
     programs, argument = begin(tmp_path / "kept", tmp_path)
-    result = programs.build("double", double, (argument,), 0)(argument)
+    result = programs.compile_or_load("double", double, (argument,), 0)(argument)
 
     assert result.tolist() == [0.0, 2.0, 4.0, 6.0]
     assert len([path for path in reads if path.suffix == ".program"]) == 1
@@ -90,7 +92,7 @@ def test_a_program_whose_loading_was_begun_in_vain_is_compiled(
 ) -> None:
     programs, argument = begin(tmp_path / folder if folder else "", tmp_path)
 
-    result = programs.build("double", double, (argument,), 0)(argument)
+    result = programs.compile_or_load("double", double, (argument,), 0)(argument)
 
     assert result.tolist() == [0.0, 2.0, 4.0, 6.0]
     assert count(caplog, "compiled a program") == 1
@@ -119,8 +121,8 @@ def test_a_program_whose_data_leave_the_order_of_collectives_open_is_compiled_ea
     function = jax.shard_map(sums, mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec(), check_vma=False)
     for _ in range(2):
         config = make_config(make_spec(tmp_path, tmp_path))
-        programs = Programs(str(tmp_path / "kept"), tmp_path, config, make_layout(), Peers(0, 1), SECRET)
-        programs.build("sums", function, (argument,), 0)(argument).block_until_ready()
+        programs = CompileCache(str(tmp_path / "kept"), tmp_path, config, make_layout(), ProcessGroup(0, 1), SECRET)
+        programs.compile_or_load("sums", function, (argument,), 0)(argument).block_until_ready()
 
     assert count(caplog, "compiled a program") == times
 
@@ -195,8 +197,8 @@ def test_a_process_that_comes_back_gets_the_program_from_one_that_stayed(
 def test_what_was_compiled_ahead_is_loaded_by_all_kept_and_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    build(tmp_path / FOLDER, tmp_path)  # as a process does that compiles for others
-    (ahead,) = (tmp_path / FOLDER).iterdir()
+    build(tmp_path / SHARED_FOLDER, tmp_path)  # as a process does that compiles for others
+    (ahead,) = (tmp_path / SHARED_FOLDER).iterdir()
 
     together(2, lambda peers: build(tmp_path / f"kept-{peers.process}", tmp_path, peers))
 
@@ -208,8 +210,8 @@ def test_what_was_compiled_ahead_is_loaded_by_all_kept_and_stays(
 def test_a_damaged_program_of_the_shared_folder_is_compiled_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    build(tmp_path / FOLDER, tmp_path)
-    (ahead,) = (tmp_path / FOLDER).iterdir()
+    build(tmp_path / SHARED_FOLDER, tmp_path)
+    (ahead,) = (tmp_path / SHARED_FOLDER).iterdir()
     ahead.write_bytes(b"not a program")
 
     together(2, lambda peers: build(tmp_path / f"kept-{peers.process}", tmp_path, peers))
@@ -221,12 +223,12 @@ def test_a_damaged_program_of_the_shared_folder_is_compiled_anew(
 def test_a_host_shares_what_it_keeps(tmp_path: Path) -> None:
     build(tmp_path / "kept", tmp_path)
     config = make_config(make_spec(tmp_path, tmp_path))
-    programs = Programs(str(tmp_path / "kept"), tmp_path, config, make_layout(), Peers(0, 1), SECRET)
+    programs = CompileCache(str(tmp_path / "kept"), tmp_path, config, make_layout(), ProcessGroup(0, 1), SECRET)
 
-    assert programs.share("double")
-    assert programs.share("double")
-    assert not programs.share("triple")
-    assert [path.read_bytes() for path in (tmp_path / FOLDER).iterdir()] == [
+    assert programs.copy_to_shared("double")
+    assert programs.copy_to_shared("double")
+    assert not programs.copy_to_shared("triple")
+    assert [path.read_bytes() for path in (tmp_path / SHARED_FOLDER).iterdir()] == [
         path.read_bytes() for path in (tmp_path / "kept").iterdir()
     ]
 
@@ -234,7 +236,7 @@ def test_a_host_shares_what_it_keeps(tmp_path: Path) -> None:
 def test_a_process_on_another_kind_of_machine_compiles_for_itself(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def act(peers: Peers) -> jax.Array:
+    def act(peers: ProcessGroup) -> jax.Array:
         # The learning rate stands for anything that makes the programs of two machines differ.
         return build(tmp_path / f"kept-{peers.process}", tmp_path, peers, optimizer__learningRate=0.1 + peers.process)
 
@@ -245,11 +247,11 @@ def test_a_process_on_another_kind_of_machine_compiles_for_itself(
 
 def test_the_layout_and_the_compiler_flags_shape_a_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = make_config(make_spec(tmp_path, tmp_path))
-    plain = describe_surroundings(config, make_layout())
-    wider = describe_surroundings(config, make_layout(rows_per_shard=4))
+    plain = compile_cache_key(config, make_layout())
+    wider = compile_cache_key(config, make_layout(rows_per_shard=4))
     monkeypatch.setenv("XLA_FLAGS", "--xla_something")
 
-    assert len({str(one) for one in (plain, wider, describe_surroundings(config, make_layout()))}) == 3
+    assert len({str(one) for one in (plain, wider, compile_cache_key(config, make_layout()))}) == 3
 
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -259,7 +261,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 ALL = make_layout(devices_per_host=8, ici=AxisDegrees(fsdp=8), rows_per_shard=1)  # all devices, as in a world
-PEERS = Peers(0, 1)
+PEERS = ProcessGroup(0, 1)
 
 
 @each("changes", MODELS)
@@ -268,11 +270,11 @@ def test_a_train_step_is_loaded_and_trains(
 ) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, training__globalBatchSize=8, **changes))
     run = Run(config.spec, ALL)
-    programs = Programs(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS, SECRET)
+    programs = CompileCache(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS, SECRET)
 
     run.steps.compile_train(programs, run.batches.shape)
     step = run.steps.compile_train(programs, run.batches.shape)
-    _, measures = step(run.state, run.batch(1), run.steps.controls(Asked.NOTHING))
+    _, measures = step(run.state, run.batch(1), run.steps.controls(Signal.NONE))
 
     assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
     assert float(measures.loss) > 1
@@ -288,9 +290,9 @@ def test_a_train_step_serves_on_after_an_edit_of_the_number_of_steps(
         spec = make_spec(tmp_path, tmp_path, training__globalBatchSize=8, training__steps=steps, schedule=falling)
         config = make_config(spec)
         run = Run(config.spec, ALL)
-        programs = Programs(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS, SECRET)
+        programs = CompileCache(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS, SECRET)
         step = run.steps.compile_train(programs, run.batches.shape)
-        _, measures = step(run.state, run.batch(1), run.steps.controls(Asked.NOTHING))
+        _, measures = step(run.state, run.batch(1), run.steps.controls(Signal.NONE))
         rates.append(float(measures.learning_rate))
 
     assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)

@@ -9,24 +9,24 @@ import pytest
 
 from tests.trainer.tiny import make_config, make_layout, make_spec
 from tests.trainer.training import spec_with
-from trainingjob_trainer.child import rehearse
+from trainingjob_trainer.child import warm_up
 from trainingjob_trainer.modelling.mesh import build_mesh
 from trainingjob_trainer.modelling.model import split_model
-from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.modelling.step import StepPrograms
 from trainingjob_trainer.wire import CONFIG_VARIABLE
 
 STANDBY = """
 import os
 from jax._src import xla_bridge
-from trainingjob_trainer.child import rehearse
+from trainingjob_trainer.child import warm_up
 from trainingjob_trainer.modelling.mesh import build_mesh
 from trainingjob_trainer.modelling.model import split_model
-from trainingjob_trainer.preflight import expect_digests
-from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.preflight import expected_digests
+from trainingjob_trainer.modelling.step import StepPrograms
 
-rehearse(os.environ)
+warm_up(os.environ)
 assert split_model.cache_info().currsize == 1
-assert expect_digests.cache_info().currsize == 1
+assert expected_digests.cache_info().currsize == 1
 assert not xla_bridge.backends_are_initialized()
 """
 
@@ -45,10 +45,10 @@ def test_a_standby_traces_the_model_and_touches_no_device(tmp_path: Path, monkey
 
 def test_a_world_of_the_same_model_does_not_trace_it_again(tmp_path: Path) -> None:
     split_model.cache_clear()
-    rehearse({CONFIG_VARIABLE: write_config(tmp_path)})
+    warm_up({CONFIG_VARIABLE: write_config(tmp_path)})
     mesh = build_mesh(jax.devices()[:2], make_layout())
-    Steps(spec_with(training__steps=7, schedule__type="constant"), mesh)
-    Steps(spec_with(precision__compute="bfloat16"), mesh)
+    StepPrograms(spec_with(training__steps=7, schedule__type="constant"), mesh)
+    StepPrograms(spec_with(precision__compute="bfloat16"), mesh)
 
     info = split_model.cache_info()
     assert (info.hits, info.misses) == (1, 2)
@@ -60,7 +60,7 @@ def test_describing_a_world_s_state_compiles_nothing() -> None:
     heard: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(lambda name, seconds, **_: heard.append(name))
 
-    Steps(spec_with(), mesh)
+    StepPrograms(spec_with(), mesh)
     assert [name for name in heard if "backend_compile" in name] == []
 
     jax.jit(lambda: 2)()
@@ -73,5 +73,5 @@ def test_a_config_that_cannot_be_used_waits_for_the_world_to_tell(tmp_path: Path
     if content:
         (tmp_path / "run.json").write_text(content)
 
-    rehearse({CONFIG_VARIABLE: str(tmp_path / "run.json")})
-    rehearse({})
+    warm_up({CONFIG_VARIABLE: str(tmp_path / "run.json")})
+    warm_up({})

@@ -19,21 +19,21 @@ from tests.trainer.training import Run, spec_with
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout
-from trainingjob_trainer.failures import explain as explain_error
+from trainingjob_trainer.failures import failure_record as explain_error
 from trainingjob_trainer.modelling.signature import State
 from trainingjob_trainer.protection import BadStepError
-from trainingjob_trainer.replicas import Odd, Replicas, compile_sums, explain, find_odd
+from trainingjob_trainer.replicas import Mismatch, ReplicaCheck, compile_bit_sums, find_mismatch, mismatch_error
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 FOUR = make_layout(num_slices=4, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=4), rows_per_shard=1)
-ALONE = Peers(0, 1)
+ALONE = ProcessGroup(0, 1)
 TWO = make_layout(num_slices=2, devices_per_host=4, ici=AxisDegrees(fsdp=4), dcn=AxisDegrees(data=2), rows_per_shard=1)
 
 
 @cache
 def sums_of(layout: Layout) -> Any:
-    return compile_sums(programs(layout), describe(layout))
+    return compile_bit_sums(programs(layout), describe(layout))
 
 
 def groups_of(described: State) -> list[tuple[int, str, tuple[int, ...]]]:
@@ -67,13 +67,13 @@ def test_a_flipped_bit_is_found_and_its_device_named() -> None:
     groups = groups_of(described)
     random = np.random.default_rng(0)
     right = 0
-    assert find_odd(np.asarray(sums_of(FOUR)(state)), groups) is None
+    assert find_mismatch(np.asarray(sums_of(FOUR)(state)), groups) is None
 
     for _ in range(20):
         leaf, place = int(random.integers(len(jax.tree.leaves(state)))), int(random.integers(8))
         changed = flip(state, leaf, place, int(random.integers(2**20)), int(random.integers(8)))
-        odd = find_odd(np.asarray(sums_of(FOUR)(changed)), groups)
-        right += odd is not None and (odd.places, odd.certain) == (frozenset({place}), True)
+        odd = find_mismatch(np.asarray(sums_of(FOUR)(changed)), groups)
+        right += odd is not None and (odd.positions, odd.has_majority) == (frozenset({place}), True)
 
     assert right == 20
 
@@ -85,10 +85,10 @@ def test_bits_that_are_flipped_twice_do_not_cancel() -> None:
 
     for first, second in (((3, 7), (7, 7)), ((2, 6), (6, 6))):
         changed = flip(flip(state, leaf, 5, *first), leaf, 5, *second)  # the same bit of two elements
-        odd = find_odd(np.asarray(sums_of(FOUR)(changed)), groups_of(described))
+        odd = find_mismatch(np.asarray(sums_of(FOUR)(changed)), groups_of(described))
 
         assert odd is not None
-        assert (odd.places, odd.certain) == (frozenset({5}), True)
+        assert (odd.positions, odd.has_majority) == (frozenset({5}), True)
 
 
 def test_of_two_replicas_both_are_told() -> None:
@@ -96,10 +96,10 @@ def test_of_two_replicas_both_are_told() -> None:
     state = make_state(described, 3)
     leaf = next(leaf for leaf in range(len(jax.tree.leaves(state))) if is_split(described, leaf))
 
-    odd = find_odd(np.asarray(sums_of(TWO)(flip(state, leaf, 6, 5, 7))), groups_of(described))
+    odd = find_mismatch(np.asarray(sums_of(TWO)(flip(state, leaf, 6, 5, 7))), groups_of(described))
 
     assert odd is not None
-    assert (odd.places, odd.certain) == (frozenset({2, 6}), False)
+    assert (odd.positions, odd.has_majority) == (frozenset({2, 6}), False)
 
 
 def test_what_a_broken_device_holds_stays_different_while_training_goes_on() -> None:
@@ -110,9 +110,9 @@ def test_what_a_broken_device_holds_stays_different_while_training_goes_on() -> 
 
     next(run.train(1))
 
-    odd = find_odd(np.asarray(sums_of(FOUR)(run.state)), groups_of(describe(FOUR)))
+    odd = find_mismatch(np.asarray(sums_of(FOUR)(run.state)), groups_of(describe(FOUR)))
     assert odd is not None
-    assert (odd.places, odd.certain) == (frozenset({5}), True)
+    assert (odd.positions, odd.has_majority) == (frozenset({5}), True)
 
 
 HEALTHY = {"four replicas": FOUR} | {
@@ -129,13 +129,13 @@ HEALTHY = {"four replicas": FOUR} | {
 def test_healthy_training_never_differs(layout: Layout) -> None:
     run = Run(spec_with(), layout)
     for _ in run.train():
-        assert find_odd(np.asarray(sums_of(layout)(run.state)), groups_of(describe(layout))) is None
+        assert find_mismatch(np.asarray(sums_of(layout)(run.state)), groups_of(describe(layout))) is None
 
 
-def replicas(every: int | None, peers: Peers = ALONE) -> Replicas:
+def replicas(every: int | None, peers: ProcessGroup = ALONE) -> ReplicaCheck:
     described = describe(FOUR)
     world = make_world(1, peers.num_processes)
-    return Replicas(every, world, peers, described, Shards(described).all, programs(FOUR))
+    return ReplicaCheck(every, world, peers, described, Shards(described).all, programs(FOUR))
 
 
 def test_replicas_are_compared_when_it_is_due_and_before_any_is_kept() -> None:
@@ -153,7 +153,7 @@ def test_replicas_are_compared_when_it_is_due_and_before_any_is_kept() -> None:
 
 def test_a_device_s_host_is_found_where_the_runtime_counts_its_processes_otherwise() -> None:
     broken = flip(make_state(describe(FOUR), 1), 1, 3, 0, 0)
-    owner, other = (replicas(4, renumber(Peers(process, 2), (1, 0))) for process in (1, 0))
+    owner, other = (replicas(4, renumber(ProcessGroup(process, 2), (1, 0))) for process in (1, 0))
 
     with pytest.raises(BadStepError, match=r"at step 4 host 0 of slice 1 \(device 3\) held other bits of") as own:
         owner.check(4, broken, is_kept=False)
@@ -182,28 +182,28 @@ SUMS: dict[str, tuple[list[list[int]], tuple[int, ...], bool | None]] = {
 
 @pytest.mark.parametrize(("sums", "places", "certain"), SUMS.values(), ids=SUMS.keys())
 def test_who_differs(sums: list[list[int]], places: tuple[int, ...], certain: bool | None) -> None:
-    odd = find_odd(np.array(sums, np.uint32), [(leaf, f"array {leaf}", (0, 1, 2, 3)) for leaf in (0, 1)])
+    odd = find_mismatch(np.array(sums, np.uint32), [(leaf, f"array {leaf}", (0, 1, 2, 3)) for leaf in (0, 1)])
 
-    assert (odd.places, odd.certain) == (frozenset(places), certain) if odd else certain is None
+    assert (odd.positions, odd.has_majority) == (frozenset(places), certain) if odd else certain is None
 
 
 WORLD = make_world(3, 2)
 OWNERS = [(0, 0), (0, 1), (1, 0), (1, 1)]
-TOLD: dict[str, tuple[Odd, int, tuple[FailureReason, bool], str]] = {
+TOLD: dict[str, tuple[Mismatch, int, tuple[FailureReason, bool], str]] = {
     "one's own device": (
-        Odd(frozenset({3}), certain=True, what="w"),
+        Mismatch(frozenset({3}), has_majority=True, shard_name="w"),
         1,
         (FailureReason.CORRUPTION, True),
         "at step 7 host 0 of slice 1 (device 1) held other bits of w than most that hold it",
     ),
     "another host's": (
-        Odd(frozenset({3}), certain=True, what="w"),
+        Mismatch(frozenset({3}), has_majority=True, shard_name="w"),
         0,
         (FailureReason.PEER, True),
         "at step 7 host 0 of slice 1 (device 1) held other bits of the state",
     ),
     "two hosts, and nobody knows which": (
-        Odd(frozenset({1, 3}), certain=False, what="w"),
+        Mismatch(frozenset({1, 3}), has_majority=False, shard_name="w"),
         0,
         (FailureReason.CORRUPTION, False),
         (
@@ -212,7 +212,7 @@ TOLD: dict[str, tuple[Odd, int, tuple[FailureReason, bool], str]] = {
         ),
     ),
     "two devices of one host": (
-        Odd(frozenset({2, 3}), certain=False, what="w"),
+        Mismatch(frozenset({2, 3}), has_majority=False, shard_name="w"),
         1,
         (FailureReason.CORRUPTION, True),
         (
@@ -224,8 +224,8 @@ TOLD: dict[str, tuple[Odd, int, tuple[FailureReason, bool], str]] = {
 
 
 @pytest.mark.parametrize(("odd", "process", "want", "words"), TOLD.values(), ids=TOLD.keys())
-def test_what_each_process_says(odd: Odd, process: int, want: tuple[FailureReason, bool], words: str) -> None:
-    failure = explain_error(explain(7, odd, OWNERS, WORLD, process), step=7)
+def test_what_each_process_says(odd: Mismatch, process: int, want: tuple[FailureReason, bool], words: str) -> None:
+    failure = explain_error(mismatch_error(7, odd, OWNERS, WORLD, process), step=7)
 
     assert (failure.reason, failure.is_host_known, failure.fatal) == (*want, False)
     assert failure.message.partition(". The memory")[0] == words

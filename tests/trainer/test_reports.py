@@ -16,16 +16,16 @@ from jax.errors import JaxRuntimeError
 
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.learning import Optimizer, Schedule
-from trainingjob_api.protocol import LATELY_STEPS, FailureReason, Phase, Progress
-from trainingjob_trainer.events import Events
-from trainingjob_trainer.failures import TrainingError, explain, storage_error
+from trainingjob_api.protocol import RECENT_STEPS, FailureReason, Phase, Progress
+from trainingjob_trainer.events import AgentEvents
+from trainingjob_trainer.failures import TrainingError, failure_record, storage_error
 from trainingjob_trainer.modelling.optimizer import learning_rate
-from trainingjob_trainer.modelling.signature import Measures
+from trainingjob_trainer.modelling.signature import StepMetrics
 from trainingjob_trainer.remembering.snapshots import Snapshots
-from trainingjob_trainer.reporter import FEW_STEPS, MANY_STEPS, Reporter
+from trainingjob_trainer.reporter import MIN_TYPICAL_STEPS, WINDOW_STEPS, StepReporter
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.stalls import Stalls
-from trainingjob_trainer.wire import Event, Start
+from trainingjob_trainer.stalls import SchedulingDelayMonitor
+from trainingjob_trainer.wire import AgentEvent, StartWorld
 
 EXPLAINED: dict[str, tuple[BaseException, FailureReason, bool]] = {
     "a known cause": (
@@ -68,24 +68,24 @@ EXPLAINED: dict[str, tuple[BaseException, FailureReason, bool]] = {
 
 @pytest.mark.parametrize(("error", "reason", "fatal"), EXPLAINED.values(), ids=EXPLAINED.keys())
 def test_explain(error: BaseException, reason: FailureReason, fatal: bool) -> None:
-    failure = explain(error, step=7)
+    failure = failure_record(error, step=7)
 
     assert (failure.reason, failure.fatal, failure.step) == (reason, fatal, 7)
     assert type(error).__name__ in failure.log
 
 
 def test_a_long_message_is_cut() -> None:
-    assert len(explain(RuntimeError("x" * 5000), step=None).message) == 1024
+    assert len(failure_record(RuntimeError("x" * 5000), step=None).message) == 1024
 
 
-def make_measures(loss: object = 2.5) -> Measures:
-    values = {"grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "asked": 0}
+def make_measures(loss: object = 2.5) -> StepMetrics:
+    values = {"grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "signals": 0}
     held: Any = loss if isinstance(loss, Clock) else jnp.asarray(loss)
-    return Measures(held, **{name: jnp.asarray(value) for name, value in values.items()})
+    return StepMetrics(held, **{name: jnp.asarray(value) for name, value in values.items()})
 
 
-def read_sent(root: Path) -> list[Event]:
-    return [Event.model_validate_json(line) for line in (root / "events").read_text().splitlines()]
+def read_sent(root: Path) -> list[AgentEvent]:
+    return [AgentEvent.model_validate_json(line) for line in (root / "events").read_text().splitlines()]
 
 
 @contextmanager
@@ -94,15 +94,17 @@ def reporting(
     process: int = 1,
     restored: int = 0,
     snapshots: Snapshots | None = None,
-    stalls: Stalls | None = None,
-) -> Iterator[tuple[Reporter, list[Event]]]:
+    stalls: SchedulingDelayMonitor | None = None,
+) -> Iterator[tuple[StepReporter, list[AgentEvent]]]:
     """Give a reporter, and the events that it has sent once the context is over."""
     spec = make_spec(root, root, metrics__tensorboard=False)
-    start = Start(config=make_config(spec), world=make_world(1, 2), process=process)
-    events: list[Event] = []
+    start = StartWorld(config=make_config(spec), world=make_world(1, 2), process=process)
+    events: list[AgentEvent] = []
     with (
         (root / "events").open("wb", buffering=0) as file,
-        Reporter(start, Events(file.fileno()), root, restored=restored, snapshots=snapshots, stalls=stalls) as reporter,
+        StepReporter(
+            start, AgentEvents(file.fileno()), root, restored=restored, snapshots=snapshots, stalls=stalls
+        ) as reporter,
     ):
         yield reporter, events
     events.extend(read_sent(root))
@@ -110,10 +112,10 @@ def reporting(
 
 def test_events_are_lines_and_a_phase_is_told_once(tmp_path: Path) -> None:
     with (tmp_path / "events").open("wb", buffering=0) as file:
-        events = Events(file.fileno())
+        events = AgentEvents(file.fileno())
         for phase in (Phase.TRAINING, Phase.TRAINING, Phase.SAVING, Phase.TRAINING):
-            events.enter(phase)
-        events.send(Event(progress=Progress(step=3, loss=1.5)))
+            events.enter_phase(phase)
+        events.send(AgentEvent(progress=Progress(step=3, loss=1.5)))
 
     lines = read_sent(tmp_path)
     assert [line.phase for line in lines[:3]] == [Phase.TRAINING, Phase.SAVING, Phase.TRAINING]
@@ -133,19 +135,19 @@ def test_held_out_losses_of_the_last_step_are_told(tmp_path: Path) -> None:
 
 def test_what_a_process_enters_is_told_before_and_what_steps_take_after_a_few(tmp_path: Path) -> None:
     with reporting(tmp_path) as (reporter, events):
-        for step in range(1, FEW_STEPS + 1):
-            reporter.begin(f"step {step}")
+        for step in range(1, MIN_TYPICAL_STEPS + 1):
+            reporter.report_entry(f"step {step}")
             reporter.report(step, make_measures())
 
-    assert [event.entered for event in events[::2]] == [f"step {step}" for step in range(1, FEW_STEPS + 1)]
+    assert [event.entered for event in events[::2]] == [f"step {step}" for step in range(1, MIN_TYPICAL_STEPS + 1)]
     steps = [event.progress for event in events if event.progress]
-    assert [one.typical_seconds for one in steps[:-1]] == [None] * (FEW_STEPS - 1)
+    assert [one.typical_seconds for one in steps[:-1]] == [None] * (MIN_TYPICAL_STEPS - 1)
     assert steps[-1].typical_seconds == median(one.step_seconds for one in steps if one.step_seconds)
 
 
 def test_a_loss_that_is_not_finite_at_every_second_step_ends_training(tmp_path: Path) -> None:
     def skip() -> None:
-        for step in range(1, LATELY_STEPS + 1):
+        for step in range(1, RECENT_STEPS + 1):
             reporter.report(step, make_measures()._replace(non_finite=jnp.asarray(step % 2)))
 
     with reporting(tmp_path) as (reporter, events), pytest.raises(TrainingError, match="26 were not made"):
@@ -159,11 +161,11 @@ def test_a_loss_that_is_not_finite_at_every_second_step_ends_training(tmp_path: 
 
 def test_updates_that_were_not_made_long_ago_are_no_longer_new(tmp_path: Path) -> None:
     with reporting(tmp_path) as (reporter, events):
-        for step in range(1, LATELY_STEPS + 3):
+        for step in range(1, RECENT_STEPS + 3):
             reporter.report(step, make_measures()._replace(non_finite=jnp.asarray(int(step in (1, 9)))))
 
     lately = [event.progress.skipped_lately for event in events if event.progress]
-    assert (lately[8], lately[LATELY_STEPS - 1], lately[-1]) == (2, 2, 1)
+    assert (lately[8], lately[RECENT_STEPS - 1], lately[-1]) == (2, 2, 1)
 
 
 def test_snapshots_are_told_once_there_are_some(tmp_path: Path) -> None:
@@ -207,12 +209,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_what_a_save_kept_waiting_is_told_from_then_on(tmp_path: Path, clock: Clock) -> None:
     with reporting(tmp_path, process=0) as (reporter, events):
         for step, seconds in ((1, 0.25), (2, 0.5)):
-            reporter.resume(Phase.TRAINING)
+            reporter.enter_phase(Phase.TRAINING)
             clock.now += 3.0
             reporter.report(step, make_measures(clock))
-            reporter.resume(Phase.SAVING)
+            reporter.enter_phase(Phase.SAVING)
             clock.now += seconds
-        reporter.resume(Phase.TRAINING)
+        reporter.enter_phase(Phase.TRAINING)
         for step in (3, 4):
             reporter.report(step, make_measures(clock))
 
@@ -223,21 +225,21 @@ def test_what_a_save_kept_waiting_is_told_from_then_on(tmp_path: Path, clock: Cl
 
 def test_how_long_steps_were_waited_for_is_told_once_there_are_many(tmp_path: Path, clock: Clock) -> None:
     with reporting(tmp_path) as (reporter, events):
-        for step in range(1, MANY_STEPS + 2):
+        for step in range(1, WINDOW_STEPS + 2):
             clock.now += 0.5
-            clock.wait = 0.25 if step < MANY_STEPS // 2 else 2.0
+            clock.wait = 0.25 if step < WINDOW_STEPS // 2 else 2.0
             reporter.report(step, make_measures(clock))
 
     told = [event.progress for event in events if event.progress]
-    assert [one.wait_seconds for one in told] == [None] * (MANY_STEPS - 1) + [2.0, 2.0]
+    assert [one.wait_seconds for one in told] == [None] * (WINDOW_STEPS - 1) + [2.0, 2.0]
     assert told[-1].typical_seconds == 2.5
 
 
 def test_how_long_the_process_did_not_run_is_told_with_each_step(tmp_path: Path) -> None:
-    stalls: Any = SimpleNamespace(share=None)
+    stalls: Any = SimpleNamespace(delayed_share=None)
     with reporting(tmp_path, stalls=stalls) as (reporter, events):
         reporter.report(1, make_measures())
-        stalls.share = 0.25
+        stalls.delayed_share = 0.25
         reporter.report(2, make_measures())
 
     assert [event.progress.stalled_share for event in events if event.progress] == [None, 0.25]
@@ -258,7 +260,7 @@ def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:
 
 def test_a_program_started_by_hand_is_told_so() -> None:
     with pytest.raises(ValueError, match="TRAININGJOB_EVENTS_FD must be the number of an open file"):
-        Events.from_environment({})
+        AgentEvents.from_environment({})
 
 
 def read_lines(root: Path) -> list[dict[str, object]]:

@@ -14,16 +14,16 @@ from tests.trainer.tiny import make_config, make_spec, make_world
 from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, spec_with
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback, Span
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.feeding.batches import Batches
-from trainingjob_trainer.feeding.rows import Skipped
-from trainingjob_trainer.history import Past, go_on
+from trainingjob_trainer.feeding.batches import BatchLoader
+from trainingjob_trainer.feeding.rows import ExcludedSamples
+from trainingjob_trainer.history import Provenance, extend_provenance
 from trainingjob_trainer.modelling.signature import State
 from trainingjob_trainer.remembering.snapshot_files import Key
 from trainingjob_trainer.saving.checkpoints import Checkpoints
 from trainingjob_trainer.saving.integrity import read_integrity
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 PARENT, BAD = 2, 4
 """Of a rollback: the step that training went back to, and the bad one."""
@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def leave_out(run: Run, skipped: tuple[tuple[int, int], ...]) -> Run:
-    run.batches = Batches(ONE, run.steps.rows, BATCH, skipped)
+    run.batches = BatchLoader(ONE, run.steps.batch_sharding, BATCH, skipped)
     return run
 
 
@@ -48,14 +48,14 @@ def test_training_after_a_rollback_is_that_of_a_run_without_the_samples_from_the
     run = Run(spec_with(), ONE)
     with (tmp_path / "events").open("wb", buffering=0) as file:
         first, second = (
-            Checkpoints(tmp_path, config, world, Peers(0, 1), "index", Events(file.fileno()))
+            Checkpoints(tmp_path, config, world, ProcessGroup(0, 1), "index", AgentEvents(file.fileno()))
             for world in (make_world(1, 1), make_world(2, 1, (FIRST,), rollbacks=BACK))
         )
         for _ in run.train(BAD):
             if int(run.state.step) in (PARENT, PARENT + 1):
                 first.save(int(run.state.step), run.state)
                 first.wait()
-        restored = second.restore(run.steps.state)
+        restored = second.restore(run.steps.state_shapes)
         assert restored is not None
         run.state = restored
         losses = [float(measures.loss) for measures in leave_out(run, second.past.skipped).train(NUM_STEPS - PARENT)]
@@ -94,30 +94,32 @@ def test_what_is_left_out(
     skipped: tuple[tuple[int, int], ...],
     want: tuple[tuple[int, int], ...],
 ) -> None:
-    past = go_on(Past(skipped=skipped), make_world(5, 1, rollbacks=rollbacks), BATCH, since, PARENT, "durable")
+    past = extend_provenance(
+        Provenance(skipped=skipped), make_world(5, 1, rollbacks=rollbacks), BATCH, since, PARENT, "durable"
+    )
     assert past.skipped == want
 
 
 class Remembered:
     """A snapshot of a world before the rollback, or after it."""
 
-    def __init__(self, state: State, key: Key, skipped: Skipped) -> None:
-        self.newest, self._state, self._past = key, state, Past(skipped=skipped)
+    def __init__(self, state: State, key: Key, skipped: ExcludedSamples) -> None:
+        self.newest, self._state, self._past = key, state, Provenance(skipped=skipped)
 
     def load(self, key: Key) -> State:
         return self._state
 
-    def past(self, key: Key) -> Past:
+    def past(self, key: Key) -> Provenance:
         return self._past
 
 
 @pytest.mark.parametrize(("key", "skipped"), [((1, PARENT), ()), ((2, PARENT + 1), OWN)])
-def test_what_goes_on_from_memory_leaves_out_the_same(tmp_path: Path, key: Key, skipped: Skipped) -> None:
+def test_what_goes_on_from_memory_leaves_out_the_same(tmp_path: Path, key: Key, skipped: ExcludedSamples) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, training__globalBatchSize=BATCH))
     state = make_state((1, 1))
     with (tmp_path / "events").open("wb", buffering=0) as file:
         world = make_world(3, 1, (FIRST,), rollbacks=BACK)
-        checkpoints = Checkpoints(tmp_path, config, world, Peers(0, 1), "index", Events(file.fileno()))
+        checkpoints = Checkpoints(tmp_path, config, world, ProcessGroup(0, 1), "index", AgentEvents(file.fileno()))
         assert checkpoints.restore(describe(state), Remembered(state, key, skipped)) is state
 
     assert (checkpoints.newest, checkpoints.past.skipped) == (key[1], OWN)
@@ -128,14 +130,21 @@ def test_another_job_goes_on_without_the_samples_that_the_first_one_left_out(tmp
     state = make_state((1, 1))
     with (tmp_path / "events").open("wb", buffering=0) as file:
         first, second, third = (
-            Checkpoints(tmp_path, make_config(spec, uid=world.job_uid), world, Peers(0, 1), "i", Events(file.fileno()))
+            Checkpoints(
+                tmp_path,
+                make_config(spec, uid=world.job_uid),
+                world,
+                ProcessGroup(0, 1),
+                "i",
+                AgentEvents(file.fileno()),
+            )
             for world in (
                 make_world(2, 1, (Span(generation=1, first=1),), uid="other", rollbacks=BACK),
                 make_world(1, 1),
                 make_world(2, 1, (Span(generation=1, first=8),)),
             )
         )
-        first.past = Past(skipped=OWN)
+        first.past = Provenance(skipped=OWN)
         first.save(7, state)
         first.wait()
         assert second.restore(describe(state)) is not None
@@ -154,7 +163,7 @@ def gone_back(root: Path, state: State) -> Iterator[tuple[Checkpoints, Checkpoin
     spec = make_spec(root, root, checkpoint__keep__last=1)
     with (root / "events").open("wb", buffering=0) as file:
         first, second = (
-            Checkpoints(root, make_config(spec), world, Peers(0, 1), "index", Events(file.fileno()))
+            Checkpoints(root, make_config(spec), world, ProcessGroup(0, 1), "index", AgentEvents(file.fileno()))
             for world in (make_world(1, 1), make_world(2, 1, (FIRST,), rollbacks=BACK))
         )
         first.save(PARENT, state)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from trainingjob_api.protocol import Phase
-from trainingjob_trainer.asks import Asks
-from trainingjob_trainer.joining import Tools
-from trainingjob_trainer.modelling.signature import Asked
+from trainingjob_trainer.asks import ControlSignals
+from trainingjob_trainer.joining import CompiledSteps
+from trainingjob_trainer.modelling.signature import Signal
 from trainingjob_trainer.run import train
-from trainingjob_trainer.saving.inventory import Inventory
+from trainingjob_trainer.saving.inventory import CheckpointInventory
 
 
 class Notes:
@@ -32,7 +32,7 @@ class Notes:
         snapshot: int = 0,
         evaluate: int = 0,
         compare: int = 0,
-        asked: dict[int, Asked] | None = None,
+        asked: dict[int, Signal] | None = None,
         failing: tuple[int, ...] = (),
         best: tuple[int, ...] = (),
         leave: str = "",
@@ -40,30 +40,30 @@ class Notes:
     ) -> None:
         self.said: list[str] = []
         self.leave = leave
-        self.asks = Asks()
-        self.told: dict[int, Asked] = {}
+        self.asks = ControlSignals()
+        self.told: dict[int, Signal] = {}
         self.asked = asked or {}
         self.failing = failing
         self.compares = compare > 0
         self.measured = 0
-        self.steps: Any = SimpleNamespace(last=last, seed=0, controls=lambda asked: asked)
+        self.steps: Any = SimpleNamespace(num_steps=last, seed=0, controls=lambda asked: asked)
         self.checkpoints = self._part("save", save)
         self.checkpoints.save = self._save
-        self.checkpoints.ask = lambda: Asked.NOTHING
-        self.checkpoints.insist = self._insist
+        self.checkpoints.save_signal = lambda: Signal.NONE
+        self.checkpoints.save_until_success = self._insist
         self.checkpoints.is_best = lambda measured: measured.get("news") in best
         self.snapshots = self._part("snapshot", snapshot)
-        self.snapshots.keeps = lambda step: held[0]
-        self.snapshots.ask = lambda: Asked.NOTHING
-        self.snapshots.heed = self._heed
+        self.snapshots.has_step = lambda step: held[0]
+        self.snapshots.stretch_signal = lambda: Signal.NONE
+        self.snapshots.apply_stretch = self._heed
         self.peers: Any = SimpleNamespace(exchange=lambda name, text, seconds: (text, "held" if held[1] else ""))
         self.evaluator = self._part("evaluate", evaluate)
         self.replicas = self._part("compare", compare)
         self.replicas.check = self._compare
         self.evaluator.measure = self._evaluate
         self.reporter: Any = SimpleNamespace(
-            resume=lambda phase: None,
-            begin=lambda name: None,
+            enter_phase=lambda phase: None,
+            report_entry=lambda name: None,
             report=self._report,
             report_evaluations=lambda step, losses: self.said.append(f"evaluate {step}"),
         )
@@ -71,12 +71,12 @@ class Notes:
     def train(self) -> list[str]:
         """Train to the end and return what happened; `step 3` is its dispatch."""
         self._meet("compile")
-        batches: Any = SimpleNamespace(train=self._read)
+        batches: Any = SimpleNamespace(train_batch=self._read)
         state: Any = SimpleNamespace(params=None)
-        party: Any = SimpleNamespace(peers=self.peers, steps=self.steps, indexes=SimpleNamespace(train=None))
+        party: Any = SimpleNamespace(peers=self.peers, steps=self.steps, datasets=SimpleNamespace(train=None))
         phase = train(
             state,
-            Tools(self._step, self.evaluator, self.replicas),
+            CompiledSteps(self._step, self.evaluator, self.replicas),
             party,
             batches,
             self.checkpoints,
@@ -92,25 +92,25 @@ class Notes:
 
         return SimpleNamespace(
             newest=0,
-            inventory=Inventory(evaluated=frozenset()),
+            inventory=CheckpointInventory(evaluated=frozenset()),
             is_failing=False,
             is_due=lambda step: bool(every) and step % every == 0,
             take=take,
-            check=lambda: None,
+            raise_background_error=lambda: None,
             wait=lambda: None,
         )
 
     def _meet(self, name: str) -> None:
         """Be asked to leave while this goes on, if that is meant."""
         if name == self.leave:
-            self.asks.leave()
+            self.asks.request_exit()
 
     def _read(self, index: object, step: int, seed: int) -> int:
         self._meet(f"read {step}")
         return step
 
     def _evaluate(
-        self, step: int, params: object, ask: Callable[[], Asked], tell: Callable[[str], None]
+        self, step: int, params: object, ask: Callable[[], Signal], tell: Callable[[str], None]
     ) -> dict[str, float] | None:
         self._meet(f"evaluate {step}")
         if ask():
@@ -119,8 +119,8 @@ class Notes:
         self.measured = step
         return {"news": step}
 
-    def _heed(self, step: int, asked: Asked) -> None:
-        if Asked.STRETCH in asked:
+    def _heed(self, step: int, asked: Signal) -> None:
+        if Signal.STRETCH_SNAPSHOTS in asked:
             self.said.append(f"stretch {step}")
 
     def _compare(self, step: int, state: object, *, is_kept: bool) -> None:
@@ -132,10 +132,10 @@ class Notes:
         self.told[batch] = controls
         return state, batch
 
-    def _report(self, step: int, measures: Any) -> Asked:
+    def _report(self, step: int, measures: Any) -> Signal:
         assert measures == step
         self.said.append(f"report {step}")
-        return self.told[step] | self.asked.get(step, Asked.NOTHING)
+        return self.told[step] | self.asked.get(step, Signal.NONE)
 
     def _save(self, step: int, state: object, measured: dict[str, float]) -> None:
         assert measured == ({"news": step} if self.measured == step else {})
@@ -182,7 +182,7 @@ ORDERS: dict[str, tuple[Notes, str]] = {
         "step 1, step 2, report 1, report 2, snapshot 2, step 3, report 3, save 3, done",
     ),
     "snapshots lie further apart before the next one is due": (
-        Notes(3, snapshot=2, asked={1: Asked.STRETCH}),
+        Notes(3, snapshot=2, asked={1: Signal.STRETCH_SNAPSHOTS}),
         "step 1, step 2, report 1, report 2, stretch 2, snapshot 2, step 3, report 3, save 3, done",
     ),
     "a step is told, kept, evaluated and saved": (
@@ -197,11 +197,11 @@ ORDERS: dict[str, tuple[Notes, str]] = {
         ),
     ),
     "who is asked to leave saves the next step and keeps it": (
-        Notes(9, asked={1: Asked.LEAVE}),
+        Notes(9, asked={1: Signal.EXIT}),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
     ),
     "who is asked at a step that is told at once saves that one, and evaluates nothing before": (
-        Notes(9, evaluate=2, asked={2: Asked.LEAVE}),
+        Notes(9, evaluate=2, asked={2: Signal.EXIT}),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
     ),
     "who is asked before the first step leaves with the second": (
@@ -225,15 +225,15 @@ ORDERS: dict[str, tuple[Notes, str]] = {
         "step 1, step 2, report 1, report 2, break off 2, compare 2, snapshot 2, save 2, left",
     ),
     "who is to move and is asked to leave while it evaluates saves": (
-        Notes(9, leave="evaluate 2", evaluate=2, asked={2: Asked.MOVE}),
+        Notes(9, leave="evaluate 2", evaluate=2, asked={2: Signal.RESCALE}),
         "step 1, step 2, report 1, report 2, snapshot 2, break off 2, save 2, left",
     ),
     "who is asked to move evaluates first: nothing ends before": (
-        Notes(9, evaluate=2, asked={2: Asked.MOVE}),
+        Notes(9, evaluate=2, asked={2: Signal.RESCALE}),
         "step 1, step 2, report 1, report 2, snapshot 2, evaluate 2, left",
     ),
     "who leaves at the last step owes its evaluation, and is not done": (
-        Notes(2, evaluate=2, asked={2: Asked.LEAVE}),
+        Notes(2, evaluate=2, asked={2: Signal.EXIT}),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
     ),
     "who breaks off the last evaluation is not done either": (
@@ -241,11 +241,11 @@ ORDERS: dict[str, tuple[Notes, str]] = {
         "step 1, step 2, report 1, report 2, break off 2, snapshot 2, save 2, left",
     ),
     "a save is asked for": (
-        Notes(4, asked={2: Asked.SAVE}),
+        Notes(4, asked={2: Signal.SAVE}),
         "step 1, step 2, report 1, step 3, report 2, report 3, save 3, step 4, report 4, save 4, done",
     ),
     "a save is asked for while one is due": (
-        Notes(4, save=2, asked={2: Asked.SAVE}),
+        Notes(4, save=2, asked={2: Signal.SAVE}),
         "step 1, step 2, report 1, report 2, save 2, step 3, step 4, report 3, report 4, save 4, done",
     ),
     "training goes on where a save fails": (
@@ -257,47 +257,47 @@ ORDERS: dict[str, tuple[Notes, str]] = {
         "step 1, step 2, report 1, report 2, save 2, insist 2, done",
     ),
     "who is asked to leave and cannot save trains on, and leaves with the next save that does not fail": (
-        Notes(9, save=4, asked=dict.fromkeys(range(1, 10), Asked.LEAVE), failing=(2,)),
+        Notes(9, save=4, asked=dict.fromkeys(range(1, 10), Signal.EXIT), failing=(2,)),
         f"{TRIED_AT_2}, step 3, step 4, report 3, report 4, snapshot 4, save 4, left",
     ),
     "who cannot save, and so trains on, evaluates to the end": (
-        Notes(9, save=4, evaluate=3, asked=dict.fromkeys(range(1, 10), Asked.LEAVE), failing=(2,), leave="evaluate 3"),
+        Notes(9, save=4, evaluate=3, asked=dict.fromkeys(range(1, 10), Signal.EXIT), failing=(2,), leave="evaluate 3"),
         f"{TRIED_AT_2}, step 3, report 3, evaluate 3, step 4, report 4, snapshot 4, save 4, left",
     ),
     "a save that is asked for is such a one": (
-        Notes(9, asked={1: Asked.LEAVE, 2: Asked.LEAVE, 3: Asked.LEAVE | Asked.SAVE}, failing=(2,)),
+        Notes(9, asked={1: Signal.EXIT, 2: Signal.EXIT, 3: Signal.EXIT | Signal.SAVE}, failing=(2,)),
         f"{TRIED_AT_2}, step 3, step 4, report 3, report 4, snapshot 4, save 4, left",
     ),
     "who is asked to move keeps the next step, and saves nothing": (
-        Notes(9, asked={1: Asked.MOVE}),
+        Notes(9, asked={1: Signal.RESCALE}),
         "step 1, step 2, report 1, report 2, snapshot 2, left",
     ),
     "who is asked to move saves what is due": (
-        Notes(9, asked={1: Asked.MOVE}, save=2),
+        Notes(9, asked={1: Signal.RESCALE}, save=2),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
     ),
     "who is asked to move and cannot keep the step saves it": (
-        Notes(9, asked={1: Asked.MOVE}, held=(False, True)),
+        Notes(9, asked={1: Signal.RESCALE}, held=(False, True)),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
     ),
     "who is asked to move saves what another cannot keep": (
-        Notes(9, asked={1: Asked.MOVE}, held=(True, False)),
+        Notes(9, asked={1: Signal.RESCALE}, held=(True, False)),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
     ),
     "who is asked to move, where another is asked to leave, saves": (
-        Notes(9, asked={1: Asked.MOVE | Asked.LEAVE}),
+        Notes(9, asked={1: Signal.RESCALE | Signal.EXIT}),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, left",
     ),
     "who is asked to move while saves fail trains on, and moves with the next save that does not fail": (
-        Notes(9, save=2, asked=dict.fromkeys(range(3, 10), Asked.MOVE), failing=(2,)),
+        Notes(9, save=2, asked=dict.fromkeys(range(3, 10), Signal.RESCALE), failing=(2,)),
         ("step 1, step 2, report 1, report 2, save 2, step 3, step 4, report 3, report 4, snapshot 4, save 4, left"),
     ),
     "who is asked to move at the last step saves it and is done": (
-        Notes(2, asked={2: Asked.MOVE}),
+        Notes(2, asked={2: Signal.RESCALE}),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, done",
     ),
     "who is asked at the last step is done": (
-        Notes(2, asked={2: Asked.LEAVE}),
+        Notes(2, asked={2: Signal.EXIT}),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, done",
     ),
 }

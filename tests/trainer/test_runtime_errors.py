@@ -5,7 +5,7 @@ from jax.errors import JaxRuntimeError
 
 from tests.trainer.test_missed import pair
 from trainingjob_api.protocol import FailureReason
-from trainingjob_trainer.failures import explain
+from trainingjob_trainer.failures import failure_record
 
 NCCL = "INTERNAL: NCCL operation {} failed: {}. Last NCCL warning(error) log entry (may be unrelated) '{}'"
 HALT = (
@@ -94,7 +94,7 @@ SAID: dict[str, tuple[Exception, FailureReason]] = {
 
 @pytest.mark.parametrize(("error", "want"), SAID.values(), ids=SAID.keys())
 def test_whose_matter_an_error_is(error: Exception, want: FailureReason) -> None:
-    failure = explain(error, step=7)
+    failure = failure_record(error, step=7)
 
     assert (failure.reason, failure.fatal) == (want, False)
     assert str(error) in failure.message
@@ -104,7 +104,7 @@ LEFT_ALONE = """
 import os, sys, time
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from trainingjob_trainer.failures import explain
+from trainingjob_trainer.failures import failure_record
 address, number = sys.argv[1:]
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(address, 2, int(number))
@@ -122,7 +122,7 @@ try:
     for _ in range(100):
         add_up(ones).block_until_ready()
 except Exception as error:
-    print(f"ERROR {type(error).__name__} {explain(error, step=1).reason}", flush=True)
+    print(f"ERROR {type(error).__name__} {failure_record(error, step=1).reason}", flush=True)
 os._exit(0)
 """
 

@@ -10,14 +10,14 @@ from queue import SimpleQueue
 
 from tests.patience import ENDLESS_SECONDS
 from trainingjob_trainer.agent.drills import RUNNING_SECONDS, STOPPED_SECONDS
-from trainingjob_trainer.stalls import Stalls
+from trainingjob_trainer.stalls import SchedulingDelayMonitor
 
 TELL = """
 import time
-from trainingjob_trainer.stalls import Stalls
-with Stalls(stretch=0.25, many=4) as stalls:
+from trainingjob_trainer.stalls import SchedulingDelayMonitor
+with SchedulingDelayMonitor(window_seconds=0.25, num_windows=4) as stalls:
     while True:
-        print(stalls.share, flush=True)
+        print(stalls.delayed_share, flush=True)
         time.sleep(0.05)
 """
 
@@ -74,8 +74,8 @@ def test_who_is_stopped_again_and_again_tells_for_how_much_of_its_time() -> None
 
 
 def test_what_is_left_measures_no_longer() -> None:
-    with Stalls() as stalls:
+    with SchedulingDelayMonitor() as stalls:
         assert "stalls" in {thread.name for thread in threading.enumerate()}
 
-    assert stalls.share is None
+    assert stalls.delayed_share is None
     assert "stalls" not in {thread.name for thread in threading.enumerate()}

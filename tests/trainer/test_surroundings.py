@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 
 from tests.conftest import ROOT
 from tests.trainer.tiny import UID, make_layout
-from trainingjob_api.variables import OF_A_SLICE, OF_A_WORLD
+from trainingjob_api.variables import SLICE_VARIABLES, WORLD_VARIABLES
 from trainingjob_api.world import Layout, Member, World
-from trainingjob_trainer.surroundings import Changes, change, derive, forget_worlds
+from trainingjob_trainer.surroundings import (
+    EnvironmentChanges,
+    apply_changes,
+    environment_changes,
+    without_world_variables,
+)
 
 GOLDEN = ROOT / "tests/golden/environments"
 OF_THE_IMAGE = {"HOME": "/tmp", "PATH": "/opt/venv/bin:/usr/bin"}
@@ -118,7 +123,7 @@ def test_environments(golden: Callable[[Path, str], None], name: str, case: Case
 
 def describe(case: Case, member: Member) -> str:
     """Return what becomes of each variable, one a line."""
-    changes = derive(case.platform, case.layout, case.inherited, case.world, member.process)
+    changes = environment_changes(case.platform, case.layout, case.inherited, case.world, member.process)
     place = (
         f"process {member.process}: host {member.host} of slice {member.slice}" if case.world else "it only compiles"
     )
@@ -126,7 +131,7 @@ def describe(case: Case, member: Member) -> str:
     return "".join(f"{line}\n" for line in (f"# {place}", *(tell(name, case.inherited, changes) for name in names)))
 
 
-def tell(name: str, inherited: dict[str, str], changes: Changes) -> str:
+def tell(name: str, inherited: dict[str, str], changes: EnvironmentChanges) -> str:
     value = changes.get(name, "")
     if name not in changes:
         return f"stays    {name}={inherited[name]}"
@@ -139,7 +144,7 @@ def tell(name: str, inherited: dict[str, str], changes: Changes) -> str:
 
 def become(case: Case, process: int, inherited: dict[str, str] | None = None) -> dict[str, str]:
     environment = dict(case.inherited if inherited is None else inherited)
-    change(environment, derive(case.platform, case.layout, environment, case.world, process))
+    apply_changes(environment, environment_changes(case.platform, case.layout, environment, case.world, process))
     return environment
 
 
@@ -147,14 +152,14 @@ def become(case: Case, process: int, inherited: dict[str, str] | None = None) ->
 def test_a_process_of_this_one_s_inherits_what_it_needs(case: Case) -> None:
     environment = become(case, 0)
 
-    assert derive(case.platform, case.layout, environment, case.world, 0) == {}
+    assert environment_changes(case.platform, case.layout, environment, case.world, 0) == {}
 
 
 @given(
     slices=st.sets(st.integers(0, 20), min_size=1, max_size=5).map(lambda slices: tuple(sorted(slices))),
     hosts=st.integers(1, 4),
     inherited=st.dictionaries(
-        st.sampled_from([f"{name}x" for name in OF_A_WORLD + OF_A_SLICE] + ["PATH"]), st.just("x")
+        st.sampled_from([f"{name}x" for name in WORLD_VARIABLES + SLICE_VARIABLES] + ["PATH"]), st.just("x")
     ),
     data=st.data(),
 )
@@ -169,7 +174,7 @@ def test_nothing_of_another_world_is_inherited_and_numbers_are_dense(
     numbers = int(environment.get("MEGASCALE_SLICE_ID", 0)), int(environment["TPU_WORKER_ID"])
     assert numbers[0] * hosts + numbers[1] == process
     assert int(environment.get("MEGASCALE_NUM_SLICES", 1)) == len(slices)
-    inherited_world = {name for name in inherited if name.startswith(OF_A_WORLD)}
+    inherited_world = {name for name in inherited if name.startswith(WORLD_VARIABLES)}
     assert not inherited_world & environment.keys()
     assert inherited.keys() - inherited_world <= environment.keys()
 
@@ -179,7 +184,7 @@ def test_slices_of_successive_worlds_meet_at_other_ports() -> None:
     for generation in range(998, 1004):
         world = make_world((0, 1), 1, generation)
         layout = make_layout(num_slices=2)
-        found = [derive("tpu", layout, {}, world, process) for process in range(2)]
+        found = [environment_changes("tpu", layout, {}, world, process) for process in range(2)]
         assert {made["MEGASCALE_COORDINATOR_ADDRESS"] for made in found} == {f"10.0.0.1:{found[0]['MEGASCALE_PORT']}"}
         assert found[0]["MEGASCALE_PORT"] == found[1]["MEGASCALE_PORT"]
         ports.append(found[0]["MEGASCALE_PORT"])
@@ -189,14 +194,14 @@ def test_slices_of_successive_worlds_meet_at_other_ports() -> None:
 
 
 def test_a_child_that_waits_for_a_world_knows_of_none() -> None:
-    assert forget_worlds(GKE | OF_A_GONE_WORLD) == OF_THE_IMAGE | OF_THE_PLUGIN
+    assert without_world_variables(GKE | OF_A_GONE_WORLD) == OF_THE_IMAGE | OF_THE_PLUGIN
 
 
 def test_all_that_makes_a_world_is_refused_in_a_spec_and_taken_away_from_a_child() -> None:
     made = {name for case in CASES.values() for name in become(case, 0, {})}
 
     tuning = {"XLA_FLAGS", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ABORT_COLLECTIVES_ON_FAILURE", "no_grpc_proxy"}
-    assert {name for name in made if not name.startswith(OF_A_WORLD)} == tuning
+    assert {name for name in made if not name.startswith(WORLD_VARIABLES)} == tuning
 
 
 def test_xla_knows_the_flags() -> None:

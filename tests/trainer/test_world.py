@@ -16,12 +16,12 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer import world as world_module
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.world import (
-    TRANSPORT_NICE,
-    Peers,
+    GLOO_NICE,
+    ProcessGroup,
     configure,
     connect,
-    let_transport_give_way,
     list_threads,
+    lower_gloo_priority,
 )
 
 
@@ -67,9 +67,9 @@ def connect_where(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 def test_processes_tell_each_other_what_the_runtime_calls_them() -> None:
     indices, devices = (2, 0, 1), [SimpleNamespace(process_index=index) for index in (0, 0, 1, 1, 2, 2)]
 
-    def act(peers: Peers) -> tuple[list[int], list[int]]:
-        peers.learn_indices(indices[peers.process], 1)
-        return [peers.index(process) for process in range(3)], [peers.owner(device) for device in devices]  # type: ignore[arg-type]
+    def act(peers: ProcessGroup) -> tuple[list[int], list[int]]:
+        peers.exchange_runtime_indices(indices[peers.process], 1)
+        return [peers.runtime_index(process) for process in range(3)], [peers.process_of(device) for device in devices]  # type: ignore[arg-type]
 
     assert together(3, act) == [([2, 0, 1], [1, 1, 2, 2, 0, 0])] * 3
 
@@ -80,7 +80,7 @@ def test_a_process_joins_with_the_number_that_the_runtime_gave_it(monkeypatch: p
 
     peers = connect(make_world(1, 1), 0, make_layout(devices_per_host=8), "cpu")
 
-    assert (peers.process, peers.index(0)) == (0, 3)
+    assert (peers.process, peers.runtime_index(0)) == (0, 3)
 
 
 @pytest.fixture
@@ -135,11 +135,11 @@ def test_the_first_thread_without_a_name_that_came_meanwhile_gives_way() -> None
     named, first, second = begin("compute"), begin(own), begin(own)
     was = os.getpriority(os.PRIO_PROCESS, known)
 
-    let_transport_give_way(before)
+    lower_gloo_priority(before)
     seen = [os.getpriority(os.PRIO_PROCESS, thread) for thread in (known, named, first, second)]
     ends.set()
 
-    assert seen == [was, was, max(was, TRANSPORT_NICE), was]
+    assert seen == [was, was, max(was, GLOO_NICE), was]
 
 
 @pytest.mark.slow

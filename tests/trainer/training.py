@@ -12,15 +12,15 @@ from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout, Span
-from trainingjob_trainer.events import Events
-from trainingjob_trainer.feeding.batches import Batches
-from trainingjob_trainer.feeding.index import Index
+from trainingjob_trainer.events import AgentEvents
+from trainingjob_trainer.feeding.batches import BatchLoader
+from trainingjob_trainer.feeding.index import TokenDataset
 from trainingjob_trainer.modelling.mesh import build_mesh
 from trainingjob_trainer.modelling.model import Params
-from trainingjob_trainer.modelling.signature import Asked, Batch, Measures, State
-from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.modelling.signature import Batch, Signal, State, StepMetrics
+from trainingjob_trainer.modelling.step import StepPrograms
 from trainingjob_trainer.saving.checkpoints import Checkpoints
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 NUM_STEPS = 6
 BATCH = 8
@@ -32,9 +32,9 @@ def spec_with(**changes: Any) -> TrainingJobSpec:
     return TrainingJobSpec.model_validate(make_spec(Path("/unused/here"), Path("/unused"), **values))
 
 
-def make_index(spec: TrainingJobSpec) -> Index:
+def make_index(spec: TrainingJobSpec) -> TokenDataset:
     tokens = np.random.default_rng(0).integers(0, 257, 1000, dtype=np.uint16)
-    return Index("made up", tokens, spec.training.sequence_length)
+    return TokenDataset("made up", tokens, spec.training.sequence_length)
 
 
 class Run:
@@ -44,31 +44,31 @@ class Run:
         self.spec = spec
         written = spec.model_dump_json()
         self.steps, self.step, self.evaluation = compiled(written, layout.model_dump_json())
-        self.batches = Batches(layout, self.steps.rows, spec.training.global_batch_size)
+        self.batches = BatchLoader(layout, self.steps.batch_sharding, spec.training.global_batch_size)
         self.index = make_index(spec)
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.steps.state)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.steps.state_shapes)
         self.state: State = jax.device_put(initial_state(written), shardings)
 
     def batch(self, number: int) -> Batch:
-        return self.batches.train(self.index, number, self.steps.seed)
+        return self.batches.train_batch(self.index, number, self.steps.seed)
 
     def evaluate(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        total, weight, _ = self.evaluation(params, batch, self.steps.controls(Asked.NOTHING).asked)
+        total, weight, _ = self.evaluation(params, batch, self.steps.controls(Signal.NONE).signals)
         return total, weight
 
-    def train(self, num_steps: int = NUM_STEPS) -> Iterator[Measures]:
+    def train(self, num_steps: int = NUM_STEPS) -> Iterator[StepMetrics]:
         first = int(self.state.step) + 1
         for number in range(first, first + num_steps):
-            self.state, measures = self.step(self.state, self.batch(number), self.steps.controls(Asked.NOTHING))
+            self.state, measures = self.step(self.state, self.batch(number), self.steps.controls(Signal.NONE))
             yield measures
 
 
 @cache
-def compiled(spec: str, layout: str) -> tuple[Steps, Any, Any]:
+def compiled(spec: str, layout: str) -> tuple[StepPrograms, Any, Any]:
     """Return the programs of a job on a layout; tests of the same two share what is compiled."""
     over = Layout.model_validate_json(layout)
-    steps = Steps(TrainingJobSpec.model_validate_json(spec), build_mesh(jax.devices()[: over.num_devices], over))
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state)
+    steps = StepPrograms(TrainingJobSpec.model_validate_json(spec), build_mesh(jax.devices()[: over.num_devices], over))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
     step = jax.jit(steps.train, donate_argnums=0, out_shardings=(shardings, None))
     return steps, step, jax.jit(steps.evaluate)
 
@@ -76,7 +76,7 @@ def compiled(spec: str, layout: str) -> tuple[Steps, Any, Any]:
 @cache
 def initial_state(spec: str) -> State:
     """Return the state before the first step, made once for all layouts."""
-    steps = Steps(TrainingJobSpec.model_validate_json(spec), build_mesh(jax.devices()[:1], ONE))
+    steps = StepPrograms(TrainingJobSpec.model_validate_json(spec), build_mesh(jax.devices()[:1], ONE))
     return jax.device_get(jax.jit(steps.init)())
 
 
@@ -102,7 +102,7 @@ def save_and_restore(folder: Path, state: State, target: State) -> State:
     step = int(state.step)
     with (folder / "events").open("wb", buffering=0) as file:
         first, second = (
-            Checkpoints(folder, config, world, Peers(0, 1), "index", Events(file.fileno()))
+            Checkpoints(folder, config, world, ProcessGroup(0, 1), "index", AgentEvents(file.fileno()))
             for world in (make_world(1, 1), make_world(2, 1, (Span(generation=1, first=1, last=step),)))
         )
         first.save(step, state)

@@ -2,40 +2,40 @@
 
 import threading
 
-from trainingjob_trainer.modelling.signature import Asked
+from trainingjob_trainer.modelling.signature import Signal
 
 
-class Asks:
+class ControlSignals:
     """Signals that the command thread sets and the training loop reads."""
 
     def __init__(self) -> None:
         """Start without signals."""
-        self._leave = threading.Event()
-        self._move = threading.Event()
-        self._poison = threading.Event()
+        self._exit = threading.Event()
+        self._rescale = threading.Event()
+        self._inject_nan = threading.Event()
 
-    def leave(self) -> None:
+    def request_exit(self) -> None:
         """Request a save at the next step boundary and then an exit. The signal stays set."""
-        self._leave.set()
+        self._exit.set()
 
-    def move(self) -> None:
+    def request_rescale(self) -> None:
         """Request an exit to a world that includes all hosts of this one. The signal stays set."""
-        self._move.set()
+        self._rescale.set()
 
-    def poison(self) -> None:
+    def inject_nan(self) -> None:
         """Request non-finite gradients for the next step only."""
-        self._poison.set()
+        self._inject_nan.set()
 
     @property
-    def leaving(self) -> Asked:
+    def exit_signal(self) -> Signal:
         """Return LEAVE if an exit with a save was requested, without clearing the request."""
-        return Asked.LEAVE if self._leave.is_set() else Asked.NOTHING
+        return Signal.EXIT if self._exit.is_set() else Signal.NONE
 
-    def take(self) -> Asked:
+    def take_signals(self) -> Signal:
         """Return the signals for the next step, and clear POISON."""
-        asked = self.leaving
-        asked |= Asked.MOVE if self._move.is_set() else Asked.NOTHING
-        if self._poison.is_set():
-            self._poison.clear()
-            asked |= Asked.POISON
+        asked = self.exit_signal
+        asked |= Signal.RESCALE if self._rescale.is_set() else Signal.NONE
+        if self._inject_nan.is_set():
+            self._inject_nan.clear()
+            asked |= Signal.INJECT_NAN
         return asked

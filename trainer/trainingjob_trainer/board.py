@@ -16,18 +16,18 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 from tensorboardX.summary import scalar
 
-from trainingjob_trainer.files import append_whole, open_appending
+from trainingjob_trainer.files import append_record, open_appending
 
 LOG = logging.getLogger(__name__)
 CLOSE_SECONDS = 10.0
 """Seconds for which the end of a trainer waits for its plots."""
 
 
-class Board:
+class TensorBoardWriter:
     """Writes plots below a folder. `first_step` is its first step: TensorBoard hides older points from that step on.
 
     Raises:
-        ForeignFileError: something other than a file has the name of its file.
+        UntrustedFileError: something other than a file has the name of its file.
         OSError: the folder cannot be written.
     """
 
@@ -58,7 +58,7 @@ class Board:
     def _write_all(self) -> None:
         while (event := self._events.get()) is not None:
             try:
-                append_whole(self._file, frame(event.SerializeToString()))
+                append_record(self._file, frame_record(event.SerializeToString()))
                 self._is_failing = False
             except OSError as error:
                 if not self._is_failing:
@@ -66,7 +66,7 @@ class Board:
                 self._is_failing = True
 
 
-def frame(data: bytes) -> bytes:
+def frame_record(data: bytes) -> bytes:
     """Return a record in TensorBoard's format: its length and its data, each followed by a checksum."""
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))

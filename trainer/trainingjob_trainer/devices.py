@@ -15,11 +15,11 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout, World
 from trainingjob_trainer.failures import TrainingError
 
-PACKAGES = {"tpu": "jax[tpu]", "cuda": "jax[cuda13] or jax[cuda12]"}
+PLUGIN_PACKAGES = {"tpu": "jax[tpu]", "cuda": "jax[cuda13] or jax[cuda12]"}
 """The package that brings JAX's plugin for each platform."""
 
 
-def make_devices(platform: str) -> None:
+def initialize_devices(platform: str) -> None:
     """Initialize JAX's devices, together with all processes of the world.
 
     Raises:
@@ -28,12 +28,12 @@ def make_devices(platform: str) -> None:
     try:
         jax.local_device_count()
     except (AssertionError, RuntimeError) as error:
-        if platform not in PACKAGES or not _lacks_plugin(error):
+        if platform not in PLUGIN_PACKAGES or not _lacks_plugin(error):
             raise
         raise TrainingError(
             FailureReason.CONFIG,
             f"the image's JAX {jax.__version__} knows no platform {platform}: "
-            f"it must be built with {PACKAGES[platform]}.",
+            f"it must be built with {PLUGIN_PACKAGES[platform]}.",
             path="spec.runtime.image",
         ) from error
 

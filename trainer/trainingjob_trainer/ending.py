@@ -9,14 +9,14 @@ from typing import NoReturn
 PR_SET_PDEATHSIG = 1
 
 
-def end_at_once(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """Flush the output and exit with a code."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def end_with_parent() -> None:
+def die_with_parent() -> None:
     """Have Linux kill this process when its parent exits, even while this process is stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection
 
 from trainingjob_api.data import Evaluation
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_trainer.feeding.batches import Batches
-from trainingjob_trainer.feeding.index import Index
+from trainingjob_trainer.feeding.batches import BatchLoader
+from trainingjob_trainer.feeding.index import TokenDataset
 from trainingjob_trainer.modelling.model import Params
-from trainingjob_trainer.modelling.signature import Asked, EvaluateStep
-from trainingjob_trainer.modelling.step import Steps
-from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.modelling.signature import EvaluateStep, Signal
+from trainingjob_trainer.modelling.step import StepPrograms
+from trainingjob_trainer.programs import CompileCache
 
-type Ask = Callable[[], Asked]
+type SignalSource = Callable[[], Signal]
 """Returns the control signals of this process."""
-type Tell = Callable[[str], None]
+type EntryReporter = Callable[[str], None]
 """Reports the operation that this process is about to enter together with all others."""
 
 
@@ -26,10 +26,15 @@ class Evaluator:
     """Measures the loss of each evaluation when it is due, and after the last step."""
 
     def __init__(
-        self, spec: TrainingJobSpec, indexes: dict[str, Index], steps: Steps, programs: Programs, batches: Batches
+        self,
+        spec: TrainingJobSpec,
+        indexes: dict[str, TokenDataset],
+        steps: StepPrograms,
+        programs: CompileCache,
+        batches: BatchLoader,
     ) -> None:
         self._evaluations = spec.evaluation
-        self._last = spec.training.steps
+        self._last_step = spec.training.steps
         self._indexes = indexes
         self._batches = batches
         self._steps = steps
@@ -41,7 +46,7 @@ class Evaluator:
         """Return whether any evaluation is due after a step."""
         return any(self._is_due(evaluation, step) for evaluation in self._evaluations)
 
-    def is_owed(self, step: int, evaluated: Collection[str] | None) -> bool:
+    def is_missing(self, step: int, evaluated: Collection[str] | None) -> bool:
         """Return whether an evaluation that is due after a step is missing from those that ran.
 
         `evaluated` is None if the step was not saved. The world that trained it may have evaluated it, so nothing is
@@ -51,7 +56,7 @@ class Evaluator:
         return step > 0 and evaluated is not None and not due.issubset(evaluated)
 
     def measure(
-        self, step: int, params: Params, ask: Ask, tell: Tell
+        self, step: int, params: Params, signals: SignalSource, report_entry: EntryReporter
     ) -> dict[str, float] | None:  # None: it was interrupted
         """Return the mean loss of each evaluation that is due after a step, by name.
 
@@ -61,24 +66,24 @@ class Evaluator:
         for evaluation in self._evaluations:
             if self._evaluate is None or not self._is_due(evaluation, step):
                 continue
-            loss = self._measure(evaluation, self._evaluate, params, ask, tell)
+            loss = self._measure(evaluation, self._evaluate, params, signals, report_entry)
             if loss is None:
                 return None
             measured[evaluation.name] = loss
         return measured
 
     def _is_due(self, evaluation: Evaluation, step: int) -> bool:
-        return step % evaluation.every_steps == 0 or step == self._last
+        return step % evaluation.every_steps == 0 or step == self._last_step
 
     def _measure(
-        self, evaluation: Evaluation, evaluate: EvaluateStep, params: Params, ask: Ask, tell: Tell
+        self, evaluation: Evaluation, evaluate: EvaluateStep, params: Params, ask: SignalSource, tell: EntryReporter
     ) -> float | None:  # None: it was interrupted
         index = self._indexes[evaluation.name]
         total = weight = 0.0
         for number in range(self._batches.count_held_out(index, evaluation.num_batches)):
             tell(f"batch {number + 1} of the evaluation `{evaluation.name}`")
-            batch = self._batches.held_out(index, number)
-            batch_total, batch_weight, asked = evaluate(params, batch, self._steps.controls(ask()).asked)
+            batch = self._batches.held_out_batch(index, number)
+            batch_total, batch_weight, asked = evaluate(params, batch, self._steps.controls(ask()).signals)
             if int(asked):
                 return None
             total += float(batch_total)

@@ -5,13 +5,13 @@ import threading
 from collections.abc import Mapping
 
 from trainingjob_api.protocol import Phase
-from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Event
+from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, AgentEvent
 
-ORPHANED = 3
+EXIT_ORPHANED = 3
 """Exit code of a child without an agent. No program reads it; it helps a person who debugs a pod."""
 
 
-class Events:
+class AgentEvents:
     """Writes events as whole lines, from any thread."""
 
     def __init__(self, fd: int) -> None:
@@ -23,7 +23,7 @@ class Events:
         """The newest finished step that was reported. None: none yet."""
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> "Events":
+    def from_environment(cls, environment: Mapping[str, str]) -> "AgentEvents":
         """Return the events of the pipe that the agent opened.
 
         Raises:
@@ -34,7 +34,7 @@ class Events:
             raise ValueError(f"{EVENTS_FD_VARIABLE} must be the number of an open file; an agent sets it.")
         return cls(int(value))
 
-    def send(self, event: Event) -> None:
+    def send(self, event: AgentEvent) -> None:
         """Write one event, or exit if the agent no longer reads the pipe."""
         if event.progress:
             self.step = event.progress.step
@@ -44,14 +44,14 @@ class Events:
                 while line:
                     line = line[os.write(self._fd, line) :]
             except BrokenPipeError:
-                os._exit(ORPHANED)
+                os._exit(EXIT_ORPHANED)
 
-    def join(self, name: str) -> None:
+    def report_entry(self, name: str) -> None:
         """Report that this process is about to enter an operation that needs all processes of its world."""
-        self.send(Event(entered=name))
+        self.send(AgentEvent(entered=name))
 
-    def enter(self, phase: Phase) -> None:
+    def enter_phase(self, phase: Phase) -> None:
         """Report that a phase begins, unless it is the current one."""
         if phase is not self.phase:
             self.phase = phase
-            self.send(Event(phase=phase))
+            self.send(AgentEvent(phase=phase))

@@ -17,11 +17,11 @@ from pathlib import Path
 from jax.errors import JaxRuntimeError
 
 from trainingjob_api.protocol import LOG_EXCERPT_BYTES, MAX_MESSAGE, Failure, FailureReason
-from trainingjob_trainer.flag_errors import ENV, find_flag_error
-from trainingjob_trainer.missed import find_missed
-from trainingjob_trainer.runtime_errors import find_reason
+from trainingjob_trainer.flag_errors import ENV_PATH, find_flag_error
+from trainingjob_trainer.missed import find_lost_processes
+from trainingjob_trainer.runtime_errors import classify_error
 
-HOPELESS_ERRNOS = frozenset(
+PERMANENT_ERRNOS = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP}
 )
 """Storage errors that a retry meets again. A full or stale file system may recover."""
@@ -63,16 +63,16 @@ def shorten(words: str, limit: int) -> str:
     return words if len(words) <= limit else f"{words[: limit - 1]}…"
 
 
-def storage_error(error: OSError, doing: str, uri: str, field: str = "spec.checkpoint.uri") -> TrainingError:
+def storage_error(error: OSError, operation: str, uri: str, field: str = "spec.checkpoint.uri") -> TrainingError:
     """Return the error for a failed operation below the folder that `field` names, with the system's message."""
-    words = os.strerror(error.errno) if error.errno else str(error)
+    text = os.strerror(error.errno) if error.errno else str(error)
     return TrainingError(
         FailureReason.STORAGE,
-        f"{doing} failed: {words}. Every host must be able to write there: check the volume that "
+        f"{operation} failed: {text}. Every host must be able to write there: check the volume that "
         "spec.runtime.volumes mounts, and its access mode and permissions.",
         path=field,
         value=uri,
-        fatal=error.errno in HOPELESS_ERRNOS,
+        fatal=error.errno in PERMANENT_ERRNOS,
     )
 
 
@@ -86,7 +86,7 @@ def foreign_error(error: ValueError, where: Path, uri: str) -> TrainingError:
     )
 
 
-def explain(error: BaseException, *, step: int | None) -> Failure:
+def failure_record(error: BaseException, *, step: int | None) -> Failure:
     """Return the record of a failure. `step` is the newest finished step; None: training has not begun."""
     log = "".join(traceback.format_exception(error))[-LOG_EXCERPT_BYTES:]
     if isinstance(error, TrainingError):
@@ -106,21 +106,21 @@ def explain(error: BaseException, *, step: int | None) -> Failure:
             reason=FailureReason.CONFIG,
             fatal=True,
             message=flag.message,
-            path=ENV,
+            path=ENV_PATH,
             value=flag.variable,
             step=step,
             log=log,
         )
-    reason, message = _sort(error)
-    missed = find_missed(str(error)) if reason is FailureReason.PEER else ()
+    reason, message = _classify(error)
+    missed = find_lost_processes(str(error)) if reason is FailureReason.PEER else ()
     return Failure(reason=reason, message=shorten(message, MAX_MESSAGE), step=step, log=log, missed=missed)
 
 
-def _sort(error: BaseException) -> tuple[FailureReason, str]:
+def _classify(error: BaseException) -> tuple[FailureReason, str]:
     text = str(error)
     is_status = isinstance(error, (RuntimeError, ValueError)) and STATUS.match(text) is not None
     # A device that cannot be reached may also be a RuntimeError without a status.
-    reason = find_reason(text) if is_status or isinstance(error, RuntimeError) else FailureReason.CRASH
+    reason = classify_error(text) if is_status or isinstance(error, RuntimeError) else FailureReason.CRASH
     if isinstance(error, MemoryError) or reason is FailureReason.OUT_OF_MEMORY:
         return (
             FailureReason.OUT_OF_MEMORY,

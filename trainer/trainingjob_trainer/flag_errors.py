@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from trainingjob_api.protocol import MAX_MESSAGE
 from trainingjob_api.running import EnvVar
 
-ENV = "spec.runtime.env"
+ENV_PATH = "spec.runtime.env"
 XLA_FLAGS = "XLA_FLAGS"
 LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
 MAX_SHOWN = 256
 """Maximum characters of a detail from a log."""
 
-_ROWS: tuple[tuple[str, str, str], ...] = (
+_PATTERNS: tuple[tuple[str, str, str], ...] = (
     (r"Unknown flags? in (?P<variable>\w+): (?P<value>[^\n]+)", "", "XLA does not know {value}"),
     (
         r"Could not open file \"(?P<value>[^\n]*?)\" to read flags for environment variable \"(?P<variable>\w+)\"",
@@ -75,7 +75,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ),
 )
 """Each row: a pattern, the variable if the text does not name it, and the problem."""
-_COMPILED = tuple((re.compile(pattern), variable, words) for pattern, variable, words in _ROWS)
+_COMPILED_PATTERNS = tuple((re.compile(pattern), variable, words) for pattern, variable, words in _PATTERNS)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class FlagError:
 
 def find_flag_error(text: str) -> FlagError | None:  # None: there is no such error
     """Return the first error about an environment variable in a log or an exception."""
-    found = ((match.start(), match, *row[1:]) for row in _COMPILED if (match := row[0].search(text)))
+    found = ((match.start(), match, *row[1:]) for row in _COMPILED_PATTERNS if (match := row[0].search(text)))
     _, match, variable, words = min(found, key=lambda one: one[0], default=(0, None, "", ""))
     if match is None:
         return None
@@ -99,11 +99,11 @@ def find_flag_error(text: str) -> FlagError | None:  # None: there is no such er
     return FlagError(name, message[:MAX_MESSAGE])
 
 
-def find_variable(env: Iterable[EnvVar], name: str) -> tuple[str, str]:
+def locate_variable(env: Iterable[EnvVar], name: str) -> tuple[str, str]:
     """Return the path of a variable in the spec and its value as written; the path of the list if it is not there."""
     for number, variable in enumerate(env):
         if variable.name == name:
             sources = {"secretKeyRef": variable.secret_key_ref, "configMapKeyRef": variable.config_map_key_ref}
             field = next((field for field, source in sources.items() if source is not None), "value")
-            return f"{ENV}[{number}].{field}", variable.value or ""
-    return ENV, ""
+            return f"{ENV_PATH}[{number}].{field}", variable.value or ""
+    return ENV_PATH, ""

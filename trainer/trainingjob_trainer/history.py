@@ -16,24 +16,24 @@ resumes from the step reports them to the operator, which completes the lineage.
 from collections.abc import Sequence
 
 from trainingjob_api.base import Open
-from trainingjob_api.protocol import MAX_UNHEARD
-from trainingjob_api.world import ON_STORAGE, Span, Tier, World
-from trainingjob_trainer.feeding.rows import Sizes, Skipped, change_size, skip
+from trainingjob_api.protocol import MAX_MISSING_LINEAGE
+from trainingjob_api.world import STORAGE_TIERS, Span, Tier, World
+from trainingjob_trainer.feeding.rows import BatchSizes, ExcludedSamples, change_batch_size, exclude_samples
 
 
-class Past(Open):
+class Provenance(Open):
     """Provenance of a state: excluded samples, batch sizes, and the generations that trained it.
 
     Without batch sizes, as older trainers saved it, all steps had the batch size of the job. The last of `spans` is the
     newest generation, still open. Those before it were missing from the lineage that the newest one was given.
     """
 
-    skipped: Skipped = ()
-    batch_sizes: Sizes = ()
+    skipped: ExcludedSamples = ()
+    batch_sizes: BatchSizes = ()
     spans: tuple[Span, ...] = ()
 
 
-class Record(Past):
+class StepRecord(Provenance):
     """Metadata of a saved or in-memory step: job, generation, lineage, and hashes of the data and the state's shapes.
 
     `seed` is the seed of the sample order. None: an older trainer kept the step, or a host kept it in memory.
@@ -48,16 +48,16 @@ class Record(Past):
     lineage: int = 0
 
     @property
-    def past(self) -> Past:
+    def provenance(self) -> Provenance:
         """Return the provenance of the step."""
-        return Past(skipped=self.skipped, batch_sizes=self.batch_sizes, spans=self.spans)
+        return Provenance(skipped=self.skipped, batch_sizes=self.batch_sizes, spans=self.spans)
 
 
-def belongs(record: Record, world: World, *, takeover: bool) -> bool:
+def is_in_history(record: StepRecord, world: World, *, takeover: bool) -> bool:
     """Return whether a saved or in-memory step is part of the history from which a world resumes."""
     step, generation = record.step, record.generation
     if record.job_uid != world.job_uid:
-        foreign_restore_point = any(step == span.first - 1 and span.tier in ON_STORAGE for span in world.lineage)
+        foreign_restore_point = any(step == span.first - 1 and span.tier in STORAGE_TIERS for span in world.lineage)
         return takeover and (not world.lineage or foreign_restore_point)
     if any(generation <= rollback.generation and step > rollback.parent for rollback in world.rollbacks):
         return False
@@ -67,7 +67,7 @@ def belongs(record: Record, world: World, *, takeover: bool) -> bool:
     return generation < world.generation and all(step < first for first in later)
 
 
-def is_of_known_lineage(record: Record, world: World) -> bool:
+def has_known_lineage(record: StepRecord, world: World) -> bool:
     """Return whether the rollbacks before a step of this job are those that the world knows.
 
     A step of another job always passes.
@@ -76,22 +76,28 @@ def is_of_known_lineage(record: Record, world: World) -> bool:
     return record.job_uid != world.job_uid or record.lineage == before
 
 
-def _find_unheard(spans: Sequence[Span], world: World) -> tuple[Span, ...]:
-    """Return the newest `MAX_UNHEARD` of the spans that the lineage of a world lacks."""
+def _missing_from_lineage(spans: Sequence[Span], world: World) -> tuple[Span, ...]:
+    """Return the newest `MAX_MISSING_LINEAGE` of the spans that the lineage of a world lacks."""
     heard = {span.generation for span in world.lineage}
-    return tuple(span for span in spans if span.generation not in heard)[-MAX_UNHEARD:]
+    return tuple(span for span in spans if span.generation not in heard)[-MAX_MISSING_LINEAGE:]
 
 
-def go_on(past: Past, world: World, global_batch_size: int, since: int, step: int, tier: Tier) -> Past:
+def extend_provenance(
+    past: Provenance, world: World, global_batch_size: int, resumed_generation: int, step: int, tier: Tier
+) -> Provenance:
     """Return the provenance of the steps that a world trains after `step`.
 
     `past` is the provenance of `step` itself, and `tier` is the storage that held it. `since` is the generation from
     which the world resumes; 0: it starts from scratch, or from another job's step.
     """
     skipped = past.skipped
-    sizes = change_size(past.batch_sizes, step, global_batch_size)
+    sizes = change_batch_size(past.batch_sizes, step, global_batch_size)
     for rollback in world.rollbacks:
-        if rollback.generation >= since:
-            skipped = skip(skipped, rollback.parent, rollback.step, sizes)
+        if rollback.generation >= resumed_generation:
+            skipped = exclude_samples(skipped, rollback.parent, rollback.step, sizes)
     own = Span(generation=world.generation, first=step + 1, tier=tier)
-    return Past(skipped=skipped, batch_sizes=sizes, spans=(*(_find_unheard(past.spans, world) if since else ()), own))
+    return Provenance(
+        skipped=skipped,
+        batch_sizes=sizes,
+        spans=(*(_missing_from_lineage(past.spans, world) if resumed_generation else ()), own),
+    )

@@ -9,41 +9,41 @@ import jax
 from trainingjob_api.protocol import Phase
 from trainingjob_api.world import Layout
 from trainingjob_trainer.evaluate import Evaluator
-from trainingjob_trainer.events import Events
-from trainingjob_trainer.feeding.batches import Batches, shape_of
-from trainingjob_trainer.feeding.index import Indexes, prepare
+from trainingjob_trainer.events import AgentEvents
+from trainingjob_trainer.feeding.batches import BatchLoader, batch_shape
+from trainingjob_trainer.feeding.index import JobDatasets, prepare_datasets
 from trainingjob_trainer.modelling.mesh import build_mesh
 from trainingjob_trainer.modelling.signature import TrainStep
-from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.modelling.step import StepPrograms
 from trainingjob_trainer.preflight import check_world
-from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.replicas import Replicas
+from trainingjob_trainer.programs import CompileCache
+from trainingjob_trainer.replicas import ReplicaCheck
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.wire import Start
-from trainingjob_trainer.world import Peers, configure, connect
+from trainingjob_trainer.wire import StartWorld
+from trainingjob_trainer.world import ProcessGroup, configure, connect
 
 
 @dataclass(frozen=True)
-class Party:
+class WorldContext:
     """A world that this process has joined, with the token datasets of the job."""
 
     layout: Layout
-    peers: Peers
-    programs: Programs
-    steps: Steps
+    peers: ProcessGroup
+    programs: CompileCache
+    steps: StepPrograms
     shards: Shards
-    indexes: Indexes
+    datasets: JobDatasets
 
 
-class Tools(NamedTuple):
+class CompiledSteps(NamedTuple):
     """The compiled programs of a world."""
 
     train_step: TrainStep
     evaluator: Evaluator
-    replicas: Replicas
+    replicas: ReplicaCheck
 
 
-def join(start: Start, events: Events) -> Party:
+def join_world(start: StartWorld, events: AgentEvents) -> WorldContext:
     """Join a world as the process that `start` names, together with all others.
 
     Raises:
@@ -52,12 +52,12 @@ def join(start: Start, events: Events) -> Party:
     config = start.config
     layout, root = config.layout(len(start.world.slices)), Path(config.spec.checkpoint.uri)
     # A hot standby uses the datasets that were prepared for the world that trains.
-    indexes = prepare(root, config, leads=start.process == 0 and not start.waits)
-    events.enter(Phase.CONNECTING)
+    indexes = prepare_datasets(root, config, is_leader=start.process == 0 and not start.waits)
+    events.enter_phase(Phase.CONNECTING)
     configure(config.accelerator_platform, layout, start.world, start.process)
-    peers = connect(start.world, start.process, layout, config.accelerator_platform, events.join)
+    peers = connect(start.world, start.process, layout, config.accelerator_platform, events.report_entry)
     mesh = build_mesh(jax.devices(), layout)
-    programs = Programs(start.compile_cache, root, config, layout, peers, start.program_secret)
+    programs = CompileCache(start.compile_cache, root, config, layout, peers, start.program_secret)
     check_world(
         mesh,
         programs,
@@ -65,27 +65,27 @@ def join(start: Start, events: Events) -> Party:
         config.accelerator_platform,
         start.expected,
         num_slices=layout.num_slices,
-        is_proven=start.proven,
+        has_trained=start.proven,
     )
-    steps = Steps(config.spec, mesh)
-    steps.begin_loading_train(programs, shape_of(layout))  # runs while the state is restored
-    return Party(layout, peers, programs, steps, Shards(steps.state), indexes)
+    steps = StepPrograms(config.spec, mesh)
+    steps.begin_loading_train(programs, batch_shape(layout))  # runs while the state is restored
+    return WorldContext(layout, peers, programs, steps, Shards(steps.state_shapes), indexes)
 
 
-def equip(start: Start, party: Party) -> Tools:
+def compile_steps(start: StartWorld, context: WorldContext) -> CompiledSteps:
     """Compile or load the programs of a world, together with all its processes."""
-    spec, steps, programs = start.config.spec, party.steps, party.programs
-    batches = Batches(party.layout, steps.rows, spec.training.global_batch_size)
+    spec, steps, programs = start.config.spec, context.steps, context.programs
+    batches = BatchLoader(context.layout, steps.batch_sharding, spec.training.global_batch_size)
     compare = spec.protection.compare_replicas
-    return Tools(
+    return CompiledSteps(
         train_step=steps.compile_train(programs, batches.shape),
-        evaluator=Evaluator(spec, party.indexes.evaluations, steps, programs, batches),
-        replicas=Replicas(
+        evaluator=Evaluator(spec, context.datasets.evaluations, steps, programs, batches),
+        replicas=ReplicaCheck(
             compare.every_steps if compare else None,
             start.world,
-            party.peers,
-            steps.state,
-            party.shards.all,
+            context.peers,
+            steps.state_shapes,
+            context.shards.all,
             programs,
         ),
     )

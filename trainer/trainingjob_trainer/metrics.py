@@ -20,14 +20,14 @@ from typing import Any, Self
 
 from trainingjob_api.protocol import Progress
 from trainingjob_api.running import Metrics
-from trainingjob_trainer.board import Board
-from trainingjob_trainer.files import ForeignFileError, append_whole, open_appending
+from trainingjob_trainer.board import TensorBoardWriter
+from trainingjob_trainer.files import UntrustedFileError, append_record, open_appending
 
 LOG = logging.getLogger(__name__)
 BLOCK = 1 << 16
 LONGEST_TAIL = 64 << 20
 """Maximum bytes after the last complete line. A killed writer leaves a part of a line; a lost node may leave zeros."""
-NOT_OF_ALL = ("load_balance", "dropped", "snapshot", "snapshot_seconds", "save_seconds")
+OPTIONAL_METRICS = ("load_balance", "dropped", "snapshot", "snapshot_seconds", "save_seconds")
 """Metrics that are absent without experts, without snapshots, or before the first save of a world."""
 RECENT_LINES = 4
 """Lines that every process keeps. At most two steps are complete whose lines process 0 has not written: it dispatches a
@@ -41,7 +41,7 @@ class MetricsWriter:
     """Appends to `<uri>/metrics`. `restored` is the step from which this generation resumes.
 
     Raises:
-        ForeignFileError: a file there is not one of this project.
+        UntrustedFileError: a file there is not one of this project.
         OSError: the folder cannot be written.
     """
 
@@ -52,8 +52,8 @@ class MetricsWriter:
         self._is_failing = False
         self._lines = open_appending(folder / "metrics.jsonl")
         try:
-            _cut_torn_line(self._lines)
-            self._board = Board(folder / "tensorboard", restored + 1) if metrics.tensorboard else None
+            _truncate_partial_line(self._lines)
+            self._tensorboard = TensorBoardWriter(folder / "tensorboard", restored + 1) if metrics.tensorboard else None
         except BaseException:
             self._lines.close()
             raise
@@ -65,8 +65,8 @@ class MetricsWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lines.close()
-        if self._board:
-            self._board.close()
+        if self._tensorboard:
+            self._tensorboard.close()
 
     def write_step(self, line: Line) -> None:
         """Write the line of a training step."""
@@ -97,14 +97,14 @@ class MetricsWriter:
 
     def _write(self, line: Line, group: str) -> None:
         self._append(json.dumps(line).encode() + b"\n")
-        if self._board:
+        if self._tensorboard:
             for name, value in line.items():
                 if isinstance(value, float) and name != "time":
-                    self._board.add(f"{group}/{name}", value, line["step"])
+                    self._tensorboard.add(f"{group}/{name}", value, line["step"])
 
     def _append(self, line: bytes) -> None:
         try:
-            append_whole(self._lines, line)
+            append_record(self._lines, line)
         except OSError as error:
             if not self._is_failing:
                 LOG.warning("metrics cannot be written, training goes on without error=%s", error)
@@ -114,7 +114,7 @@ class MetricsWriter:
 
 
 def describe_step(
-    progress: Progress, slots: range, every: int, generation: int, *, last: bool
+    progress: Progress, samples: range, every: int, generation: int, *, last: bool
 ) -> Line | None:  # None: it is not due
     """Return the line of a training step that is a multiple of `every`, or the last.
 
@@ -122,9 +122,9 @@ def describe_step(
     """
     if progress.step % every and not last:
         return None
-    absent = {name for name in NOT_OF_ALL if getattr(progress, name) is None}
+    absent = {name for name in OPTIONAL_METRICS if getattr(progress, name) is None}
     measures = progress.model_dump(exclude={"step", "evaluations", *absent})
-    return _make_line(generation, progress.step, measures | {"first_slot": slots[0], "last_slot": slots[-1]})
+    return _make_line(generation, progress.step, measures | {"first_slot": samples[0], "last_slot": samples[-1]})
 
 
 def _make_line(generation: int, step: int, values: dict[str, Value]) -> Line:
@@ -135,14 +135,14 @@ def _make_line(generation: int, step: int, values: dict[str, Value]) -> Line:
     return {"time": round(time.time(), 3), "generation": generation, "step": step, **finite}
 
 
-def _cut_torn_line(file: FileIO) -> None:
+def _truncate_partial_line(file: FileIO) -> None:
     """Truncate the incomplete last line of a killed writer."""
     end = start = os.fstat(file.fileno()).st_size
     found = -1
     while start > 0 and found < 0:
         start, stop = max(start - BLOCK, 0), start
         if end - stop >= LONGEST_TAIL:
-            raise ForeignFileError(f"metrics.jsonl has no line in its last {LONGEST_TAIL} bytes")
+            raise UntrustedFileError(f"metrics.jsonl has no line in its last {LONGEST_TAIL} bytes")
         block = os.pread(file.fileno(), stop - start, start)
         if len(block) < stop - start:
             raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -8,26 +8,29 @@ import re
 
 from trainingjob_api.world import MAX_MEMBERS
 
-OTHERS = re.compile(r"\(stopped sending heartbeats\):\n((?:\d+\n)+)")
+LOST_TASKS = re.compile(r"\(stopped sending heartbeats\):\n((?:\d+\n)+)")
 """The service lists the processes without heartbeats, one a line, before it ends all processes."""
-SERVICE = re.compile(r"DEADLINE_EXCEEDED.*\n+RPC: /xla\.coordination\.CoordinationService/Heartbeat")
+LOST_SERVICE = re.compile(r"DEADLINE_EXCEEDED.*\n+RPC: /xla\.coordination\.CoordinationService/Heartbeat")
 """A process has received no answer from the service."""
-AT_A_MEETING = re.compile(r"\bTask (\d+) heartbeat timeout")
+LOST_AT_BARRIER = re.compile(r"\bTask (\d+) heartbeat timeout")
 """The error of a barrier names a process that will never arrive."""
-DIGITS = len(str(MAX_MEMBERS))
+MAX_DIGITS = len(str(MAX_MEMBERS))
 """Maximum digits of a process number."""
-LATE = "Gloo context initialization failed: DEADLINE_EXCEEDED"
+GLOO_TIMEOUT = "Gloo context initialization failed: DEADLINE_EXCEEDED"
 """gloo waited 30 s for a connection in vain. It names a process, but that process may only wait for another one."""
 
 
-def find_missed(text: str) -> tuple[int, ...]:
+def find_lost_processes(text: str) -> tuple[int, ...]:
     """Return the processes whose heartbeats JAX reports as missing in a log or an error."""
-    if SERVICE.search(text):
+    if LOST_SERVICE.search(text):
         return (0,)
-    named = [*AT_A_MEETING.findall(text), *(number for block in OTHERS.findall(text) for number in block.split())]
-    return tuple(sorted({int(number) for number in named if len(number) <= DIGITS}))
+    named = [
+        *LOST_AT_BARRIER.findall(text),
+        *(number for block in LOST_TASKS.findall(text) for number in block.split()),
+    ]
+    return tuple(sorted({int(number) for number in named if len(number) <= MAX_DIGITS}))
 
 
-def is_about_to_tell(text: str) -> bool:
+def expects_heartbeat_report(text: str) -> bool:
     """Return whether JAX may name a lost process soon: its heartbeat timeout is 30 s, like that of gloo."""
-    return LATE in text
+    return GLOO_TIMEOUT in text

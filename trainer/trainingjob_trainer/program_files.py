@@ -10,22 +10,22 @@ import hmac
 import logging
 from pathlib import Path
 
-from trainingjob_trainer.files import read_foreign, write_whole
+from trainingjob_trainer.files import read_untrusted, write_atomically
 
 LOG = logging.getLogger(__name__)
-SUFFIX = ".program"
-LARGEST = 1 << 30
+PROGRAM_SUFFIX = ".program"
+MAX_PROGRAM_BYTES = 1 << 30
 """Maximum bytes of a file: many times the size of a compiled program."""
-NAME, CONTENT = b"trainingjob compiled program: name\0", b"trainingjob compiled program: content\0"
+NAME_CONTEXT, CONTENT_CONTEXT = b"trainingjob compiled program: name\0", b"trainingjob compiled program: content\0"
 
 
-def name_file(secret: str, name: str, surroundings: str) -> str:
+def program_file_name(secret: str, name: str, key: str) -> str:
     """Return the file name of a program, which differs between jobs and between compile-cache keys.
 
     Jobs may share a folder: each job has its own file names there and overwrites no file of another job.
     """
-    said = f"{name}\0{surroundings}".encode()
-    return f"{name}-{hmac.digest(secret.encode(), NAME + said, 'sha256').hex()[:32]}{SUFFIX}"
+    named = f"{name}\0{key}".encode()
+    return f"{name}-{hmac.digest(secret.encode(), NAME_CONTEXT + named, 'sha256').hex()[:32]}{PROGRAM_SUFFIX}"
 
 
 def write_program(path: Path, content: bytes, secret: str) -> None:
@@ -34,7 +34,7 @@ def write_program(path: Path, content: bytes, secret: str) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, _sign(path.name, content, secret) + content)
+        write_atomically(path, _sign(path.name, content, secret) + content)
     except OSError as error:
         LOG.warning("cannot keep a compiled program path=%s error=%s", path, error)
 
@@ -42,7 +42,7 @@ def write_program(path: Path, content: bytes, secret: str) -> None:
 def read_program(path: Path, secret: str) -> bytes:
     """Return the program that this job wrote under this name; empty: there is none."""
     try:
-        signed = memoryview(read_foreign(path, LARGEST))
+        signed = memoryview(read_untrusted(path, MAX_PROGRAM_BYTES))
     except FileNotFoundError:
         return b""
     except (OSError, ValueError) as error:
@@ -56,6 +56,6 @@ def read_program(path: Path, secret: str) -> bytes:
 
 
 def _sign(name: str, content: bytes | memoryview, secret: str) -> bytes:
-    code = hmac.new(secret.encode(), CONTENT + name.encode() + b"\0", hashlib.sha256)
+    code = hmac.new(secret.encode(), CONTENT_CONTEXT + name.encode() + b"\0", hashlib.sha256)
     code.update(content)
     return code.digest()

@@ -22,7 +22,7 @@ import jax
 
 import trainingjob_api
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.variables import OF_A_SLICE, OF_A_WORLD
+from trainingjob_api.variables import SLICE_VARIABLES, WORLD_VARIABLES
 from trainingjob_api.world import Layout, RunConfig
 
 PACKAGES = (Path(__file__).parent, Path(trainingjob_api.__file__).parent)
@@ -50,9 +50,9 @@ SPEC_WITHOUT_EFFECT = {
 }
 """Fields and sections of the spec that shape no program, with the reason. The tests prove it for each."""
 SET_BY_WORLD = "follows from platform and layout, which are in the key"
-JAX_CACHE = "JAX's own cache, which is off"
-TALK = "decides what is logged, dumped or shown"
-PLACE = "differs between processes or hosts, and shapes no program"
+JAX_CACHE_OFF = "JAX's own cache, which is off"
+LOGGING_ONLY = "decides what is logged, dumped or shown"
+PER_PROCESS = "differs between processes or hosts, and shapes no program"
 JAX_WITHOUT_EFFECT = {
     "jax_platforms": SET_BY_WORLD,
     "jax_platform_name": SET_BY_WORLD,
@@ -60,45 +60,45 @@ JAX_WITHOUT_EFFECT = {
     "jax_cpu_collectives_implementation": SET_BY_WORLD,
     "jax_enable_preemption_service": SET_BY_WORLD,
     "jax_check_proxy_envs": SET_BY_WORLD,
-    "jax_cpu_get_local_topology_timeout_minutes": PLACE,
-    "jax_cpu_get_global_topology_timeout_minutes": PLACE,
-    "jax_cuda_visible_devices": PLACE,
-    "jax_rocm_visible_devices": PLACE,
-    "jax_oneapi_visible_devices": PLACE,
-    "jax_cross_host_transfer_socket_address": PLACE,
-    "jax_cross_host_transport_addresses": PLACE,
-    "jax_mtls_ca_file": PLACE,
-    "jax_mtls_cert_file": PLACE,
-    "jax_mtls_key_file": PLACE,
-    "jax_mtls_peer_uri_prefix": PLACE,
-    "jax_enable_compilation_cache": JAX_CACHE,
-    "jax_compilation_cache_check_contents": JAX_CACHE,
-    "jax_compilation_cache_dir": JAX_CACHE,
-    "jax_compilation_cache_expect_pgle": JAX_CACHE,
-    "jax_compilation_cache_include_metadata_in_key": JAX_CACHE,
-    "jax_compilation_cache_max_size": JAX_CACHE,
-    "jax_persistent_cache_enable_xla_caches": JAX_CACHE,
-    "jax_persistent_cache_min_compile_time_secs": JAX_CACHE,
-    "jax_persistent_cache_min_entry_size_bytes": JAX_CACHE,
-    "jax_raise_persistent_cache_errors": JAX_CACHE,
-    "jax_share_binary_between_hosts": JAX_CACHE,
-    "jax_share_binary_between_hosts_timeout_ms": JAX_CACHE,
-    "jax_explain_cache_misses": TALK,
-    "jax_log_compiles": TALK,
-    "jax_log_checkpoint_residuals": TALK,
-    "jax_logging_level": TALK,
-    "jax_debug_log_modules": TALK,
-    "jax_compiler_detailed_logging_min_ops": TALK,
-    "jax_distributed_debug": TALK,
-    "jax_dump_ir_to": TALK,
-    "jax_dump_ir_modes": TALK,
-    "jax_include_debug_info_in_dumps": TALK,
-    "jax_pprint_use_color": TALK,
-    "jax_traceback_filtering": TALK,
-    "jax_tracer_error_num_traceback_frames": TALK,
+    "jax_cpu_get_local_topology_timeout_minutes": PER_PROCESS,
+    "jax_cpu_get_global_topology_timeout_minutes": PER_PROCESS,
+    "jax_cuda_visible_devices": PER_PROCESS,
+    "jax_rocm_visible_devices": PER_PROCESS,
+    "jax_oneapi_visible_devices": PER_PROCESS,
+    "jax_cross_host_transfer_socket_address": PER_PROCESS,
+    "jax_cross_host_transport_addresses": PER_PROCESS,
+    "jax_mtls_ca_file": PER_PROCESS,
+    "jax_mtls_cert_file": PER_PROCESS,
+    "jax_mtls_key_file": PER_PROCESS,
+    "jax_mtls_peer_uri_prefix": PER_PROCESS,
+    "jax_enable_compilation_cache": JAX_CACHE_OFF,
+    "jax_compilation_cache_check_contents": JAX_CACHE_OFF,
+    "jax_compilation_cache_dir": JAX_CACHE_OFF,
+    "jax_compilation_cache_expect_pgle": JAX_CACHE_OFF,
+    "jax_compilation_cache_include_metadata_in_key": JAX_CACHE_OFF,
+    "jax_compilation_cache_max_size": JAX_CACHE_OFF,
+    "jax_persistent_cache_enable_xla_caches": JAX_CACHE_OFF,
+    "jax_persistent_cache_min_compile_time_secs": JAX_CACHE_OFF,
+    "jax_persistent_cache_min_entry_size_bytes": JAX_CACHE_OFF,
+    "jax_raise_persistent_cache_errors": JAX_CACHE_OFF,
+    "jax_share_binary_between_hosts": JAX_CACHE_OFF,
+    "jax_share_binary_between_hosts_timeout_ms": JAX_CACHE_OFF,
+    "jax_explain_cache_misses": LOGGING_ONLY,
+    "jax_log_compiles": LOGGING_ONLY,
+    "jax_log_checkpoint_residuals": LOGGING_ONLY,
+    "jax_logging_level": LOGGING_ONLY,
+    "jax_debug_log_modules": LOGGING_ONLY,
+    "jax_compiler_detailed_logging_min_ops": LOGGING_ONLY,
+    "jax_distributed_debug": LOGGING_ONLY,
+    "jax_dump_ir_to": LOGGING_ONLY,
+    "jax_dump_ir_modes": LOGGING_ONLY,
+    "jax_include_debug_info_in_dumps": LOGGING_ONLY,
+    "jax_pprint_use_color": LOGGING_ONLY,
+    "jax_traceback_filtering": LOGGING_ONLY,
+    "jax_tracer_error_num_traceback_frames": LOGGING_ONLY,
 }
 """JAX configuration values that shape no program, with the reason."""
-VARIABLES = (
+VARIABLE_PREFIXES = (
     "CUBLAS",
     "CUDA_",
     "CUDNN",
@@ -116,33 +116,33 @@ VARIABLES = (
 )
 """Name prefixes of the environment variables that compilers and their libraries read."""
 VARIABLES_WITHOUT_EFFECT = {
-    **dict.fromkeys((*OF_A_WORLD, *OF_A_SLICE), PLACE),
+    **dict.fromkeys((*WORLD_VARIABLES, *SLICE_VARIABLES), PER_PROCESS),
     "CUDA_CACHE_": "the driver's own cache",
-    "CUDA_DEVICE_ORDER": PLACE,
-    "CUDA_VISIBLE_DEVICES": PLACE,
-    "TF_CPP_": TALK,
-    "TPU_LOG_DIR": TALK,
-    "TPU_MIN_LOG_LEVEL": TALK,
-    "TPU_STDERR_LOG_LEVEL": TALK,
-    "TPU_VMODULE": TALK,
+    "CUDA_DEVICE_ORDER": PER_PROCESS,
+    "CUDA_VISIBLE_DEVICES": PER_PROCESS,
+    "TF_CPP_": LOGGING_ONLY,
+    "TPU_LOG_DIR": LOGGING_ONLY,
+    "TPU_MIN_LOG_LEVEL": LOGGING_ONLY,
+    "TPU_STDERR_LOG_LEVEL": LOGGING_ONLY,
+    "TPU_VMODULE": LOGGING_ONLY,
 }
 """Those name prefixes that shape no program, with the reason. NCCL's variables act when a program runs."""
-DUMPS = "--xla_dump_"
+DUMP_FLAG_PREFIX = "--xla_dump_"
 """Prefix of the XLA flags that only choose what is dumped, and where."""
-FLAGS = "XLA_FLAGS"
+XLA_FLAGS = "XLA_FLAGS"
 
 
-def describe_surroundings(config: RunConfig, layout: Layout) -> dict[str, Any]:
+def compile_cache_key(config: RunConfig, layout: Layout) -> dict[str, Any]:
     """Return the key as JSON: everything that decides what a program compiles to. Call it after `configure`."""
     return {
         **hash_modules(),
         "python": platform.python_version(),
-        "spec": describe_spec(config.spec),
+        "spec": spec_key(config.spec),
         "layout": layout.model_dump(mode="json"),
         "platform": config.accelerator_platform,
-        "machine": _describe_machine(config.accelerator_platform),
-        "jax": describe_jax(jax.config.values),
-        "variables": describe_variables(os.environ),
+        "machine": _target_key(config.accelerator_platform),
+        "jax": jax_key(jax.config.values),
+        "variables": variables_key(os.environ),
     }
 
 
@@ -151,7 +151,7 @@ def hash_modules() -> dict[str, str]:
     return {"source": hash_sources(PACKAGES), "libraries": hash_libraries(tuple(sys.path))}
 
 
-def describe_spec(spec: TrainingJobSpec) -> dict[str, Any]:
+def spec_key(spec: TrainingJobSpec) -> dict[str, Any]:
     """Return the spec without the parts that shape no program."""
     described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
     for path in SPEC_WITHOUT_EFFECT:
@@ -163,23 +163,23 @@ def describe_spec(spec: TrainingJobSpec) -> dict[str, Any]:
     return described
 
 
-def describe_jax(values: Mapping[str, Any]) -> dict[str, str]:
+def jax_key(values: Mapping[str, Any]) -> dict[str, str]:
     """Return JAX's configuration without the values that shape no program."""
     return {name: str(value) for name, value in values.items() if name not in JAX_WITHOUT_EFFECT}
 
 
-def describe_variables(environment: Mapping[str, str]) -> dict[str, str]:
+def variables_key(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that compilers read, except those that JAX has taken into its configuration."""
     ignored = tuple(VARIABLES_WITHOUT_EFFECT)
     found = {
         name: value
         for name, value in environment.items()
-        if name.startswith(VARIABLES) and not name.startswith(ignored) and name.lower() not in jax.config.values
+        if name.startswith(VARIABLE_PREFIXES) and not name.startswith(ignored) and name.lower() not in jax.config.values
     }
-    return {**found, FLAGS: _describe_flags(found.get(FLAGS, ""))}
+    return {**found, XLA_FLAGS: _flags_key(found.get(XLA_FLAGS, ""))}
 
 
-def _describe_flags(flags: str) -> str:
+def _flags_key(flags: str) -> str:
     """Return XLA's flags without those that dump. A value without a leading dash is the name of a file of flags."""
     words = flags.strip()
     if words and not words.startswith("-"):
@@ -191,7 +191,7 @@ def _describe_flags(flags: str) -> str:
         parts = shlex.split(words)
     except ValueError:  # XLA reports it
         parts = words.split()
-    return " ".join(part for part in parts if not part.startswith(DUMPS))
+    return " ".join(part for part in parts if not part.startswith(DUMP_FLAG_PREFIX))
 
 
 @cache
@@ -212,13 +212,13 @@ def _list_files(package: Path) -> Iterator[Path]:
 
 
 @cache
-def hash_libraries(places: tuple[str, ...]) -> str:
+def hash_libraries(search_path: tuple[str, ...]) -> str:
     """Return a hash of all installed distributions: their names, versions, and file lists with hashes.
 
     All distributions enter, because the set that shapes programs changes: device plugins, kernels, compilers.
     """
     digest = hashlib.sha256()
-    for place in dict.fromkeys(places):
+    for place in dict.fromkeys(search_path):
         folder = Path(place)
         found = [*folder.glob("*.dist-info"), *folder.glob("*.egg-info")] if place and folder.is_dir() else []
         for path in sorted(found):
@@ -228,15 +228,15 @@ def hash_libraries(places: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-def _describe_machine(accelerator_platform: str) -> list[str]:
+def _target_key(accelerator_platform: str) -> list[str]:
     """Return the compilation target: a CPU's instruction sets, or a device with its runtime."""
     if accelerator_platform == "cpu":
-        return [platform.machine(), _describe_cpu()]
+        return [platform.machine(), _cpu_features()]
     device = jax.devices()[0]
     return [platform.machine(), device.device_kind, device.client.platform_version]
 
 
-def _describe_cpu() -> str:
+def _cpu_features() -> str:
     """Return the processor's instruction sets: a CPU program does not run on a processor that lacks any of them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

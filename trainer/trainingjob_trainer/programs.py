@@ -28,46 +28,46 @@ from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 
 from trainingjob_api.world import Layout, RunConfig
-from trainingjob_trainer.hlo.order import find_unordered
-from trainingjob_trainer.hlo.program import Program
-from trainingjob_trainer.program_files import SUFFIX, name_file, read_program, write_program
-from trainingjob_trainer.program_key import describe_surroundings
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.hlo.order import find_unordered_collectives
+from trainingjob_trainer.hlo.program import HloProgram
+from trainingjob_trainer.program_files import PROGRAM_SUFFIX, program_file_name, read_program, write_program
+from trainingjob_trainer.program_key import compile_cache_key
+from trainingjob_trainer.world import ProcessGroup
 
 LOG = logging.getLogger(__name__)
 SHARE_SECONDS = 1800
 """Seconds that a process waits for another one to compile."""
-FOLDER = "programs"
+SHARED_FOLDER = "programs"
 """Folder through which hosts share programs, below the job's checkpoint folder."""
-OWN = re.compile(rf"\.?[a-z]+-[0-9a-f]{{32}}{re.escape(SUFFIX)}(\..+)?")
+PROGRAM_FILE_NAME = re.compile(rf"\.?[a-z]+-[0-9a-f]{{32}}{re.escape(PROGRAM_SUFFIX)}(\..+)?")
 """File names in that folder: programs, and the partial files of a killed process."""
-type Loaded = tuple[bytes, Any | None]
+type LoadedProgram = tuple[bytes, Any | None]
 """A program as bytes, and the loaded program. Empty and None: there is no usable program."""
 
 
-class Programs:
+class CompileCache:
     """Compiles programs, or loads them. `folder` keeps them on this host, and `secret` authenticates them as the job's.
 
     If one of the two is empty, no program is kept or shared. `root` is the job's checkpoint folder.
     """
 
     def __init__(
-        self, folder: str, root: Path, config: RunConfig, layout: Layout, peers: Peers, secret: str = ""
+        self, folder: str, root: Path, config: RunConfig, layout: Layout, peers: ProcessGroup, secret: str = ""
     ) -> None:
         self._folder = Path(folder) if folder and secret else None
         self._secret = secret
-        self._shared = root / FOLDER
+        self._shared = root / SHARED_FOLDER
         if folder and not secret:
             LOG.warning("no compiled program is kept: the operator gave no secret to prove them with")
-        self._shaped_by = json.dumps(describe_surroundings(config, layout), sort_keys=True) if self._folder else ""
+        self._key = json.dumps(compile_cache_key(config, layout), sort_keys=True) if self._folder else ""
         self._platform = config.accelerator_platform
         self._peers = peers
         self._loader = ThreadPoolExecutor(1, "load-program")
-        self._loading: dict[str, Future[Loaded]] = {}
+        self._loading: dict[str, Future[LoadedProgram]] = {}
         jax.config.update("jax_enable_compilation_cache", False)  # noqa: FBT003  # JAX's own signature
         compilation_cache.reset_cache()  # JAX reads the setting at the first compilation of a process only
 
-    def build(
+    def compile_or_load(
         self, name: str, function: Any, arguments: tuple[Any, ...], result: Any, *, once: bool = False, **options: Any
     ) -> Any:
         """Return `function` compiled for arguments of these shapes and shardings. All processes build together.
@@ -84,30 +84,32 @@ class Programs:
 
         if not self._folder:
             return compile_here()
-        shared = self.find_shared(name)
+        shared = self.shared_path(name)
         kept = self._folder / shared.name
         trees = _structures(arguments, result)
-        content, program = self._loading.pop(name).result() if name in self._loading else self._load(name, *trees)
-        told = self._peers.exchange(f"program/{name}", json.dumps([shared.name, program is not None]), SHARE_SECONDS)
-        everyone: list[tuple[str, bool]] = [json.loads(text) for text in told]
+        content, program = (
+            self._loading.pop(name).result() if name in self._loading else self._deserialize(name, *trees)
+        )
+        texts = self._peers.exchange(f"program/{name}", json.dumps([shared.name, program is not None]), SHARE_SECONDS)
+        everyone: list[tuple[str, bool]] = [json.loads(text) for text in texts]
         if all(has for _, has in everyone):
             LOG.info("loaded a compiled program name=%s", name)
             return program
-        giver = next((process for process, (_, has) in enumerate(everyone) if has), 0)
-        is_handed = self._peers.process == giver and self._peers.num_processes > 1
-        if self._peers.process == giver and program is None:
+        sender = next((process for process, (_, has) in enumerate(everyone) if has), 0)
+        is_sending = self._peers.process == sender and self._peers.num_processes > 1
+        if self._peers.process == sender and program is None:
             program = compile_here()
             content = self._serialize(name, program)
             self._write(kept, content)
-        if is_handed:
+        if is_sending:
             self._write(shared, content)
-        self._peers.wait(f"program/{name}/given", SHARE_SECONDS)
-        if program is None and everyone[giver][0] == shared.name:
+        self._peers.barrier(f"program/{name}/given", SHARE_SECONDS)
+        if program is None and everyone[sender][0] == shared.name:
             content = self._read(shared)
             program = _load(content, *trees)
             self._write(kept, content)
-        self._peers.wait(f"program/{name}/taken", SHARE_SECONDS)
-        if is_handed:
+        self._peers.barrier(f"program/{name}/taken", SHARE_SECONDS)
+        if is_sending:
             with suppress(OSError):  # another process has created a folder at this path
                 shared.unlink(missing_ok=True)
         # The sender has another kind of processor, or the platform cannot serialize programs.
@@ -115,7 +117,7 @@ class Programs:
 
     def _serialize(self, name: str, compiled: Any) -> bytes:
         """Return a program as bytes; empty: the platform cannot, or loading could reorder its collectives."""
-        if self._platform == "cpu" and any(find_unordered(Program(compiled.as_text()))):
+        if self._platform == "cpu" and any(find_unordered_collectives(HloProgram(compiled.as_text()))):
             LOG.warning("cannot keep a compiled program, its data leave the order of collectives open name=%s", name)
             return b""
         try:
@@ -127,12 +129,12 @@ class Programs:
     def begin_loading(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
         """Start to load a program in the background, if it is kept; `build` takes the result."""
         if self._folder:
-            self._loading[name] = self._loader.submit(self._load, name, *_structures(arguments, result))
+            self._loading[name] = self._loader.submit(self._deserialize, name, *_structures(arguments, result))
 
-    def _load(self, name: str, arguments: Any, result: Any) -> Loaded:
+    def _deserialize(self, name: str, arguments: Any, result: Any) -> LoadedProgram:
         """Return a program from this host's folder, or else from the shared folder, and keep the latter here."""
         assert self._folder is not None  # noqa: S101  # programs are loaded from a folder only
-        shared = self.find_shared(name)
+        shared = self.shared_path(name)
         kept = self._folder / shared.name
         content = self._read(kept)
         program = _load(content, arguments, result)
@@ -140,18 +142,18 @@ class Programs:
             self._write(kept, content)
         return content, program
 
-    def find_shared(self, name: str) -> Path:
+    def shared_path(self, name: str) -> Path:
         """Return the path under which hosts share a program, whether the file exists or not."""
-        return self._shared / name_file(self._secret, name, self._shaped_by)
+        return self._shared / program_file_name(self._secret, name, self._key)
 
-    def is_there(self, name: str) -> bool:
+    def is_cached(self, name: str) -> bool:
         """Return whether a program need not be compiled: this host or the shared folder has it."""
-        shared = self.find_shared(name)
+        shared = self.shared_path(name)
         return self._folder is not None and (shared.exists() or (self._folder / shared.name).exists())
 
-    def share(self, name: str) -> bool:
+    def copy_to_shared(self, name: str) -> bool:
         """Copy a program to the shared folder if it is missing there; return whether it is there."""
-        shared = self.find_shared(name)
+        shared = self.shared_path(name)
         if not self._folder:
             return False
         if self._read(shared):
@@ -166,10 +168,10 @@ class Programs:
         write_program(path, content, self._secret)
 
 
-def keep_only(root: Path, wanted: Collection[Path]) -> None:
+def delete_other_programs(root: Path, wanted: Collection[Path]) -> None:
     """Delete all other programs below a checkpoint folder: those of an edited spec or of another release."""
-    for path in (root / FOLDER).glob("*"):
-        if path not in wanted and OWN.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
+    for path in (root / SHARED_FOLDER).glob("*"):
+        if path not in wanted and PROGRAM_FILE_NAME.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
             path.unlink(missing_ok=True)
 
 

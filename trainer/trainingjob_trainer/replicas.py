@@ -27,46 +27,52 @@ from trainingjob_api.base import AXES
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import World
 from trainingjob_trainer.modelling.signature import State
-from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.programs import CompileCache
 from trainingjob_trainer.protection import BadStepError
 from trainingjob_trainer.shards import Shard
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
-type Owner = tuple[int, int]
+type DeviceOwner = tuple[int, int]
 """The process of the world that a device belongs to, and the device's number in that process."""
 
 
 @dataclass(frozen=True)
-class Odd:
+class Mismatch:
     """Devices that differ, as positions in the mesh. `certain`: they differ from a majority."""
 
-    places: frozenset[int]
-    certain: bool
-    what: str
+    positions: frozenset[int]
+    has_majority: bool
+    shard_name: str
     """The first shard of which they hold other bits."""
 
 
-class Replicas:
+class ReplicaCheck:
     """The comparison of a world's replicas. `every` is None if the spec configures none.
 
     `state` holds the state's shapes and shardings, and `shards` are all its shards.
     """
 
     def __init__(
-        self, every: int | None, world: World, peers: Peers, state: State, shards: Sequence[Shard], programs: Programs
+        self,
+        every: int | None,
+        world: World,
+        peers: ProcessGroup,
+        state: State,
+        shards: Sequence[Shard],
+        programs: CompileCache,
     ) -> None:
         self._every = every or 0
         self._world = world
         self._process = peers.process
         devices = list(jax.tree.leaves(state)[0].sharding.mesh.devices.flat)
-        self._owners = [(peers.owner(device), device.local_hardware_id or 0) for device in devices]
+        self._owners = [(peers.process_of(device), device.local_hardware_id or 0) for device in devices]
         places = {device: place for place, device in enumerate(devices)}
         self._groups = [
             (shard.leaf, shard.name, tuple(places[device] for device in shard.devices))
             for shard in shards
             if len(shard.devices) > 1
         ]
-        self._add_up = compile_sums(programs, state) if every else None
+        self._bit_sums = compile_bit_sums(programs, state) if every else None
 
     def is_due(self, step: int) -> bool:
         """Return whether the spec requires a comparison after a step."""
@@ -80,17 +86,17 @@ class Replicas:
         Raises:
             BadStepError: replicas differ. A process with such a device reports that; all others report a lost peer.
         """
-        if self._add_up is None or not (is_kept or self.is_due(step)):
+        if self._bit_sums is None or not (is_kept or self.is_due(step)):
             return
-        odd = find_odd(np.asarray(self._add_up(state)), self._groups)
+        odd = find_mismatch(np.asarray(self._bit_sums(state)), self._groups)
         if odd:
-            raise explain(step, odd, self._owners, self._world, self._process)
+            raise mismatch_error(step, odd, self._owners, self._world, self._process)
 
 
-def explain(step: int, odd: Odd, owners: Sequence[Owner], world: World, process: int) -> BadStepError:
+def mismatch_error(step: int, odd: Mismatch, owners: Sequence[DeviceOwner], world: World, process: int) -> BadStepError:
     """Return this process's error for devices that differ; `owners` are the processes of all devices of the mesh."""
     by_process: dict[int, list[int]] = defaultdict(list)
-    for place in sorted(odd.places):
+    for place in sorted(odd.positions):
         owner, number = owners[place]
         by_process[owner].append(number)
     hosts = {member.process: f"host {member.host} of slice {member.slice}" for member in world.members}
@@ -99,20 +105,22 @@ def explain(step: int, odd: Odd, owners: Sequence[Owner], world: World, process:
     )
     if process not in by_process:
         return BadStepError(FailureReason.PEER, f"at step {step} {named} held other bits of the state", fatal=False)
-    if odd.certain:
-        words = f"at step {step} {named} held other bits of {odd.what} than most that hold it"
+    if odd.has_majority:
+        words = f"at step {step} {named} held other bits of {odd.shard_name} than most that hold it"
     else:
-        words = f"at step {step} these held different bits of {odd.what}, and nothing tells which are right: {named}"
+        words = (
+            f"at step {step} these held different bits of {odd.shard_name}, and nothing tells which are right: {named}"
+        )
     return BadStepError(
         FailureReason.CORRUPTION,
         f"{words}. The memory or the arithmetic of such a device is broken, though nothing else shows it. What was "
         "saved was compared before, and is right.",
         fatal=False,
-        is_host_known=odd.certain or len(by_process) == 1,
+        is_host_known=odd.has_majority or len(by_process) == 1,
     )
 
 
-def compile_sums(programs: Programs, state: State) -> Any:
+def compile_bit_sums(programs: CompileCache, state: State) -> Any:
     """Return the program that sums bits: from a state to uint32 [devices, leaves], on all processes."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
@@ -122,12 +130,14 @@ def compile_sums(programs: Programs, state: State) -> Any:
         return jnp.stack([_sum_bits(leaf) for leaf in jax.tree.leaves(state)])[None, :]
 
     function = jax.shard_map(add_up, mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec(AXES), check_vma=False)
-    return programs.build("replicas", function, (state,), 0, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    return programs.compile_or_load(
+        "replicas", function, (state,), 0, out_shardings=NamedSharding(mesh, PartitionSpec())
+    )
 
 
-def find_odd(
+def find_mismatch(
     sums: np.ndarray, groups: Iterable[tuple[int, str, tuple[int, ...]]]
-) -> Odd | None:  # None: all replicas agree
+) -> Mismatch | None:  # None: all replicas agree
     """Return the devices that differ from their peers. Groups are (leaf, name, mesh positions of the replicas)."""
     certain: dict[int, str] = {}
     unclear: dict[int, str] = {}
@@ -140,11 +150,11 @@ def find_odd(
             certain |= {place: name for place in places if seen[place] != most and place not in certain}
         else:
             unclear |= {place: name for place in places if place not in unclear}
-    return _name(certain, certain=True) or _name(unclear, certain=False)
+    return _mismatch(certain, certain=True) or _mismatch(unclear, certain=False)
 
 
-def _name(places: Mapping[int, str], *, certain: bool) -> Odd | None:  # None: `places` is empty
-    return Odd(frozenset(places), certain, next(iter(places.values()))) if places else None
+def _mismatch(places: Mapping[int, str], *, certain: bool) -> Mismatch | None:  # None: `places` is empty
+    return Mismatch(frozenset(places), certain, next(iter(places.values()))) if places else None
 
 
 def _sum_bits(numbers: jax.Array) -> jax.Array:

@@ -13,24 +13,24 @@ from typing import Any, Self
 
 import jax
 
-from trainingjob_api.protocol import LATELY_STEPS, Phase, Progress
-from trainingjob_trainer.events import Events
+from trainingjob_api.protocol import RECENT_STEPS, Phase, Progress
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.failures import foreign_error, storage_error
-from trainingjob_trainer.feeding.rows import Sizes, Skipped, slots_of_step
-from trainingjob_trainer.files import ForeignFileError
+from trainingjob_trainer.feeding.rows import BatchSizes, ExcludedSamples, samples_of_step
+from trainingjob_trainer.files import UntrustedFileError
 from trainingjob_trainer.metrics import RECENT_LINES, Line, MetricsWriter, describe_step
-from trainingjob_trainer.modelling.signature import Asked, Measures
+from trainingjob_trainer.modelling.signature import Signal, StepMetrics
 from trainingjob_trainer.protection import check_step, is_skipped
 from trainingjob_trainer.remembering.snapshots import Snapshots
-from trainingjob_trainer.stalls import Stalls
-from trainingjob_trainer.wire import Event, Start
+from trainingjob_trainer.stalls import SchedulingDelayMonitor
+from trainingjob_trainer.wire import AgentEvent, StartWorld
 
 LOG = logging.getLogger(__name__)
-FEW_STEPS, MANY_STEPS = 5, 32
+MIN_TYPICAL_STEPS, WINDOW_STEPS = 5, 32
 """Minimum steps for a typical step time, and the number of newest steps that are considered."""
 
 
-class Reporter:
+class StepReporter:
     """Reads step metrics and reports them. Process 0 also writes them to files.
 
     `recent` are the newest metrics lines of the world that took the restored snapshot.
@@ -41,23 +41,23 @@ class Reporter:
 
     def __init__(
         self,
-        start: Start,
-        events: Events,
+        start: StartWorld,
+        events: AgentEvents,
         root: Path,
         *,
         restored: int,
         snapshots: Snapshots | None = None,
-        stalls: Stalls | None = None,
-        skipped: Skipped = (),
-        sizes: Sizes | None = None,
+        stalls: SchedulingDelayMonitor | None = None,
+        skipped: ExcludedSamples = (),
+        sizes: BatchSizes | None = None,
         recent: Sequence[Line] = (),
     ) -> None:
         training = start.config.spec.training
         self._events = events
         self._snapshots = snapshots
-        self._stalls = stalls
+        self._scheduling_delay = stalls
         self._tokens = training.global_batch_size * training.sequence_length
-        self._last = training.steps
+        self._last_step = training.steps
         self._every = start.config.spec.metrics.every_steps
         self._generation = start.world.generation
         self._recent: deque[Line] = deque(maxlen=RECENT_LINES)
@@ -67,10 +67,10 @@ class Reporter:
         self._newest: Progress | None = None
         self._evaluations: dict[str, float] = {}
         self._save_seconds: float | None = None
-        self._since = time.monotonic()
-        self._seconds: deque[float] = deque(maxlen=MANY_STEPS)
-        self._waits: deque[float] = deque(maxlen=MANY_STEPS)
-        self._skips: deque[bool] = deque(maxlen=LATELY_STEPS)
+        self._timer_start = time.monotonic()
+        self._step_times: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._wait_times: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._skips: deque[bool] = deque(maxlen=RECENT_STEPS)
         self._open = ExitStack()
         self._writer: MetricsWriter | None = None
         if start.process == 0:
@@ -78,7 +78,7 @@ class Reporter:
                 writer = MetricsWriter(root, start.config.spec.metrics, start.world.generation, restored)
             except OSError as error:
                 raise storage_error(error, f"opening {root / 'metrics'}", str(root)) from error
-            except ForeignFileError as error:
+            except UntrustedFileError as error:
                 raise foreign_error(error, root / "metrics", str(root)) from error
             self._writer = self._open.enter_context(writer)
             self._writer.recover(recent)
@@ -91,57 +91,57 @@ class Reporter:
     ) -> None:
         self._open.close()
 
-    def resume(self, phase: Phase) -> None:
+    def enter_phase(self, phase: Phase) -> None:
         """Report that a phase begins, and restart the step timer.
 
         After SAVING, the elapsed time is recorded as the time for which the save blocked training.
         """
         now = time.monotonic()
         if self._events.phase is Phase.SAVING:
-            self._save_seconds = now - self._since
-        self._since = now
-        self._events.enter(phase)
+            self._save_seconds = now - self._timer_start
+        self._timer_start = now
+        self._events.enter_phase(phase)
 
-    def begin(self, name: str) -> None:
+    def report_entry(self, name: str) -> None:
         """Report that this process is about to enter an operation that needs all processes."""
-        self._events.join(name)
+        self._events.report_entry(name)
 
-    def report(self, step: int, measures: Measures) -> Asked:
+    def report(self, step: int, step_metrics: StepMetrics) -> Signal:
         """Wait for a step's metrics and report them; return the signals that any process sent with the step.
 
         Raises:
             TrainingError: training must not continue after the step.
         """
         begun = time.monotonic()
-        loss = float(measures.loss)  # waits for the device, which waits for all other hosts
+        loss = float(step_metrics.loss)  # waits for the device, which waits for all other hosts
         now = time.monotonic()
-        seconds, self._since = now - self._since, now
-        self._seconds.append(seconds)
-        self._waits.append(now - begun)
-        self._skips.append(is_skipped(measures))
+        seconds, self._timer_start = now - self._timer_start, now
+        self._step_times.append(seconds)
+        self._wait_times.append(now - begun)
+        self._skips.append(is_skipped(step_metrics))
         progress = Progress(
             step=step,
             loss=loss if isfinite(loss) else None,
-            grad_norm=_read(measures.grad_norm),
-            learning_rate=float(measures.learning_rate),
+            grad_norm=_finite_or_none(step_metrics.grad_norm),
+            learning_rate=float(step_metrics.learning_rate),
             tokens_per_second=self._tokens / max(seconds, 1e-9),
             step_seconds=seconds,
-            typical_seconds=median(self._seconds) if len(self._seconds) >= FEW_STEPS else None,
-            wait_seconds=median(self._waits) if len(self._waits) == MANY_STEPS else None,
-            stalled_share=self._stalls.share if self._stalls else None,
+            typical_seconds=median(self._step_times) if len(self._step_times) >= MIN_TYPICAL_STEPS else None,
+            wait_seconds=median(self._wait_times) if len(self._wait_times) == WINDOW_STEPS else None,
+            stalled_share=self._scheduling_delay.delayed_share if self._scheduling_delay else None,
             evaluations=self._evaluations,
-            load_balance=_read(measures.load_balance),
-            dropped=_read(measures.dropped),
-            skipped=int(measures.skipped),
+            load_balance=_finite_or_none(step_metrics.load_balance),
+            dropped=_finite_or_none(step_metrics.dropped),
+            skipped=int(step_metrics.skipped),
             skipped_lately=sum(self._skips),
             save_seconds=self._save_seconds,
             **self._describe_snapshot(),
         )
         self._newest = progress
-        self._events.send(Event(progress=progress))
+        self._events.send(AgentEvent(progress=progress))
         self._write(progress)
-        check_step(step, measures, self._protection, sum(self._skips))
-        return Asked(int(measures.asked))
+        check_step(step, step_metrics, self._protection, sum(self._skips))
+        return Signal(int(step_metrics.signals))
 
     def report_evaluations(self, step: int, losses: dict[str, float]) -> None:
         """Report held-out losses with the newest step's metrics: after the last step there are no other metrics."""
@@ -151,7 +151,7 @@ class Reporter:
             if self._writer:
                 self._writer.write_evaluation(step, name, loss)
         if self._newest:
-            self._events.send(Event(progress=self._newest.model_copy(update={"evaluations": self._evaluations})))
+            self._events.send(AgentEvent(progress=self._newest.model_copy(update={"evaluations": self._evaluations})))
 
     def _describe_snapshot(self) -> dict[str, Any]:
         if not (self._snapshots and self._snapshots.newest):
@@ -160,9 +160,9 @@ class Reporter:
 
     def _write(self, progress: Progress) -> None:
         """Write a step's metrics if this is process 0, and keep them with the next snapshot."""
-        slots = slots_of_step(progress.step, self._sizes, self._skipped)
+        slots = samples_of_step(progress.step, self._sizes, self._skipped)
         used = range(int(slots[0]), int(slots[-1]) + 1)
-        line = describe_step(progress, used, self._every, self._generation, last=progress.step == self._last)
+        line = describe_step(progress, used, self._every, self._generation, last=progress.step == self._last_step)
         if line and self._writer:
             self._writer.write_step(line)
         if line and self._snapshots:
@@ -170,6 +170,6 @@ class Reporter:
             self._snapshots.metrics = tuple(self._recent)
 
 
-def _read(measure: jax.Array | None) -> float | None:  # None: the metric is absent or not finite
+def _finite_or_none(measure: jax.Array | None) -> float | None:  # None: the metric is absent or not finite
     value = float("nan") if measure is None else float(measure)
     return value if isfinite(value) else None

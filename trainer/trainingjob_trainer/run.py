@@ -10,37 +10,37 @@ from pathlib import Path
 
 from trainingjob_api.protocol import Phase
 from trainingjob_api.running import InitializeFrom
-from trainingjob_trainer.ahead.neighbours import Neighbours
-from trainingjob_trainer.asks import Asks
+from trainingjob_trainer.ahead.neighbours import NeighborCompiler
+from trainingjob_trainer.asks import ControlSignals
 from trainingjob_trainer.evaluate import Evaluator
-from trainingjob_trainer.events import Events
-from trainingjob_trainer.feeding.batches import Batches
-from trainingjob_trainer.joining import Party, Tools, equip, join
-from trainingjob_trainer.modelling.signature import Asked, Measures, State
-from trainingjob_trainer.modelling.step import Steps
-from trainingjob_trainer.programs import Programs
+from trainingjob_trainer.events import AgentEvents
+from trainingjob_trainer.feeding.batches import BatchLoader
+from trainingjob_trainer.joining import CompiledSteps, WorldContext, compile_steps, join_world
+from trainingjob_trainer.modelling.signature import Signal, State, StepMetrics
+from trainingjob_trainer.modelling.step import StepPrograms
+from trainingjob_trainer.programs import CompileCache
 from trainingjob_trainer.protection import BadStepError
-from trainingjob_trainer.remembering.recall import Recall
+from trainingjob_trainer.remembering.recall import SnapshotRestore
 from trainingjob_trainer.remembering.snapshots import Snapshots
-from trainingjob_trainer.replicas import Replicas
-from trainingjob_trainer.reporter import Reporter
+from trainingjob_trainer.replicas import ReplicaCheck
+from trainingjob_trainer.reporter import StepReporter
 from trainingjob_trainer.saving import backup, owner
 from trainingjob_trainer.saving.checkpoints import Checkpoints
-from trainingjob_trainer.saving.inherit import inherit
-from trainingjob_trainer.saving.one_replica import OneReplica
-from trainingjob_trainer.shadow import wait
-from trainingjob_trainer.stalls import Stalls
-from trainingjob_trainer.wire import Event, Start
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.saving.inherit import load_initial_params
+from trainingjob_trainer.saving.one_replica import SingleReplicaRestore
+from trainingjob_trainer.shadow import wait_in_hot_standby
+from trainingjob_trainer.stalls import SchedulingDelayMonitor
+from trainingjob_trainer.wire import AgentEvent, StartWorld
+from trainingjob_trainer.world import ProcessGroup
 
 READY_SECONDS = 1800
 """Seconds that the first ready process waits for the last: each restores and compiles at its own speed."""
-LEAVE_SECONDS = 60
-HELD_SECONDS = 60
+EXIT_BARRIER_SECONDS = 60
+SNAPSHOT_EXCHANGE_SECONDS = 60
 """Seconds that the first process with a complete snapshot waits for the last."""
 
 
-def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start]) -> None:
+def run(start: StartWorld, events: AgentEvents, asks: ControlSignals, hear_world: Callable[[], StartWorld]) -> None:
     """Train in a world until all steps are done or the world is left, and report which.
 
     If `start` describes a hot standby world, `hear_world` waits for the world to train in.
@@ -51,45 +51,53 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
     """
     tools = None
     if start.waits:
-        party, tools, start = wait(start, events, hear_world)
+        party, tools, start = wait_in_hot_standby(start, events, hear_world)
     config, world, spec = start.config, start.world, start.config.spec
     root = Path(spec.checkpoint.uri)
 
-    events.enter(Phase.PREPARING)
+    events.enter_phase(Phase.PREPARING)
     owner.check_writable(root)
     if start.process == 0:
         owner.claim(root, config)
         backup.claim(config)
     if tools is None:
-        party = join(start, events)
-    peers, programs, steps, indexes = party.peers, party.programs, party.steps, party.indexes
+        party = join_world(start, events)
+    peers, programs, steps, indexes = party.peers, party.programs, party.steps, party.datasets
     if start.process == 0:
-        events.send(Event(data=indexes.report))
+        events.send(AgentEvent(data=indexes.report))
 
-    events.enter(Phase.RESTORING)
-    checkpoints = Checkpoints(root, config, world, peers, indexes.train.identity, events)
-    every = spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None
-    most = spec.checkpoint.save.every_steps // 2 if world.snapshots_may_stretch else 0
+    events.enter_phase(Phase.RESTORING)
+    checkpoints = Checkpoints(root, config, world, peers, indexes.train.dataset_hash, events)
+    snapshot_steps = spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None
+    max_snapshot_steps = spec.checkpoint.save.every_steps // 2 if world.snapshots_may_stretch else 0
     snapshots = Snapshots(
-        start.snapshots, every or 0, world, indexes.train.identity, steps.state, party.shards, most=most
+        start.snapshots,
+        snapshot_steps or 0,
+        world,
+        indexes.train.dataset_hash,
+        steps.state_shapes,
+        party.shards,
+        max_every=max_snapshot_steps,
     )
-    memory = Recall(snapshots, steps.state, programs, peers) if every else None
+    memory_restore = SnapshotRestore(snapshots, steps.state_shapes, programs, peers) if snapshot_steps else None
     is_one = spec.checkpoint.readers == "oneReplica"
-    replica = OneReplica(steps.state, party.shards, programs, peers) if is_one else None
-    state = checkpoints.restore(steps.state, memory, replica)
+    replica = SingleReplicaRestore(steps.state_shapes, party.shards, programs, peers) if is_one else None
+    state = checkpoints.restore(steps.state_shapes, memory_restore, replica)
 
-    events.enter(Phase.COMPILING)
-    state = state or _begin(spec.checkpoint.initialize_from, steps, programs, peers, events)
-    tools = tools or equip(start, party)
+    events.enter_phase(Phase.COMPILING)
+    state = state or _initial_state(spec.checkpoint.initialize_from, steps, programs, peers, events)
+    tools = tools or compile_steps(start, party)
     restored, past = checkpoints.newest, checkpoints.past
-    batches = Batches(party.layout, steps.rows, spec.training.global_batch_size, past.skipped, past.batch_sizes)
-    peers.wait("ready", READY_SECONDS)  # a first collective fails if a peer is 30 s late
+    batches = BatchLoader(
+        party.layout, steps.batch_sharding, spec.training.global_batch_size, past.skipped, past.batch_sizes
+    )
+    peers.barrier("ready", READY_SECONDS)  # a first collective fails if a peer is 30 s late
 
-    events.send(Event(restored=restored, tier=checkpoints.tier, unheard=past.spans[:-1]))
-    snapshots.begin(checkpoints.recalled, past)
+    events.send(AgentEvent(restored=restored, tier=checkpoints.tier, unheard=past.spans[:-1]))
+    snapshots.begin(checkpoints.restored_snapshot, past)
     with (
-        Stalls() as stalls,
-        Reporter(
+        SchedulingDelayMonitor() as stalls,
+        StepReporter(
             start,
             events,
             root,
@@ -98,49 +106,55 @@ def run(start: Start, events: Events, asks: Asks, hear_world: Callable[[], Start
             stalls=stalls,
             skipped=past.skipped,
             sizes=past.batch_sizes,
-            recent=memory.metrics(checkpoints.recalled) if memory and checkpoints.recalled else (),
+            recent=memory_restore.metrics(checkpoints.restored_snapshot)
+            if memory_restore and checkpoints.restored_snapshot
+            else (),
         ) as reporter,
-        Neighbours(start, events, snapshots, restored=restored),
+        NeighborCompiler(start, events, snapshots, restored=restored),
     ):
         try:
             measured: dict[str, float] | None = {}
-            if tools.evaluator.is_owed(restored, checkpoints.inventory.evaluated):
+            if tools.evaluator.is_missing(restored, checkpoints.inventory.evaluated):
                 measured = evaluate(restored, state, tools.evaluator, reporter, asks)
             phase = Phase.LEFT  # without a save: an evaluation is owed for a saved step only
             if measured is not None:
                 phase = train(state, tools, party, batches, checkpoints, snapshots, reporter, asks)
             if phase is Phase.DONE:
-                checkpoints.finish_copy()
+                checkpoints.wait_for_backup()
         except BadStepError:
-            reporter.resume(Phase.SAVING)
+            reporter.enter_phase(Phase.SAVING)
             checkpoints.wait()  # the next world resumes from earlier saves: all hosts report them first
             raise
-    events.enter(phase)
-    peers.part(LEAVE_SECONDS)
+    events.enter_phase(phase)
+    peers.exit_barrier(EXIT_BARRIER_SECONDS)
 
 
-def _begin(source: InitializeFrom | None, steps: Steps, programs: Programs, peers: Peers, events: Events) -> State:
+def _initial_state(
+    source: InitializeFrom | None, steps: StepPrograms, programs: CompileCache, peers: ProcessGroup, events: AgentEvents
+) -> State:
     """Return the state before the first step."""
     state = steps.compile_init(programs)()
     if source is None:
         return state
-    inherited = inherit(source, steps.state.params, peers, state.params)
-    events.send(Event(inherited=inherited.source))
+    inherited = load_initial_params(source, steps.state_shapes.params, peers, state.params)
+    events.send(AgentEvent(inherited=inherited.source))
     return state._replace(params=inherited.params)
 
 
 def evaluate(
-    step: int, state: State, evaluator: Evaluator, reporter: Reporter, asks: Asks
+    step: int, state: State, evaluator: Evaluator, reporter: StepReporter, asks: ControlSignals
 ) -> dict[str, float] | None:  # None: it was interrupted, because a process received LEAVE
     """Measure and report the held-out losses that are due after a step."""
-    reporter.resume(Phase.EVALUATING)
-    measured = evaluator.measure(step, state.params, lambda: asks.leaving, reporter.begin)
+    reporter.enter_phase(Phase.EVALUATING)
+    measured = evaluator.measure(step, state.params, lambda: asks.exit_signal, reporter.report_entry)
     if measured is not None:
         reporter.report_evaluations(step, measured)
     return measured
 
 
-def keep(step: int, state: State, replicas: Replicas, snapshots: Snapshots, *, save: bool, leaving: bool) -> None:
+def check_and_snapshot(
+    step: int, state: State, replicas: ReplicaCheck, snapshots: Snapshots, *, save: bool, leaving: bool
+) -> None:
     """Keep a step in memory if that is due. Compare the replicas of a state that is kept or about to be saved."""
     in_memory = leaving or snapshots.is_due(step)  # the next world then resumes without reading storage
     replicas.check(step, state, is_kept=in_memory or save)
@@ -148,21 +162,21 @@ def keep(step: int, state: State, replicas: Replicas, snapshots: Snapshots, *, s
         snapshots.take(step, state)
 
 
-def _is_held(step: int, snapshots: Snapshots, peers: Peers) -> bool:
+def _is_in_memory_everywhere(step: int, snapshots: Snapshots, peers: ProcessGroup) -> bool:
     """Return whether all hosts hold a step in memory; all of them get the same answer."""
-    mine = "held" if snapshots.keeps(step) else ""
-    return all(peers.exchange(f"held/{step}", mine, HELD_SECONDS))
+    mine = "held" if snapshots.has_step(step) else ""
+    return all(peers.exchange(f"held/{step}", mine, SNAPSHOT_EXCHANGE_SECONDS))
 
 
 def train(
     state: State,
-    tools: Tools,
-    party: Party,
-    batches: Batches,
+    tools: CompiledSteps,
+    party: WorldContext,
+    batches: BatchLoader,
     checkpoints: Checkpoints,
     snapshots: Snapshots,
-    reporter: Reporter,
-    asks: Asks,
+    reporter: StepReporter,
+    asks: ControlSignals,
 ) -> Phase:
     """Train from the newest step on; return DONE, or LEFT if any process of the world received LEAVE or MOVE.
 
@@ -176,48 +190,55 @@ def train(
     done before it has run.
     """
     train_step, evaluator, replicas = tools
-    steps, index, last = party.steps, party.indexes.train, party.steps.last
-    pending: Measures | None = None
-    is_owed = False
+    steps, index, last = party.steps, party.datasets.train, party.steps.num_steps
+    pending: StepMetrics | None = None
+    evaluation_missing = False
     if checkpoints.newest >= last and not checkpoints.inventory.is_saved:  # an edit has lowered spec.training.steps
         checkpoints.save(checkpoints.newest, state)
     gc.freeze()  # existing objects stay: each collection scanned them for 0.1 s, on all hosts at the same step
-    reporter.resume(Phase.TRAINING)
+    reporter.enter_phase(Phase.TRAINING)
     for step in range(checkpoints.newest + 1, last + 1):
-        batch = batches.train(index, step, steps.seed)
-        reporter.begin(f"step {step}")
-        state, measures = train_step(state, batch, steps.controls(asks.take() | checkpoints.ask() | snapshots.ask()))
-        asked = reporter.report(step - 1, pending) if pending else Asked.NOTHING
+        batch = batches.train_batch(index, step, steps.seed)
+        reporter.report_entry(f"step {step}")
+        state, measures = train_step(
+            state, batch, steps.controls(asks.take_signals() | checkpoints.save_signal() | snapshots.stretch_signal())
+        )
+        asked = reporter.report(step - 1, pending) if pending else Signal.NONE
         pending = measures
-        checkpoints.check()
-        save = step == last or checkpoints.is_due(step) or Asked.SAVE in asked
+        checkpoints.raise_background_error()
+        save = step == last or checkpoints.is_due(step) or Signal.SAVE in asked
         if asked or save or snapshots.is_due(step) or evaluator.is_due(step) or replicas.is_due(step):
             asked |= reporter.report(step, pending)
             pending = None
-        snapshots.heed(step, asked)
-        save |= Asked.SAVE in asked
-        leaving = bool(asked & (Asked.LEAVE | Asked.MOVE)) and (save or not checkpoints.is_failing)
-        keep(step, state, replicas, snapshots, save=save, leaving=leaving)
+        snapshots.apply_stretch(step, asked)
+        save |= Signal.SAVE in asked
+        leaving = bool(asked & (Signal.EXIT | Signal.RESCALE)) and (save or not checkpoints.is_failing)
+        check_and_snapshot(step, state, replicas, snapshots, save=save, leaving=leaving)
         measured: dict[str, float] | None = {}
         if evaluator.is_due(step):
-            in_haste = leaving and Asked.LEAVE in asked
-            heard = asks if not checkpoints.is_failing else Asks()
-            measured = None if in_haste else evaluate(step, state, evaluator, reporter, heard)
-        is_owed = measured is None
-        if is_owed and not leaving and not snapshots.is_due(step):
-            keep(step, state, replicas, snapshots, save=True, leaving=True)
-        is_held = leaving and not is_owed and Asked.LEAVE not in asked and _is_held(step, snapshots, party.peers)
-        leaving |= is_owed
-        if save or checkpoints.is_best(measured or {}) or (leaving and not is_held):
-            reporter.resume(Phase.SAVING)
+            must_exit_soon = leaving and Signal.EXIT in asked
+            signals = asks if not checkpoints.is_failing else ControlSignals()
+            measured = None if must_exit_soon else evaluate(step, state, evaluator, reporter, signals)
+        evaluation_missing = measured is None
+        if evaluation_missing and not leaving and not snapshots.is_due(step):
+            check_and_snapshot(step, state, replicas, snapshots, save=True, leaving=True)
+        in_memory_everywhere = (
+            leaving
+            and not evaluation_missing
+            and Signal.EXIT not in asked
+            and _is_in_memory_everywhere(step, snapshots, party.peers)
+        )
+        leaving |= evaluation_missing
+        if save or checkpoints.is_best(measured or {}) or (leaving and not in_memory_everywhere):
+            reporter.enter_phase(Phase.SAVING)
             checkpoints.save(step, state, measured or {})
         if leaving:
             checkpoints.wait()
             if not checkpoints.is_failing:
                 break
         if pending is None:
-            reporter.resume(Phase.TRAINING)
-    reporter.resume(Phase.SAVING)
+            reporter.enter_phase(Phase.TRAINING)
+    reporter.enter_phase(Phase.SAVING)
     snapshots.wait()
-    checkpoints.insist(max(checkpoints.newest, last), state)
-    return Phase.DONE if checkpoints.newest >= last and not is_owed else Phase.LEFT
+    checkpoints.save_until_success(max(checkpoints.newest, last), state)
+    return Phase.DONE if checkpoints.newest >= last and not evaluation_missing else Phase.LEFT

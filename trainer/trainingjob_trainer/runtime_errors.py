@@ -14,7 +14,7 @@ import re
 
 from trainingjob_api.protocol import FailureReason
 
-ROWS: tuple[tuple[FailureReason, tuple[str, ...]], ...] = (
+ERROR_PATTERNS: tuple[tuple[FailureReason, tuple[str, ...]], ...] = (
     (
         FailureReason.OUT_OF_MEMORY,
         (
@@ -77,9 +77,10 @@ ROWS: tuple[tuple[FailureReason, tuple[str, ...]], ...] = (
 """Regular expressions for the lower-case text of an error, by failure reason."""
 
 
-def find_reason(text: str) -> FailureReason:
+def classify_error(text: str) -> FailureReason:
     """Return the failure reason of a runtime error; `Crash` if nothing matches."""
     small = text.lower()
     return next(
-        (reason for reason, marks in ROWS if any(re.search(mark, small) for mark in marks)), FailureReason.CRASH
+        (reason for reason, marks in ERROR_PATTERNS if any(re.search(mark, small) for mark in marks)),
+        FailureReason.CRASH,
     )

@@ -16,68 +16,70 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from trainingjob_trainer.ahead.memory import free_memory
-from trainingjob_trainer.ahead.neighbours import FIRST_TO_DIE, RESERVED_BYTES
-from trainingjob_trainer.ahead.request import list_programs
-from trainingjob_trainer.events import Events
-from trainingjob_trainer.feeding.batches import Batches
-from trainingjob_trainer.joining import Party, Tools, equip, join
-from trainingjob_trainer.modelling.signature import Asked, State
-from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.wire import Event, Start
-from trainingjob_trainer.world import Peers, configure
+from trainingjob_trainer.ahead.memory import available_memory
+from trainingjob_trainer.ahead.neighbours import MAX_OOM_SCORE, RESERVED_BYTES
+from trainingjob_trainer.ahead.request import program_names
+from trainingjob_trainer.events import AgentEvents
+from trainingjob_trainer.feeding.batches import BatchLoader
+from trainingjob_trainer.joining import CompiledSteps, WorldContext, compile_steps, join_world
+from trainingjob_trainer.modelling.signature import Signal, State
+from trainingjob_trainer.programs import CompileCache
+from trainingjob_trainer.wire import AgentEvent, StartWorld
+from trainingjob_trainer.world import ProcessGroup, configure
 
 LOG = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
-PATIENCE_SECONDS = 1800
+EXCHANGE_SECONDS = 1800
 """Seconds that a hot standby waits for the others, which start once their hosts have programs and memory."""
-NEEDED_BYTES = RESERVED_BYTES + (256 << 20)
+MIN_FREE_BYTES = RESERVED_BYTES + (256 << 20)
 """Memory that must be free when it joins: its later use with a small model, plus the memory reserved for others."""
-STATES = 3
+STATES_PER_STEP = 3
 """Memory of a step in multiples of the state: the state, its gradients, and intermediates. That much must be free."""
-OWN_SCORE = Path("/proc/self/oom_score_adj")
+OOM_SCORE_FILE = Path("/proc/self/oom_score_adj")
 
 
-def wait(start: Start, events: Events, hear_world: Callable[[], Start]) -> tuple[Party, Tools, Start]:
+def wait_in_hot_standby(
+    start: StartWorld, events: AgentEvents, hear_world: Callable[[], StartWorld]
+) -> tuple[WorldContext, CompiledSteps, StartWorld]:
     """Join a hot standby world, prepare to train, and return when it takes over, with the world to train in."""
-    with _first_to_die():
-        _await_means(start)
-        party = join(start, events)
-        tools = equip(start, party)
-        _rehearse(start, party, tools)
+    with _first_oom_victim():
+        _wait_for_programs_and_memory(start)
+        party = join_world(start, events)
+        tools = compile_steps(start, party)
+        _run_dry_step(start, party, tools)
         LOG.info("waiting in a shadow world process=%d of=%d", start.process, len(start.world.members))
-        events.send(Event(waiting=True))
+        events.send(AgentEvent(waiting=True))
         return party, tools, hear_world()
 
 
-def _await_means(start: Start) -> None:
+def _wait_for_programs_and_memory(start: StartWorld) -> None:
     """Wait for the programs of this size, and for memory."""
     config = start.config
     layout = config.layout(len(start.world.slices))
     # The flags that it sets are part of the compile-cache key.
     configure(config.accelerator_platform, layout, start.world, start.process)
     root = Path(config.spec.checkpoint.uri)
-    programs = Programs(start.compile_cache, root, config, layout, Peers(0, 1), start.program_secret)
-    while not all(map(programs.is_there, list_programs(config.spec, layout))):
+    programs = CompileCache(start.compile_cache, root, config, layout, ProcessGroup(0, 1), start.program_secret)
+    while not all(map(programs.is_cached, program_names(config.spec, layout))):
         time.sleep(POLL_SECONDS)
-    is_told = False
-    while (free := free_memory()) < NEEDED_BYTES:
-        if not is_told:
-            words = "no memory for a shadow world free=%d needed=%d; spec.runtime.resources.memory bounds it"
-            LOG.warning(words, free, NEEDED_BYTES)
-        is_told = True
+    is_logged = False
+    while (free := available_memory()) < MIN_FREE_BYTES:
+        if not is_logged:
+            message = "no memory for a shadow world free=%d needed=%d; spec.runtime.resources.memory bounds it"
+            LOG.warning(message, free, MIN_FREE_BYTES)
+        is_logged = True
         time.sleep(POLL_SECONDS)
 
 
-def _rehearse(start: Start, party: Party, tools: Tools) -> None:
+def _run_dry_step(start: StartWorld, party: WorldContext, compiled: CompiledSteps) -> None:
     """Run one step on a state of zeros, if all hosts have memory for it."""
     steps, size = party.steps, start.config.spec.training.global_batch_size
-    needed = RESERVED_BYTES + STATES * sum(shard.num_bytes for shard in party.shards.mine.values())
-    is_free = free_memory() >= needed
-    if not all(party.peers.exchange("rehearsal", "yes" if is_free else "", PATIENCE_SECONDS)):
+    needed = RESERVED_BYTES + STATES_PER_STEP * sum(shard.num_bytes for shard in party.shards.local_shards.values())
+    is_free = available_memory() >= needed
+    if not all(party.peers.exchange("rehearsal", "yes" if is_free else "", EXCHANGE_SECONDS)):
         return
-    batch = Batches(party.layout, steps.rows, size).train(party.indexes.train, 1, steps.seed)
-    _, measures = tools.train_step(_make_zeros(steps.state), batch, steps.controls(Asked.NOTHING))
+    batch = BatchLoader(party.layout, steps.batch_sharding, size).train_batch(party.datasets.train, 1, steps.seed)
+    _, measures = compiled.train_step(_make_zeros(steps.state_shapes), batch, steps.controls(Signal.NONE))
     jax.block_until_ready(measures)
 
 
@@ -92,12 +94,12 @@ def _make_zeros(described: State) -> State:
 
 
 @contextmanager
-def _first_to_die() -> Iterator[None]:
+def _first_oom_victim() -> Iterator[None]:
     """Make this process the first that the kernel kills for memory while the context lasts."""
     before = ""
     with suppress(OSError):
-        before = OWN_SCORE.read_text()
-        OWN_SCORE.write_text(FIRST_TO_DIE)
+        before = OOM_SCORE_FILE.read_text()
+        OOM_SCORE_FILE.write_text(MAX_OOM_SCORE)
     yield
     with suppress(OSError):
-        OWN_SCORE.write_text(before)
+        OOM_SCORE_FILE.write_text(before)

@@ -49,21 +49,21 @@ class Shards:
         self.all: tuple[Shard, ...] = tuple(_list_shards(state))
 
     @cached_property
-    def mine(self) -> Mapping[int, Shard]:
+    def local_shards(self) -> Mapping[int, Shard]:
         """Return the shards on devices of this process, each once, by number."""
         return {number: shard for number, shard in enumerate(self.all) if any(d in self._local for d in shard.devices)}
 
-    def here(self, shard: Shard) -> list[jax.Device]:
+    def replica_devices(self, shard: Shard) -> list[jax.Device]:
         """Return the devices of this process that hold a replica."""
         return [device for device in shard.devices if device in self._local]
 
-    def take(self, state: State) -> list[tuple[Shard, jax.Array]]:
+    def local_arrays(self, state: State) -> list[tuple[Shard, jax.Array]]:
         """Return one replica of each shard of a state that this process has."""
         on_device = [{piece.device: piece.data for piece in leaf.addressable_shards} for leaf in jax.tree.leaves(state)]
-        return [(shard, on_device[shard.leaf][self.here(shard)[0]]) for shard in self.mine.values()]
+        return [(shard, on_device[shard.leaf][self.replica_devices(shard)[0]]) for shard in self.local_shards.values()]
 
 
-def split_axes(spec: PartitionSpec) -> set[str]:
+def sharded_axes(spec: PartitionSpec) -> set[str]:
     """Return the mesh axes over which an array is split."""
     return {axis for entry in spec if entry is not None for axis in ((entry,) if isinstance(entry, str) else entry)}
 

@@ -13,20 +13,20 @@ from statistics import median
 from types import TracebackType
 from typing import Self
 
-BREATH_SECONDS = 0.05
+POLL_INTERVAL_SECONDS = 0.05
 """Seconds of each sleep: a shorter stall delays no other host, and waking costs a core 0.2 % of its time."""
-STRETCH_SECONDS, MANY_STRETCHES = 1.0, 32
+WINDOW_SECONDS, NUM_WINDOWS = 1.0, 32
 """Seconds over which each fraction is measured, and the number of fractions in the median: rare pauses are in few of
 them."""
 
 
-class Stalls:
+class SchedulingDelayMonitor:
     """Measures the fraction while the context is entered."""
 
-    def __init__(self, stretch: float = STRETCH_SECONDS, many: int = MANY_STRETCHES) -> None:
-        self._stretch = stretch
-        self._shares: deque[float] = deque(maxlen=many)
-        self._over = threading.Event()
+    def __init__(self, window_seconds: float = WINDOW_SECONDS, num_windows: int = NUM_WINDOWS) -> None:
+        self._window_seconds = window_seconds
+        self._shares: deque[float] = deque(maxlen=num_windows)
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stalls", daemon=True)
 
     def __enter__(self) -> Self:
@@ -36,21 +36,21 @@ class Stalls:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._stop.set()
         self._thread.join()
 
     @property
-    def share(self) -> float | None:  # None: there are too few fractions yet
+    def delayed_share(self) -> float | None:  # None: there are too few fractions yet
         """Fraction of time in which the process did not run: the median of the newest fractions."""
         shares = list(self._shares)
         return median(shares) if len(shares) == self._shares.maxlen else None
 
     def _watch(self) -> None:
-        lived = lost = 0.0
+        elapsed = lost = 0.0
         begun = time.monotonic()
-        while not self._over.wait(BREATH_SECONDS):
+        while not self._stop.wait(POLL_INTERVAL_SECONDS):
             now = time.monotonic()
-            lived, lost, begun = lived + now - begun, lost + max(now - begun - BREATH_SECONDS, 0.0), now
-            if lived >= self._stretch:
-                self._shares.append(lost / lived)
-                lived = lost = 0.0
+            elapsed, lost, begun = elapsed + now - begun, lost + max(now - begun - POLL_INTERVAL_SECONDS, 0.0), now
+            if elapsed >= self._window_seconds:
+                self._shares.append(lost / elapsed)
+                elapsed = lost = 0.0

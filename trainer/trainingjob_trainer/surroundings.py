@@ -2,9 +2,9 @@
 
 They follow from the world alone. Values inherited from the image, the pod or a provider's webhook describe the world
 that the pod was created for: with them, a remaining slice waits for lost slices. Each variable of
-`trainingjob_api.variables.OF_A_WORLD` is therefore set here or removed. Only the nodes know how the chips of a slice
-lie (TPU_TOPOLOGY, TPU_ACCELERATOR_TYPE and the bounds). The values of the TPU device plugin therefore stay. Tuning
-variables stay too, and override the defaults of this module; megascale is tuned in LIBTPU_INIT_ARGS.
+`trainingjob_api.variables.WORLD_VARIABLES` is therefore set here or removed. Only the nodes know how the chips of a
+slice lie (TPU_TOPOLOGY, TPU_ACCELERATOR_TYPE and the bounds). The values of the TPU device plugin therefore stay.
+Tuning variables stay too, and override the defaults of this module; megascale is tuned in LIBTPU_INIT_ARGS.
 
 No TPU and no GPU has run this code. It is based on what the providers document, and on names found in their software:
 
@@ -18,7 +18,7 @@ No TPU and no GPU has run this code. It is based on what the providers document,
   (`cloud_tpu_cluster.py`, `_get_worker_host_names_env_var`), and are for several processes a host. By their names in
   libtpu, so are CLOUD_TPU_TASK_ID, TPU_PROCESS_PORT and the lists of a slice builder's workers.
 - The number of a process: slice by slice, host by host (`cloud_tpu_cluster.py`, `get_process_id`), as worlds count. The
-  TPU runtime's own number, `jax.process_index`, follows from the position of the chips instead (see `Peers`).
+  TPU runtime's own number, `jax.process_index`, follows from the position of the chips instead (see `ProcessGroup`).
 - JAX_COORDINATOR_* and JAX_PROCESS_ID repeat what is passed to JAX as arguments. JAX reads JAX_LOCAL_DEVICE_IDS,
   JAX_PARTITION_INDEX and JAX_SLICE_INDEX nevertheless (`jax/_src/distributed.py` of 0.12), and
   JAX_ENABLE_RECOVERABILITY when it is imported. A child is therefore started without all of these.
@@ -33,24 +33,24 @@ No TPU and no GPU has run this code. It is based on what the providers document,
 
 from collections.abc import Mapping, MutableMapping
 
-from trainingjob_api.variables import OF_A_WORLD
+from trainingjob_api.variables import WORLD_VARIABLES
 from trainingjob_api.world import Layout, Member, World, join_address
 
-type Changes = dict[str, str | None]
+type EnvironmentChanges = dict[str, str | None]
 """New values of variables; None: the variable must not be set."""
 
 CPU_COLLECTIVE_SECONDS = 600
 """Hosts that share few cores may be late to a collective; the operator decides what counts as a hang."""
-PATIENT = tuple(
+CPU_COLLECTIVE_FLAGS = tuple(
     f"--xla_cpu_collective_{name}={CPU_COLLECTIVE_SECONDS}"
     for name in ("timeout_seconds", "call_warn_stuck_timeout_seconds", "call_terminate_timeout_seconds")
 )
-ABORTABLE = (
+NCCL_ABORT_FLAGS = (
     "--xla_gpu_nccl_terminate_on_error=false",
     "--xla_gpu_nccl_async_execution=true",
     "--xla_gpu_nccl_blocking_communicators=false",
 )
-ABORT = "XLA_PYTHON_CLIENT_ABORT_COLLECTIVES_ON_FAILURE"
+ABORT_VARIABLE = "XLA_PYTHON_CLIENT_ABORT_COLLECTIVES_ON_FAILURE"
 GPU_MEMORY_SHARE = "0.94"
 """Share of a GPU's memory that XLA allocates at its start. XLA's default is three quarters, and plans count on 0.92."""
 GPU_MEMORY_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
@@ -62,24 +62,24 @@ They lie below the kernel's ephemeral ports, which JAX's coordinator uses, and a
 """
 
 
-def forget_worlds(inherited: Mapping[str, str]) -> dict[str, str]:
+def without_world_variables(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without variables of a world, for a process that will get one."""
-    return {name: value for name, value in inherited.items() if not name.startswith(OF_A_WORLD)}
+    return {name: value for name, value in inherited.items() if not name.startswith(WORLD_VARIABLES)}
 
 
-def derive(
+def environment_changes(
     platform: str, layout: Layout, inherited: Mapping[str, str], world: World | None = None, process: int = 0
-) -> Changes:
+) -> EnvironmentChanges:
     """Return how the environment must change for a process of a world, or, without a world, for compilation only."""
     needed = {
-        **(_meet(world, process, platform) if world else {}),
-        **_tune(platform, layout, inherited),
+        **(_rendezvous_variables(world, process, platform) if world else {}),
+        **_tuning_variables(platform, layout, inherited),
     }
-    stale = {name: None for name in inherited if name.startswith(OF_A_WORLD) and name not in needed}
+    stale = {name: None for name in inherited if name.startswith(WORLD_VARIABLES) and name not in needed}
     return {**stale, **{name: value for name, value in needed.items() if inherited.get(name) != value}}
 
 
-def change(environment: MutableMapping[str, str], changes: Changes) -> None:
+def apply_changes(environment: MutableMapping[str, str], changes: EnvironmentChanges) -> None:
     """Apply changes to an environment."""
     for name, value in changes.items():
         if value is None:
@@ -88,47 +88,51 @@ def change(environment: MutableMapping[str, str], changes: Changes) -> None:
             environment[name] = value
 
 
-def _meet(world: World, process: int, platform: str) -> dict[str, str]:
+def _rendezvous_variables(world: World, process: int, platform: str) -> dict[str, str]:
     """Return the variables by which a process and its peers find each other."""
-    peers = ",".join(dict.fromkeys(member.address for member in _in_order(world)))
+    peers = ",".join(dict.fromkeys(member.address for member in _members_by_process(world)))
     return {
         **({"no_grpc_proxy": peers} if len(world.members) > 1 else {}),
-        **(_meet_in_slice(world, process) if platform == "tpu" else {}),
-        **(_meet_across_slices(world, process) if platform == "tpu" and len(world.slices) > 1 else {}),
+        **(_slice_variables(world, process) if platform == "tpu" else {}),
+        **(_megascale_variables(world, process) if platform == "tpu" and len(world.slices) > 1 else {}),
     }
 
 
-def _meet_in_slice(world: World, process: int) -> dict[str, str]:
-    hosts = [member for member in _in_order(world) if member.slice == _find(world, process).slice]
+def _slice_variables(world: World, process: int) -> dict[str, str]:
+    hosts = [member for member in _members_by_process(world) if member.slice == _find_member(world, process).slice]
     return {
         "TPU_WORKER_ID": str([member.process for member in hosts].index(process)),
         "TPU_WORKER_HOSTNAMES": ",".join(member.address for member in hosts) if len(hosts) > 1 else "localhost",
     }
 
 
-def _meet_across_slices(world: World, process: int) -> dict[str, str]:
+def _megascale_variables(world: World, process: int) -> dict[str, str]:
     """Return the variables by which slices connect over DCN. A lost slice leaves no gap in their numbers."""
     port = FIRST_PORT + world.generation % NUM_PORTS
     return {
-        "MEGASCALE_COORDINATOR_ADDRESS": join_address(_in_order(world)[0].address, port),
+        "MEGASCALE_COORDINATOR_ADDRESS": join_address(_members_by_process(world)[0].address, port),
         "MEGASCALE_NUM_SLICES": str(len(world.slices)),
         "MEGASCALE_PORT": str(port),
-        "MEGASCALE_SLICE_ID": str(world.slices.index(_find(world, process).slice)),
+        "MEGASCALE_SLICE_ID": str(world.slices.index(_find_member(world, process).slice)),
     }
 
 
-def _tune(platform: str, layout: Layout, inherited: Mapping[str, str]) -> dict[str, str]:
+def _tuning_variables(platform: str, layout: Layout, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the tuning defaults of a platform, which a job may override."""
     flags = inherited.get("XLA_FLAGS", "")
     if platform == "cpu":
-        return {"XLA_FLAGS": _join_flags(PATIENT, flags)}
+        return {"XLA_FLAGS": _join_flags(CPU_COLLECTIVE_FLAGS, flags)}
     if platform != "cuda":
         return {}
     has_share = any(name in inherited for name in GPU_MEMORY_VARIABLES)
     memory = {} if has_share else {GPU_MEMORY_VARIABLES[0]: GPU_MEMORY_SHARE}
     if layout.num_hosts == 1:
         return memory
-    return {**memory, "XLA_FLAGS": _join_flags(ABORTABLE, flags), ABORT: inherited.get(ABORT, "1")}
+    return {
+        **memory,
+        "XLA_FLAGS": _join_flags(NCCL_ABORT_FLAGS, flags),
+        ABORT_VARIABLE: inherited.get(ABORT_VARIABLE, "1"),
+    }
 
 
 def _join_flags(ours: tuple[str, ...], theirs: str) -> str:
@@ -137,9 +141,9 @@ def _join_flags(ours: tuple[str, ...], theirs: str) -> str:
     return theirs if joined in theirs else f"{joined} {theirs}".strip()
 
 
-def _in_order(world: World) -> list[Member]:
+def _members_by_process(world: World) -> list[Member]:
     return sorted(world.members, key=lambda member: member.process)
 
 
-def _find(world: World, process: int) -> Member:
+def _find_member(world: World, process: int) -> Member:
     return next(member for member in world.members if member.process == process)

@@ -1,9 +1,9 @@
 """Protocol between an agent and its trainer child: JSON lines over pipes.
 
 The child starts as a standby: it imports everything, traces the model, uses no accelerator, writes a `ready` event and
-waits for one `Start` line on standard input. If that line describes a hot standby world, a `waiting` event and a second
-`Start` follow. Later lines are `Command`s. The child writes `Event`s to the file descriptor that the variable
-`EVENTS_FD_VARIABLE` names. Its standard output and error are its log, which is separate.
+waits for one `StartWorld` line on standard input. If that line describes a hot standby world, a `waiting` event and a
+second `StartWorld` follow. Later lines are `Command`s. The child writes `Event`s to the file descriptor that the
+variable `EVENTS_FD_VARIABLE` names. Its standard output and error are its log, which is separate.
 """
 
 from pydantic import ConfigDict, Field
@@ -11,16 +11,16 @@ from pydantic import ConfigDict, Field
 from trainingjob_api.base import Strict
 from trainingjob_api.protocol import Damage, FailedSave, Failure, Phase, Progress
 from trainingjob_api.reading import DataReport
-from trainingjob_api.world import Expected, RunConfig, Span, Tier, World
+from trainingjob_api.world import ExpectedHardware, RunConfig, Span, Tier, World
 
 EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"
-STANDBY = "standby"
+STANDBY_TITLE = "standby"
 """Title of a child before it has a world."""
 CONFIG_VARIABLE = "TRAININGJOB_CONFIG"
-"""Names the file of the pod's RunConfig. The world's own RunConfig, in `Start`, overrides it."""
+"""Names the file of the pod's RunConfig. The world's own RunConfig, in `StartWorld`, overrides it."""
 
 
-class Start(Strict):
+class StartWorld(Strict):
     """Start of a child in a world. A child gets one in its life, after that of a hot standby world if there is one."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # contains a secret
@@ -34,7 +34,7 @@ class Start(Strict):
     """Secret that authenticates compiled programs as the job's, see `Answer`. Empty: keep none."""
     snapshots: str = ""
     """Folder in memory that outlives the child. Empty: there is none."""
-    expected: Expected = Expected()
+    expected: ExpectedHardware = ExpectedHardware()
     """Expected capabilities of its devices."""
     proven: bool = False
     """Whether a child of this pod has trained before, so that its devices are known to be fit."""
@@ -61,10 +61,10 @@ class Command(Strict):
     poison: bool = False
 
 
-class Event(Strict):
+class AgentEvent(Strict):
     """An event of a child; only changed fields are set.
 
-    `ready` comes once, before `Start`; `waiting` comes once, in a hot standby world that is ready to take over.
+    `ready` comes once, before `StartWorld`; `waiting` comes once, in a hot standby world that is ready to take over.
     `entered` names the operation that the child is about to enter together with all other processes: a step, an
     evaluation, a barrier.
 

@@ -20,21 +20,21 @@ from jax.errors import JaxRuntimeError
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout, World
-from trainingjob_trainer.devices import check_devices, make_devices
+from trainingjob_trainer.devices import check_devices, initialize_devices
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.surroundings import change, derive
+from trainingjob_trainer.surroundings import apply_changes, environment_changes
 
 LOG = logging.getLogger(__name__)
 CONNECT_SECONDS = 300
 HEARTBEAT_SECONDS = 30
 SHUTDOWN_SECONDS = 5
 PORT_POLL_SECONDS = 0.02
-TRANSPORT_NICE = 10
+GLOO_NICE = 10
 """Nice value with a tenth of the weight of a thread of the usual priority."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # private to the pod
 
 
-class Peers:
+class ProcessGroup:
     """The processes of this world, seen from one of them. `client` is None in a world of one process.
 
     `tell` is called with the name of each barrier or exchange before this process waits for the others there.
@@ -54,15 +54,15 @@ class Peers:
         process: int,
         num_processes: int,
         client: distributed.State | None = None,
-        tell: Callable[[str], None] = lambda name: None,
+        report_entry: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.process = process
         self.num_processes = num_processes
         self._client = client.client if client else None
-        self._tell = tell
+        self._report_entry = report_entry
         self._indices = tuple(range(num_processes))
 
-    def learn_indices(self, index: int, seconds: float) -> None:
+    def exchange_runtime_indices(self, index: int, seconds: float) -> None:
         """Exchange the runtime's index of every process; `index` is this one's. All processes call it together.
 
         Raises:
@@ -70,28 +70,28 @@ class Peers:
         """
         self._indices = tuple(int(text) for text in self.exchange("indices", str(index), seconds))
 
-    def index(self, process: int) -> int:
+    def runtime_index(self, process: int) -> int:
         """Return the runtime's index of a process of the world."""
         return self._indices[process]
 
-    def owner(self, device: jax.Device) -> int:
+    def process_of(self, device: jax.Device) -> int:
         """Return the process of the world that a device belongs to."""
         return self._indices.index(device.process_index)
 
-    def quietly(self) -> "Peers":
+    def without_reports(self) -> "ProcessGroup":
         """Return the same process for long barriers beside training, which it does not report to the agent."""
         quiet = copy(self)
-        quiet._tell = lambda name: None  # noqa: SLF001  # a private copy
+        quiet._report_entry = lambda name: None  # noqa: SLF001  # a private copy
         return quiet
 
-    def wait(self, name: str, seconds: float) -> None:
+    def barrier(self, name: str, seconds: float) -> None:
         """Wait until every process waits at the barrier of this name. A name can be used once.
 
         Raises:
             JaxRuntimeError: not all processes arrived within `seconds`.
         """
         if self._client:
-            self._tell(f"the barrier `{name}`")
+            self._report_entry(f"the barrier `{name}`")
             self._client.wait_at_barrier(f"trainingjob/{name}", int(seconds * 1000))
 
     def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
@@ -103,27 +103,27 @@ class Peers:
         if not self._client:
             return (text,)
         keys = [f"trainingjob/{name}/{process}" for process in range(self.num_processes)]
-        self._tell(f"the exchange `{name}`")
+        self._report_entry(f"the exchange `{name}`")
         self._client.key_value_set(keys[self.process], text)
         texts = tuple(self._client.blocking_key_value_get(key, int(seconds * 1000)) for key in keys)
-        self.wait(f"{name}/read", seconds)
+        self.barrier(f"{name}/read", seconds)
         self._client.key_value_delete(keys[self.process])
         return texts
 
-    def part(self, seconds: float) -> None:
+    def exit_barrier(self, seconds: float) -> None:
         """Wait for all processes before the exit, so that none looks like a crash to the others.
 
         Processes that do not arrive are ignored.
         """
         try:
-            self.wait("part", seconds)
+            self.barrier("part", seconds)
         except JaxRuntimeError as error:
             LOG.warning("left without the others error=%s", error)
 
 
 def configure(platform: str, layout: Layout, world: World | None = None, process: int = 0) -> None:
     """Set JAX's configuration before it touches a device. Without a world, configure for compilation only."""
-    change(os.environ, derive(platform, layout, os.environ, world, process))
+    apply_changes(os.environ, environment_changes(platform, layout, os.environ, world, process))
     jax.config.update("jax_platforms", platform)
     jax.config.update("jax_enable_preemption_service", False)  # noqa: FBT003  # JAX's own signature
     jax.config.update("jax_check_proxy_envs", False)  # noqa: FBT003  # peers are never behind a proxy
@@ -132,10 +132,10 @@ def configure(platform: str, layout: Layout, world: World | None = None, process
         if layout.num_hosts > 1:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
     if platform == "cuda":
-        _sweep(SHARED_MEMORY)
+        _delete_nccl_files(SHARED_MEMORY)
 
 
-def _sweep(folder: Path) -> None:
+def _delete_nccl_files(folder: Path) -> None:
     """Delete the shared memory of NCCL in a killed child: the folder outlives it and would fill up.
 
     Only one child of a pod uses the devices at a time, so that none of these files is in use.
@@ -146,8 +146,8 @@ def _sweep(folder: Path) -> None:
 
 def connect(
     world: World, process: int, layout: Layout, platform: str, tell: Callable[[str], None] = lambda name: None
-) -> Peers:
-    """Join the world as a process and check that it has the devices of the layout; `tell` as for `Peers`.
+) -> ProcessGroup:
+    """Join the world as a process and check that it has the devices of the layout; `tell` as for `ProcessGroup`.
 
     Call it after `configure` for the same process of the same world.
 
@@ -155,7 +155,7 @@ def connect(
         TrainingError: the coordinator never listened, or the devices are not those of the layout.
     """
     if layout.num_hosts == 1:
-        peers = Peers(0, 1)
+        peers = ProcessGroup(0, 1)
     else:
         if process != 0:
             _wait_for_port(world.coordinator)
@@ -169,17 +169,17 @@ def connect(
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=SHUTDOWN_SECONDS,
         )
-        peers = Peers(process, layout.num_hosts, distributed.global_state, tell)
+        peers = ProcessGroup(process, layout.num_hosts, distributed.global_state, tell)
     before = list_threads()
-    make_devices(platform)  # starts their threads too
+    initialize_devices(platform)  # starts their threads too
     if platform == "cpu" and layout.num_hosts > 1:
-        let_transport_give_way(before)
-    peers.learn_indices(jax.process_index(), CONNECT_SECONDS)
-    check_devices(world, process, layout, peers.index)
+        lower_gloo_priority(before)
+    peers.exchange_runtime_indices(jax.process_index(), CONNECT_SECONDS)
+    check_devices(world, process, layout, peers.runtime_index)
     return peers
 
 
-def let_transport_give_way(before: Collection[int]) -> None:
+def lower_gloo_priority(before: Collection[int]) -> None:
     """Lower the priority of gloo's own thread: the first unnamed thread that started since `before`.
 
     That thread reads all connections. While another thread holds the lock of a connection with data, it polls without a
@@ -190,7 +190,7 @@ def let_transport_give_way(before: Collection[int]) -> None:
     came = sorted(thread for thread, name in list_threads().items() if thread not in before and name == nameless)
     for thread in came[:1]:
         with suppress(OSError):  # the kernel rejects it, or the thread has ended
-            os.setpriority(os.PRIO_PROCESS, thread, TRANSPORT_NICE)
+            os.setpriority(os.PRIO_PROCESS, thread, GLOO_NICE)
 
 
 def list_threads() -> dict[int, str]:

@@ -3,9 +3,9 @@
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.remote import Target, open_remote
-from trainingjob_operator.core.manifests import Manifest, dig, number
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.cli.remote import Target, open_remote_job
+from trainingjob_operator.core.manifests import Manifest, get_int, get_value
+from trainingjob_operator.core.units import pluralize
 
 FIELDS = ("count", "min", "max")
 
@@ -17,12 +17,12 @@ def scale(target: Target, bounds: dict[str, int | None]) -> None:
         CommandError: there is no such job, or the change is refused; the text is the API server's.
         UsageError: no bound is set, or the bounds contradict each other.
     """
-    asked = {field: value for field, value in bounds.items() if value is not None}
-    if not asked:
+    changes = {field: value for field, value in bounds.items() if value is not None}
+    if not changes:
         raise UsageError("say what to change: --min, --max, or --count for a job of a fixed size.")
-    if "count" in asked and len(asked) > 1:
+    if "count" in changes and len(changes) > 1:
         raise UsageError("--count is a fixed size: it does not go together with --min and --max.")
-    echo(run_interruptible(_scale(target, asked)))
+    echo(run_interruptible(_scale(target, changes)))
 
 
 def set_suspend(target: Target, *, suspend: bool) -> None:
@@ -35,9 +35,9 @@ def set_suspend(target: Target, *, suspend: bool) -> None:
 
 
 async def _scale(target: Target, asked: dict[str, int]) -> str:
-    async with open_remote(target) as remote:
+    async with open_remote_job(target) as remote:
         job = await remote.read_job()
-        before = {field: number(job, "spec", "slices", field) for field in FIELDS}
+        before = {field: get_int(job, "spec", "slices", field) for field in FIELDS}
         after = _merge(before, asked)
         if after == before:
             return f"{target.name} has {_describe(before)} already"
@@ -46,9 +46,9 @@ async def _scale(target: Target, asked: dict[str, int]) -> str:
 
 
 async def _set_suspend(target: Target, *, suspend: bool) -> str:
-    async with open_remote(target) as remote:
+    async with open_remote_job(target) as remote:
         job = await remote.read_job()
-        if (dig(job, "spec", "suspend") is True) == suspend:
+        if (get_value(job, "spec", "suspend") is True) == suspend:
             return f"{target.name} is suspended already" if suspend else f"{target.name} is not suspended"
         await remote.edit([{"op": "add", "path": "/spec/suspend", "value": suspend}])
     return f"{target.name} saves and gives its pods back" if suspend else f"{target.name} goes on"
@@ -76,4 +76,4 @@ def _list_operations(before: dict[str, int | None], after: dict[str, int | None]
 
 def _describe(bounds: dict[str, int | None]) -> str:
     count, fewest, most = (bounds[field] for field in FIELDS)
-    return f"{fewest} to {plural(most or 0, 'slice')}" if count is None else plural(count, "slice")
+    return f"{fewest} to {pluralize(most or 0, 'slice')}" if count is None else pluralize(count, "slice")

@@ -146,11 +146,11 @@ def run(
     """
     from trainingjob_operator.cli.console import SafeConsole
     from trainingjob_operator.cli.local.run import Options, run_file
-    from trainingjob_operator.cli.local.runner import Fault
+    from trainingjob_operator.cli.local.runner import ScheduledKill
 
     if len(kill_slice or ()) != len(at_step or ()):
         raise UsageError("--kill-slice and --at-step belong together: give both, as often as each other.")
-    faults = [Fault(number, step) for number, step in zip(kill_slice or (), at_step or (), strict=True)]
+    faults = [ScheduledKill(number, step) for number, step in zip(kill_slice or (), at_step or (), strict=True)]
     options = Options(num_slices=slices, folder=folder, volumes=volume or (), fresh=fresh, faults=faults)
     raise typer.Exit(run_file(file, options, SafeConsole()))
 
@@ -203,8 +203,8 @@ def simulate(
     """
     from trainingjob_operator.cli.hardware import read_hardware
     from trainingjob_operator.cli.simulate import Options, simulate_file
-    from trainingjob_operator.core.simulating.pace import Pace
+    from trainingjob_operator.core.simulating.pace import Durations
 
-    pace = Pace({}, start=start_seconds, join=restart_seconds, save=save_seconds)
+    pace = Durations({}, pod_start=start_seconds, world_join=restart_seconds, save=save_seconds)
     options = Options(mtbf, repair, time, step_seconds, pace, slices, spares, seed)
     simulate_file(file, read_hardware(accelerators), options, as_json=as_json)

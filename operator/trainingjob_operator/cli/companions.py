@@ -16,9 +16,9 @@ def _load_prctl() -> Any:
 _PRCTL = _load_prctl()
 
 
-def _die_with_parent() -> None:
+def _kill_with_parent() -> None:
     _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-DIE_WITH_PARENT: Callable[[], None] | None = _die_with_parent if _PRCTL else None
+KILL_WITH_PARENT: Callable[[], None] | None = _kill_with_parent if _PRCTL else None
 """`preexec_fn` that makes Linux kill the child when its parent ends. None on other systems."""

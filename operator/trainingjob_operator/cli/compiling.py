@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from trainingjob_api.base import Axis
 from trainingjob_api.compiled import CompileAnswer, CompiledStep, Network
 from trainingjob_api.world import JobIdentity, RunConfig
-from trainingjob_operator.cli.companions import DIE_WITH_PARENT
+from trainingjob_operator.cli.companions import KILL_WITH_PARENT
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import read_one_job
-from trainingjob_operator.cli.errors import NoAnswerError, UsageError
+from trainingjob_operator.cli.errors import NoResultError, UsageError
 from trainingjob_operator.cli.plan import headline
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.printing import echo
@@ -29,16 +29,16 @@ from trainingjob_operator.cli.validate import require_valid, warning_lines
 from trainingjob_operator.core.planner.arithmetic import count_step_flops
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
-from trainingjob_operator.core.planner.run_config import run_config
+from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
 from trainingjob_operator.core.planner.workload import describe_workload
-from trainingjob_operator.core.units import plural, short, size
+from trainingjob_operator.core.units import format_count, format_size, pluralize
 
 PROGRAM = ("-m", "trainingjob_trainer.compiling")
 """Python arguments that run the trainer's compiler."""
-SMALL = 0.01
+MIN_SHOWN_SHARE = 0.01
 """Share of the largest traffic below which traffic is not shown, such as that of scalars and norms."""
-LAST_WORDS = 20
+MAX_ERROR_LINES = 20
 """Number of lines of the compiler's output to show when it ends without an answer."""
 
 
@@ -91,7 +91,7 @@ def compile_sizes(name: str, plan: Plan) -> Iterator[CompileAnswer]:
     Raises:
         CommandError: the compiler failed, or its answer cannot be read.
     """
-    config = run_config(JobIdentity(name=name, namespace="", uid=""), plan)
+    config = build_run_config(JobIdentity(name=name, namespace="", uid=""), plan)
     console = SafeConsole(stderr=True)
     pipe = subprocess.PIPE
     command = (sys.executable, *PROGRAM)
@@ -103,18 +103,20 @@ def compile_sizes(name: str, plan: Plan) -> Iterator[CompileAnswer]:
             stdout=pipe,
             stderr=log,
             text=True,
-            preexec_fn=DIE_WITH_PARENT,  # noqa: PLW1509  # prctl takes no lock
+            preexec_fn=KILL_WITH_PARENT,  # noqa: PLW1509  # prctl takes no lock
         ) as process,
     ):
         try:
-            yield from _converse(process, config, console)
+            yield from _exchange_answers(process, config, console)
             if process.wait():
-                raise NoAnswerError(f"the compiler ended with exit code {process.returncode}:\n{_last_words(log)}")
+                raise NoResultError(f"the compiler ended with exit code {process.returncode}:\n{_output_tail(log)}")
         finally:
             process.kill()
 
 
-def _converse(process: subprocess.Popen[str], config: RunConfig, console: SafeConsole) -> Iterator[CompileAnswer]:
+def _exchange_answers(
+    process: subprocess.Popen[str], config: RunConfig, console: SafeConsole
+) -> Iterator[CompileAnswer]:
     assert process.stdin  # noqa: S101
     assert process.stdout  # noqa: S101
     try:
@@ -124,19 +126,19 @@ def _converse(process: subprocess.Popen[str], config: RunConfig, console: SafeCo
         return
     numbers = [layout.num_slices for layout in config.layouts]
     for place, number in enumerate(numbers, 1):
-        with console.status(f"compiling for {plural(number, 'slice')}, {place} of {len(numbers)}"):
+        with console.status(f"compiling for {pluralize(number, 'slice')}, {place} of {len(numbers)}"):
             line = process.stdout.readline()
         if not line:
             return
         try:
             yield CompileAnswer.model_validate_json(line)
         except ValidationError as error:
-            raise NoAnswerError(f"the compiler's answer cannot be read: {line.strip()[:500]}") from error
+            raise NoResultError(f"the compiler's answer cannot be read: {line.strip()[:500]}") from error
 
 
-def _last_words(log: IO[bytes]) -> str:
+def _output_tail(log: IO[bytes]) -> str:
     log.seek(0)
-    return "\n".join(log.read().decode(errors="replace").splitlines()[-LAST_WORDS:])
+    return "\n".join(log.read().decode(errors="replace").splitlines()[-MAX_ERROR_LINES:])
 
 
 def compiled_table(plan: Plan, answers: list[CompileAnswer]) -> list[str]:
@@ -149,7 +151,7 @@ def compiled_table(plan: Plan, answers: list[CompileAnswer]) -> list[str]:
     for answer in answers:
         if answer.step:
             rows += [(str(answer.num_slices), *row) for row in _compare(plan, sizes[answer.num_slices], answer.step)]
-    failed = [f"{plural(one.num_slices, 'slice')}: {one.error}" for one in answers if one.error]
+    failed = [f"{pluralize(one.num_slices, 'slice')}: {one.error}" for one in answers if one.error]
     return [*(align(rows, right=(0, 2, 3, 4)) if len(rows) > 1 else ()), *failed]
 
 
@@ -159,15 +161,25 @@ def _compare(plan: Plan, one: SizePlan, step: CompiledStep) -> Iterator[tuple[st
     assert one.memory  # noqa: S101
     workload = describe_workload(plan.spec)
     flops = count_step_flops(workload, one.layout)
-    yield "memory", size(one.memory.total), size(step.memory), _off(one.memory.total, step.memory)
-    yield "FLOPs", short(flops), short(step.flops), _off(flops, step.flops)
+    yield (
+        "memory",
+        format_size(one.memory.total),
+        format_size(step.memory),
+        _format_deviation(one.memory.total, step.memory),
+    )
+    yield "FLOPs", format_count(flops), format_count(step.flops), _format_deviation(flops, step.flops)
     predicted = sum_by_axes(predict_traffic(workload, one.layout, plan.shape.platform))
     compiled = sum_compiled(step)
-    floor = SMALL * max([*predicted.values(), *compiled.values()], default=0)
+    floor = MIN_SHOWN_SHARE * max([*predicted.values(), *compiled.values()], default=0)
     for key in sorted({*predicted, *compiled}):
-        estimate, found = predicted.get(key, 0), compiled.get(key, 0)
-        if max(estimate, found) > floor:
-            yield f"sent over {key[0]} along {', '.join(key[1])}", size(estimate), size(found), _off(estimate, found)
+        estimate, compiled_bytes = predicted.get(key, 0), compiled.get(key, 0)
+        if max(estimate, compiled_bytes) > floor:
+            yield (
+                f"sent over {key[0]} along {', '.join(key[1])}",
+                format_size(estimate),
+                format_size(compiled_bytes),
+                _format_deviation(estimate, compiled_bytes),
+            )
 
 
 def sum_compiled(step: CompiledStep) -> dict[tuple[Network, tuple[Axis, ...]], int]:
@@ -178,6 +190,6 @@ def sum_compiled(step: CompiledStep) -> dict[tuple[Network, tuple[Axis, ...]], i
     return sums
 
 
-def _off(estimate: int, measured: int) -> str:
+def _format_deviation(estimate: int, measured: int) -> str:
     """Return the deviation of an estimate from the measured value, in percent of the measured value."""
     return f"{(estimate / measured - 1) * 100:+.0f} %" if measured else "-"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainingjob_api.wording import show
+from trainingjob_api.wording import format_value
 from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.plan_json import Object, plan_as_object
 from trainingjob_operator.cli.printing import echo
@@ -13,12 +13,12 @@ from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.units import plural, size
+from trainingjob_operator.core.units import format_size, pluralize
 from trainingjob_operator.core.validation.reference import find_field
 
 ABSENT = "-"
 _BYTES = ("memory.", "slice.memoryBytes")
-_TOLD_BY_MESH = ("layout.ici.", "layout.dcn.", "layout.numSlices")
+_SHOWN_BY_MESH = ("layout.ici.", "layout.dcn.", "layout.numSlices")
 """Paths that are not listed, because the line `mesh` shows them in short form."""
 
 
@@ -55,7 +55,7 @@ def print_diff(before: str, after: str, hardware: Hardware, *, as_json: bool) ->
     """
     jobs = [read_one_job(file) for file in (before, after)]
     plans = [require_valid(job, hardware) for job in jobs]
-    found = compare(*(_whole(job, plan, warnings) for job, (plan, warnings) in zip(jobs, plans, strict=True)))
+    found = compare(*(_as_document(job, plan, warnings) for job, (plan, warnings) in zip(jobs, plans, strict=True)))
     if as_json:
         echo(json.dumps(as_object(found), indent=2))
     else:
@@ -66,11 +66,14 @@ def print_diff(before: str, after: str, hardware: Hardware, *, as_json: bool) ->
 
 def compare(before: Object, after: Object) -> Differences:
     """Return the differences between two jobs. Each is an object with `spec` and the keys of a plan."""
-    mine, theirs = _by_size(before), _by_size(after)
-    sizes = {number: _changes(mine.get(number), theirs.get(number)) for number in sorted({*mine, *theirs})}
+    old_values, new_values = _by_size(before), _by_size(after)
+    sizes = {
+        number: _changes(old_values.get(number), new_values.get(number))
+        for number in sorted({*old_values, *new_values})
+    }
     return Differences(
         spec=_changes(before["spec"], after["spec"], "spec"),
-        plan=_changes(_general(before), _general(after)),
+        plan=_changes(_size_independent(before), _size_independent(after)),
         sizes={number: changes for number, changes in sizes.items() if changes},
         warnings=_changes(_warnings(before), _warnings(after)),
     )
@@ -87,16 +90,16 @@ def describe(found: Differences) -> list[str]:
     if not found:
         return ["The two jobs are the same."]
     tables = [
-        _table("spec", [(*_row(change), _allows(change.path)) for change in found.spec], "while it runs"),
+        _table("spec", [(*_row(change), _describe_mutability(change.path)) for change in found.spec], "while it runs"),
         _table("plan", [_row(change) for change in found.plan]),
-        *(_table(plural(number, "slice"), _rows(changes)) for number, changes in found.sizes.items()),
+        *(_table(pluralize(number, "slice"), _rows(changes)) for number, changes in found.sizes.items()),
         _table("warning", [_row(change) for change in found.warnings]),
     ]
     lines = [line for table in tables if table for line in ("", *table)]
     return lines[1:]
 
 
-def _whole(job: Document, plan: Plan, warnings: Any) -> Object:
+def _as_document(job: Document, plan: Plan, warnings: Any) -> Object:
     spec = plan.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {"spec": spec, **plan_as_object(job.name, plan, warnings)}
 
@@ -105,7 +108,7 @@ def _by_size(job: Object) -> dict[int, Object]:
     return {one["slices"]: one for one in job["sizes"]}
 
 
-def _general(job: Object) -> Object:
+def _size_independent(job: Object) -> Object:
     """Return the values that hold at every size. The name is not part of a plan."""
     return {key: value for key, value in job.items() if key not in ("name", "spec", "sizes", "warnings")}
 
@@ -115,7 +118,7 @@ def _warnings(job: Object) -> Object:
 
 
 def _changes(before: Any, after: Any, path: str = "") -> tuple[Change, ...]:
-    mine, theirs = dict(_flat(before, path)), dict(_flat(after, path))
+    mine, theirs = dict(_flatten(before, path)), dict(_flatten(after, path))
     return tuple(
         Change(at, mine.get(at), theirs.get(at))
         for at in dict.fromkeys([*mine, *theirs])
@@ -123,20 +126,20 @@ def _changes(before: Any, after: Any, path: str = "") -> tuple[Change, ...]:
     )
 
 
-def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _flatten(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield the leaf values with their paths, in the notation of problems. A list without objects is one value."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _flat(item, f"{path}.{key}" if path else key)
+            yield from _flatten(item, f"{path}.{key}" if path else key)
     elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
         for number, item in enumerate(value):
-            yield from _flat(item, f"{path}[{number}]")
+            yield from _flatten(item, f"{path}[{number}]")
     elif value not in (None, ""):
         yield path, value
 
 
 def _rows(changes: tuple[Change, ...]) -> list[tuple[str, ...]]:
-    return [_row(change) for change in changes if not change.path.startswith(_TOLD_BY_MESH)]
+    return [_row(change) for change in changes if not change.path.startswith(_SHOWN_BY_MESH)]
 
 
 def _row(change: Change) -> tuple[str, str, str]:
@@ -146,10 +149,10 @@ def _row(change: Change) -> tuple[str, str, str]:
 def _write(path: str, value: Any) -> str:
     if value is None:
         return ABSENT
-    return size(value) if path.startswith(_BYTES) else value if isinstance(value, str) else show(value)
+    return format_size(value) if path.startswith(_BYTES) else value if isinstance(value, str) else format_value(value)
 
 
-def _allows(path: str) -> str:
+def _describe_mutability(path: str) -> str:
     """Return whether a running job accepts a change of the field."""
     field = find_field(path)
     return "may change" if field and not field.frozen else "another job"

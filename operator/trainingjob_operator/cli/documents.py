@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import yaml
 
 from trainingjob_api.job import API_VERSION, GROUP, KIND
-from trainingjob_api.wording import show
+from trainingjob_api.wording import format_value
 from trainingjob_operator.cli.errors import UsageError
-from trainingjob_operator.core.yaml_limits import MAX_BYTES, UNREADABLE, BoundedLoader
+from trainingjob_operator.core.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
 
 STDIN = "-"
-ALIKE = 0.9
+MIN_SIMILARITY = 0.9
 """Similarity ratio from which a word counts as a misspelling of another."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 """Byte order marks of UTF-16, which some Windows shells write."""
@@ -30,7 +30,7 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 class Document:
     """One YAML document. `place` is its location, as messages show it."""
 
-    place: str
+    location: str
     content: Any
 
     @property
@@ -51,15 +51,15 @@ class Document:
         if self.is_job or not isinstance(self.content, dict):
             return False
         group = str(self.content.get("apiVersion", "")).partition("/")[0]
-        is_alike = _is_alike(group, GROUP)
-        return is_alike or ("." not in group and _is_alike(str(self.content.get("kind", "")), KIND))
+        is_similar = _is_similar(group, GROUP)
+        return is_similar or ("." not in group and _is_similar(str(self.content.get("kind", "")), KIND))
 
     @property
     def name(self) -> str:
         """Return the object's name as messages show it; empty if it has none."""
         metadata = self.content.get("metadata") if isinstance(self.content, dict) else None
         name = metadata.get("name") if isinstance(metadata, dict) else None
-        return name if isinstance(name, str) else show(name) if isinstance(name, int | float) else ""
+        return name if isinstance(name, str) else format_value(name) if isinstance(name, int | float) else ""
 
     @property
     def spec(self) -> Any:
@@ -75,10 +75,10 @@ class Document:
         return f"a {self.content['kind']}, not a TrainingJob"
 
 
-def _is_alike(text: str, wanted: str) -> bool:
+def _is_similar(text: str, wanted: str) -> bool:
     """Return whether two texts match apart from case, punctuation and a small misspelling."""
     one, other = (re.sub(r"[^a-z0-9]", "", each.lower()) for each in (text, wanted))
-    return SequenceMatcher(None, one, other).ratio() >= ALIKE
+    return SequenceMatcher(None, one, other).ratio() >= MIN_SIMILARITY
 
 
 def read_documents(files: Iterable[str]) -> list[Document]:
@@ -103,7 +103,7 @@ def read_one_job(file: str) -> Document:
     if jobs:
         names = ", ".join(f'"{job.name}"' for job in jobs)
         raise UsageError(f"{_label(file)} holds {len(jobs)} TrainingJobs ({names}). Put one into a file of its own.")
-    others = "; ".join(f"{document.place} is {document.describe()}" for document in documents)
+    others = "; ".join(f"{document.location} is {document.describe()}" for document in documents)
     raise UsageError(f"{_label(file)} holds no TrainingJob" + (f": {others}." if others else ": it is empty."))
 
 
@@ -124,7 +124,7 @@ def _read_file(file: str) -> list[Document]:
         )
     try:
         contents = list(yaml.load_all(text, Loader=KubectlLoader))
-    except UNREADABLE as error:
+    except YAML_ERRORS as error:
         raise UsageError(f"{label} is no valid YAML: {_explain(error)}") from error
     present = [(number, content) for number, content in enumerate(contents, start=1) if content is not None]
     if len(contents) == 1:

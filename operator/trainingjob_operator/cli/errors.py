@@ -4,23 +4,23 @@
 line is wrong, or a file, the job or the cluster cannot be read.
 """
 
-NO_SUCCESS = 1
-NO_ANSWER = 2
+EXIT_NEGATIVE = 1
+EXIT_NO_RESULT = 2
 
 
 class CommandError(Exception):
     """Ends the command with exit code 1. The text gives the user the cause and the remedy."""
 
-    code = NO_SUCCESS
+    code = EXIT_NEGATIVE
 
 
 class UsageError(CommandError):
     """The command cannot be carried out as written."""
 
-    code = NO_ANSWER
+    code = EXIT_NO_RESULT
 
 
-class NoAnswerError(CommandError):
+class NoResultError(CommandError):
     """The state is unknown: the cluster or the compiler does not answer, or the cluster has no such job."""
 
-    code = NO_ANSWER
+    code = EXIT_NO_RESULT

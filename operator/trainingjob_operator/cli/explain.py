@@ -7,8 +7,8 @@ from typing import Any
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.tables import align
-from trainingjob_operator.core.units import plural
-from trainingjob_operator.core.validation.reference import FieldReference, fields_below, find_field, nearest_fields
+from trainingjob_operator.core.units import pluralize
+from trainingjob_operator.core.validation.reference import FieldReference, descendant_fields, find_field, nearest_fields
 
 TOP = "spec"
 
@@ -24,11 +24,14 @@ def explain_field(text: str, *, recursive: bool, as_json: bool) -> None:
         near = nearest_fields(text)
         hint = f" Nearest: {', '.join(near)}." if near else " `trainingjob explain spec` lists the sections."
         raise UsageError(f"{text} is not the path of one field.{hint}")
-    below = fields_below(field) if recursive else ()
+    descendants = descendant_fields(field) if recursive else ()
     if as_json:
-        echo(json.dumps([as_object(one) for one in (field, *below)], indent=2))
+        echo(json.dumps([as_object(one) for one in (field, *descendants)], indent=2))
         return
-    for line in [*describe(field), *(tree(field, below) if recursive else list_children(field))]:
+    for line in [
+        *describe(field),
+        *(describe_descendants(field, descendants) if recursive else describe_children(field)),
+    ]:
         echo(line)
 
 
@@ -42,8 +45,8 @@ def describe(field: FieldReference) -> list[str]:
     facts = {
         "Unit": field.unit,
         "Allowed": field.allowed,
-        "Default": write_default(field),
-        "Changes": write_changes(field),
+        "Default": format_default(field),
+        "Changes": format_mutability(field),
     }
     lines = [f"{field.path}  <{field.type}>", f"  {field.meaning}", ""]
     lines += [f"  {line}" for line in align([(name, text) for name, text in facts.items() if text])]
@@ -52,25 +55,25 @@ def describe(field: FieldReference) -> list[str]:
     return lines
 
 
-def list_children(field: FieldReference) -> list[str]:
+def describe_children(field: FieldReference) -> list[str]:
     """Return a table of a field's direct children."""
     found = children(field)
     return ["", *_table(found, [one.names[-1] for one in found])] if found else []
 
 
-def tree(field: FieldReference, below: tuple[FieldReference, ...]) -> list[str]:
+def describe_descendants(field: FieldReference, below: tuple[FieldReference, ...]) -> list[str]:
     """Return a table of all fields below a field, indented by depth."""
     depth = len(field.names) + 1
     labels = [f"{'  ' * (len(one.names) - depth)}{one.names[-1]}" for one in below]
-    return ["", f"  {plural(len(below), 'field')} below", *_table(list(below), labels)]
+    return ["", f"  {pluralize(len(below), 'field')} below", *_table(list(below), labels)]
 
 
 def children(field: FieldReference) -> list[FieldReference]:
     """Return a field's direct children."""
-    return [one for one in fields_below(field) if len(one.names) == len(field.names) + 1]
+    return [one for one in descendant_fields(field) if len(one.names) == len(field.names) + 1]
 
 
-def write_default(field: FieldReference) -> str:
+def format_default(field: FieldReference) -> str:
     """Return the value of an omitted field. For an object, return only what differs from its fields' defaults."""
     if field.required:
         return "none: it must be written"
@@ -81,18 +84,18 @@ def write_default(field: FieldReference) -> str:
     return "unset" if field.default is None else json.dumps(field.default)
 
 
-def write_changes(field: FieldReference) -> str:
+def format_mutability(field: FieldReference) -> str:
     """Return whether the field may change during the job's lifetime."""
     if field.frozen:
         return f"never: {field.frozen}"
-    if any(one.frozen for one in fields_below(field)):
+    if any(one.frozen for one in descendant_fields(field)):
         return "some of it, while the job lives"
     return "at any time while the job lives"
 
 
 def _table(fields: list[FieldReference], labels: list[str]) -> list[str]:
     rows = [
-        (label, one.type, "required" if one.required else write_default(one), one.meaning)
+        (label, one.type, "required" if one.required else format_default(one), one.meaning)
         for label, one in zip(labels, fields, strict=True)
     ]
     return [f"  {line}" for line in align([("field", "type", "default", "meaning"), *rows])]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from trainingjob_operator.cli.explain import children, write_default
-from trainingjob_operator.core.validation.reference import FieldReference, fields_below, find_field
+from trainingjob_operator.cli.explain import children, format_default
+from trainingjob_operator.core.validation.reference import FieldReference, descendant_fields, find_field
 
 HEADER = """\
 <!-- Made by `make generate`; do not edit. -->
@@ -33,7 +33,7 @@ def _section(section: FieldReference) -> Iterator[str]:
     yield ""
     yield f"{section.meaning} Fixed: {section.frozen}" if section.frozen else section.meaning
     yield ""
-    yield from _table(fields_below(section))
+    yield from _table(descendant_fields(section))
     for title, sentences in (("Rules", section.rules), ("Warnings", section.warnings)):
         if sentences:
             yield ""
@@ -50,7 +50,7 @@ def _table(fields: list[FieldReference] | tuple[FieldReference, ...]) -> Iterato
 
 def _row(field: FieldReference) -> str:
     name = field.path.removeprefix("spec.").partition(".")[2] or field.path.removeprefix("spec.")
-    default = "required" if field.required else write_default(field)
+    default = "required" if field.required else format_default(field)
     kind = f"{field.type}, {field.unit}" if field.unit else field.type
     default = default if default in ("", "required", "unset") else f"`{default}`"
     later = "fixed" if field.frozen else "" if field.fields else "may change"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_operator.cli.errors import NO_ANSWER
+from trainingjob_operator.cli.errors import EXIT_NO_RESULT
 from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.remote import Remote
+from trainingjob_operator.cli.remote import RemoteJob
 from trainingjob_operator.core.remember import read_status
 
 POLL_SECONDS = 2.0
@@ -16,7 +16,7 @@ POLL_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Look:
+class PollResult:
     """The result of one poll: a line, printed if it differs from the previous one, and an exit code."""
 
     line: str = ""
@@ -25,8 +25,13 @@ class Look:
     """None: keep polling."""
 
 
-async def follow(
-    remote: Remote, look: Callable[[TrainingJobStatus], Look], *, every: float, within: float | None, late: str
+async def poll_until_done(
+    remote: RemoteJob,
+    evaluate: Callable[[TrainingJobStatus], PollResult],
+    *,
+    interval: float,
+    timeout_seconds: float | None,
+    timeout_message: str,
 ) -> int:
     """Poll a job every `every` seconds and print each new line with its time; return the exit code.
 
@@ -35,17 +40,17 @@ async def follow(
     Raises:
         CommandError: there is no such job, or the cluster cannot be reached.
     """
-    told = ""
+    last_line = ""
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(timeout_seconds):
             while True:
-                seen = look(read_status(await remote.read_job()))
-                if seen.line not in ("", told):
+                seen = evaluate(read_status(await remote.read_job()))
+                if seen.line not in ("", last_line):
                     echo(f"{datetime.now():%H:%M:%S}  {seen.line}")  # noqa: DTZ005  # the user's own clock
-                    told = seen.line
+                    last_line = seen.line
                 if seen.code is not None:
                     return seen.code
-                await asyncio.sleep(every)
+                await asyncio.sleep(interval)
     except TimeoutError:
-        echo(f"Error: {late}", err=True)
-        return NO_ANSWER
+        echo(f"Error: {timeout_message}", err=True)
+        return EXIT_NO_RESULT

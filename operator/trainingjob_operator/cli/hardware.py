@@ -17,8 +17,8 @@ def read_hardware(path: Path | None) -> Hardware:
         UsageError: the file cannot be read, or holds no rows at all.
     """
     table = load_accelerators(path)
-    if any(not refused.name for refused in table.refused):
-        raise UsageError(" ".join(str(refused) for refused in table.refused))
-    for refused in table.refused:
+    if any(not refused.name for refused in table.invalid_rows):
+        raise UsageError(" ".join(str(refused) for refused in table.invalid_rows))
+    for refused in table.invalid_rows:
         echo(f"Warning  {refused}", err=True)
     return table.hardware

@@ -50,11 +50,11 @@ def logs(
 
     Each line stands behind its slice and host. With -f, hosts that come later join in.
     """
-    from trainingjob_operator.cli.logs import Selection, show_logs
+    from trainingjob_operator.cli.logs import LogSelection, show_logs
     from trainingjob_operator.cli.remote import Target
 
     target = Target(name, namespace, context, kubeconfig)
-    show_logs(target, Selection(slice_number, host, tail), typer.echo if raw else echo, follow=follow)
+    show_logs(target, LogSelection(slice_number, host, tail), typer.echo if raw else echo, follow=follow)
 
 
 @app.command()
@@ -145,9 +145,9 @@ def drill(
 
     Exit codes: 0 the job trains again, 1 the drill is refused or nothing came of it, 2 that took longer than --timeout.
     """
-    from trainingjob_operator.cli.drill import Wanted
+    from trainingjob_operator.cli.drill import DrillOptions
     from trainingjob_operator.cli.drill import drill as drill_job
     from trainingjob_operator.cli.remote import Target
 
     target = Target(name, namespace, context, kubeconfig)
-    raise typer.Exit(drill_job(target, Wanted(kind, slice_number, host, seconds), timeout))
+    raise typer.Exit(drill_job(target, DrillOptions(kind, slice_number, host, seconds), timeout))

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from trainingjob_operator.cli import commands, job_commands
-from trainingjob_operator.cli.printing import use_patient_streams
+from trainingjob_operator.cli.printing import install_pipe_safe_streams
 from trainingjob_operator.cli.program import app
 
 __all__ = ["app", "commands", "job_commands", "main"]
@@ -12,6 +12,6 @@ __all__ = ["app", "commands", "job_commands", "main"]
 
 def main() -> None:
     """Run the command line."""
-    use_patient_streams()
+    install_pipe_safe_streams()
     called_by_kubectl = Path(sys.argv[0]).name == "kubectl-trainingjob"
     app(prog_name="kubectl trainingjob" if called_by_kubectl else "trainingjob")

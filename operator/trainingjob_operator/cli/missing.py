@@ -8,7 +8,7 @@ EXTRAS = {
 """The package extra that installs each library. The package itself installs all other libraries."""
 
 
-def describe_missing(error: Exception, extra: str = "") -> str:
+def describe_install_hint(error: Exception, extra: str = "") -> str:
     """Return an install hint if the error reports a missing library, else an empty string.
 
     `extra` is the package extra to recommend. Empty: the extra that contains the library.

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from trainingjob_api.world import Layout
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.core.planner.plan import MemoryEstimate, Plan, SliceShape
-from trainingjob_operator.core.planner.torus import AxisPlace, Stretch, place_axes
-from trainingjob_operator.core.units import plural, runs, size
+from trainingjob_operator.core.planner.torus import AxisPlacement, AxisSpan, place_axes
+from trainingjob_operator.core.units import format_ranges, format_size, pluralize
 
 BAR = 48
 """Width of a memory bar in characters."""
-MOST_SLICES, MOST_HOSTS = 4, 8
+MAX_DRAWN_SLICES, MAX_DRAWN_HOSTS = 4, 8
 """Numbers of slices and hosts that are drawn; the others look the same."""
 PARTS = (
     ("P", "params", "parameters"),
@@ -22,27 +22,32 @@ PARTS = (
 FREE = "."
 
 
-def mesh_picture(plan: Plan) -> list[str]:
+def draw_mesh(plan: Plan) -> list[str]:
     """Return the mesh of the largest size: each axis over slices, links or hosts, and each host's coordinates."""
-    layout = plan.layout(plan.allowed[-1])
+    layout = plan.layout(plan.allowed_sizes[-1])
     rows = [("dcn", *row) for row in _dcn_rows(layout)] + [("ici", *row) for row in _ici_rows(plan.shape, layout)]
     if not rows:
         return []
-    hosts = f"{plural(plan.shape.num_hosts, 'host')} x {plural(plan.shape.devices_per_host, plan.shape.device_noun)}"
+    hosts = (
+        f"{pluralize(plan.shape.num_hosts, 'host')} x {pluralize(plan.shape.devices_per_host, plan.shape.device_noun)}"
+    )
     table = align([("", "axis", "ways", "over"), *rows], right=(2,))[1:]
-    head = f"mesh on {plural(layout.num_slices, 'slice')} of {hosts}"
-    return [head, *(f"  {line}" for line in table), *_host_picture(plan.shape, layout)]
+    head = f"mesh on {pluralize(layout.num_slices, 'slice')} of {hosts}"
+    return [head, *(f"  {line}" for line in table), *_draw_hosts(plan.shape, layout)]
 
 
-def memory_bars(plan: Plan) -> list[str]:
+def draw_memory_bars(plan: Plan) -> list[str]:
     """Return a device's used and free memory as bars, one bar for all sizes with the same estimate."""
-    alike: dict[MemoryEstimate, list[int]] = {}
+    equal_estimates: dict[MemoryEstimate, list[int]] = {}
     for one in plan.sizes:
         if one.memory:
-            alike.setdefault(one.memory, []).append(one.num_slices)
-    most = plan.shape.memory_bytes or max(memory.total for memory in alike)
+            equal_estimates.setdefault(one.memory, []).append(one.num_slices)
+    most = plan.shape.memory_bytes or max(memory.total for memory in equal_estimates)
     legend = "  ".join(f"{letter} {name}" for letter, _, name in PARTS)
-    rows = [(runs(numbers), size(memory.total), _bar(memory, most)) for memory, numbers in alike.items()]
+    rows = [
+        (format_ranges(numbers), format_size(memory.total), _bar(memory, most))
+        for memory, numbers in equal_estimates.items()
+    ]
     return align([("slices", f"a {plan.shape.device_noun}", legend), *rows], right=(1,))
 
 
@@ -60,7 +65,7 @@ def _bar(memory: MemoryEstimate, most: int) -> str:
 
 def _dcn_rows(layout: Layout) -> Iterator[tuple[str, str, str]]:
     stride = layout.num_slices
-    for axis, degree in layout.dcn.split():
+    for axis, degree in layout.dcn.sharded():
         stride //= degree
         apart = f", {stride} apart" if stride > 1 else ""
         yield axis, str(degree), f"slices{apart}"
@@ -72,22 +77,22 @@ def _ici_rows(shape: SliceShape, layout: Layout) -> Iterator[tuple[str, str, str
         yield from ((place.axis, str(place.degree), _describe(place)) for place in places)
         return
     stride = shape.num_devices
-    for axis, degree in layout.ici.split():
+    for axis, degree in layout.ici.sharded():
         stride //= degree
         yield axis, str(degree), _over_hosts(shape, degree, stride)
 
 
-def _describe(place: AxisPlace) -> str:
+def _describe(place: AxisPlacement) -> str:
     """Return the part of the torus that an axis spans: `x (ring of 4) and 2 of 8 along y`."""
-    if not place.stretches:
+    if not place.spans:
         return "one ring through all chips of the slice"
-    return " and ".join(_describe_stretch(stretch) for stretch in place.stretches)
+    return " and ".join(_describe_stretch(stretch) for stretch in place.spans)
 
 
-def _describe_stretch(stretch: Stretch) -> str:
-    if stretch.size < stretch.of:
-        return f"{stretch.size} of {stretch.of} along {stretch.dim}"
-    return f"{stretch.dim} ({'ring' if stretch.ring else 'line'} of {stretch.of})"
+def _describe_stretch(stretch: AxisSpan) -> str:
+    if stretch.size < stretch.dim_size:
+        return f"{stretch.size} of {stretch.dim_size} along {stretch.dim}"
+    return f"{stretch.dim} ({'ring' if stretch.wraps else 'line'} of {stretch.dim_size})"
 
 
 def _over_hosts(shape: SliceShape, degree: int, stride: int) -> str:
@@ -99,11 +104,11 @@ def _over_hosts(shape: SliceShape, degree: int, stride: int) -> str:
     return f"{shape.devices_per_host // stride} inside a host, then hosts"
 
 
-def _host_picture(shape: SliceShape, layout: Layout) -> list[str]:
+def _draw_hosts(shape: SliceShape, layout: Layout) -> list[str]:
     """Return the mesh coordinates of each host; empty for a torus, where links decide, and for a single host."""
     if shape.torus or layout.num_hosts == 1:
         return []
-    slices, hosts = min(layout.num_slices, MOST_SLICES), min(shape.num_hosts, MOST_HOSTS)
+    slices, hosts = min(layout.num_slices, MAX_DRAWN_SLICES), min(shape.num_hosts, MAX_DRAWN_HOSTS)
     more = f" (of {layout.num_slices})" if slices < layout.num_slices else ""
     rows = [
         tuple(f"host {host}  {_host_cell(shape, layout, number, host)}" for number in range(slices))

@@ -4,7 +4,7 @@ import json
 
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_operator.cli.documents import read_one_job
-from trainingjob_operator.cli.picture import memory_bars, mesh_picture
+from trainingjob_operator.cli.picture import draw_memory_bars, draw_mesh
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.tables import align
@@ -15,17 +15,28 @@ from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
-from trainingjob_operator.core.planner.saving import measure_save, needed_rate
+from trainingjob_operator.core.planner.saving import max_save_bytes, required_storage_rate
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
-from trainingjob_operator.core.planner.survival import slices_to_spare
+from trainingjob_operator.core.planner.survival import max_losable_slices
 from trainingjob_operator.core.planner.workload import describe_workload
-from trainingjob_operator.core.units import percent, plural, precise, short, size, span
+from trainingjob_operator.core.units import (
+    format_count,
+    format_duration,
+    format_percent,
+    format_precise_duration,
+    format_size,
+    pluralize,
+)
 
-SPEED = ("step", "tokens/s", "MFU")
+SPEED_COLUMNS = ("step", "tokens/s", "MFU")
 """Columns of the roofline's upper bounds, shown if the accelerator's peak rates are known."""
 
-BOUND = "step, tokens/s, MFU: upper bounds of the speed, from peak rates, until they are calibrated by a real run"
-SPARE = "to spare: slices that may die at once, whichever, with every shard of the state in the memory of the others"
+UPPER_BOUND_LEGEND = (
+    "step, tokens/s, MFU: upper bounds of the speed, from peak rates, until they are calibrated by a real run"
+)
+REDUNDANCY_LEGEND = (
+    "to spare: slices that may die at once, whichever, with every shard of the state in the memory of the others"
+)
 
 
 def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
@@ -40,7 +51,7 @@ def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
         echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))
         return
     chosen = [choice_lines(plan.choice)] if plan.choice else []
-    blocks = (plan_table(plan), *chosen, mesh_picture(plan), memory_bars(plan))
+    blocks = (plan_table(plan), *chosen, draw_mesh(plan), draw_memory_bars(plan))
     for line in (
         headline(job.name, plan),
         *(line for block in blocks for line in ("", *block)),
@@ -52,7 +63,7 @@ def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
 def headline(name: str, plan: Plan) -> str:
     """Return the model and the hardware on one line."""
     shape = plan.shape
-    flops = f"{short(count_useful_flops(describe_workload(plan.spec)))} FLOPs a token"
+    flops = f"{format_count(count_useful_flops(describe_workload(plan.spec)))} FLOPs a token"
     parts = (name, describe_parameters(plan), flops, f"{shape.accelerator} {shape.topology}", describe_sizes(plan))
     return " · ".join(parts)
 
@@ -61,7 +72,7 @@ def plan_table(plan: Plan) -> list[str]:
     """Return a table with one row per number of slices, then the reasons for impossible sizes and the notes."""
     device = plan.shape.device_noun
     rooflines = predict_sizes(plan)
-    fast = SPEED if rooflines else ()
+    fast = SPEED_COLUMNS if rooflines else ()
     micro = "microbatches x " if any(one.layout and one.layout.microbatches > 1 for one in plan.sizes) else ""
     headings = (
         "slices",
@@ -72,22 +83,24 @@ def plan_table(plan: Plan) -> list[str]:
         "to spare",
         *fast,
     )
-    impossible = [f"{plural(one.num_slices, 'slice')}: {one.why}" for one in plan.sizes if not one.is_valid]
+    impossible = [
+        f"{pluralize(one.num_slices, 'slice')}: {one.invalid_reason}" for one in plan.sizes if not one.is_valid
+    ]
     rows = [(*_row(plan, one), *_speed(plan, rooflines.get(one.num_slices))[: len(fast)]) for one in plan.sizes]
-    spare = [SPARE, *_waiting(plan)] if len(plan.allowed) > 1 else []
+    spare = [REDUNDANCY_LEGEND, *_describe_shrink_delay(plan)] if len(plan.allowed_sizes) > 1 else []
     snapshots = [_snapshot_line(plan.shape, plan.snapshots)] if plan.snapshots else []
-    saves = [_save_line(plan)] if plan.allowed else []
+    saves = [_save_line(plan)] if plan.allowed_sizes else []
     return [
         *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
         *impossible,
-        *([BOUND] if rooflines else []),
+        *([UPPER_BOUND_LEGEND] if rooflines else []),
         *spare,
         *snapshots,
         *saves,
     ]
 
 
-def _waiting(plan: Plan) -> list[str]:
+def _describe_shrink_delay(plan: Plan) -> list[str]:
     """Return how long the job waits after a loss before it shrinks; empty for the policy `shrink`."""
     elastic = plan.spec.elastic
     if elastic.policy == "shrink":
@@ -104,51 +117,53 @@ def _snapshot_line(shape: SliceShape, snapshots: SnapshotPlan) -> str:
     """Return the snapshot interval and its host memory, and whether the host's memory size is unknown."""
     unknown = "" if shape.host_memory_bytes else f"; nobody knows how much a host of {shape.accelerator} has"
     return (
-        f"a snapshot every {plural(snapshots.every_steps, 'step')} takes {size(snapshots.memory_bytes)} of a host's "
-        f"memory: {size(snapshots.bytes_per_host)} each, 2 kept and 1 in writing{unknown}"
+        f"a snapshot every {pluralize(snapshots.every_steps, 'step')} takes {format_size(snapshots.memory_bytes)} of "
+        f"a host's memory: {format_size(snapshots.bytes_per_host)} each, 2 kept and 1 in writing{unknown}"
     )
 
 
 def _save_line(plan: Plan) -> str:
     """Return the storage rate with which a save ends in time on a deleted pod. The actual rate is unknown."""
     return (
-        f"a save writes {size(measure_save(plan))} from a host: to be through in the "
-        f"{span(plan.spec.runtime.leave_seconds)} of a pod that is deleted, storage must take "
-        f"{size(needed_rate(plan))}/s from each"
+        f"a save writes {format_size(max_save_bytes(plan))} from a host: to be through in the "
+        f"{format_duration(plan.spec.runtime.trainer_grace_seconds)} of a pod that is deleted, storage must take "
+        f"{format_size(required_storage_rate(plan))}/s from each"
     )
 
 
 def choice_lines(choice: Choice) -> list[str]:
     """Return the choice of `strategy: auto`, the alternatives, and the same choice as an explicit spec."""
-    best = choice.best
-    ways = plural(choice.num_fitting, "way")
+    best = choice.chosen
+    ways = pluralize(choice.num_candidates, "way")
     compared = (
-        f"auto, the best of {ways} to train it at the largest size: {best.describe()}{_after(choice, best)}",
-        *(f"  instead of {one.describe()}{_after(choice, one)}" for one in choice.others),
+        f"auto, the best of {ways} to train it at the largest size: {best.describe()}{_format_step_time(choice, best)}",
+        *(f"  instead of {one.describe()}{_format_step_time(choice, one)}" for one in choice.runners_up),
     )
-    mesh = f"ici: {_written(best.ici)}, dcn: {_written(best.dcn)}"
+    mesh = f"ici: {_format_degrees(best.ici)}, dcn: {_format_degrees(best.dcn)}"
     return [*compared, "The same, written out:", f"  parallelism: {{{mesh}}}", f"  memory: {{remat: {best.remat}}}"]
 
 
-def _after(choice: Choice, one: Candidate) -> str:
+def _format_step_time(choice: Choice, one: Candidate) -> str:
     """Return the time of a step, and its excess over the best candidate's."""
-    if not choice.is_timed:
+    if not choice.has_known_rates:
         return ""
-    more = one.score / choice.best.score - 1
-    return f" · {precise(one.seconds)} a step" + (f" (+{percent(more)})" if one is not choice.best else "")
+    more = one.score / choice.chosen.score - 1
+    return f" · {format_precise_duration(one.step_seconds)} a step" + (
+        f" (+{format_percent(more)})" if one is not choice.chosen else ""
+    )
 
 
-def _written(degrees: AxisDegrees) -> str:
+def _format_degrees(degrees: AxisDegrees) -> str:
     """Return axis degrees in the notation of a spec. An unsharded mesh is written as one axis of degree 1."""
-    split = degrees.split() or (("data", 1),)
+    split = degrees.sharded() or (("data", 1),)
     return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in split)}}}"
 
 
 def _speed(plan: Plan, roofline: Roofline | None) -> tuple[str, ...]:
     if roofline is None:
-        return ("",) * len(SPEED)
-    rate = short(plan.tokens_per_step / roofline.seconds)
-    return precise(roofline.seconds), rate, percent(roofline.mfu)
+        return ("",) * len(SPEED_COLUMNS)
+    rate = format_count(plan.tokens_per_step / roofline.seconds)
+    return format_precise_duration(roofline.seconds), rate, format_percent(roofline.mfu)
 
 
 def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:
@@ -160,15 +175,15 @@ def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:
     batch = f"{layout.rows_per_shard} x {micro}{layout.accumulation}"
     if layout.padding_rows:
         share = layout.padding_rows / (layout.padding_rows + plan.spec.training.global_batch_size)
-        batch += f"  ({percent(share)} padding)"
-    need = size(one.memory.total) if one.memory else ""
-    of = f" of {size(plan.shape.memory_bytes)}" if plan.shape.memory_bytes else ""
-    spare = slices_to_spare(plan.spec, layout)
+        batch += f"  ({format_percent(share)} padding)"
+    need = format_size(one.memory.total) if one.memory else ""
+    of = f" of {format_size(plan.shape.memory_bytes)}" if plan.shape.memory_bytes else ""
+    spare = max_losable_slices(plan.spec, layout)
     return (
         str(one.num_slices),
         devices,
         describe_mesh(layout),
         batch,
         f"{need}{of}",
-        plural(spare, "slice") if spare else "none",
+        pluralize(spare, "slice") if spare else "none",
     )

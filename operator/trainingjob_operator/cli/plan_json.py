@@ -15,8 +15,8 @@ from trainingjob_operator.core.planner.arithmetic import count_useful_flops
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
-from trainingjob_operator.core.planner.saving import measure_save
-from trainingjob_operator.core.planner.survival import slices_to_spare
+from trainingjob_operator.core.planner.saving import max_save_bytes
+from trainingjob_operator.core.planner.survival import max_losable_slices
 from trainingjob_operator.core.planner.workload import describe_workload
 
 type Object = dict[str, Any]
@@ -31,13 +31,13 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "activeParameters": plan.num_active_parameters,
         "tokensPerStep": plan.tokens_per_step,
         "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
-        "slice": {**_plain(plan.shape), "numDevices": plan.shape.num_devices},
-        "allowed": list(plan.allowed),
-        "choice": _plain(plan.choice),
-        "snapshots": _plain(plan.snapshots),
-        "saveBytesPerHost": measure_save(plan),
+        "slice": {**_to_json(plan.shape), "numDevices": plan.shape.num_devices},
+        "allowed": list(plan.allowed_sizes),
+        "choice": _to_json(plan.choice),
+        "snapshots": _to_json(plan.snapshots),
+        "saveBytesPerHost": max_save_bytes(plan),
         "sizes": [_size(plan, one, rooflines.get(one.num_slices)) for one in plan.sizes],
-        "warnings": [_plain(warning) for warning in warnings],
+        "warnings": [_to_json(warning) for warning in warnings],
     }
 
 
@@ -47,19 +47,19 @@ def _size(plan: Plan, one: SizePlan, roofline: Roofline | None) -> Object:
         "devices": one.num_slices * plan.shape.num_devices,
         "valid": one.is_valid,
         "mesh": describe_mesh(one.layout) if one.layout else "",
-        "slicesToSpare": slices_to_spare(plan.spec, one.layout) if one.layout else None,
-        **{name: value for name, value in _plain(one).items() if name != "numSlices"},
-        "memory": {**_plain(one.memory), "total": one.memory.total} if one.memory else None,
-        "roofline": {**_plain(roofline), "seconds": roofline.seconds, "isUpperBound": True} if roofline else None,
+        "slicesToSpare": max_losable_slices(plan.spec, one.layout) if one.layout else None,
+        **{name: value for name, value in _to_json(one).items() if name != "numSlices"},
+        "memory": {**_to_json(one.memory), "total": one.memory.total} if one.memory else None,
+        "roofline": {**_to_json(roofline), "seconds": roofline.seconds, "isUpperBound": True} if roofline else None,
     }
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Return a value of the plan as JSON types."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True)
     if is_dataclass(value):
-        return {to_camel(field.name): _plain(getattr(value, field.name)) for field in fields(value)}
+        return {to_camel(field.name): _to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     return value

@@ -32,7 +32,7 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     typer.echo(escape_controls(text), err=err, nl=nl)
 
 
-class PatientStream(io.TextIOWrapper):
+class PipeSafeStream(io.TextIOWrapper):
     """Standard output or standard error that discards its output after the reader closed the pipe, as `head` does."""
 
     reader_has_left = False
@@ -42,7 +42,7 @@ class PatientStream(io.TextIOWrapper):
         try:
             return super().write(text)
         except OSError as error:
-            self._give_up(error)
+            self._discard_output(error)
             return len(text)
 
     def flush(self) -> None:
@@ -50,35 +50,35 @@ class PatientStream(io.TextIOWrapper):
         try:
             super().flush()
         except OSError as error:
-            self._give_up(error)
+            self._discard_output(error)
 
-    def _give_up(self, error: OSError) -> None:
+    def _discard_output(self, error: OSError) -> None:
         """Redirect all further output to the null device.
 
         Raises:
             UsageError: writing failed for another reason than a closed pipe, such as a full disk.
         """
-        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  # a descriptor, not a path
-            os.dup2(nowhere.fileno(), self.fileno())
+        with open(os.devnull, "wb") as null_device:  # noqa: PTH123  # a descriptor, not a path
+            os.dup2(null_device.fileno(), self.fileno())
         if not isinstance(error, BrokenPipeError):
             raise UsageError(f"Cannot write the output: {error.strerror}.") from error
         self.reader_has_left = True
 
 
-def reader_has_left() -> bool:
+def is_pipe_closed() -> bool:
     """Return whether the reader of standard output has closed the pipe."""
     return bool(getattr(sys.stdout, "reader_has_left", False))
 
 
-def use_patient_streams() -> None:
-    """Replace standard output and standard error with `PatientStream`s.
+def install_pipe_safe_streams() -> None:
+    """Replace standard output and standard error with `PipeSafeStream`s.
 
     Characters that the terminal's encoding lacks are printed as escapes.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):  # None if the parent process closed it
-            patient = PatientStream(
+            patient = PipeSafeStream(
                 stream.buffer,
                 encoding=stream.encoding,
                 errors="backslashreplace",

@@ -12,15 +12,15 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from trainingjob_operator.cli.errors import NO_ANSWER, CommandError
-from trainingjob_operator.cli.missing import describe_missing
+from trainingjob_operator.cli.errors import EXIT_NO_RESULT, CommandError
+from trainingjob_operator.cli.missing import describe_install_hint
 from trainingjob_operator.cli.printing import echo
 
 TRACEBACK = "TRAININGJOB_TRACEBACK"
 """Environment variable: if it is set, an unexpected error ends the command with its traceback."""
 
 
-class Program(TyperGroup):
+class CommandGroup(TyperGroup):
     """The command group. It turns every error into one line and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -28,7 +28,7 @@ class Program(TyperGroup):
         try:
             return super().invoke(ctx)
         except TyperException as error:
-            error.message = _without_library_words(error.message)
+            error.message = _strip_pydantic_phrases(error.message)
             raise
         except (typer.Exit, typer.Abort):
             raise
@@ -38,11 +38,11 @@ class Program(TyperGroup):
         except Exception as error:
             if TRACEBACK in os.environ:
                 raise
-            echo(f"Error: {describe_missing(error) or _describe_fault(error)}", err=True)
-            raise typer.Exit(NO_ANSWER) from error
+            echo(f"Error: {describe_install_hint(error) or _describe_unexpected_error(error)}", err=True)
+            raise typer.Exit(EXIT_NO_RESULT) from error
 
 
-def _without_library_words(message: str) -> str:
+def _strip_pydantic_phrases(message: str) -> str:
     """Remove pydantic's phrases from the message about an invalid argument."""
     return (
         re.sub(r"Input should be (a |an )?", r"it must be \1", message)
@@ -61,7 +61,7 @@ def find_version() -> str:
         return "unknown"
 
 
-def _describe_fault(error: Exception) -> str:
+def _describe_unexpected_error(error: Exception) -> str:
     return (
         f"{type(error).__name__}: {error}\nThis is a fault of trainingjob {find_version()}. Run the command again with "
         f"{TRACEBACK}=1 for the traceback, and report both."
@@ -69,7 +69,7 @@ def _describe_fault(error: Exception) -> str:
 
 
 app = typer.Typer(
-    cls=Program,
+    cls=CommandGroup,
     rich_markup_mode=None,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

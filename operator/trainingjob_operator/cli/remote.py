@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from trainingjob_operator.cli.errors import CommandError, NoAnswerError, UsageError
-from trainingjob_operator.core.manifests import Children, Manifest, text
+from trainingjob_operator.cli.errors import CommandError, NoResultError, UsageError
+from trainingjob_operator.core.manifests import Children, Manifest, get_text
 from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.core.running.observing.pods import Pod, read_pods
 from trainingjob_operator.core.times import format_time
@@ -34,7 +34,7 @@ class Target:
     kubeconfig: Path | None = None
 
 
-class Remote:
+class RemoteJob:
     """One job on a cluster."""
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
@@ -48,7 +48,7 @@ class Remote:
         return self._api.clock.now()
 
     async def read_job(self) -> Manifest:
-        """Return the current job. Raises `NoAnswerError` if there is none."""
+        """Return the current job. Raises `NoResultError` if there is none."""
         job = await self._api.get(TRAINING_JOB, self._namespace, self._name)
         if job is None:
             raise self._no_such_job()
@@ -61,14 +61,14 @@ class Remote:
         except NotFoundError as error:
             raise self._no_such_job() from error
         except ConflictError as error:
-            raise NoAnswerError("somebody else changed the job at the same moment: try again.") from error
+            raise NoResultError("somebody else changed the job at the same moment: try again.") from error
         except ForbiddenError as error:
             raise CommandError(str(error)) from error
 
     async def list_pods(self, job: Manifest) -> list[Pod]:
         """Return the job's pods ordered by slice, host and age, oldest first."""
-        labels = f"{UID_LABEL}={text(job, 'metadata', 'uid')}"
-        pages = [page async for page in self._api.pages(POD, self._namespace, labels=labels)]
+        labels = f"{UID_LABEL}={get_text(job, 'metadata', 'uid')}"
+        pages = [page async for page in self._api.list_pages(POD, self._namespace, labels=labels)]
         children = Children(pods=tuple(manifest for page in pages for manifest in page.items))
         return sorted(read_pods(children, self.now()), key=lambda pod: (pod.slice, pod.host, pod.created))
 
@@ -88,8 +88,8 @@ class Remote:
         except (NotFoundError, ForbiddenError) as error:  # the pod is gone, or its container has not started
             raise NoLogError(str(error)) from error
 
-    def _no_such_job(self) -> NoAnswerError:
-        return NoAnswerError(
+    def _no_such_job(self) -> NoResultError:
+        return NoResultError(
             f'there is no TrainingJob "{self._name}" in namespace {self._namespace}. '
             "`kubectl get trainingjobs -A` lists all."
         )
@@ -100,12 +100,12 @@ class NoLogError(Exception):
 
 
 @contextlib.asynccontextmanager
-async def open_remote(target: Target) -> AsyncIterator[Remote]:
+async def open_remote_job(target: Target) -> AsyncIterator[RemoteJob]:
     """Connect to the cluster of a job.
 
     Raises:
         UsageError: there is no kubeconfig.
-        NoAnswerError: the cluster is unreachable, refuses a request, has no TrainingJob definition, or rejects the
+        NoResultError: the cluster is unreachable, refuses a request, has no TrainingJob definition, or rejects the
             credentials.
     """
     kubeconfig = _find_kubeconfig(target)
@@ -113,13 +113,13 @@ async def open_remote(target: Target) -> AsyncIterator[Remote]:
     try:
         api, namespace = await connect_as_user(kubeconfig, target.context)
         async with api:
-            yield Remote(api, target.namespace or namespace, target.name)
+            yield RemoteJob(api, target.namespace or namespace, target.name)
     except MissingKindError as error:
-        raise NoAnswerError("this cluster does not know TrainingJobs: install the operator first.") from error
+        raise NoResultError("this cluster does not know TrainingJobs: install the operator first.") from error
     except ForbiddenError as error:
-        raise NoAnswerError(f"the cluster refuses: {error}") from error
+        raise NoResultError(f"the cluster refuses: {error}") from error
     except ClusterUnavailableError as error:
-        raise NoAnswerError(f"the cluster cannot be asked: {error}") from error
+        raise NoResultError(f"the cluster cannot be asked: {error}") from error
 
 
 def _find_kubeconfig(target: Target) -> str:

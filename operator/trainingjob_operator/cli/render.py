@@ -9,9 +9,9 @@ from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.validate import require_valid
-from trainingjob_operator.core.manifests import Manifest, text
+from trainingjob_operator.core.manifests import Manifest, get_text
 from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.run_config import run_config
+from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_jobsets
 from trainingjob_operator.render.settings import RenderSettings
@@ -35,9 +35,9 @@ def render_file(file: str, output: Path | None, hardware: Hardware) -> None:
     """
     job = read_one_job(file)
     plan, _ = require_valid(job, hardware)
-    namespace = text(job.content, "metadata", "namespace") or "default"
-    identity = JobIdentity(name=job.name, namespace=namespace, uid=text(job.content, "metadata", "uid") or UID)
-    objects = [render_config_map(run_config(identity, plan), SETTINGS), *render_jobsets(identity, plan, SETTINGS)]
+    namespace = get_text(job.content, "metadata", "namespace") or "default"
+    identity = JobIdentity(name=job.name, namespace=namespace, uid=get_text(job.content, "metadata", "uid") or UID)
+    objects = [render_config_map(build_run_config(identity, plan), SETTINGS), *render_jobsets(identity, plan, SETTINGS)]
     if output is None:
         echo(to_yaml(objects), nl=False)
         return

@@ -10,14 +10,14 @@ from trainingjob_api.reading import DataReport, SourceReport
 from trainingjob_api.status import Attempt, Condition, DrillStatus, Goodput, ProgressStatus, TrainingJobStatus
 from trainingjob_api.world import Tier
 from trainingjob_operator.cli.tables import align
-from trainingjob_operator.core.running.deciding.drills import STATES
+from trainingjob_operator.core.running.deciding.drills import STATE_DESCRIPTIONS
 from trainingjob_operator.core.running.deciding.rollbacks import describe_rollback
-from trainingjob_operator.core.running.judging.stragglers import describe as describe_straggler
+from trainingjob_operator.core.running.judging.stragglers import describe_straggler
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.times import parse_time, seconds_between
-from trainingjob_operator.core.units import percent, plural, short, span
+from trainingjob_operator.core.units import format_count, format_duration, format_percent, pluralize
 
-_EXPLAINED_BY = {
+_PHASE_CONDITION = {
     "Invalid": "Valid",
     "Queued": "Queued",
     "Degraded": "Degraded",
@@ -35,23 +35,25 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
         lines.append(describe_progress(status.progress))
     if status.data:
         lines += describe_data(status.data)
-    kept = []
+    saved_states = []
     if status.checkpoint:
-        age = span(seconds_between(status.checkpoint.time, now))
-        kept.append(f"checkpoint {status.checkpoint.step:,} {status.checkpoint.tier}, {age} ago")
+        age = format_duration(seconds_between(status.checkpoint.time, now))
+        saved_states.append(f"checkpoint {status.checkpoint.step:,} {status.checkpoint.tier}, {age} ago")
     if status.backup:
-        kept.append(f"backup {status.backup.step:,}, {span(seconds_between(status.backup.time, now))} ago")
+        saved_states.append(
+            f"backup {status.backup.step:,}, {format_duration(seconds_between(status.backup.time, now))} ago"
+        )
     if status.progress and status.progress.snapshot is not None:
-        kept.append(f"snapshot {status.progress.snapshot:,}")
-    if kept:
-        lines.append(" · ".join(kept))
+        saved_states.append(f"snapshot {status.progress.snapshot:,}")
+    if saved_states:
+        lines.append(" · ".join(saved_states))
     if status.failing_saves:
         step, why = status.failing_saves.step, status.failing_saves.message
-        age = span(seconds_between(status.failing_saves.since, now))
+        age = format_duration(seconds_between(status.failing_saves.since, now))
         lines.append(f"saves have failed for {age}, the last one of step {step:,}: {why}")
     if status.failing_copies:
         step, why = status.failing_copies.step, status.failing_copies.message
-        age = span(seconds_between(status.failing_copies.since, now))
+        age = format_duration(seconds_between(status.failing_copies.since, now))
         lines.append(f"copies to the backup have failed for {age}, the last one of step {step:,}: {why}")
     if status.straggler:
         lines.append(describe_straggler(status.straggler))
@@ -60,9 +62,9 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
     return [*lines, *describe_attempts(status.attempts), *drills, *describe_goodput(status.goodput)]
 
 
-def find_reason(status: TrainingJobStatus) -> str:
+def explain_phase(status: TrainingJobStatus) -> str:
     """Return the operator's explanation of the job's phase; empty while there is nothing to explain."""
-    found = find_condition(status, _EXPLAINED_BY.get(status.phase, "Running"))
+    found = find_condition(status, _PHASE_CONDITION.get(status.phase, "Running"))
     return found.message if found and found.reason != Reason.TRAINING else ""
 
 
@@ -78,31 +80,31 @@ def describe_progress(progress: ProgressStatus) -> str:
         parts.append(f"loss {progress.loss:.4g}")
     parts += [f"{name} {loss:.4g}" for name, loss in sorted(progress.evaluations.items())]
     if progress.skipped:
-        parts.append(f"{plural(progress.skipped, 'update')} skipped")
+        parts.append(f"{pluralize(progress.skipped, 'update')} skipped")
     if progress.tokens_per_second:
-        parts.append(f"{short(progress.tokens_per_second)} tokens/s")
+        parts.append(f"{format_count(progress.tokens_per_second)} tokens/s")
     if progress.eta_seconds:
-        parts.append(f"done in about {span(progress.eta_seconds)}")
+        parts.append(f"done in about {format_duration(progress.eta_seconds)}")
     return "   ".join(parts)
 
 
 def describe_data(data: DataReport) -> list[str]:
     """Return the totals of the training text, a table with one row per source, and the warnings."""
-    total = f"text {short(data.tokens)} tokens   {plural(data.rows, 'row')}   {data.epochs:,.2f} epochs"
+    total = f"text {format_count(data.tokens)} tokens   {pluralize(data.rows, 'row')}   {data.epochs:,.2f} epochs"
     rows = [_source_row(source) for source in data.sources]
     lines = [f"  {line}" for line in align(rows)]
     return [total, *lines, *(f"  warning: {words}" for words in data.warnings)]
 
 
 def _source_row(source: SourceReport) -> tuple[str, ...]:
-    skipped = ", ".join(f"{skip.count:,} {_words(skip.reason)} ({skip.example})" for skip in source.skipped)
+    skipped = ", ".join(f"{skip.count:,} {_split_camel_case(skip.reason)} ({skip.example})" for skip in source.skipped)
     return (
         f"{source.name} (evaluation)" if source.evaluation else source.name,
-        plural(source.files, "file"),
-        plural(source.documents, "document"),
-        f"{short(source.characters)} characters",
-        "" if source.tokens is None else f"{short(source.tokens)} tokens",
-        "" if source.rows is None else plural(source.rows, "row"),
+        pluralize(source.files, "file"),
+        pluralize(source.documents, "document"),
+        f"{format_count(source.characters)} characters",
+        "" if source.tokens is None else f"{format_count(source.tokens)} tokens",
+        "" if source.rows is None else pluralize(source.rows, "row"),
         "" if source.epochs is None else f"{source.epochs:,.2f} epochs",
         f"skipped: {skipped}" if skipped else "",
     )
@@ -112,8 +114,8 @@ def describe_attempts(attempts: Sequence[Attempt]) -> list[str]:
     """Return a table of worlds, oldest first: size, steps, end, and the recovery that followed."""
     if not attempts:
         return []
-    followers = [*attempts[1:], None]
-    rows = [_attempt_row(attempt, follower) for attempt, follower in zip(attempts, followers, strict=True)]
+    next_attempts = [*attempts[1:], None]
+    rows = [_attempt_row(attempt, follower) for attempt, follower in zip(attempts, next_attempts, strict=True)]
     return ["attempts", *(f"  {line}" for line in align(rows, right=(3,)))]
 
 
@@ -129,12 +131,14 @@ def describe_goodput(goodput: Goodput) -> list[str]:
     if not goodput.seconds:
         return []
     spent = sorted(goodput.seconds.items(), key=lambda item: -item[1])
-    parts = " · ".join(f"{_words(name)} {span(seconds)}" for name, seconds in spent if seconds >= 0.05)
-    return [f"goodput {percent(goodput.ratio)}   {parts}"]
+    parts = " · ".join(
+        f"{_split_camel_case(name)} {format_duration(seconds)}" for name, seconds in spent if seconds >= 0.05
+    )
+    return [f"goodput {format_percent(goodput.ratio)}   {parts}"]
 
 
 def _headline(name: str, status: TrainingJobStatus) -> str:
-    reason = find_reason(status)
+    reason = explain_phase(status)
     since = parse_time(status.world.since) if status.world and status.phase in ("Running", "Degraded") else None
     clock = f" since {since.astimezone():%H:%M:%S}" if since else ""
     on = f" on {status.display.slices} slices{clock}" if status.display.slices and since else ""
@@ -142,32 +146,32 @@ def _headline(name: str, status: TrainingJobStatus) -> str:
     return f"{text}: {reason}" if reason else text
 
 
-def _attempt_row(attempt: Attempt, follower: Attempt | None) -> tuple[str, ...]:
+def _attempt_row(attempt: Attempt, next_attempt: Attempt | None) -> tuple[str, ...]:
     first = "" if attempt.first_step is None else f"{attempt.first_step:,}"
     last = "now" if attempt.ended is None else "" if attempt.last_step is None else f"{attempt.last_step:,}"
     cause = attempt.cause.message.splitlines()[0] if attempt.cause and attempt.cause.message else ""
     return (
         f"#{attempt.generation}",
-        plural(attempt.slices, "slice"),
+        pluralize(attempt.slices, "slice"),
         "step",
         first,
         f"-> {last}" if last else "",
         cause,
-        describe_recovery(follower) if follower else "",
+        describe_recovery(next_attempt) if next_attempt else "",
     )
 
 
 def _drill_row(one: DrillStatus) -> tuple[str, ...]:
     when = parse_time(one.injected or one.asked)
-    came_of_it = one.cause or ": ".join(filter(None, (STATES[one.state], one.message)))
+    result = one.cause or ": ".join(filter(None, (STATE_DESCRIPTIONS[one.state], one.message)))
     where = "" if one.slice is None else f"slice {one.slice}"
     return (
         f"{when.astimezone():%Y-%m-%d %H:%M:%S}" if when else "",
         one.kind,
         where if one.host is None else f"{where} host {one.host}",
-        came_of_it,
+        result,
         _describe_cost(one.recovery_seconds, one.tier, one.lost_steps),
-        " · ".join(f"{_words(name)} {span(seconds)}" for name, seconds in one.phases.items()),
+        " · ".join(f"{_split_camel_case(name)} {format_duration(seconds)}" for name, seconds in one.phases.items()),
     )
 
 
@@ -181,12 +185,12 @@ def _describe_cost(seconds: float | None, tier: Tier | None, lost_steps: int | N
     if seconds is not None:
         source = {"ram": " from memory", "backup": " from the backup"}.get(tier or "", "")
         how = f"{' by a shadow world' if shadow else ''}{source}"
-        parts.append(f"back in {span(seconds)}{how}")
+        parts.append(f"back in {format_duration(seconds)}{how}")
     if lost_steps is not None:
-        parts.append(f"{plural(lost_steps, 'step')} lost")
+        parts.append(f"{pluralize(lost_steps, 'step')} lost")
     return ", ".join(parts)
 
 
-def _words(bucket: str) -> str:
+def _split_camel_case(bucket: str) -> str:
     """Return a camelCase name as words: `lostSteps` becomes `lost steps`."""
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in bucket)

@@ -18,31 +18,31 @@ from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.cli.validate import require_valid
-from trainingjob_operator.cli.weather import DAY, Weather, draw_faults, mean_repair
+from trainingjob_operator.cli.weather import DAY, FaultModel, draw_faults, mean_repair
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.snapshots import copy_seconds
 from trainingjob_operator.core.running.goodput import Bucket
-from trainingjob_operator.core.simulating.pace import Pace, scale_steps
-from trainingjob_operator.core.simulating.simulate import Outcome, simulate
-from trainingjob_operator.core.units import percent, plural, precise, span
+from trainingjob_operator.core.simulating.pace import Durations, step_seconds_by_size
+from trainingjob_operator.core.simulating.simulate import SimulationResult, simulate
+from trainingjob_operator.core.units import format_duration, format_percent, format_precise_duration, pluralize
 
 EXPECTED_FAULTS = 60
 """Number of faults over which chance averages out. A job with fewer faults is run several times."""
-MOST_RUNS = 20
-LONGEST_DAYS = 3650
-PATIENCE = 10
+MAX_RUNS = 20
+MAX_DAYS = 3650
+ABANDON_FACTOR = 10
 """A run is abandoned after this multiple of the sum of its fault-free time and one mean repair time."""
-INTERVALS = (1, 3)
+INTERVAL_BASES = (1, 3)
 """Checkpoint intervals to try, in steps: these values times each power of ten."""
-MOST_INTERVAL = 5000
-ENOUGH = 0.001
+MAX_INTERVAL = 5000
+MIN_GAIN = 0.001
 """Smallest gain in throughput, as a share of all steps, that is reported."""
-MANY_RESTARTS = 1000
+AMPLE_RESTARTS = 1000
 """Value of `maxRestarts` for the variant that never fails for lack of restarts."""
 MONTH = 30 * DAY
-SEEDS_APART = 1_000_003
+SEED_STRIDE = 1_000_003
 """Distance between the seeds of two runs, so that another `--seed` repeats none of the runs."""
 
 
@@ -56,7 +56,7 @@ class Options:
     """Longest simulated time of one run. None: until the job has ended."""
     step: float | None
     """Seconds per step at the largest size. None: the roofline's estimate."""
-    pace: Pace
+    pace: Durations
     """All durations except those of steps."""
     slices: int | None
     """Maximum number of slices. None: as in the file."""
@@ -79,7 +79,7 @@ class Variant:
 class Runs:
     """The outcomes of all runs of one variant."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[SimulationResult, ...]
 
     @property
     def seconds(self) -> float:
@@ -89,11 +89,11 @@ class Runs:
     @property
     def throughput(self) -> float:
         """Return the steps trained, as a share of those that the largest size trains in that time without a fault."""
-        watched = sum(one.watched for one in self.outcomes)
+        watched = sum(one.observed_seconds for one in self.outcomes)
         return sum(one.ideal_seconds for one in self.outcomes) / watched if watched else 0.0
 
     @property
-    def spent(self) -> dict[str, float]:
+    def seconds_by_bucket(self) -> dict[str, float]:
         """Return the seconds by goodput bucket."""
         buckets: Counter[str] = Counter()
         for one in self.outcomes:
@@ -103,7 +103,7 @@ class Runs:
     @property
     def goodput(self) -> float:
         """Return the share of the time spent on training steps that were kept."""
-        spent = self.spent
+        spent = self.seconds_by_bucket
         return spent.get(Bucket.TRAINING, 0.0) / total if (total := sum(spent.values())) else 0.0
 
     @property
@@ -111,7 +111,7 @@ class Runs:
         """Return the number of worlds formed because another world had ended."""
         return sum(one.status.restarts.total for one in self.outcomes)
 
-    def list_ended(self, phase: str) -> list[Outcome]:
+    def list_ended(self, phase: str) -> list[SimulationResult]:
         """Return the runs that ended in a phase."""
         return [one for one in self.outcomes if one.status.phase == phase]
 
@@ -129,34 +129,53 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
     job = _resize(read_one_job(file), options.slices)
     plan, _ = require_valid(job, hardware)
     plan = replace(plan, spec=plan.spec.model_copy(update={"suspend": False}))
-    largest = plan.allowed[-1]
-    steps = scale_steps(plan, options.step)
+    largest = plan.allowed_sizes[-1]
+    steps = step_seconds_by_size(plan, options.step)
     if steps is None:
         raise UsageError(f"how long a step takes on {plan.shape.accelerator} is not known: give --step-seconds.")
-    pace = replace(options.pace, steps=steps, copy=copy_seconds(plan.spec, plan.shape, plan.layout(largest)))
+    pace = replace(
+        options.pace, step_seconds=steps, snapshot_copy=copy_seconds(plan.spec, plan.shape, plan.layout(largest))
+    )
     ideal = plan.spec.training.steps * steps[largest]
-    weather = _read_weather(options, ideal)
-    strikes = [draw_faults(one, plan.spec.slices.most) for one in _repeat(weather, ideal, plan.spec.slices.most)]
-    variants = list(_list_variants(plan, hardware, pace, options.spares))
-    told = track(variants, description="simulating", console=SafeConsole(stderr=True), transient=True)
-    lived = [
-        (one, Runs(tuple(simulate(one.plan, pace, faults, weather.length, one.spares) for faults in strikes)))
-        for one in told
+    weather = _build_fault_model(options, ideal)
+    fault_traces = [
+        draw_faults(one, plan.spec.slices.max_slices) for one in _repeat(weather, ideal, plan.spec.slices.max_slices)
     ]
-    written = lived[0][1].outcomes
-    num_faults = sum(fault.at < one.seconds for one, faults in zip(written, strikes, strict=True) for fault in faults)
+    variants = list(_list_variants(plan, hardware, pace, options.spares))
+    tracked_variants = track(variants, description="simulating", console=SafeConsole(stderr=True), transient=True)
+    results = [
+        (
+            one,
+            Runs(
+                tuple(
+                    simulate(one.plan, pace, faults, weather.simulated_seconds, one.spares) for faults in fault_traces
+                )
+            ),
+        )
+        for one in tracked_variants
+    ]
+    as_written = results[0][1].outcomes
+    num_faults = sum(
+        fault.at < one.seconds for one, faults in zip(as_written, fault_traces, strict=True) for fault in faults
+    )
     if as_json:
-        head = {"faults": num_faults, "seconds": weather.length, "runs": len(strikes), "idealSeconds": round(ideal, 1)}
-        echo(json.dumps({**head, "variants": [_as_object(*one) for one in lived]}, indent=2))
+        head = {
+            "faults": num_faults,
+            "seconds": weather.simulated_seconds,
+            "runs": len(fault_traces),
+            "idealSeconds": round(ideal, 1),
+        }
+        echo(json.dumps({**head, "variants": [_as_object(*one) for one in results]}, indent=2))
         return
     estimate = "" if options.step else ", a lower bound until it is calibrated"
     echo(
-        f"{job.name} · {plural(largest, 'slice')}, each struck every {span(weather.mtbf)}, half of the losses repaired "
-        f"within {span(weather.repair)}, all in {span(mean_repair(weather))} on average · a step takes "
-        f"{precise(steps[largest])}{estimate}, all steps {span(ideal)} without a fault · "
-        f"{plural(len(strikes), 'run')} with {plural(num_faults, 'fault')}"
+        f"{job.name} · {pluralize(largest, 'slice')}, each struck every {format_duration(weather.mtbf)}, half of the "
+        f"losses repaired within {format_duration(weather.repair)}, all in {format_duration(mean_repair(weather))} "
+        f"on average · a step takes {format_precise_duration(steps[largest])}{estimate}, all steps "
+        f"{format_duration(ideal)} without a fault · {pluralize(len(fault_traces), 'run')} with "
+        f"{pluralize(num_faults, 'fault')}"
     )
-    for line in ("", *_table(lived), "", *_advise(lived)):
+    for line in ("", *_table(results), "", *_recommend(results)):
         echo(line)
 
 
@@ -169,22 +188,22 @@ def _resize(job: Document, num_slices: int | None) -> Document:
     return replace(job, content={**job.content, "spec": {**job.spec, "slices": resized}})
 
 
-def _read_weather(options: Options, ideal: float) -> Weather:
+def _build_fault_model(options: Options, ideal: float) -> FaultModel:
     """Return the fault model of the options. Its length is the time limit of a run.
 
-    By default a run ends with the job, or when it exceeds `PATIENCE` or `LONGEST_DAYS`.
+    By default a run ends with the job, or when it exceeds `PATIENCE` or `MAX_DAYS`.
     """
     mtbf, repair = parse_span(options.mtbf, "--mtbf"), parse_span(options.repair, "--repair")
-    weather = Weather(mtbf, repair, 0.0, options.seed)
-    longest = min(PATIENCE * (ideal + mean_repair(weather)), LONGEST_DAYS * DAY)
-    return replace(weather, length=parse_span(options.time, "--time") if options.time else longest)
+    weather = FaultModel(mtbf, repair, 0.0, options.seed)
+    longest = min(ABANDON_FACTOR * (ideal + mean_repair(weather)), MAX_DAYS * DAY)
+    return replace(weather, simulated_seconds=parse_span(options.time, "--time") if options.time else longest)
 
 
-def _repeat(weather: Weather, ideal: float, num_slices: int) -> list[Weather]:
+def _repeat(weather: FaultModel, ideal: float, num_slices: int) -> list[FaultModel]:
     """Return one copy of the fault model per run, each with its own seed."""
-    expected = num_slices * min(ideal, weather.length) / (weather.mtbf + mean_repair(weather))
-    num_runs = min(math.ceil(EXPECTED_FAULTS / expected), MOST_RUNS) if expected else MOST_RUNS
-    return [replace(weather, seed=weather.seed + number * SEEDS_APART) for number in range(num_runs)]
+    expected = num_slices * min(ideal, weather.simulated_seconds) / (weather.mtbf + mean_repair(weather))
+    num_runs = min(math.ceil(EXPECTED_FAULTS / expected), MAX_RUNS) if expected else MAX_RUNS
+    return [replace(weather, seed=weather.seed + number * SEED_STRIDE) for number in range(num_runs)]
 
 
 def parse_span(text: str, option: str) -> float:
@@ -204,26 +223,26 @@ def parse_span(text: str, option: str) -> float:
     return float(found)
 
 
-def _list_variants(plan: Plan, hardware: Hardware, pace: Pace, spares: int) -> Iterator[Variant]:
+def _list_variants(plan: Plan, hardware: Hardware, pace: Durations, spares: int) -> Iterator[Variant]:
     """Yield the job as written, then variants with one change each.
 
     Changes are not combined. For the example of four slices, with faults every second day and every week, the best
     change of each kind together came within 0.0002 of the steps of the best of all 144 combinations.
     """
-    spec, largest = plan.spec, plan.allowed[-1]
+    spec, largest = plan.spec, plan.allowed_sizes[-1]
     written = spec.checkpoint.save.every_steps
     yield Variant("", plan, spares)
-    intervals = (base * 10**power for power in range(4) for base in INTERVALS)
+    intervals = (base * 10**power for power in range(4) for base in INTERVAL_BASES)
     for every in intervals:
         # A save must end before the next one begins.
-        most = min(MOST_INTERVAL, spec.training.steps)
-        if pace.save <= every * pace.steps[largest] and every <= most and every != written:
+        most = min(MAX_INTERVAL, spec.training.steps)
+        if pace.save <= every * pace.step_seconds[largest] and every <= most and every != written:
             save = spec.checkpoint.save.model_copy(update={"every_steps": every})
             checkpoint = spec.checkpoint.model_copy(update={"save": save})
             changed = replace(plan, spec=spec.model_copy(update={"checkpoint": checkpoint}))
             yield Variant(f"checkpoint.save.everySteps: {every}", changed, spares, "save")
-    for fewest in plan.allowed:
-        if fewest != spec.slices.fewest and spec.slices.count is None:
+    for fewest in plan.allowed_sizes:
+        if fewest != spec.slices.min_slices and spec.slices.count is None:
             slices = spec.slices.model_copy(update={"min": fewest})
             changed = plan_job(spec.model_copy(update={"slices": slices}), hardware)
             yield Variant(f"slices.min: {fewest}", changed, spares, "min")
@@ -231,12 +250,12 @@ def _list_variants(plan: Plan, hardware: Hardware, pace: Pace, spares: int) -> I
         checkpoint = spec.checkpoint.model_copy(update={"snapshots": Snapshots()})
         changed = plan_job(spec.model_copy(update={"checkpoint": checkpoint}), hardware)
         yield Variant("checkpoint.snapshots: {}", changed, spares, "snapshots")
-    if spec.elastic.max_restarts < MANY_RESTARTS:
-        elastic = spec.elastic.model_copy(update={"max_restarts": MANY_RESTARTS})
+    if spec.elastic.max_restarts < AMPLE_RESTARTS:
+        elastic = spec.elastic.model_copy(update={"max_restarts": AMPLE_RESTARTS})
         changed = replace(plan, spec=spec.model_copy(update={"elastic": elastic}))
-        yield Variant(f"elastic.maxRestarts: {MANY_RESTARTS}", changed, spares, "restarts")
+        yield Variant(f"elastic.maxRestarts: {AMPLE_RESTARTS}", changed, spares, "restarts")
     for more in (1, 2):
-        yield Variant(f"{plural(spares + more, 'spare slice')}", plan, spares + more, "spares")
+        yield Variant(f"{pluralize(spares + more, 'spare slice')}", plan, spares + more, "spares")
 
 
 def _table(lived: Lived) -> list[str]:
@@ -251,40 +270,40 @@ def _table(lived: Lived) -> list[str]:
 
 
 def _cells(runs: Runs) -> tuple[str, ...]:
-    spent, done = runs.spent, runs.list_ended("Succeeded")
+    spent, done = runs.seconds_by_bucket, runs.list_ended("Succeeded")
     seconds = runs.seconds or 1.0
     training = (Bucket.TRAINING, Bucket.LOST_STEPS)
     down = sum(seconds for bucket, seconds in spent.items() if bucket not in training)
     return (
-        span(sum(one.seconds for one in done) / len(done)) if done else "-",
+        format_duration(sum(one.seconds for one in done) / len(done)) if done else "-",
         f"{len(runs.list_ended('Failed'))} of {len(runs.outcomes)}",
-        percent(runs.goodput),
-        percent(runs.throughput),
-        percent(spent.get(Bucket.LOST_STEPS, 0.0) / seconds),
-        percent(down / seconds),
+        format_percent(runs.goodput),
+        format_percent(runs.throughput),
+        format_percent(spent.get(Bucket.LOST_STEPS, 0.0) / seconds),
+        format_percent(down / seconds),
         f"{runs.restarts * MONTH / seconds:.1f}",
     )
 
 
-def _advise(lived: Lived) -> list[str]:
+def _recommend(lived: Lived) -> list[str]:
     """Return the best change of each kind, most effective first, after the failures of the job as written."""
     written = lived[0][1].throughput
     best: dict[str, tuple[float, str]] = {}
     for one, runs in lived[1:]:
         if one.kind == "restarts":
-            continue  # restarts are judged by failures: see `_advise_restarts`
+            continue  # restarts are judged by failures: see `_recommend_restarts`
         known = best.get(one.kind, (written, ""))[0]  # prefer the smaller change if a larger one gains nothing
-        if runs.throughput >= known + ENOUGH and percent(runs.throughput) != percent(known):
+        if runs.throughput >= known + MIN_GAIN and format_percent(runs.throughput) != format_percent(known):
             best[one.kind] = (runs.throughput, one.change)
-    words = [
-        f"{change} alone: {percent(share)} of all steps instead of {percent(written)}"
+    lines = [
+        f"{change} alone: {format_percent(share)} of all steps instead of {format_percent(written)}"
         for share, change in sorted(best.values(), reverse=True)
     ]
-    words = [*_advise_restarts(lived), *words] or ["Nothing of this is clearly better than what is written."]
-    return [*_describe_failures(lived[0][1]), *words]
+    lines = [*_recommend_restarts(lived), *lines] or ["Nothing of this is clearly better than what is written."]
+    return [*_describe_failures(lived[0][1]), *lines]
 
 
-def _advise_restarts(lived: Lived) -> list[str]:
+def _recommend_restarts(lived: Lived) -> list[str]:
     """Return the number of failed runs that more restarts avoid.
 
     Throughput does not show this: a run that fails early wastes little time but does not finish the job.
@@ -303,8 +322,8 @@ def _describe_failures(runs: Runs) -> list[str]:
     if not failed:
         return []
     verdict = next(one for one in failed[0].status.conditions if (one.type, one.status) == ("Failed", "True"))
-    after = span(sum(one.seconds for one in failed) / len(failed))
-    often = f" in {len(failed)} of {plural(len(runs.outcomes), 'run')}" if len(runs.outcomes) > 1 else ""
+    after = format_duration(sum(one.seconds for one in failed) / len(failed))
+    often = f" in {len(failed)} of {pluralize(len(runs.outcomes), 'run')}" if len(runs.outcomes) > 1 else ""
     return [
         f"As written the job fails{often} after {after}{' on average' if len(failed) > 1 else ''}: {verdict.message}"
     ]
@@ -320,9 +339,9 @@ def _as_object(one: Variant, runs: Runs) -> dict[str, object]:
         "goodput": round(runs.goodput, 4),
         "throughput": round(runs.throughput, 4),
         "step": min(outcome.step for outcome in runs.outcomes),
-        "worlds": sum(outcome.worlds for outcome in runs.outcomes),
+        "worlds": sum(outcome.num_worlds for outcome in runs.outcomes),
         "restarts": runs.restarts,
         "restartsIn30Days": round(runs.restarts * MONTH / runs.seconds, 2) if runs.seconds else 0.0,
         "simulatedSeconds": round(runs.seconds, 1),
-        "seconds": {bucket: round(seconds, 3) for bucket, seconds in runs.spent.items()},
+        "seconds": {bucket: round(seconds, 3) for bucket, seconds in runs.seconds_by_bucket.items()},
     }

@@ -9,8 +9,8 @@ from rich.text import Text
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.following import POLL_SECONDS
 from trainingjob_operator.cli.interrupts import run_interruptible
-from trainingjob_operator.cli.printing import reader_has_left
-from trainingjob_operator.cli.remote import Remote, Target, open_remote
+from trainingjob_operator.cli.printing import is_pipe_closed
+from trainingjob_operator.cli.remote import RemoteJob, Target, open_remote_job
 from trainingjob_operator.cli.report import describe_job
 from trainingjob_operator.core.remember import read_status
 
@@ -25,19 +25,19 @@ def show_status(target: Target, console: SafeConsole, *, watch: bool) -> None:
 
 
 async def _show(target: Target, console: SafeConsole, *, watch: bool) -> None:
-    async with open_remote(target) as remote:
-        view, is_over = await _look(remote, target.name)
+    async with open_remote_job(target) as remote:
+        view, is_over = await _poll(remote, target.name)
         if not watch:
             console.print(view, soft_wrap=True)
             return
         with Live(view, console=console, auto_refresh=False) as live:
-            while not is_over and not reader_has_left():
+            while not is_over and not is_pipe_closed():
                 await asyncio.sleep(POLL_SECONDS)
-                view, is_over = await _look(remote, target.name)
+                view, is_over = await _poll(remote, target.name)
                 live.update(view, refresh=True)
 
 
-async def _look(remote: Remote, name: str) -> tuple[Text, bool]:
+async def _poll(remote: RemoteJob, name: str) -> tuple[Text, bool]:
     """Return a job's state as text, and whether the job has ended."""
     status = read_status(await remote.read_job())
     lines = describe_job(name, status, datetime.now(UTC))

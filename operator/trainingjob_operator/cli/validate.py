@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.problem import Problem, summarise
 from trainingjob_operator.cli.documents import Document, read_documents
-from trainingjob_operator.cli.errors import NO_ANSWER, NO_SUCCESS, CommandError, UsageError
+from trainingjob_operator.cli.errors import EXIT_NEGATIVE, EXIT_NO_RESULT, CommandError, UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.units import plural
-from trainingjob_operator.core.validation.validate import check_manifest
+from trainingjob_operator.core.units import pluralize
+from trainingjob_operator.core.validation.validate import validate_manifest
 
 
 def validate_files(files: Sequence[str], hardware: Hardware) -> int:
@@ -31,9 +31,9 @@ def validate_files(files: Sequence[str], hardware: Hardware) -> int:
             echo(f"Error: {error}", err=True)
             code = error.code
     if not code and not any(document.is_job for document in documents):
-        found = "".join(f"\n  {document.place} is {document.describe()}" for document in documents)
+        found = "".join(f"\n  {document.location} is {document.describe()}" for document in documents)
         raise UsageError(f"there is no TrainingJob in {', '.join(files)}.{found}")
-    return max([code, *(_judge(document, hardware) for document in documents)])
+    return max([code, *(_report_document(document, hardware) for document in documents)])
 
 
 def require_valid(document: Document, hardware: Hardware = BUILTIN) -> tuple[Plan, tuple[Problem, ...]]:
@@ -42,7 +42,7 @@ def require_valid(document: Document, hardware: Hardware = BUILTIN) -> tuple[Pla
     Raises:
         CommandError: it has problems; the text lists all of them.
     """
-    checked = check_manifest(document.content, hardware)
+    checked = validate_manifest(document.content, hardware)
     if checked.plan is None:
         raise CommandError(summarise(document.name, checked.problems))
     return checked.plan, tuple(checked.warnings)
@@ -53,24 +53,24 @@ def warning_lines(warnings: Iterable[Problem]) -> list[str]:
     return [f"Warning  {warning}" for warning in warnings]
 
 
-def _judge(document: Document, hardware: Hardware) -> int:
+def _report_document(document: Document, hardware: Hardware) -> int:
     """Print the result for one document; return its exit code."""
     if not document.is_job:
         hint = f" Was `kind: {KIND}` of `apiVersion: {API_VERSION}` meant?" if document.is_misspelt else ""
-        echo(f"{document.place} is {document.describe()}: not checked.{hint}")
-        return NO_ANSWER if document.is_misspelt else 0
-    checked = check_manifest(document.content, hardware)
+        echo(f"{document.location} is {document.describe()}: not checked.{hint}")
+        return EXIT_NO_RESULT if document.is_misspelt else 0
+    checked = validate_manifest(document.content, hardware)
     if checked.plan is None:
-        echo(f"{document.place}: {summarise(document.name, checked.problems)}")
+        echo(f"{document.location}: {summarise(document.name, checked.problems)}")
     else:
-        echo(f'{document.place}: TrainingJob "{document.name}" is valid: {_sizes(checked.plan)}.')
+        echo(f'{document.location}: TrainingJob "{document.name}" is valid: {_sizes(checked.plan)}.')
     for line in warning_lines(checked.warnings):
         echo(line)
-    return NO_SUCCESS if checked.plan is None else 0
+    return EXIT_NEGATIVE if checked.plan is None else 0
 
 
 def _sizes(plan: Plan) -> str:
-    allowed = plan.allowed
+    allowed = plan.allowed_sizes
     if len(allowed) == 1:
-        return f"trains on {plural(allowed[0], 'slice')}"
-    return f"trains on {', '.join(str(size) for size in allowed[:-1])} or {plural(allowed[-1], 'slice')}"
+        return f"trains on {pluralize(allowed[0], 'slice')}"
+    return f"trains on {', '.join(str(size) for size in allowed[:-1])} or {pluralize(allowed[-1], 'slice')}"

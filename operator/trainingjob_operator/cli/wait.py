@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_operator.cli.errors import NO_SUCCESS
-from trainingjob_operator.cli.following import POLL_SECONDS, Look, follow
+from trainingjob_operator.cli.errors import EXIT_NEGATIVE
+from trainingjob_operator.cli.following import POLL_SECONDS, PollResult, poll_until_done
 from trainingjob_operator.cli.interrupts import run_interruptible
-from trainingjob_operator.cli.remote import Target, open_remote
+from trainingjob_operator.cli.remote import Target, open_remote_job
 from trainingjob_operator.cli.report import describe_job
 
 
@@ -22,12 +22,14 @@ def wait_for_end(target: Target, timeout: float | None) -> int:
 
 
 async def _wait(target: Target, seconds: float | None) -> int:
-    def look(status: TrainingJobStatus) -> Look:
+    def evaluate(status: TrainingJobStatus) -> PollResult:
         headline = describe_job(target.name, status, datetime.now(UTC))[0]
         if status.completion_time is None:
-            return Look(headline)
-        return Look(headline, 0 if status.phase == "Succeeded" else NO_SUCCESS)
+            return PollResult(headline)
+        return PollResult(headline, 0 if status.phase == "Succeeded" else EXIT_NEGATIVE)
 
-    late = f"{target.name} is not over yet, and --timeout has passed."
-    async with open_remote(target) as remote:
-        return await follow(remote, look, every=POLL_SECONDS, within=seconds, late=late)
+    timeout_message = f"{target.name} is not over yet, and --timeout has passed."
+    async with open_remote_job(target) as remote:
+        return await poll_until_done(
+            remote, evaluate, interval=POLL_SECONDS, timeout_seconds=seconds, timeout_message=timeout_message
+        )

@@ -29,7 +29,7 @@ class Children:
     """UIDs of pods whose Job is gone. The garbage collector deletes them shortly."""
 
 
-def dig(manifest: Any, *path: str) -> Any:  # None: no value at that path
+def get_value(manifest: Any, *path: str) -> Any:  # None: no value at that path
     """Return the value at a path of keys."""
     for key in path:
         if not isinstance(manifest, dict):
@@ -38,33 +38,33 @@ def dig(manifest: Any, *path: str) -> Any:  # None: no value at that path
     return manifest
 
 
-def text(manifest: Any, *path: str) -> str:
+def get_text(manifest: Any, *path: str) -> str:
     """Return the string at a path, or an empty string if there is none."""
-    value = dig(manifest, *path)
+    value = get_value(manifest, *path)
     return value if isinstance(value, str) else ""
 
 
-def number(manifest: Any, *path: str) -> int | None:  # None: no number at that path
+def get_int(manifest: Any, *path: str) -> int | None:  # None: no number at that path
     """Return the integer at a path. Decimal strings count, because label values are strings."""
-    value = dig(manifest, *path)
+    value = get_value(manifest, *path)
     if isinstance(value, str) and value.isdecimal():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def items(manifest: Any, *path: str) -> Iterator[Manifest]:
+def iter_items(manifest: Any, *path: str) -> Iterator[Manifest]:
     """Yield the objects of the list at a path."""
-    value = dig(manifest, *path)
+    value = get_value(manifest, *path)
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, dict))
 
 
-def condition(manifest: Any, kind: str) -> Manifest:
+def find_condition(manifest: Any, kind: str) -> Manifest:
     """Return a condition of an object's status, or an empty manifest if there is none."""
-    return next((item for item in items(manifest, "status", "conditions") if item.get("type") == kind), {})
+    return next((item for item in iter_items(manifest, "status", "conditions") if item.get("type") == kind), {})
 
 
 def owner_uid(manifest: Any) -> str:
     """Return the UID of an object's controller, or an empty string if it has none."""
-    owners = items(manifest, "metadata", "ownerReferences")
-    return next((text(owner, "uid") for owner in owners if owner.get("controller") is True), "")
+    owners = iter_items(manifest, "metadata", "ownerReferences")
+    return next((get_text(owner, "uid") for owner in owners if owner.get("controller") is True), "")

@@ -20,19 +20,19 @@ JOB_INDEX_LABEL = "jobset.sigs.k8s.io/job-index"
 HOST_LABEL = "batch.kubernetes.io/job-completion-index"
 """Set by the Job controller on pods: the index of the host within the slice."""
 TEMPLATE_HASH_ANNOTATION = f"{DOMAIN}/template-hash"
-AVOIDS_ANNOTATION = f"{DOMAIN}/avoids"
+AVOIDED_NODES_ANNOTATION = f"{DOMAIN}/avoids"
 """On JobSets: the nodes that their pods must avoid."""
 REPLICATED_JOB = "slice"
 """Name of the only replicated job of each JobSet: one child Job per slice."""
-MAX_LABEL = 63
-POD_SUFFIX = 6
+MAX_LABEL_LENGTH = 63
+POD_SUFFIX_LENGTH = 6
 """The Job controller appends `-` and five characters to each pod name."""
 
 
-def free_name(name: str, taken: Container[str], most: int) -> str:
+def unused_name(name: str, taken: Container[str], max_length: int) -> str:
     """Return an unused variant of a name: the name with a numeric suffix, at most `most` characters long."""
-    names = (f"{name[: most - len(str(number)) - 1].rstrip('-')}-{number}" for number in count(1))
-    return next(one for one in names if one not in taken)
+    names = (f"{name[: max_length - len(str(number)) - 1].rstrip('-')}-{number}" for number in count(1))
+    return next(candidate for candidate in names if candidate not in taken)
 
 
 def nearest_names(name: str, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,12 +7,12 @@ a manual edit. Unreadable top-level fields are dropped one by one, so that one b
 from pydantic import ValidationError
 
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_operator.core.manifests import Manifest, dig
+from trainingjob_operator.core.manifests import Manifest, get_value
 
 
 def read_status(job: Manifest) -> TrainingJobStatus:
     """Return a job's status. Fields that do not validate keep their defaults."""
-    raw = dig(job, "status")
+    raw = get_value(job, "status")
     raw = raw if isinstance(raw, dict) else {}
     try:
         return TrainingJobStatus.model_validate(raw)

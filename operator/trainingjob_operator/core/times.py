@@ -8,7 +8,7 @@ def format_time(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def describe_time(time: datetime) -> str:
+def format_display_time(time: datetime) -> str:
     """Return a human-readable timestamp: `2026-11-21 10:06:27 UTC`."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
@@ -22,7 +22,7 @@ def parse_time(text: str | None) -> datetime | None:  # None: not a timestamp
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def earlier(text: str | None, now: datetime) -> str | None:  # None: not a timestamp
+def clamp_to_now(text: str | None, now: datetime) -> str | None:  # None: not a timestamp
     """Return the earlier of a timestamp and now. A timestamp lies in the future after a clock was set back."""
     time = parse_time(text)
     return None if time is None else text if time <= now else format_time(now)

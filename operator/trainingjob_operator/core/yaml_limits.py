@@ -13,11 +13,11 @@ MAX_BYTES = 3 * 2**20
 MAX_DEPTH = 100
 """Nesting depth of maps and lists. A TrainingJob nests fewer than ten levels."""
 
-type Measure = tuple[int, int]
+type ExpandedSize = tuple[int, int]
 """Characters of a node with all its aliases expanded, and its nesting depth."""
 
 
-UNREADABLE = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """All exceptions of a loader for unreadable text. Besides its own errors it raises others, e.g. for `!!bool maybe`."""
 
 
@@ -37,14 +37,14 @@ def check_limits(node: yaml.Node) -> None:
         yaml.constructor.ConstructorError: it is too large or too deep, or it contains itself.
         RecursionError: it is deeper than Python can follow.
     """
-    _measure(node, {})
+    _expanded_size(node, {})
 
 
-def _measure(node: yaml.Node, known: dict[int, Measure | None]) -> Measure:
+def _expanded_size(node: yaml.Node, known: dict[int, ExpandedSize | None]) -> ExpandedSize:
     if id(node) in known:
         measure = known[id(node)]
         if measure is None:
-            raise _refuse(node, "an anchor stands for something that contains the anchor itself")
+            raise _limit_error(node, "an anchor stands for something that contains the anchor itself")
         return measure
     if not isinstance(node, yaml.CollectionNode):
         return len(str(node.value)) + 1, 0
@@ -52,16 +52,16 @@ def _measure(node: yaml.Node, known: dict[int, Measure | None]) -> Measure:
     size, depth = 2, 0
     for child in node.value:
         for part in child if isinstance(child, tuple) else (child,):
-            more, deeper = _measure(part, known)
+            more, deeper = _expanded_size(part, known)
             size, depth = size + more, max(depth, deeper)
     depth += 1
     if size > MAX_BYTES:
-        raise _refuse(node, "with its aliases written out, the document is larger than the 3 MiB of a request")
+        raise _limit_error(node, "with its aliases written out, the document is larger than the 3 MiB of a request")
     if depth > MAX_DEPTH:
-        raise _refuse(node, f"maps and lists stand in each other more than {MAX_DEPTH} levels deep")
+        raise _limit_error(node, f"maps and lists stand in each other more than {MAX_DEPTH} levels deep")
     known[id(node)] = size, depth
     return size, depth
 
 
-def _refuse(node: yaml.Node, problem: str) -> yaml.YAMLError:
+def _limit_error(node: yaml.Node, problem: str) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)

@@ -12,21 +12,31 @@ from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import JOB_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
 from trainingjob_operator.core.validation.folders import is_reserved
 from trainingjob_operator.render.metadata import MANAGED_BY_LABEL
-from trainingjob_operator.render.shapes import ANYTHING, FALSE, TEXT, TRUE, Leaf, Maybe, Shape, departures, required
+from trainingjob_operator.render.shapes import (
+    ANYTHING,
+    FALSE,
+    TEXT,
+    TRUE,
+    AllowList,
+    FieldRule,
+    OptionalObject,
+    find_violations,
+    required,
+)
 
 LABELS = frozenset((JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, MANAGED_BY_LABEL))
 
-_KEY = Maybe({"name": TEXT, "key": TEXT})
-_NOT_ROOT = Leaf("a number above 0", lambda user: type(user) is int and user > 0, is_required=True)
+_KEY = OptionalObject({"name": TEXT, "key": TEXT})
+_NOT_ROOT = FieldRule("a number above 0", lambda user: type(user) is int and user > 0, is_required=True)
 
-_TOKEN: Shape = {"audience": required(TOKEN_AUDIENCE), "expirationSeconds": ANYTHING, "path": TEXT}
-_KEEP_CLEAR: Shape = {
+_TOKEN: AllowList = {"audience": required(TOKEN_AUDIENCE), "expirationSeconds": ANYTHING, "path": TEXT}
+_NODE_EXCLUSION: AllowList = {
     "nodeSelectorTerms": [
         {"matchFields": [{"key": required("metadata.name"), "operator": required("NotIn"), "values": ANYTHING}]}
     ]
 }
 
-CONTAINER: Shape = {
+CONTAINER: AllowList = {
     "name": TEXT,
     "image": TEXT,
     "imagePullPolicy": ANYTHING,
@@ -35,7 +45,9 @@ CONTAINER: Shape = {
         {
             "name": TEXT,
             "value": ANYTHING,
-            "valueFrom": Maybe({"secretKeyRef": _KEY, "configMapKeyRef": _KEY, "fieldRef": Maybe({"fieldPath": TEXT})}),
+            "valueFrom": OptionalObject(
+                {"secretKeyRef": _KEY, "configMapKeyRef": _KEY, "fieldRef": OptionalObject({"fieldPath": TEXT})}
+            ),
         }
     ],
     "resources": {"requests": ANYTHING, "limits": ANYTHING},
@@ -48,9 +60,9 @@ CONTAINER: Shape = {
     "volumeMounts": [{"name": TEXT, "mountPath": TEXT, "readOnly": ANYTHING}],
 }
 
-POD: Shape = {
+POD: AllowList = {
     "metadata": {
-        "labels": Leaf(
+        "labels": FieldRule(
             f"an object with no label but {', '.join(sorted(LABELS))}",
             lambda labels: isinstance(labels, dict) and labels.keys() <= LABELS,
         )
@@ -72,17 +84,19 @@ POD: Shape = {
             "seccompProfile": {"type": required("RuntimeDefault")},
         },
         "nodeSelector": ANYTHING,
-        "affinity": Maybe({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _KEEP_CLEAR}}),
+        "affinity": OptionalObject(
+            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _NODE_EXCLUSION}}
+        ),
         "tolerations": ANYTHING,
         "topologySpreadConstraints": ANYTHING,
         "containers": [CONTAINER],
         "volumes": [
             {
                 "name": TEXT,
-                "configMap": Maybe({"name": TEXT}),
-                "emptyDir": Maybe({"medium": ANYTHING, "sizeLimit": TEXT}),
-                "persistentVolumeClaim": Maybe({"claimName": TEXT}),
-                "projected": Maybe({"sources": [{"serviceAccountToken": _TOKEN}]}),
+                "configMap": OptionalObject({"name": TEXT}),
+                "emptyDir": OptionalObject({"medium": ANYTHING, "sizeLimit": TEXT}),
+                "persistentVolumeClaim": OptionalObject({"claimName": TEXT}),
+                "projected": OptionalObject({"sources": [{"serviceAccountToken": _TOKEN}]}),
             }
         ],
     },
@@ -100,7 +114,7 @@ def check_jobset(jobset: Manifest) -> list[str]:
 
 def check_pod(pod: Manifest) -> list[str]:
     """Return the violations of a rendered pod template, one line with field path each. Empty: it is allowed."""
-    lines = list(departures(pod, POD, "pod"))
+    lines = list(find_violations(pod, POD, "pod"))
     if not lines:  # the checks below rely on a valid shape
         containers = pod["spec"].get("containers", [])
         lines += [] if len(containers) == 1 else [f"pod.spec.containers: must be one, not {len(containers)}"]

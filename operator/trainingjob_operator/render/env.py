@@ -1,7 +1,7 @@
 """Environment variables of the agent: first the job's own, then the operator's, which take precedence."""
 
 from trainingjob_api.running import EnvVar, Runtime
-from trainingjob_api.world import Expected
+from trainingjob_api.world import ExpectedHardware
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.render.configmap import CA_KEY, RUN_CONFIG_KEY
@@ -17,37 +17,37 @@ from trainingjob_operator.render.volumes import (
 
 
 def render_env(
-    runtime: Runtime, settings: RenderSettings, expected: Expected, *, has_snapshots: bool = False
+    runtime: Runtime, settings: RenderSettings, expected: ExpectedHardware, *, has_snapshots: bool = False
 ) -> list[Manifest]:
     """Return the variables of the agent's container."""
     named = {variable.name for variable in runtime.env}
     return [
         *(_user_variable(variable) for variable in runtime.env),
         # The container user has no home directory, and the root file system is read-only.
-        *([_plain("HOME", TMP_FOLDER)] if "HOME" not in named else []),
-        _plain("TRAININGJOB_CONFIG", f"{CONFIG_FOLDER}/{RUN_CONFIG_KEY}"),
-        _plain("TRAININGJOB_RENDEZVOUS", settings.rendezvous_url),
+        *([_literal("HOME", TMP_FOLDER)] if "HOME" not in named else []),
+        _literal("TRAININGJOB_CONFIG", f"{CONFIG_FOLDER}/{RUN_CONFIG_KEY}"),
+        _literal("TRAININGJOB_RENDEZVOUS", settings.rendezvous_url),
         # Without certificates the rendezvous serves plain HTTP, which agents accept on the loopback device only.
-        *([_plain("TRAININGJOB_CA", f"{CONFIG_FOLDER}/{CA_KEY}")] if settings.ca_pem else []),
-        _plain("TRAININGJOB_TOKEN", f"{TOKEN_FOLDER}/{TOKEN_FILE}"),
-        _field("TRAININGJOB_POD", "metadata.name"),
-        _field("TRAININGJOB_POD_UID", "metadata.uid"),
-        _field("TRAININGJOB_ADDRESS", "status.podIP"),
-        _field("TRAININGJOB_SLICE_OFFSET", f"metadata.labels['{SLICE_OFFSET_LABEL}']"),
-        _field("TRAININGJOB_JOB_INDEX", f"metadata.labels['{JOB_INDEX_LABEL}']"),
-        _field("TRAININGJOB_HOST", f"metadata.labels['{HOST_LABEL}']"),
-        _plain("TRAININGJOB_COMPILE_CACHE", cache_folder(runtime)),
+        *([_literal("TRAININGJOB_CA", f"{CONFIG_FOLDER}/{CA_KEY}")] if settings.ca_pem else []),
+        _literal("TRAININGJOB_TOKEN", f"{TOKEN_FOLDER}/{TOKEN_FILE}"),
+        _field_ref("TRAININGJOB_POD", "metadata.name"),
+        _field_ref("TRAININGJOB_POD_UID", "metadata.uid"),
+        _field_ref("TRAININGJOB_ADDRESS", "status.podIP"),
+        _field_ref("TRAININGJOB_SLICE_OFFSET", f"metadata.labels['{SLICE_OFFSET_LABEL}']"),
+        _field_ref("TRAININGJOB_JOB_INDEX", f"metadata.labels['{JOB_INDEX_LABEL}']"),
+        _field_ref("TRAININGJOB_HOST", f"metadata.labels['{HOST_LABEL}']"),
+        _literal("TRAININGJOB_COMPILE_CACHE", cache_folder(runtime)),
         # Not in the RunConfig: an older trainer rejects a RunConfig with unknown fields.
-        _plain("TRAININGJOB_EXPECTED", expected.model_dump_json(exclude_defaults=True)),
-        *([_plain("TRAININGJOB_SNAPSHOTS", SNAPSHOT_FOLDER)] if has_snapshots else []),
+        _literal("TRAININGJOB_EXPECTED", expected.model_dump_json(exclude_defaults=True)),
+        *([_literal("TRAININGJOB_SNAPSHOTS", SNAPSHOT_FOLDER)] if has_snapshots else []),
     ]
 
 
-def _plain(name: str, value: str) -> Manifest:
+def _literal(name: str, value: str) -> Manifest:
     return {"name": name, "value": value}
 
 
-def _field(name: str, path: str) -> Manifest:
+def _field_ref(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
@@ -56,4 +56,4 @@ def _user_variable(variable: EnvVar) -> Manifest:
         return {"name": variable.name, "valueFrom": {"secretKeyRef": variable.secret_key_ref.model_dump()}}
     if variable.config_map_key_ref:
         return {"name": variable.name, "valueFrom": {"configMapKeyRef": variable.config_map_key_ref.model_dump()}}
-    return _plain(variable.name, variable.value or "")
+    return _literal(variable.name, variable.value or "")

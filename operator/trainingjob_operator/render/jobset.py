@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import (
-    AVOIDS_ANNOTATION,
+    AVOIDED_NODES_ANNOTATION,
     REPLICATED_JOB,
     SLICE_OFFSET_LABEL,
     TEMPLATE_HASH_ANNOTATION,
@@ -34,23 +34,23 @@ MAX_INT32 = 2**31 - 1
 def render_base_jobset(job: JobIdentity, plan: Plan, settings: RenderSettings) -> Manifest:
     """Return the JobSet of the job's minimum number of slices: slices 0 to `fewest` - 1."""
     name = base_jobset(job.name, job.uid)
-    return _render(job, plan, settings, name, offset=0, num_slices=plan.spec.slices.fewest, labels=_queue(plan))
+    return _render(job, plan, settings, name, offset=0, num_slices=plan.spec.slices.min_slices, labels=_queue(plan))
 
 
 def render_slice_jobset(
-    job: JobIdentity, plan: Plan, settings: RenderSettings, slice_number: int, avoids: Sequence[str] = ()
+    job: JobIdentity, plan: Plan, settings: RenderSettings, slice_number: int, excluded_nodes: Sequence[str] = ()
 ) -> Manifest:
     """Return the JobSet of one elastic slice, which must not run on the nodes in `avoids`."""
     name = slice_jobset(job.name, job.uid, slice_number)
     labels = _queue(plan)
     if labels and settings.elastic_workload_priority:
         labels |= {WORKLOAD_PRIORITY_LABEL: settings.elastic_workload_priority}
-    return _render(job, plan, settings, name, offset=slice_number, num_slices=1, labels=labels, avoids=avoids)
+    return _render(job, plan, settings, name, offset=slice_number, num_slices=1, labels=labels, avoids=excluded_nodes)
 
 
 def render_jobsets(job: JobIdentity, plan: Plan, settings: RenderSettings) -> list[Manifest]:
     """Return every JobSet that the job can have at its maximum size, the base JobSet first."""
-    elastic = range(plan.spec.slices.fewest, plan.spec.slices.most)
+    elastic = range(plan.spec.slices.min_slices, plan.spec.slices.max_slices)
     return [
         render_base_jobset(job, plan, settings),
         *(render_slice_jobset(job, plan, settings, number) for number in elastic),
@@ -76,7 +76,7 @@ def _render(
             "name": name,
             "namespace": job.namespace,
             "labels": slice_labels | labels,
-            "annotations": _placement(plan.shape) | ({AVOIDS_ANNOTATION: " ".join(avoids)} if avoids else {}),
+            "annotations": _placement(plan.shape) | ({AVOIDED_NODES_ANNOTATION: " ".join(avoids)} if avoids else {}),
             "ownerReferences": owner_references(job),
         },
         "spec": {

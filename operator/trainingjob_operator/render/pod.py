@@ -11,16 +11,16 @@ from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
-from trainingjob_operator.core.planner.run_config import expect
+from trainingjob_operator.core.planner.run_config import expected_hardware
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
 from trainingjob_operator.render.env import render_env
 from trainingjob_operator.render.settings import RenderSettings
-from trainingjob_operator.render.volumes import Mounted, pod_volumes
+from trainingjob_operator.render.volumes import MountedVolume, pod_volumes
 
 CONTAINER = "trainer"
 AGENT_COMMAND = "trainingjob-agent"
 USER = 65532
-LOST_NODE_SECONDS = 30
+LOST_NODE_TOLERATION_SECONDS = 30
 """Toleration in seconds for an unreachable node.
 
 Longer than a kubelet restart, so that a node upgrade keeps pods and their caches. Much shorter than the default of five
@@ -57,23 +57,23 @@ def render_pod_template(
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             **_optional("nodeSelector", dict(shape.node_labels) | scheduling.node_selector),
-            **_optional("affinity", _keep_clear(avoids)),
+            **_optional("affinity", _node_exclusion(avoids)),
             "tolerations": _tolerations(shape, scheduling),
-            **_optional("topologySpreadConstraints", _spread(job, shape)),
+            **_optional("topologySpreadConstraints", _topology_spread(job, shape)),
             "containers": [_container(plan, settings, volumes)],
             "volumes": [mounted.volume for mounted in volumes],
         },
     }
 
 
-def _container(plan: Plan, settings: RenderSettings, volumes: Sequence[Mounted]) -> Manifest:
+def _container(plan: Plan, settings: RenderSettings, volumes: Sequence[MountedVolume]) -> Manifest:
     runtime = plan.spec.runtime
     return {
         "name": CONTAINER,
         "image": runtime.image or settings.trainer_image,
         "imagePullPolicy": runtime.image_pull_policy or settings.trainer_pull_policy,
         "command": [AGENT_COMMAND],
-        "env": render_env(runtime, settings, expect(plan), has_snapshots=plan.snapshots is not None),
+        "env": render_env(runtime, settings, expected_hardware(plan), has_snapshots=plan.snapshots is not None),
         "resources": _resources(runtime, plan.shape, volumes),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -86,7 +86,7 @@ def _container(plan: Plan, settings: RenderSettings, volumes: Sequence[Mounted])
     }
 
 
-def _resources(runtime: Runtime, shape: SliceShape, volumes: Sequence[Mounted]) -> Manifest:
+def _resources(runtime: Runtime, shape: SliceShape, volumes: Sequence[MountedVolume]) -> Manifest:
     """Return requests and limits. They are equal for memory and accelerators, which cannot be overcommitted.
 
     CPU has no limit: compilation and prefetching can use idle CPU time without being throttled by a quota.
@@ -105,7 +105,12 @@ def _tolerations(shape: SliceShape, scheduling: Scheduling) -> list[Manifest]:
     return [
         *(_user_toleration(toleration) for toleration in scheduling.tolerations),
         *(
-            {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
+            {
+                "key": taint,
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": LOST_NODE_TOLERATION_SECONDS,
+            }
             for taint in LOST_NODE_TAINTS
             if taint not in named
         ),
@@ -118,14 +123,14 @@ def _user_toleration(toleration: Toleration) -> Manifest:
     return toleration.model_dump(by_alias=True, exclude_none=True)
 
 
-def _keep_clear(nodes: Sequence[str]) -> Manifest:
+def _node_exclusion(nodes: Sequence[str]) -> Manifest:
     """Return the node affinity that excludes nodes by name, since a node's hostname label can differ from its name."""
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
     terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}} if nodes else {}
 
 
-def _spread(job: JobIdentity, shape: SliceShape) -> list[Manifest]:
+def _topology_spread(job: JobIdentity, shape: SliceShape) -> list[Manifest]:
     """Return the constraints that spread hosts over nodes.
 
     Accelerator hosts need none: their resource requests already spread them.

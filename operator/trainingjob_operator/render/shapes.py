@@ -1,7 +1,7 @@
 """Allow-list shapes of manifests: a shape names every allowed field and its allowed values.
 
 A shape is a dict of shapes (any other key is an error), a list with one shape for all items, or a `Leaf`. A list is
-always optional. A dict is optional if it is a `Maybe` or has no required field.
+always optional. A dict is optional if it is a `OptionalObject` or has no required field.
 """
 
 import json
@@ -9,77 +9,77 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-type Shape = dict[str, Shape] | list[Shape] | Maybe | Leaf
+type AllowList = dict[str, AllowList] | list[AllowList] | OptionalObject | FieldRule
 
 
 @dataclass(frozen=True)
-class Leaf:
+class FieldRule:
     """A field and its allowed values. `words` completes the message "must be ..."; `is_required` forbids omission."""
 
-    words: str
-    holds: Callable[[Any], bool]
+    rule: str
+    accepts: Callable[[Any], bool]
     is_required: bool = False
 
 
 @dataclass(frozen=True)
-class Maybe:
+class OptionalObject:
     """An optional object. Its required fields are required only if the object is present."""
 
-    shape: Shape
+    shape: AllowList
 
 
-ANYTHING = Leaf("anything", lambda _: True)
-TRUE = Leaf("true", lambda held: held is True, is_required=True)
-FALSE = Leaf("false", lambda held: held is False, is_required=True)
-TEXT = Leaf("a text", lambda held: isinstance(held, str), is_required=True)
+ANYTHING = FieldRule("anything", lambda _: True)
+TRUE = FieldRule("true", lambda held: held is True, is_required=True)
+FALSE = FieldRule("false", lambda held: held is False, is_required=True)
+TEXT = FieldRule("a text", lambda held: isinstance(held, str), is_required=True)
 
 
-def required(value: Any) -> Leaf:
+def required(value: Any) -> FieldRule:
     """Return a required field with one allowed value."""
-    return Leaf(json.dumps(value), lambda held: held == value, is_required=True)
+    return FieldRule(json.dumps(value), lambda held: held == value, is_required=True)
 
 
-def departures(held: Any, shape: Shape, path: str) -> Iterator[str]:
+def find_violations(actual: Any, shape: AllowList, path: str) -> Iterator[str]:
     """Yield one line with field path and rule for each violation of a shape."""
     match shape:
-        case Leaf():
-            if not shape.holds(held):
-                yield f"{path}: must be {shape.words}"
-        case Maybe():
-            yield from departures(held, shape.shape, path)
+        case FieldRule():
+            if not shape.accepts(actual):
+                yield f"{path}: must be {shape.rule}"
+        case OptionalObject():
+            yield from find_violations(actual, shape.shape, path)
         case list():
-            yield from _list_departures(held, shape[0], path)
+            yield from _list_violations(actual, shape[0], path)
         case dict():
-            yield from _object_departures(held, shape, path)
+            yield from _object_violations(actual, shape, path)
 
 
-def _list_departures(held: Any, shape: Shape, path: str) -> Iterator[str]:
+def _list_violations(held: Any, shape: AllowList, path: str) -> Iterator[str]:
     if not isinstance(held, list):
         yield f"{path}: must be a list"
         return
     for index, item in enumerate(held):
-        yield from departures(item, shape, f"{path}[{index}]")
+        yield from find_violations(item, shape, f"{path}[{index}]")
 
 
-def _object_departures(held: Any, shape: dict[str, Shape], path: str) -> Iterator[str]:
+def _object_violations(held: Any, shape: dict[str, AllowList], path: str) -> Iterator[str]:
     if not isinstance(held, dict):
         yield f"{path}: must be an object"
         return
     yield from (f"{path}.{key}: is not allowed" for key in held if key not in shape)
     for key, inner in shape.items():
         if key in held:
-            yield from departures(held[key], inner, f"{path}.{key}")
+            yield from find_violations(held[key], inner, f"{path}.{key}")
         else:
-            yield from _missing(inner, f"{path}.{key}")
+            yield from _missing_fields(inner, f"{path}.{key}")
 
 
-def _missing(shape: Shape, path: str) -> Iterator[str]:
+def _missing_fields(shape: AllowList, path: str) -> Iterator[str]:
     """Yield one line for each required field of a missing object."""
     match shape:
-        case Leaf(is_required=True):
-            yield f"{path}: must be {shape.words}"
+        case FieldRule(is_required=True):
+            yield f"{path}: must be {shape.rule}"
         case dict():
             for key, inner in shape.items():
-                yield from _missing(inner, f"{path}.{key}")
+                yield from _missing_fields(inner, f"{path}.{key}")
         case _:
             return

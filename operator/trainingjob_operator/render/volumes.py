@@ -17,14 +17,14 @@ TMP_FOLDER = "/tmp"  # noqa: S108  # an emptyDir, private to the pod
 SHM_FOLDER = "/dev/shm"  # noqa: S108
 CACHE_FOLDER = "/var/cache/trainingjob"
 SNAPSHOT_FOLDER = "/var/cache/trainingjob/snapshots"
-TOKEN_SECONDS = 3600
+TOKEN_LIFETIME_SECONDS = 3600
 """Lifetime of the token. The kubelet renews the token earlier, and agents read the file for each report."""
-DISK_SIZE = "8Gi"
+DISK_SIZE_LIMIT = "8Gi"
 """Limit of the node disk space of each `emptyDir` on disk."""
 
 
 @dataclass(frozen=True)
-class Mounted:
+class MountedVolume:
     """A volume of the pod and its mount in the container."""
 
     volume: Manifest
@@ -39,32 +39,32 @@ class Mounted:
 
 def pod_volumes(
     job: JobIdentity, runtime: Runtime, shape: SliceShape, snapshots: SnapshotPlan | None = None
-) -> list[Mounted]:
+) -> list[MountedVolume]:
     """Return all volumes of a pod, the job's own claims last."""
     return [
-        Mounted(
+        MountedVolume(
             {"name": "config", "configMap": {"name": config_map(job.name, job.uid)}},
             {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
         ),
-        Mounted(
+        MountedVolume(
             {"name": "token", "projected": {"sources": [{"serviceAccountToken": _token()}]}},
             {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True},
         ),
-        Mounted(
-            {"name": "tmp", "emptyDir": {"sizeLimit": DISK_SIZE}},
+        MountedVolume(
+            {"name": "tmp", "emptyDir": {"sizeLimit": DISK_SIZE_LIMIT}},
             {"name": "tmp", "mountPath": TMP_FOLDER},
         ),
-        Mounted(
+        MountedVolume(
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": format_bytes(shape.shm_bytes)}},
             {"name": "shm", "mountPath": SHM_FOLDER},
         ),
-        *([_compile_cache()] if has_own_cache(runtime) else []),
+        *([_compile_cache()] if has_cache_volume(runtime) else []),
         *([_snapshots(snapshots)] if snapshots else []),
         *(_claim(volume) for volume in runtime.volumes),
     ]
 
 
-def has_own_cache(runtime: Runtime) -> bool:
+def has_cache_volume(runtime: Runtime) -> bool:
     """Return whether the compile cache is a volume of the pod, not a folder that the job sets."""
     return runtime.compile_cache.enabled and runtime.compile_cache.path is None
 
@@ -77,28 +77,28 @@ def cache_folder(runtime: Runtime) -> str:
 
 
 def _token() -> Manifest:
-    return {"audience": TOKEN_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": TOKEN_FILE}
+    return {"audience": TOKEN_AUDIENCE, "expirationSeconds": TOKEN_LIFETIME_SECONDS, "path": TOKEN_FILE}
 
 
-def _compile_cache() -> Mounted:
+def _compile_cache() -> MountedVolume:
     # The volume outlives the container, not the pod: a restarted trainer on this host reuses its compiled programs.
-    return Mounted(
-        {"name": "compile-cache", "emptyDir": {"sizeLimit": DISK_SIZE}},
+    return MountedVolume(
+        {"name": "compile-cache", "emptyDir": {"sizeLimit": DISK_SIZE_LIMIT}},
         {"name": "compile-cache", "mountPath": CACHE_FOLDER},
     )
 
 
-def _snapshots(snapshots: SnapshotPlan) -> Mounted:
+def _snapshots(snapshots: SnapshotPlan) -> MountedVolume:
     # Memory that outlives the trainer process and its container: the next world resumes from the snapshot.
-    return Mounted(
+    return MountedVolume(
         {"name": "snapshots", "emptyDir": {"medium": "Memory", "sizeLimit": format_bytes(snapshots.memory_bytes)}},
         {"name": "snapshots", "mountPath": SNAPSHOT_FOLDER},
     )
 
 
-def _claim(volume: Volume) -> Mounted:
+def _claim(volume: Volume) -> MountedVolume:
     name = f"volume-{volume.name}"  # the prefix avoids collisions with the operator's own volumes
-    return Mounted(
+    return MountedVolume(
         {"name": name, "persistentVolumeClaim": {"claimName": volume.claim_name}},
         {"name": name, "mountPath": volume.mount_path, **({"readOnly": True} if volume.read_only else {})},
     )

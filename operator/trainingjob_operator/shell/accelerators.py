@@ -15,11 +15,11 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
 from trainingjob_api.base import Label, LabelKey, Quantity, Strict
-from trainingjob_operator.core.planner.hardware import CPU, Accelerator, Hardware, Slice, parse_dims
+from trainingjob_operator.core.planner.hardware import CPU, Accelerator, Hardware, SliceTopology, parse_dims
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Rates
 from trainingjob_operator.core.validation.quantity import parse_bytes
-from trainingjob_operator.core.yaml_limits import MAX_BYTES, UNREADABLE, BoundedLoader
+from trainingjob_operator.core.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
 
 MAX_NAME = 63
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
@@ -52,18 +52,18 @@ class RatesRow(Strict):
     host: Rate = 0
 
 
-def _with_text_keys(value: Any) -> Any:
+def _stringify_keys(value: Any) -> Any:
     """Convert the keys of a map to strings: YAML parses the topology `8` as a number."""
     return {str(key): inner for key, inner in value.items()} if isinstance(value, dict) else value
 
 
-class Row(Strict):
+class AcceleratorRow(Strict):
     """One accelerator; `core.planner.hardware.Accelerator` documents the fields."""
 
     platform: Literal["tpu", "cuda"]
     resource: Resource
     topologies: Annotated[
-        dict[Topology, SliceRow], Field(min_length=1, max_length=1024), BeforeValidator(_with_text_keys)
+        dict[Topology, SliceRow], Field(min_length=1, max_length=1024), BeforeValidator(_stringify_keys)
     ]
     memory: Quantity = "0"
     host_memory: Quantity = "0"
@@ -77,87 +77,91 @@ class Row(Strict):
 
 
 @dataclass(frozen=True)
-class Refused:
+class InvalidRow:
     """An invalid row. `name` is empty if the whole file is invalid."""
 
     name: str
-    why: str
+    reason: str
 
     def __str__(self) -> str:
         """Return the error message with its path."""
-        return f"accelerators.{self.name}: {self.why}" if self.name else f"accelerators: {self.why}"
+        return f"accelerators.{self.name}: {self.reason}" if self.name else f"accelerators: {self.reason}"
 
 
 @dataclass(frozen=True)
-class Table:
+class HardwareTable:
     """The resulting hardware table, and the rows that it does not include."""
 
     hardware: Hardware = BUILTIN
-    refused: tuple[Refused, ...] = ()
+    invalid_rows: tuple[InvalidRow, ...] = ()
 
 
-def load_accelerators(path: Path | None) -> Table:  # None: only built-in rows
+def load_accelerators(path: Path | None) -> HardwareTable:  # None: only built-in rows
     """Return the built-in table with a file's rows. An invalid file is reported in `refused` and raises nothing."""
     if path is None:
-        return Table()
+        return HardwareTable()
     try:
         with path.open("rb") as stream:
             content = yaml.load(stream.read(MAX_BYTES), Loader=BoundedLoader)  # noqa: S506  # a safe loader
     except OSError as error:
-        return Table(refused=(Refused("", f"cannot read {path}: {error.strerror}."),))
-    except UNREADABLE as error:
-        return Table(refused=(Refused("", f"{path} is no valid YAML: {' '.join(str(error).split())}."),))
+        return HardwareTable(invalid_rows=(InvalidRow("", f"cannot read {path}: {error.strerror}."),))
+    except YAML_ERRORS as error:
+        return HardwareTable(
+            invalid_rows=(InvalidRow("", f"{path} is no valid YAML: {' '.join(str(error).split())}."),)
+        )
     return read_accelerators(content)
 
 
-def read_accelerators(content: Any) -> Table:
+def read_accelerators(content: Any) -> HardwareTable:
     """Return the built-in table with the rows of a map from names to rows."""
     if content is None:
-        return Table()
+        return HardwareTable()
     if not isinstance(content, dict):
-        return Table(refused=(Refused("", "must be a map from the name of an accelerator to its row."),))
+        return HardwareTable(
+            invalid_rows=(InvalidRow("", "must be a map from the name of an accelerator to its row."),)
+        )
     rows: list[Accelerator] = []
-    refused: list[Refused] = []
+    refused: list[InvalidRow] = []
     for name, raw in content.items():
         row = _read_row(str(name), raw)
-        if isinstance(row, Refused):
+        if isinstance(row, InvalidRow):
             refused.append(row)
         else:
             rows.append(row)
-    return Table(BUILTIN.with_rows(rows), tuple(refused))
+    return HardwareTable(BUILTIN.with_rows(rows), tuple(refused))
 
 
-def _read_row(name: str, raw: Any) -> Accelerator | Refused:
+def _read_row(name: str, raw: Any) -> Accelerator | InvalidRow:
     if not _NAME.match(name) or len(name) > MAX_NAME:
-        return Refused(name, f"the name must be at most {MAX_NAME} lower-case letters, digits and '-'.")
+        return InvalidRow(name, f"the name must be at most {MAX_NAME} lower-case letters, digits and '-'.")
     if name == CPU:
-        return Refused(name, "is built in and needs no row. Choose another name.")
+        return InvalidRow(name, "is built in and needs no row. Choose another name.")
     try:
-        row = Row.model_validate(raw, by_name=False, by_alias=True)
+        row = AcceleratorRow.model_validate(raw, by_name=False, by_alias=True)
     except ValidationError as error:
-        return Refused(name, " ".join(f"{_place(one['loc'])}: {one['msg']}." for one in error.errors()))
+        return InvalidRow(name, " ".join(f"{_format_location(one['loc'])}: {one['msg']}." for one in error.errors()))
     problems = [problem for topology, one in row.topologies.items() for problem in _check_slice(topology, one)]
-    return Refused(name, " ".join(problems)) if problems else _accelerator(name, row)
+    return InvalidRow(name, " ".join(problems)) if problems else _accelerator(name, row)
 
 
-def _place(location: tuple[int | str, ...]) -> str:
+def _format_location(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in location) or "the row"
 
 
-def _check_slice(topology: str, one: SliceRow) -> Iterator[str]:
+def _check_slice(topology: str, slice_row: SliceRow) -> Iterator[str]:
     dims = parse_dims(topology)
-    if math.prod(dims) % one.hosts:
-        yield f"topologies.{topology}.hosts: {one.hosts} does not divide its {math.prod(dims)} chips."
-    if one.wraps and len(one.wraps) != len(dims):
-        yield f"topologies.{topology}.wraps: {len(one.wraps)} are not one for each of its {len(dims)} dims."
+    if math.prod(dims) % slice_row.hosts:
+        yield f"topologies.{topology}.hosts: {slice_row.hosts} does not divide its {math.prod(dims)} chips."
+    if slice_row.wraps and len(slice_row.wraps) != len(dims):
+        yield f"topologies.{topology}.wraps: {len(slice_row.wraps)} are not one for each of its {len(dims)} dims."
 
 
-def _accelerator(name: str, row: Row) -> Accelerator:
+def _accelerator(name: str, row: AcceleratorRow) -> Accelerator:
     return Accelerator(
         name=name,
         platform=row.platform,
         resource=row.resource,
-        slices=tuple(Slice(topology, one.hosts, one.wraps) for topology, one in row.topologies.items()),
+        slices=tuple(SliceTopology(topology, one.hosts, one.wraps) for topology, one in row.topologies.items()),
         memory_bytes=parse_bytes(row.memory),
         node_labels=tuple(row.node_labels.items()),
         topology_label=row.topology_label,

@@ -7,22 +7,22 @@ allows everything else: other kinds, deletions, and updates that do not change t
 from collections.abc import Awaitable, Callable
 
 from trainingjob_api.job import KIND
-from trainingjob_operator.core.manifests import Manifest, text
-from trainingjob_operator.shell.admission_review import NotAReviewError, find_uid, refusal
-from trainingjob_operator.shell.checking import REVIEW_WAIT_SECONDS, CheckBusyError, CheckTooCostlyError, Turns
-from trainingjob_operator.shell.examining import Examined, Question
+from trainingjob_operator.core.manifests import Manifest, get_text
+from trainingjob_operator.shell.admission_review import NotAReviewError, deny_response, scan_uid
+from trainingjob_operator.shell.checking import REVIEW_WAIT_SECONDS, CheckBusyError, CheckCpuLimitError, FairQueue
+from trainingjob_operator.shell.examining import AccessCheck, ReviewResult
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 
-type Examine = Callable[[bytes, str], Awaitable[Examined]]
+type EvaluateReview = Callable[[bytes, str], Awaitable[ReviewResult]]
 """Evaluate a review from a peer.
 
-Raises `NotAReviewError`, `CheckBusyError`, `CheckTooCostlyError`.
+Raises `NotAReviewError`, `CheckBusyError`, `CheckCpuLimitError`.
 """
 type MayUse = Callable[[Manifest, str, str], Awaitable[bool]]
 """Whether a user may use the ServiceAccount with this namespace and name."""
 
-MAX_QUESTIONS = 4
+MAX_ACCESS_REVIEWS = 4
 """Maximum number of concurrent SubjectAccessReviews."""
 
 log = Log("webhook")
@@ -31,38 +31,40 @@ log = Log("webhook")
 class Admission:
     """Answers AdmissionReviews of TrainingJobs."""
 
-    def __init__(self, examine: Examine, may_use: MayUse) -> None:
+    def __init__(self, examine: EvaluateReview, may_use: MayUse) -> None:
         self._examine = examine
         self._may_use = may_use
-        self._questions = Turns(at_once=MAX_QUESTIONS)
+        self._access_review_queue = FairQueue(at_once=MAX_ACCESS_REVIEWS)
 
-    async def answer(self, body: bytes, peer: str = "") -> Manifest:
+    async def review(self, body: bytes, peer: str = "") -> Manifest:
         """Return the AdmissionReview response to a request body.
 
         Raises:
             NotAReviewError: `body` is not an AdmissionReview.
         """
         try:
-            examined = await self._examine(body, peer)
-            if (asked := examined.question) and not await self._is_right(asked, peer):
+            result = await self._examine(body, peer)
+            if (asked := result.access_check) and not await self._is_permitted(asked, peer):
                 return asked.refusal
         except NotAReviewError:
             raise
-        except CheckTooCostlyError as error:
+        except CheckCpuLimitError as error:
             log.warning("review cost too much", peer=peer, error=str(error))
-            return refusal(find_uid(body), 422, f"{KIND} is refused: {error}")
+            return deny_response(scan_uid(body), 422, f"{KIND} is refused: {error}")
         except CheckBusyError as error:
-            return refusal(find_uid(body), 503, f"the operator cannot check this {KIND} now: {error}. Try again.")
+            return deny_response(scan_uid(body), 503, f"the operator cannot check this {KIND} now: {error}. Try again.")
         except ClusterUnavailableError as error:
             log.warning("cannot review now", error=str(error))
             words = f"the operator cannot reach the API server to check this: try again ({error})"
-            return refusal(find_uid(body), 503, words)
+            return deny_response(scan_uid(body), 503, words)
         except Exception:
             log.exception("review broke", peer=peer)
-            return refusal(find_uid(body), 500, f"the operator failed to check this {KIND}; its log says why")
-        return examined.answer
+            return deny_response(scan_uid(body), 500, f"the operator failed to check this {KIND}; its log says why")
+        return result.answer
 
-    async def _is_right(self, asked: Question, peer: str) -> bool:
+    async def _is_permitted(self, access_check: AccessCheck, peer: str) -> bool:
         """Check a permission with the API server. Limit the concurrency, so that many reviews do not overload it."""
-        async with self._questions.turn(peer, text(asked.user, "username"), REVIEW_WAIT_SECONDS):
-            return await self._may_use(asked.user, asked.namespace, asked.name)
+        async with self._access_review_queue.acquire(
+            peer, get_text(access_check.user, "username"), REVIEW_WAIT_SECONDS
+        ):
+            return await self._may_use(access_check.user, access_check.namespace, access_check.name)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from trainingjob_operator.core.manifests import Manifest, dig, text
+from trainingjob_operator.core.manifests import Manifest, get_text, get_value
 
 API_VERSION = "admission.k8s.io/v1"
 MAX_BYTES = 2 * 1024 * 1024
@@ -23,14 +23,14 @@ MAX_WARNING = 256
 """Characters of one warning. The API server may truncate longer ones."""
 MAX_WARNINGS = 4096
 """Characters of all warnings of a response. The API server silently drops the rest."""
-MORE = "More warnings than fit here: `trainingjob validate` tells all."
+TRUNCATION_WARNING = "More warnings than fit here: `trainingjob validate` tells all."
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
 _UID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _FIRST_UID = re.compile(rb'"uid"\s*:\s*"(%s)"' % _UID.pattern.encode())
 _FIRST_USERNAME = re.compile(rb'"username"\s*:\s*"([^"]{0,256})"')
 _HEAD_BYTES = 64 * 1024
-_GOES_ON = "… "
+_CONTINUATION = "… "
 """Prefix of a warning that continues the previous one."""
 _REASONS = {413: "RequestEntityTooLarge", 422: "Invalid", 503: "ServiceUnavailable"}
 
@@ -43,7 +43,7 @@ class TooDeepError(Exception):
     """The review is nested deeper than any valid TrainingJob."""
 
 
-def decode(body: bytes) -> tuple[str, Manifest]:
+def parse_review(body: bytes) -> tuple[str, Manifest]:
     """Return the uid and the request of a review.
 
     Raises:
@@ -52,22 +52,22 @@ def decode(body: bytes) -> tuple[str, Manifest]:
     """
     try:
         # Decoded first: json would detect other encodings than UTF-8 in bytes, and accept lone surrogates.
-        review = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        review = json.loads(body.decode(), object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_constant)
     except ValueError as error:
         raise NotAReviewError(f"the body is not JSON: {error}") from error
     except RecursionError as error:
         raise TooDeepError from error
-    if _is_deep(review):
+    if _is_too_deep(review):
         raise TooDeepError
-    request = dig(review, "request")
-    uid = text(request, "uid")
+    request = get_value(review, "request")
+    uid = get_text(request, "uid")
     if (
-        text(review, "kind") != "AdmissionReview"
-        or text(review, "apiVersion") != API_VERSION
+        get_text(review, "kind") != "AdmissionReview"
+        or get_text(review, "apiVersion") != API_VERSION
         or not _UID.fullmatch(uid)
     ):
         raise NotAReviewError(f"the body is no AdmissionReview of {API_VERSION} with a request and its uid")
-    operation = text(request, "operation")
+    operation = get_text(request, "operation")
     if operation not in OPERATIONS:
         raise NotAReviewError(
             f"the body has the operation '{operation[:32]}', which is none of {', '.join(OPERATIONS)}"
@@ -75,7 +75,7 @@ def decode(body: bytes) -> tuple[str, Manifest]:
     return uid, request
 
 
-def find_uid(body: bytes) -> str:
+def scan_uid(body: bytes) -> str:
     """Return the UID of a review without parsing it: API servers write the UID first.
 
     Raises:
@@ -87,20 +87,20 @@ def find_uid(body: bytes) -> str:
     return match[1].decode()
 
 
-def find_user(body: bytes) -> str:
+def scan_user(body: bytes) -> str:
     """Return the user of a review without parsing it: API servers write the user before the object. Empty: none."""
     match = _FIRST_USERNAME.search(body[:_HEAD_BYTES])
     return match[1].decode(errors="replace") if match else ""
 
 
-def allowance(uid: str, warnings: Sequence[str] = ()) -> Manifest:
+def allow_response(uid: str, warnings: Sequence[str] = ()) -> Manifest:
     """Return the response that allows an object, with warnings for its sender."""
     return _review({"uid": uid, "allowed": True}, warnings)
 
 
-def refusal(uid: str, code: int, message: str, warnings: Sequence[str] = ()) -> Manifest:
+def deny_response(uid: str, code: int, message: str, warnings: Sequence[str] = ()) -> Manifest:
     """Return the response that rejects an object."""
-    cut = _plain(message).encode()[:MAX_MESSAGE].decode(errors="ignore")
+    cut = _replace_surrogates(message).encode()[:MAX_MESSAGE].decode(errors="ignore")
     status = {"code": code, "reason": _REASONS.get(code, "InternalError"), "message": cut}
     return _review({"uid": uid, "allowed": False, "status": status}, warnings)
 
@@ -109,11 +109,11 @@ def split_warnings(warnings: Sequence[str]) -> list[str]:
     """Split warnings into lines within the API server's limits of length and total size."""
     pieces = [piece for warning in warnings for piece in _split(warning)]
     kept: list[str] = []
-    room = MAX_WARNINGS - len(MORE)
+    room = MAX_WARNINGS - len(TRUNCATION_WARNING)
     for piece in pieces:
         room -= len(piece)
         if room < 0:
-            return [*kept, MORE]
+            return [*kept, TRUNCATION_WARNING]
         kept.append(piece)
     return kept
 
@@ -126,16 +126,16 @@ def _review(response: Manifest, warnings: Sequence[str]) -> Manifest:
 
 def _split(warning: str) -> list[str]:
     """Wrap a warning into lines of `MAX_WARNING` characters."""
-    line = "".join(character if character.isprintable() else " " for character in _plain(warning))
-    return textwrap.wrap(line, MAX_WARNING, subsequent_indent=_GOES_ON, break_on_hyphens=False)
+    line = "".join(character if character.isprintable() else " " for character in _replace_surrogates(warning))
+    return textwrap.wrap(line, MAX_WARNING, subsequent_indent=_CONTINUATION, break_on_hyphens=False)
 
 
-def _plain(words: str) -> str:
+def _replace_surrogates(text_: str) -> str:
     """Replace lone surrogates, which UTF-8 cannot encode."""
-    return words.encode("utf-8", "replace").decode()
+    return text_.encode("utf-8", "replace").decode()
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
@@ -143,11 +143,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number")
 
 
-def _is_deep(value: Any) -> bool:
+def _is_too_deep(value: Any) -> bool:
     """Return whether a value is nested more than `MAX_DEPTH` levels deep."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):

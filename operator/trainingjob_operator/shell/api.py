@@ -17,14 +17,14 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
-from trainingjob_operator.shell.api_errors import NotFoundError, error_of
+from trainingjob_operator.shell.api_errors import NotFoundError, map_error
 from trainingjob_operator.shell.clock import ServerClock
 from trainingjob_operator.shell.kinds import POD, Kind
 from trainingjob_operator.shell.kubeconfig_errors import (
+    capture_errors,
     describe_kubeconfig_error,
-    describe_plugin,
+    describe_plugin_failure,
     exec_plugin_of,
-    keep_errors,
 )
 from trainingjob_operator.shell.ports import (
     ClusterUnavailableError,
@@ -34,7 +34,7 @@ from trainingjob_operator.shell.ports import (
     MissingKindError,
 )
 
-type LogIn = Callable[[Configuration], Awaitable[object]]
+type RefreshCredentials = Callable[[Configuration], Awaitable[object]]
 """Refresh the credentials of a configuration. Raises `ClusterUnavailableError`."""
 type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -43,8 +43,8 @@ PAGE_SIZE = 500
 FIRST_PAGE_SIZE = 16
 PAGE_BYTES = 8 * 1024 * 1024
 """Target size of a list page. A single object may have a megabyte."""
-SECONDS_A_REQUEST = 10.0
-SECONDS_A_PAGE = 30.0
+REQUEST_TIMEOUT_SECONDS = 10.0
+LIST_TIMEOUT_SECONDS = 30.0
 NUM_CONNECTIONS = 20
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
@@ -67,12 +67,12 @@ class Api:
         self,
         configuration: Configuration,
         *,
-        log_in: LogIn | None = None,  # None: the credentials do not expire
-        seconds_a_request: float = SECONDS_A_REQUEST,
+        log_in: RefreshCredentials | None = None,  # None: the credentials do not expire
+        request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
-        self._log_in = log_in
-        self._logging_in = asyncio.Lock()
-        self._seconds_a_request = seconds_a_request
+        self._refresh_credentials = log_in
+        self._refresh_lock = asyncio.Lock()
+        self._request_timeout_seconds = request_timeout_seconds
         configuration.connection_pool_maxsize = NUM_CONNECTIONS
         self.configuration = configuration
         self.clock = ServerClock()
@@ -80,9 +80,11 @@ class Api:
         self._client = ApiClient(configuration)
         self._client.user_agent = FIELD_MANAGER
 
-    def with_own_connections(self) -> "Api":
+    def with_separate_pool(self) -> "Api":
         """Return a client of the same API server with a separate connection pool."""
-        return Api(self.configuration, log_in=self._log_in, seconds_a_request=self._seconds_a_request)
+        return Api(
+            self.configuration, log_in=self._refresh_credentials, request_timeout_seconds=self._request_timeout_seconds
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -98,7 +100,7 @@ class Api:
             return None
         return found
 
-    async def pages(
+    async def list_pages(
         self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> AsyncIterator[Page]:
         """List the objects of a namespace (empty: of the cluster), in pages of at most `PAGE_SIZE` objects.
@@ -114,7 +116,7 @@ class Api:
         while True:
             query["limit"] = str(limit)
             try:
-                text = await self._read_text(kind.path(namespace), query, seconds=SECONDS_A_PAGE)
+                text = await self._read_text(kind.path(namespace), query, seconds=LIST_TIMEOUT_SECONDS)
             except NotFoundError as error:  # a list always exists if its kind does
                 raise MissingKindError(f"the API server does not know {kind.plural}") from error
             body, num_bytes = _parse(f"GET {kind.path(namespace)}", text), len(text)
@@ -136,11 +138,11 @@ class Api:
         """
         path = POD.path(namespace, pod, "log")
         what = f"GET {path}"
-        with _failures_explained(what):
+        with _translate_errors(what):
             response = await self._open("GET", path, query, None, "application/json", None)
             async with response:
                 if response.status >= 400:
-                    raise error_of(what, response.status, await response.read(), "")
+                    raise map_error(what, response.status, await response.read(), "")
                 async for line in response.content:
                     yield line.decode(errors="replace").rstrip("\n")
 
@@ -225,11 +227,13 @@ class Api:
         seconds: float = 0.0,
     ) -> bytes:
         what = f"{method} {path}"
-        with _failures_explained(what):
-            response = await self._open(method, path, query, body, content_type, seconds or self._seconds_a_request)
+        with _translate_errors(what):
+            response = await self._open(
+                method, path, query, body, content_type, seconds or self._request_timeout_seconds
+            )
             text = await response.read()
         if response.status >= 400:
-            raise error_of(what, response.status, text, response.headers.get("Retry-After", ""))
+            raise map_error(what, response.status, text, response.headers.get("Retry-After", ""))
         return text
 
     async def _open(
@@ -255,7 +259,7 @@ class Api:
                 body=body,
                 auth_settings=["BearerToken"],
             )
-            timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=self._seconds_a_request)
+            timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=self._request_timeout_seconds)
             answered = await self._client.call_api(verb, url, headers, payload, _request_timeout=timeout)
             sent: aiohttp.ClientResponse = answered.response
             return sent
@@ -263,32 +267,32 @@ class Api:
         response = await send()
         if response.status == 401:
             await response.read()  # releases the connection; the body stays readable
-            if await self._has_other_token(response.request_info.headers.get("Authorization")):
+            if await self._refresh_token(response.request_info.headers.get("Authorization")):
                 response = await send()
-        self.clock.hear(response.headers.get("Date", ""))
+        self.clock.synchronize(response.headers.get("Date", ""))
         return response
 
-    async def _has_other_token(self, refused: str | None) -> bool:  # None: the request had no token
+    async def _refresh_token(self, refused: str | None) -> bool:  # None: the request had no token
         """Refresh the token once for all rejected requests. Return whether the token changed."""
-        async with self._logging_in:
-            if self._log_in and await self._token() == refused:
-                await self._log_in(self.configuration)
+        async with self._refresh_lock:
+            if self._refresh_credentials and await self._token() == refused:
+                await self._refresh_credentials(self.configuration)
             return await self._token() != refused
 
     async def _token(self) -> str | None:
         return await self.configuration.get_api_key_with_prefix("BearerToken")
 
 
-def _parse(what: str, text: bytes) -> Any:
+def _parse(request_name: str, text: bytes) -> Any:
     """Parse a JSON response body. Raises `ClusterUnavailableError`."""
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ClusterUnavailableError(f"{what}: the answer is not JSON") from error
+        raise ClusterUnavailableError(f"{request_name}: the answer is not JSON") from error
 
 
 @contextlib.contextmanager
-def _failures_explained(what: str) -> Iterator[None]:
+def _translate_errors(what: str) -> Iterator[None]:
     """Convert connection errors into `ClusterUnavailableError`."""
     try:
         yield
@@ -330,8 +334,8 @@ async def connect_as_user(kubeconfig: str | None, context: str | None) -> tuple[
     configuration = Configuration()
     found = (await _read_kubeconfig(configuration, kubeconfig, context)).current_context
     # The context is fixed: if the user switches the current context, its cluster is another one.
-    log_in = functools.partial(_read_kubeconfig, kubeconfig=kubeconfig, context=found["name"])
-    return Api(configuration, log_in=log_in), str(found["context"].get("namespace") or "default")
+    refresh_credentials = functools.partial(_read_kubeconfig, kubeconfig=kubeconfig, context=found["name"])
+    return Api(configuration, log_in=refresh_credentials), str(found["context"].get("namespace") or "default")
 
 
 async def read_service_account(configuration: Configuration) -> None:
@@ -351,7 +355,7 @@ async def read_service_account(configuration: Configuration) -> None:
 
 async def _read_kubeconfig(configuration: Configuration, kubeconfig: str | None, context: str | None) -> Any:
     """Load server address and credentials, which may run a credential plugin. Return the client's loader."""
-    with keep_errors(_CLIENT_LOG) as errors:
+    with capture_errors(_CLIENT_LOG) as errors:
         try:
             loader = await load_kube_config(
                 kubeconfig, context, client_configuration=configuration, persist_config=False
@@ -361,5 +365,5 @@ async def _read_kubeconfig(configuration: Configuration, kubeconfig: str | None,
     plugin = exec_plugin_of(loader)
     if plugin is not None and not configuration.api_key and configuration.cert_file is None:
         # The client would send requests without credentials, and the API server would reject them.
-        raise ClusterUnavailableError(describe_plugin(plugin, errors))
+        raise ClusterUnavailableError(describe_plugin_failure(plugin, errors))
     return loader

@@ -19,12 +19,12 @@ class NotFoundError(Exception):
     """The kind exists, but not this object."""
 
 
-def error_of(what: str, status: int, text: bytes, retry_after: str) -> Exception:
+def map_error(request_name: str, status: int, text: bytes, retry_after: str) -> Exception:
     """Map an error response of the API server to an exception with the server's message."""
     body = _status_of(text)
-    message = f"{what}: {status} {body.get('message') or text[:200].decode(errors='replace').strip()}".rstrip()
+    message = f"{request_name}: {status} {body.get('message') or text[:200].decode(errors='replace').strip()}".rstrip()
     match status:
-        case 404 if _names_an_object(body):
+        case 404 if _is_about_object(body):
             return NotFoundError(message)
         case 404:
             return MissingKindError(message)
@@ -48,7 +48,7 @@ def _status_of(text: bytes) -> Manifest:
     return body if isinstance(body, dict) and body.get("kind") == "Status" else {}
 
 
-def _names_an_object(status: Manifest) -> bool:
+def _is_about_object(status: Manifest) -> bool:
     """Return whether a 404 is about an object: for an unknown kind the server reports no name."""
     details = status.get("details")
     return isinstance(details, dict) and bool(details.get("name"))

@@ -14,47 +14,47 @@ from aiohttp import web
 
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.accelerators import load_accelerators
-from trainingjob_operator.shell.accounts import Accounts
+from trainingjob_operator.shell.accounts import ServiceAccountCheck
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.checking import Checks
+from trainingjob_operator.shell.checking import CheckPool
 from trainingjob_operator.shell.cluster import KubernetesCluster
-from trainingjob_operator.shell.connections import Gate, GatedSite, Limits
-from trainingjob_operator.shell.feed import KINDS, RELIST_SECONDS, Feed
+from trainingjob_operator.shell.connections import ConnectionLimiter, ConnectionLimits, LimitedSite
+from trainingjob_operator.shell.feed import KINDS, RELIST_SECONDS, Reflector
 from trainingjob_operator.shell.fenced import FencedCluster
 from trainingjob_operator.shell.health import health_app
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.identity import PodAuthenticator, may_use_service_account
 from trainingjob_operator.shell.kinds import TRAINING_JOB
-from trainingjob_operator.shell.lease import Lease
+from trainingjob_operator.shell.lease import LeaderElection
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.metrics import Metrics
 from trainingjob_operator.shell.reconcile import Reconciler
-from trainingjob_operator.shell.rendezvous import make_app
+from trainingjob_operator.shell.rendezvous import rendezvous_app
 from trainingjob_operator.shell.scheduler import Scheduler
 from trainingjob_operator.shell.settings import METRICS_PORT, RENDEZVOUS_PORT, WEBHOOK_PORT, Settings
 from trainingjob_operator.shell.store import Store
-from trainingjob_operator.shell.tls import FolderSource, SecretSource, Tls, WebhookTrust
+from trainingjob_operator.shell.tls import CaBundleInjector, FolderSource, SecretSource, Tls
 from trainingjob_operator.shell.watching import Watcher
 from trainingjob_operator.shell.webhook import webhook_app
 
-LIMITS = Limits(total=512, unproved=512, unproved_of_peer=128)
+LIMITS = ConnectionLimits(total=512, unauthenticated=512, unauthenticated_per_peer=128)
 """For servers without pod authentication: their clients are API servers, scrapers and the kubelet."""
-RENDEZVOUS_LIMITS = Limits(total=16_384, unproved=1024, unproved_of_peer=256)
+RENDEZVOUS_LIMITS = ConnectionLimits(total=16_384, unauthenticated=1024, unauthenticated_per_peer=256)
 """An agent has one connection, briefly two. The gate never evicts authenticated connections for new ones."""
-STUCK_SECONDS = 3 * RELIST_SECONDS
-IDLE_SECONDS = 120.0
+MAX_LIST_SILENCE_SECONDS = 3 * RELIST_SECONDS
+KEEPALIVE_SECONDS = 120.0
 """Idle timeout, also for an incomplete request. API servers close idle connections first, after 90 seconds."""
-GRACE_SECONDS = 10.0
+RECONCILE_DRAIN_SECONDS = 10.0
 """Shutdown timeout of running reconciles."""
-ANSWER_SECONDS = 2.0
+REQUEST_DRAIN_SECONDS = 2.0
 """Shutdown timeout of running requests. Longer than the long-poll time of an agent's report."""
 
 log = Log("operator")
 
 
 @dataclass(frozen=True)
-class Ports:
+class ListenPorts:
     """Ports on which the operator listens. 0: any free port."""
 
     webhook: int = WEBHOOK_PORT
@@ -76,30 +76,30 @@ class Operator:
         )
         self.tls = Tls(source)
         self.trust = (
-            WebhookTrust(api, settings.webhook_configuration, self.tls)
+            CaBundleInjector(api, settings.webhook_configuration, self.tls)
             if settings.webhook_enabled and own_certificates
             else None
         )
         self.store = Store(KINDS)
         self.metrics = Metrics(version("trainingjob"))
-        self.metrics.add_jobs(self.store[TRAINING_JOB], api.clock.now())
-        self.scheduler = Scheduler(self._reconcile, self.metrics.measure_reconcile)
-        self.feed = Feed(api, self.store, settings.namespaces, self.scheduler.wake, self._watch_other_kinds)
+        self.metrics.register_jobs(self.store[TRAINING_JOB], api.clock.now())
+        self.scheduler = Scheduler(self._reconcile, self.metrics.record_reconcile)
+        self.feed = Reflector(api, self.store, settings.namespaces, self.scheduler.wake, self._restart_watcher)
         self.watcher = Watcher(
             api.configuration,
             settings.namespaces,
-            lambda: (kind for kind in KINDS if kind not in self.feed.missing),
-            self.feed.event,
+            lambda: (kind for kind in KINDS if kind not in self.feed.missing_kinds),
+            self.feed.handle_event,
         )
         self.hub = Hub(asyncio.get_running_loop().time, self.scheduler.wake)
         table = load_accelerators(settings.accelerators)
-        for refused in table.refused:
-            log.error("an accelerator is left out", name=refused.name, why=refused.why)
-        self.metrics.count_refused_accelerators(refused.name for refused in table.refused)
+        for refused in table.invalid_rows:
+            log.error("an accelerator is left out", name=refused.name, why=refused.reason)
+        self.metrics.record_invalid_accelerators(refused.name for refused in table.invalid_rows)
         now = api.clock.now
-        self.checks = Checks(table.hardware)
+        self.checks = CheckPool(table.hardware)
         self.cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node)
-        accounts = Accounts(
+        accounts = ServiceAccountCheck(
             api,
             settings.webhook_configuration,
             is_enabled=settings.webhook_enabled,
@@ -111,16 +111,18 @@ class Operator:
             self.hub,
             self._render_settings,
             now,
-            set_by=lambda: api.clock.set_by,
+            set_by=lambda: api.clock.total_adjustment,
             check=self.checks.check,
             check_account=accounts.find_problem,
         )
-        self._lease_api = api.with_own_connections()  # many other requests must not delay a Lease renewal
-        self.lease = Lease(self._lease_api, settings.namespace, settings.service, holder_name(), self._lead, now)
-        self.admission = Admission(self.checks.examine, partial(may_use_service_account, api))
+        self._lease_api = api.with_separate_pool()  # many other requests must not delay a Lease renewal
+        self.lease = LeaderElection(
+            self._lease_api, settings.namespace, settings.service, lease_identity(), self._on_leadership_change, now
+        )
+        self.admission = Admission(self.checks.evaluate_review, partial(may_use_service_account, api))
         self.authenticator = PodAuthenticator(api, self.store)
 
-    async def run(self, stop: asyncio.Event, ports: Ports) -> None:
+    async def run(self, stop: asyncio.Event, ports: ListenPorts) -> None:
         """Run the operator until `stop` is set.
 
         Raises:
@@ -128,20 +130,22 @@ class Operator:
             Exception: a component failed and cannot recover within this process.
         """
         async with self._lease_api, self.checks, contextlib.AsyncExitStack() as servers:
-            health = health_app(self.metrics.registry, self._find_sickness, self._find_unreadiness)
+            health = health_app(self.metrics.registry, self._health_problem, self._readiness_problem)
             await servers.enter_async_context(serving(health, ports.metrics))
-            rendezvous = make_app(self.hub, self.authenticator, lambda: self.lease.may_speak, lambda: self.tls.secret)
+            rendezvous = rendezvous_app(
+                self.hub, self.authenticator, lambda: self.lease.is_last_known_leader, lambda: self.tls.secret
+            )
             await servers.enter_async_context(
                 serving(rendezvous, ports.rendezvous, self.tls.context, RENDEZVOUS_LIMITS)
             )
             if self._settings.webhook_enabled:
                 await self.checks.warm_up()
-                webhook = webhook_app(self.admission, self.metrics.measure_review)
+                webhook = webhook_app(self.admission, self.metrics.record_review)
                 await servers.enter_async_context(serving(webhook, ports.webhook, self.tls.context))
             await self._run_parts(stop)
 
     async def _run_parts(self, stop: asyncio.Event) -> None:
-        parts = [self.tls.run(), self.feed.run(), self._watch(), self._compete()]
+        parts = [self.tls.run(), self.feed.run(), self._watch(), self._run_leader_election()]
         if self.trust:
             parts.append(self.trust.run())
         tasks = [asyncio.create_task(part) for part in parts]
@@ -150,7 +154,7 @@ class Operator:
             await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.scheduler.stop(), GRACE_SECONDS)
+                await asyncio.wait_for(self.scheduler.stop(), RECONCILE_DRAIN_SECONDS)
             await self.lease.release()
             broken = [error for task in tasks if task.done() and (error := task.exception())]
             for task in (stopping, *tasks):
@@ -160,24 +164,24 @@ class Operator:
             raise broken[0]
 
     async def _watch(self) -> None:
-        await self.feed.primed.wait()  # the first list finds missing kinds
+        await self.feed.synced.wait()  # the first list finds missing kinds
         await self.watcher.run()
 
-    async def _compete(self) -> None:
-        await asyncio.gather(self.feed.primed.wait(), self.tls.ready.wait())  # a leader must be able to work
+    async def _run_leader_election(self) -> None:
+        await asyncio.gather(self.feed.synced.wait(), self.tls.ready.wait())  # a leader must be able to work
         await self.lease.run()
 
     async def _reconcile(self, namespace: str, name: str) -> float | None:
         return await self._reconciler.reconcile(namespace, name)
 
-    def _watch_other_kinds(self) -> None:
+    def _restart_watcher(self) -> None:
         self.watcher.restart()
 
-    def _lead(self, is_leading: bool) -> None:  # noqa: FBT001  # the lease's callback
-        self.metrics.leading.set(is_leading)
+    def _on_leadership_change(self, is_leading: bool) -> None:  # noqa: FBT001  # the lease's callback
+        self.metrics.leader.set(is_leading)
         if is_leading:
-            self.hub.miss()  # the fault that delayed the renewal may also have blocked heartbeats
-            if not self.lease.is_continued:
+            self.hub.reset_silence()  # the fault that delayed the renewal may also have blocked heartbeats
+            if not self.lease.is_uninterrupted:
                 self.hub.clear()  # another leader may have published other directives in between
             self.scheduler.resume()
         else:
@@ -192,44 +196,44 @@ class Operator:
             elastic_workload_priority=self._settings.elastic_workload_priority,
         )
 
-    def _find_sickness(self) -> str:
-        silence = self.feed.silent_seconds
-        return f"nothing was listed for {silence:.0f} s" if silence > STUCK_SECONDS else ""
+    def _health_problem(self) -> str:
+        silence = self.feed.seconds_since_list
+        return f"nothing was listed for {silence:.0f} s" if silence > MAX_LIST_SILENCE_SECONDS else ""
 
-    def _find_unreadiness(self) -> str:
+    def _readiness_problem(self) -> str:
         if not self.tls.ready.is_set():
             return "there is no certificate yet"
-        if not self.feed.primed.is_set():
+        if not self.feed.synced.is_set():
             return "not all objects are listed yet"
-        if not self.lease.may_speak:
-            return f"'{self.lease.other}' leads" if self.lease.other else "nobody leads yet"
+        if not self.lease.is_last_known_leader:
+            return f"'{self.lease.other_holder}' leads" if self.lease.other_holder else "nobody leads yet"
         return ""
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: web.Application, port: int, context: ssl.SSLContext | None = None, limits: Limits = LIMITS
+    app: web.Application, port: int, context: ssl.SSLContext | None = None, limits: ConnectionLimits = LIMITS
 ) -> AsyncIterator[web.AppRunner]:
     """Serve an application on all addresses. Shutdown waits for running requests."""
-    gate = Gate(limits)
-    app.middlewares.insert(0, gate.watch)
+    gate = ConnectionLimiter(limits)
+    app.middlewares.insert(0, gate.track_request)
     runner = web.AppRunner(
         app,
         access_log=None,
         handle_signals=False,
-        shutdown_timeout=ANSWER_SECONDS,
-        keepalive_timeout=IDLE_SECONDS,
+        shutdown_timeout=REQUEST_DRAIN_SECONDS,
+        keepalive_timeout=KEEPALIVE_SECONDS,
     )
     await runner.setup()
     try:
-        await GatedSite(runner, port, gate, context).start()
+        await LimitedSite(runner, port, gate, context).start()
         yield runner
     finally:
         gate.close()
         await runner.cleanup()
 
 
-def holder_name() -> str:
+def lease_identity() -> str:
     """Return the Lease holder name: the pod name in a cluster, else host name and process ID."""
     is_pod = "KUBERNETES_SERVICE_HOST" in os.environ
     return socket.gethostname() if is_pod else f"{socket.gethostname()}-{os.getpid()}"

@@ -16,16 +16,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-CA_LIFE = timedelta(days=365)
-SERVING_LIFE = timedelta(days=60)
-PUBLISH_AHEAD = timedelta(days=1)
+CA_LIFETIME = timedelta(days=365)
+SERVING_LIFETIME = timedelta(days=60)
+CA_PUBLICATION_LEAD = timedelta(days=1)
 """Time between the publication of a new CA and its first use."""
 CLOCK_SKEW = timedelta(hours=1)
 """Tolerated clock skew: certificates are valid this long before their creation."""
 
 
 @dataclass(frozen=True)
-class Pair:
+class CertificatePair:
     """A certificate and its private key, both in PEM. `repr` omits the key."""
 
     certificate: str
@@ -45,9 +45,9 @@ class Pair:
 class Certificates:
     """All certificates of one operator. `next_ca` is published but not used yet; `old_cas` are still trusted."""
 
-    ca: Pair
-    serving: Pair
-    next_ca: Pair | None = None
+    ca: CertificatePair
+    serving: CertificatePair
+    next_ca: CertificatePair | None = None
     old_cas: tuple[str, ...] = ()
 
     @property
@@ -62,36 +62,36 @@ def renew(known: Certificates | None, names: Sequence[str], now: datetime) -> Ce
 
     A certificate is due if less than a third of its lifetime is left. Expired and invalid certificates are due at once.
     """
-    renewed = _renew_one(known, names, now)
+    renewed = _renew_most_urgent(known, names, now)
     while renewed is not known:
-        renewed, known = _renew_one(renewed, names, now), renewed
+        renewed, known = _renew_most_urgent(renewed, names, now), renewed
     return renewed
 
 
-def _renew_one(known: Certificates | None, names: Sequence[str], now: datetime) -> Certificates:
+def _renew_most_urgent(known: Certificates | None, names: Sequence[str], now: datetime) -> Certificates:
     """Apply the most urgent renewal step; return the same object if none is due."""
     if known is None:
-        return _start(names, now)
+        return _issue_initial(names, now)
     if known.next_ca is not None and not _is_usable(known.next_ca, now):
         return replace(known, next_ca=None)
     if not _is_usable(known.ca, now):
-        return _promote(known, known.next_ca, names, now) if known.next_ca else _start(names, now)
+        return _promote_ca(known, known.next_ca, names, now) if known.next_ca else _issue_initial(names, now)
     if known.next_ca is None and _is_due(known.ca, now):
         return replace(known, next_ca=make_ca(now))
-    if known.next_ca is not None and now >= _begin(known.next_ca) + PUBLISH_AHEAD:
-        return _promote(known, known.next_ca, names, now)
-    if not _fits(known.serving, known.ca, names) or _is_due(known.serving, now):
+    if known.next_ca is not None and now >= _creation_time(known.next_ca) + CA_PUBLICATION_LEAD:
+        return _promote_ca(known, known.next_ca, names, now)
+    if not _is_valid_serving(known.serving, known.ca, names) or _is_due(known.serving, now):
         return replace(known, serving=make_serving(known.ca, names, now))
-    living = _living(known.old_cas, now)
+    living = _unexpired(known.old_cas, now)
     return known if living == known.old_cas else replace(known, old_cas=living)
 
 
-def make_ca(now: datetime) -> Pair:
+def make_ca(now: datetime) -> CertificatePair:
     """Create a CA. Its subject contains the time, so that two CAs have different names."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"trainingjob-operator-ca {now:%Y-%m-%dT%H:%M:%SZ}")])
     builder = (
-        _builder(name, name, key.public_key(), now, CA_LIFE)
+        _builder(name, name, key.public_key(), now, CA_LIFETIME)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -99,12 +99,12 @@ def make_ca(now: datetime) -> Pair:
     return _pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def make_serving(ca: Pair, names: Sequence[str], now: datetime) -> Pair:
+def make_serving(ca: CertificatePair, names: Sequence[str], now: datetime) -> CertificatePair:
     """Create a serving certificate for DNS names, signed by a CA. It expires no later than the CA."""
     issuer, issuer_key = ca.x509, serialization.load_pem_private_key(ca.key.encode(), password=None)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
-    life = min(SERVING_LIFE, issuer.not_valid_after_utc - now)
+    life = min(SERVING_LIFETIME, issuer.not_valid_after_utc - now)
     builder = (
         _builder(subject, issuer.subject, key.public_key(), now, life)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
@@ -119,13 +119,13 @@ def make_serving(ca: Pair, names: Sequence[str], now: datetime) -> Pair:
     return _pair(builder.sign(issuer_key, hashes.SHA256()), key)  # type: ignore[arg-type]
 
 
-def _start(names: Sequence[str], now: datetime) -> Certificates:
+def _issue_initial(names: Sequence[str], now: datetime) -> Certificates:
     ca = make_ca(now)
     return Certificates(ca=ca, serving=make_serving(ca, names, now))
 
 
-def _promote(known: Certificates, ca: Pair, names: Sequence[str], now: datetime) -> Certificates:
-    old = _living((known.ca.certificate, *known.old_cas), now)
+def _promote_ca(known: Certificates, ca: CertificatePair, names: Sequence[str], now: datetime) -> Certificates:
+    old = _unexpired((known.ca.certificate, *known.old_cas), now)
     return Certificates(ca=ca, serving=make_serving(ca, names, now), old_cas=old)
 
 
@@ -151,18 +151,18 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertificatePair:
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return Pair(certificate.public_bytes(pem).decode(), private.decode())
+    return CertificatePair(certificate.public_bytes(pem).decode(), private.decode())
 
 
-def _begin(pair: Pair) -> datetime:
+def _creation_time(pair: CertificatePair) -> datetime:
     """Return the creation time of a certificate."""
     return pair.x509.not_valid_before_utc + CLOCK_SKEW
 
 
-def _living(pems: Iterable[str], now: datetime) -> tuple[str, ...]:
+def _unexpired(pems: Iterable[str], now: datetime) -> tuple[str, ...]:
     """Return the valid certificates that have not expired."""
     return tuple(pem for pem in pems if (certificate := _parse(pem)) and certificate.not_valid_after_utc > now)
 
@@ -174,13 +174,13 @@ def _parse(pem: str) -> x509.Certificate | None:  # None: invalid
         return None
 
 
-def _is_due(pair: Pair, now: datetime) -> bool:
+def _is_due(pair: CertificatePair, now: datetime) -> bool:
     """Return whether less than a third of the lifetime is left."""
     end = pair.x509.not_valid_after_utc
-    return end - now < (end - _begin(pair)) / 3
+    return end - now < (end - _creation_time(pair)) / 3
 
 
-def _is_usable(pair: Pair, now: datetime) -> bool:
+def _is_usable(pair: CertificatePair, now: datetime) -> bool:
     """Return whether a CA is valid, matches its key and has not expired."""
     try:
         key = serialization.load_pem_private_key(pair.key.encode(), password=None)
@@ -189,13 +189,15 @@ def _is_usable(pair: Pair, now: datetime) -> bool:
         return False
 
 
-def _fits(serving: Pair, ca: Pair, names: Sequence[str]) -> bool:
+def _is_valid_serving(serving: CertificatePair, ca: CertificatePair, names: Sequence[str]) -> bool:
     """Return whether a serving certificate is signed by this CA, matches its key and covers exactly these names."""
     try:
         certificate = serving.x509
         certificate.verify_directly_issued_by(ca.x509)
         key = serialization.load_pem_private_key(serving.key.encode(), password=None)
-        spoken = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternative_names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         return False
-    return certificate.public_key() == key.public_key() and spoken.get_values_for_type(x509.DNSName) == list(names)
+    return certificate.public_key() == key.public_key() and alternative_names.get_values_for_type(x509.DNSName) == list(
+        names
+    )

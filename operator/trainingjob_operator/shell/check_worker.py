@@ -20,15 +20,15 @@ from typing import Any, BinaryIO
 
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
-from trainingjob_operator.core.validation.validate import check_job, check_manifest
+from trainingjob_operator.core.validation.validate import validate_job, validate_manifest
 from trainingjob_operator.shell.admission_review import NotAReviewError
-from trainingjob_operator.shell.examining import examine
+from trainingjob_operator.shell.examining import evaluate_review
 
 NICENESS = 2
 """Lower priority than the operator's event loop on a busy node."""
 MAX_DATA_BYTES = 320 * 1024 * 1024
 """Limit of this process' data segment; a request that needs more fails."""
-MAX_KEPT_KIB = 96 * 1024
+MAX_RESIDENT_KIB = 96 * 1024
 """Peak memory above which the worker is replaced, since Python rarely returns memory."""
 LENGTH = struct.Struct(">I")
 
@@ -47,11 +47,11 @@ class Result:
 
     value: Any
     failure: str = ""
-    is_worn: bool = False
+    needs_replacement: bool = False
     """Whether the worker must be replaced because of its memory use."""
 
 
-def pack(message: object) -> bytes:
+def encode_message(message: object) -> bytes:
     """Serialize a message for the pipe."""
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return LENGTH.pack(len(body)) + body
@@ -75,7 +75,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         signal.setitimer(signal.ITIMER_PROF, request.cpu_seconds)  # SIGPROF kills the process
         result = run(request, hardware)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
-        answers.write(pack(result))
+        answers.write(encode_message(result))
         answers.flush()
 
 
@@ -84,9 +84,9 @@ def run(request: Request, hardware: Hardware) -> Result:
     try:
         match request.arguments:
             case (bytes(body),):
-                value: Any = examine(body, partial(check_manifest, hardware=hardware))
+                value: Any = evaluate_review(body, partial(validate_manifest, hardware=hardware))
             case (name, spec):
-                value = check_job(name, spec, hardware)
+                value = validate_job(name, spec, hardware)
             case _:
                 raise ValueError("a task has one or two arguments")
     except NotAReviewError as error:
@@ -94,7 +94,7 @@ def run(request: Request, hardware: Hardware) -> Result:
     except Exception:  # noqa: BLE001  # the operator logs the traceback
         return Result(None, traceback.format_exc())
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Result(value, is_worn=most > MAX_KEPT_KIB)
+    return Result(value, needs_replacement=most > MAX_RESIDENT_KIB)
 
 
 def _read(stream: BinaryIO) -> Any:

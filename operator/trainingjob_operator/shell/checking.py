@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.validation.validate import Checked
-from trainingjob_operator.shell.admission_review import NotAReviewError, find_user
-from trainingjob_operator.shell.check_worker import LENGTH, Request, Result, pack
-from trainingjob_operator.shell.examining import Examined
+from trainingjob_operator.core.validation.validate import ValidationResult
+from trainingjob_operator.shell.admission_review import NotAReviewError, scan_user
+from trainingjob_operator.shell.check_worker import LENGTH, Request, Result, encode_message
+from trainingjob_operator.shell.examining import ReviewResult
 from trainingjob_operator.shell.ports import BusyError
 
 WORKER = (sys.executable, "-P", "-c", "from trainingjob_operator.shell.check_worker import main; main()")
@@ -45,15 +45,15 @@ class CheckBusyError(BusyError):
     """The check did not start or finish in time. A retry may succeed."""
 
 
-class CheckTooCostlyError(Exception):
+class CheckCpuLimitError(Exception):
     """The check exceeded its CPU time limit. A retry with the same spec fails again."""
 
 
-class CheckBrokeError(Exception):
+class CheckFailedError(Exception):
     """The check failed because of a bug in the operator. The message holds the traceback."""
 
 
-class Turns:
+class FairQueue:
     """A fair queue: `at_once` concurrent holders, round-robin over peers and over the users of each peer."""
 
     def __init__(self, max_waiting: int = MAX_WAITING, at_once: int = 1) -> None:
@@ -63,7 +63,7 @@ class Turns:
         self._waiting: dict[str, dict[str, deque[asyncio.Future[None]]]] = {}
 
     @contextlib.asynccontextmanager
-    async def turn(self, peer: str = "", user: str = "", seconds: float | None = None) -> AsyncIterator[None]:
+    async def acquire(self, peer: str = "", user: str = "", seconds: float | None = None) -> AsyncIterator[None]:
         """Wait for a free place and hold it; `seconds` is the timeout of the wait.
 
         Raises:
@@ -76,39 +76,39 @@ class Turns:
         try:
             yield
         finally:
-            self._pass_on()
+            self._release()
 
     async def _wait(self, peer: str, user: str, seconds: float | None) -> None:
         users = self._waiting.setdefault(peer, {})
         if sum(map(len, users.values())) >= self._max_waiting:
             raise CheckBusyError(f"{self._max_waiting} requests of {peer} wait already")
-        mine = asyncio.get_running_loop().create_future()
-        users.setdefault(user, deque()).append(mine)
+        waiter = asyncio.get_running_loop().create_future()
+        users.setdefault(user, deque()).append(waiter)
         try:
             async with asyncio.timeout(seconds):
-                await mine
+                await waiter
         except BaseException as error:
-            if mine.done() and not mine.cancelled():  # the place became free at the same moment
-                self._pass_on()
+            if waiter.done() and not waiter.cancelled():  # the place became free at the same moment
+                self._release()
             else:
-                self._forget(peer, user, mine)
+                self._forget(peer, user, waiter)
             if isinstance(error, TimeoutError):
                 raise CheckBusyError(f"other requests took all of {seconds:g} s") from error
             raise
 
-    def _pass_on(self) -> None:
+    def _release(self) -> None:
         """Give the place to the next user of the next peer."""
         while self._waiting:
             peer, users = next(iter(self._waiting.items()))
             user, waiting = next(iter(users.items()))
-            next_one = waiting.popleft()
+            waiter = waiting.popleft()
             del self._waiting[peer], users[user]  # peer and user move to the end of their queues
             if waiting:
                 users[user] = waiting
             if users:
                 self._waiting[peer] = users
-            if not next_one.done():
-                next_one.set_result(None)
+            if not waiter.done():
+                waiter.set_result(None)
                 return
         self._num_free += 1
 
@@ -123,7 +123,7 @@ class Turns:
             self._waiting.pop(peer, None)
 
 
-class Worker:
+class WorkerProcess:
     """One worker process that runs one task at a time. It starts at the first task and restarts after its end."""
 
     def __init__(self, hardware: Hardware, command: tuple[str, ...] = WORKER) -> None:
@@ -138,31 +138,31 @@ class Worker:
             pipe = asyncio.subprocess.PIPE
             self._process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe)
             assert self._process.stdin  # noqa: S101  # for the type checker
-            self._process.stdin.write(pack(tuple(self._hardware.rows.values())))
+            self._process.stdin.write(encode_message(tuple(self._hardware.accelerators_by_name.values())))
         return self._process
 
-    async def ask(self, request: Request) -> Any:
+    async def run_task(self, request: Request) -> Any:
         """Run a task. If communication with the process fails, or the caller cancels, the process is killed.
 
         Raises:
-            CheckTooCostlyError: the task exceeded its CPU time limit.
-            CheckBrokeError: the task failed, or the process ended for another reason.
+            CheckCpuLimitError: the task exceeded its CPU time limit.
+            CheckFailedError: the task failed, or the process ended for another reason.
             NotAReviewError: the task was a review, and its body is not an AdmissionReview.
         """
         try:
-            result = await self._ask(request)
+            result = await self._exchange(request)
         except (EOFError, ConnectionError) as error:
             code = await self.close()
             if code == -signal.SIGPROF:
-                raise CheckTooCostlyError(f"its check needs more than {request.cpu_seconds:g} s of CPU time") from error
-            raise CheckBrokeError(f"the process that checks jobs ended with {code}") from error
+                raise CheckCpuLimitError(f"its check needs more than {request.cpu_seconds:g} s of CPU time") from error
+            raise CheckFailedError(f"the process that checks jobs ended with {code}") from error
         except BaseException:
             await self.close()
             raise
-        if result.is_worn:
+        if result.needs_replacement:
             await self.close()
         if result.failure:
-            raise CheckBrokeError(result.failure)
+            raise CheckFailedError(result.failure)
         if isinstance(result.value, NotAReviewError):
             raise result.value
         return result.value
@@ -179,24 +179,24 @@ class Worker:
                 process.kill()
         return await asyncio.shield(process.wait())
 
-    async def _ask(self, request: Request) -> Result:
+    async def _exchange(self, request: Request) -> Result:
         process = await self.start()
         assert process.stdin  # noqa: S101  # for the type checker
         assert process.stdout  # noqa: S101
-        process.stdin.write(pack(request))
+        process.stdin.write(encode_message(request))
         await process.stdin.drain()
         (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
         result: Result = pickle.loads(await process.stdout.readexactly(length))  # noqa: S301  # our own process
         return result
 
 
-class Checks:
+class CheckPool:
     """Reviews and checks of jobs, in separate worker processes. `async with` kills the workers."""
 
     def __init__(self, hardware: Hardware, command: tuple[str, ...] = WORKER) -> None:
-        self._reviews, self._review_turns = Worker(hardware, command), Turns()
-        self._jobs, self._job_turns = Worker(hardware, command), Turns()
-        self._examining: set[asyncio.Task[Examined]] = set()
+        self._reviews, self._review_queue = WorkerProcess(hardware, command), FairQueue()
+        self._jobs, self._job_queue = WorkerProcess(hardware, command), FairQueue()
+        self._running_reviews: set[asyncio.Task[ReviewResult]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -204,7 +204,7 @@ class Checks:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for examining in (left := tuple(self._examining)):
+        for examining in (left := tuple(self._running_reviews)):
             examining.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         await self._reviews.close()
@@ -212,20 +212,20 @@ class Checks:
 
     async def warm_up(self) -> None:
         """Start the worker for reviews, so that the first review does not wait for the startup."""
-        async with self._review_turns.turn():
+        async with self._review_queue.acquire():
             await self._reviews.start()
 
-    async def examine(self, body: bytes, peer: str) -> Examined:
+    async def evaluate_review(self, body: bytes, peer: str) -> ReviewResult:
         """Evaluate a review.
 
         Raises:
             NotAReviewError: `body` is not an AdmissionReview.
             CheckBusyError: other requests delayed the review beyond its timeout.
-            CheckTooCostlyError: the review exceeded its CPU time limit.
-            CheckBrokeError: the review failed.
+            CheckCpuLimitError: the review exceeded its CPU time limit.
+            CheckFailedError: the review failed.
         """
-        examining = asyncio.create_task(self._examine(body, peer))
-        self._examining.add(examining)
+        examining = asyncio.create_task(self._evaluate(body, peer))
+        self._running_reviews.add(examining)
         examining.add_done_callback(self._forget)
         try:
             # The review continues after this timeout: a slow worker must not be restarted for every review.
@@ -234,31 +234,31 @@ class Checks:
         except TimeoutError as error:
             raise CheckBusyError(f"the check did not end within {REVIEW_SECONDS:g} s") from error
 
-    async def _examine(self, body: bytes, peer: str) -> Examined:
-        async with self._review_turns.turn(peer, find_user(body), REVIEW_WAIT_SECONDS):
+    async def _evaluate(self, body: bytes, peer: str) -> ReviewResult:
+        async with self._review_queue.acquire(peer, scan_user(body), REVIEW_WAIT_SECONDS):
             try:
                 async with asyncio.timeout(MAX_REVIEW_SECONDS):
-                    examined: Examined = await self._reviews.ask(Request((body,), REVIEW_CPU_SECONDS))
+                    examined: ReviewResult = await self._reviews.run_task(Request((body,), REVIEW_CPU_SECONDS))
                     return examined
             except TimeoutError as error:
                 raise CheckBusyError(f"the check did not end within {MAX_REVIEW_SECONDS:g} s") from error
 
-    def _forget(self, examining: asyncio.Task[Examined]) -> None:
-        self._examining.discard(examining)
+    def _forget(self, examining: asyncio.Task[ReviewResult]) -> None:
+        self._running_reviews.discard(examining)
         if not examining.cancelled():
             examining.exception()  # the caller may have timed out; avoids a warning of asyncio
 
-    async def check(self, namespace: str, name: str, spec: object) -> Checked:
-        """Run `check_job` in the worker.
+    async def check(self, namespace: str, name: str, spec: object) -> ValidationResult:
+        """Run `validate_job` in the worker.
 
         Raises:
             CheckBusyError: the check timed out.
-            CheckTooCostlyError: the check exceeded its CPU time limit.
-            CheckBrokeError: the check failed.
+            CheckCpuLimitError: the check exceeded its CPU time limit.
+            CheckFailedError: the check failed.
         """
         try:
-            async with asyncio.timeout(JOB_SECONDS), self._job_turns.turn(namespace):
-                checked: Checked = await self._jobs.ask(Request((name, spec), JOB_CPU_SECONDS))
+            async with asyncio.timeout(JOB_SECONDS), self._job_queue.acquire(namespace):
+                checked: ValidationResult = await self._jobs.run_task(Request((name, spec), JOB_CPU_SECONDS))
                 return checked
         except TimeoutError as error:
             raise CheckBusyError(f"the check of job '{name}' did not end within {JOB_SECONDS:g} s") from error

@@ -16,7 +16,7 @@ from trainingjob_operator.shell.logs import Log
 
 TOLERANCE = timedelta(seconds=5)
 """Offsets up to this are ignored: a `Date` header has a resolution of one second, and arrives with some delay."""
-WORTH_TELLING = timedelta(minutes=1)
+MIN_LOGGED_OFFSET = timedelta(minutes=1)
 
 log = Log("clock")
 
@@ -29,7 +29,7 @@ class ServerClock:
         monotonic: Callable[[], float] = time.monotonic,
         machine: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.set_by = 0.0
+        self.total_adjustment = 0.0
         """Total adjustment in seconds by the API server's answers; positive: forward."""
         self._monotonic = monotonic
         self._set(machine())
@@ -38,20 +38,20 @@ class ServerClock:
         """Return the current time."""
         return self._then + timedelta(seconds=self._monotonic() - self._at)
 
-    def hear(self, date: str) -> None:
+    def synchronize(self, date: str) -> None:
         """Adjust the clock to the `Date` header of a new answer; ignore an invalid date."""
         try:
-            told = parsedate_to_datetime(date)
+            server_time = parsedate_to_datetime(date)
         except ValueError:
             return
-        if told.tzinfo is None:
+        if server_time.tzinfo is None:
             return
-        off = self.now() - told
+        off = self.now() - server_time
         if abs(off) > TOLERANCE:
-            self.set_by -= off.total_seconds()
-            if abs(off) > WORTH_TELLING:
+            self.total_adjustment -= off.total_seconds()
+            if abs(off) > MIN_LOGGED_OFFSET:
                 log.warning("this clock and the API server's differ: the server's counts", seconds=off.total_seconds())
-            self._set(told)
+            self._set(server_time)
 
     def _set(self, now: datetime) -> None:
         self._then, self._at = now, self._monotonic()

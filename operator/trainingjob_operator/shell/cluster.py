@@ -9,11 +9,11 @@ import heapq
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from trainingjob_operator.core.manifests import items, number, text
+from trainingjob_operator.core.manifests import get_int, get_text, iter_items
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.api_errors import NotFoundError
-from trainingjob_operator.shell.events import Events
-from trainingjob_operator.shell.feed import Feed
+from trainingjob_operator.shell.events import EventRecorder
+from trainingjob_operator.shell.feed import Reflector
 from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB, kind_of
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.ports import (
@@ -22,9 +22,9 @@ from trainingjob_operator.shell.ports import (
     ForbiddenError,
     Manifest,
     MissingKindError,
-    asked_seconds,
+    requested_wait_seconds,
 )
-from trainingjob_operator.shell.store import Store, slim_down
+from trainingjob_operator.shell.store import Store, trim_manifest
 
 WARNINGS_SECONDS = 5.0
 MAX_WARNINGS = 32
@@ -37,13 +37,15 @@ log = Log("cluster")
 class KubernetesCluster:
     """Cluster access of the reconciler, with an API client and the store of cached objects."""
 
-    def __init__(self, api: Api, store: Store, feed: Feed, now: Callable[[], datetime], own_node: str = "") -> None:
+    def __init__(
+        self, api: Api, store: Store, feed: Reflector, now: Callable[[], datetime], own_node: str = ""
+    ) -> None:
         """Read from a store that `feed` keeps current; `own_node` is the node of the operator's pod. Empty: none."""
         self._api = api
         self._store = store
         self._feed = feed
         self._own_node = own_node
-        self._events = Events(api, now)
+        self._events = EventRecorder(api, now)
         self._warnings: dict[
             str, tuple[float, tuple[Manifest, ...]]
         ] = {}  # by namespace: the time of the last read or failed read, and its events
@@ -60,20 +62,20 @@ class KubernetesCluster:
 
     async def read_children(self, namespace: str, uid: str) -> Children:
         """Return the job's children from the store."""
-        if JOB_SET in self._feed.missing:
+        if JOB_SET in self._feed.missing_kinds:
             raise MissingKindError(
                 f"the API server does not know {JOB_SET.plural} of {JOB_SET.api_version}: JobSet is not installed"
             )
-        if not self._feed.primed.is_set():
+        if not self._feed.synced.is_set():
             raise ClusterUnavailableError("not all objects are listed yet")
         jobsets, jobs, pods, config_maps = (
-            self._store[kind].of_job(namespace, uid) for kind in (JOB_SET, JOB, POD, CONFIG_MAP)
+            self._store[kind].list_children(namespace, uid) for kind in (JOB_SET, JOB, POD, CONFIG_MAP)
         )
         names = {pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
         nodes = {name: node for name in sorted(names) if (node := self._store[NODE].find("", name))}
         warnings: tuple[Manifest, ...] = ()
-        if not are_settled(jobsets, jobs):
-            warnings = warnings_about(await self._read_warnings(namespace), (*jobsets, *jobs, *pods))
+        if not are_pods_ready(jobsets, jobs):
+            warnings = filter_warnings(await self._read_warnings(namespace), (*jobsets, *jobs, *pods))
         own_node = self._store[NODE].find("", self._own_node)
         return Children(jobsets, jobs, pods, config_maps, nodes, own_node, warnings)
 
@@ -121,40 +123,44 @@ class KubernetesCluster:
             return warnings
         found: list[Manifest] = []
         try:
-            async for page in self._api.pages(EVENT, namespace, fields="type=Warning"):
-                found += [slim_down(EVENT, event) for event in page.items]
+            async for page in self._api.list_pages(EVENT, namespace, fields="type=Warning"):
+                found += [trim_manifest(EVENT, event) for event in page.items]
                 found = heapq.nlargest(MAX_KEPT_WARNINGS, found, key=event_time)
             read_at, warnings = now, tuple(found)
         except (ClusterUnavailableError, MissingKindError) as error:  # not critical: the cached events suffice
             log.warning("cannot read events", namespace=namespace, error=str(error))
-            read_at = now + max(asked_seconds(error) - WARNINGS_SECONDS, 0.0)
+            read_at = now + max(requested_wait_seconds(error) - WARNINGS_SECONDS, 0.0)
         self._warnings = {
             other: entry for other, entry in self._warnings.items() if now - entry[0] < WARNINGS_SECONDS
         } | {namespace: (read_at, warnings)}
         return warnings
 
 
-def are_settled(jobsets: Iterable[Manifest], jobs: Iterable[Manifest]) -> bool:
+def are_pods_ready(jobsets: Iterable[Manifest], jobs: Iterable[Manifest]) -> bool:
     """Return whether every pod of the JobSets is ready or completed. Warning events are then irrelevant."""
     num_wanted = sum(
-        number(job, "replicas") or 1 for jobset in jobsets for job in items(jobset, "spec", "replicatedJobs")
+        get_int(job, "replicas") or 1 for jobset in jobsets for job in iter_items(jobset, "spec", "replicatedJobs")
     )
     up = [
         job
         for job in jobs
-        if (number(job, "status", "ready") or 0) >= (number(job, "spec", "parallelism") or 1)
-        or text(job, "status", "completionTime")
+        if (get_int(job, "status", "ready") or 0) >= (get_int(job, "spec", "parallelism") or 1)
+        or get_text(job, "status", "completionTime")
     ]
     return len(up) >= num_wanted
 
 
-def warnings_about(events: Iterable[Manifest], objects: Iterable[Manifest]) -> tuple[Manifest, ...]:
+def filter_warnings(events: Iterable[Manifest], objects: Iterable[Manifest]) -> tuple[Manifest, ...]:
     """Return the events about the given objects, newest first."""
-    uids = {text(manifest, "metadata", "uid") for manifest in objects}
-    about = [event for event in events if text(event, "involvedObject", "uid") in uids]
+    uids = {get_text(manifest, "metadata", "uid") for manifest in objects}
+    about = [event for event in events if get_text(event, "involvedObject", "uid") in uids]
     return tuple(sorted(about, key=event_time, reverse=True)[:MAX_WARNINGS])
 
 
 def event_time(event: Manifest) -> str:
     """Return the last occurrence of an event. The timestamps sort as strings in the order of time."""
-    return text(event, "series", "lastObservedTime") or text(event, "lastTimestamp") or text(event, "eventTime")
+    return (
+        get_text(event, "series", "lastObservedTime")
+        or get_text(event, "lastTimestamp")
+        or get_text(event, "eventTime")
+    )

@@ -21,121 +21,123 @@ HANDSHAKE_SECONDS = 5.0
 FIRST_REQUEST_SECONDS = 10.0
 """Time from the connection to the start of the first request's handler."""
 BUFFER_BYTES = 64 * 1024
-MAX_PROVED = 4
+MAX_AUTHENTICATED_PER_OWNER = 4
 """Authenticated connections per pod. A further one closes the pod's oldest; an agent needs no more."""
 
 BACKLOG = 1024
-PROVE: web.RequestKey[Callable[[str], None]] = web.RequestKey("prove", Callable[[str], None])  # type: ignore[arg-type]
+AUTHENTICATE: web.RequestKey[Callable[[str], None]] = web.RequestKey("prove", Callable[[str], None])  # type: ignore[arg-type]
 """Request key of a function with which the handler sets the connection's authenticated owner."""
 
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
-class Limits:
+class ConnectionLimits:
     """Connection limits of a server: in total, unauthenticated, and unauthenticated per peer."""
 
     total: int
-    unproved: int
-    unproved_of_peer: int
+    unauthenticated: int
+    unauthenticated_per_peer: int
 
 
-class Gate:
+class ConnectionLimiter:
     """Admission control for the connections of one server."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
-        self._entries: dict[asyncio.Protocol, Entry] = {}
-        self._unproved: dict[str, OrderedDict[Entry, None]] = {}
-        self._proved: dict[str, deque[Entry]] = {}
-        self._num_unproved = 0
-        self._num_proved = 0
+        self._entries: dict[asyncio.Protocol, LimitedConnection] = {}
+        self._unauthenticated: dict[str, OrderedDict[LimitedConnection, None]] = {}
+        self._authenticated: dict[str, deque[LimitedConnection]] = {}
+        self._num_unauthenticated = 0
+        self._num_authenticated = 0
 
     def __len__(self) -> int:
         """Return the number of open connections."""
-        return self._num_unproved + self._num_proved
+        return self._num_unauthenticated + self._num_authenticated
 
-    def admit(self, entry: "Entry") -> bool:
+    def admit(self, entry: "LimitedConnection") -> bool:
         """Add a new connection and evict another one if a limit is exceeded. Return whether the new one stays open."""
         limits = self._limits
-        own = self._unproved.setdefault(entry.peer, OrderedDict())
-        own[entry] = None
-        self._num_unproved += 1
-        if len(own) > limits.unproved_of_peer:
-            self._evict(own)
-        elif self._num_unproved > limits.unproved or len(self) > limits.total:
-            self._evict(max(self._unproved.values(), key=len))
+        peer_connections = self._unauthenticated.setdefault(entry.peer, OrderedDict())
+        peer_connections[entry] = None
+        self._num_unauthenticated += 1
+        if len(peer_connections) > limits.unauthenticated_per_peer:
+            self._evict(peer_connections)
+        elif self._num_unauthenticated > limits.unauthenticated or len(self) > limits.total:
+            self._evict(max(self._unauthenticated.values(), key=len))
         return entry.is_open
 
-    def prove(self, entry: "Entry", owner: str) -> None:
+    def mark_authenticated(self, entry: "LimitedConnection", owner: str) -> None:
         """Mark a connection as authenticated, which protects it from eviction by other peers.
 
-        Above `MAX_PROVED` connections of one owner, close the owner's oldest.
+        Above `MAX_AUTHENTICATED_PER_OWNER` connections of one owner, close the owner's oldest.
         """
         if entry.owner == owner or not entry.is_open:
             return
-        self.leave(entry)
+        self.unregister(entry)
         entry.owner = owner
-        mine = self._proved.setdefault(owner, deque())
+        mine = self._authenticated.setdefault(owner, deque())
         mine.append(entry)
-        self._num_proved += 1
-        if len(mine) > MAX_PROVED:
+        self._num_authenticated += 1
+        if len(mine) > MAX_AUTHENTICATED_PER_OWNER:
             mine[0].close()
 
-    def remember_handler(self, handler: asyncio.Protocol, entry: "Entry") -> None:
+    def register_handler(self, handler: asyncio.Protocol, entry: "LimitedConnection") -> None:
         """Register the HTTP handler of a connection."""
         self._entries[handler] = entry
 
-    def forget_handler(self, handler: asyncio.Protocol | None) -> None:
+    def unregister_handler(self, handler: asyncio.Protocol | None) -> None:
         """Unregister the HTTP handler of a connection."""
         if handler:
             self._entries.pop(handler, None)
 
     @web.middleware
-    async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def track_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Record the first request of a connection, and let its handler mark the connection as authenticated."""
         if entry := self._entries.get(request.protocol):
-            entry.heard()
-            request[PROVE] = entry.prove
+            entry.mark_request()
+            request[AUTHENTICATE] = entry.prove
         return await handler(request)
 
-    def leave(self, entry: "Entry") -> None:
+    def unregister(self, entry: "LimitedConnection") -> None:
         """Remove a closed connection from the counts."""
         if entry.owner:
-            proved = self._proved.get(entry.owner, deque())
+            proved = self._authenticated.get(entry.owner, deque())
             if entry in proved:
                 proved.remove(entry)
-                self._num_proved -= 1
+                self._num_authenticated -= 1
             if not proved:
-                self._proved.pop(entry.owner, None)
+                self._authenticated.pop(entry.owner, None)
             return
-        own = self._unproved.get(entry.peer, OrderedDict())
+        own = self._unauthenticated.get(entry.peer, OrderedDict())
         if entry in own:
             del own[entry]
-            self._num_unproved -= 1
+            self._num_unauthenticated -= 1
         if not own:
-            self._unproved.pop(entry.peer, None)
+            self._unauthenticated.pop(entry.peer, None)
 
     def close(self) -> None:
         """Close all connections without a request."""
-        for own in tuple(self._unproved.values()):
+        for own in tuple(self._unauthenticated.values()):
             for entry in tuple(own):
-                if entry.is_waiting:
+                if entry.awaits_first_request:
                     entry.close()
 
-    def _evict(self, own: "OrderedDict[Entry, None]") -> None:
+    def _evict(self, own: "OrderedDict[LimitedConnection, None]") -> None:
         next(iter(own)).close()
 
 
-class Entry(asyncio.Protocol):
+class LimitedConnection(asyncio.Protocol):
     """A connection before its first byte. The first byte starts TLS, or HTTP on a server without TLS."""
 
-    def __init__(self, gate: Gate, make: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, gate: ConnectionLimiter, make: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None
+    ) -> None:
         """Create the HTTP protocol with `make` at the first byte, behind TLS if `context` is set."""
         self.peer = ""
         self.owner = ""
         self.is_open = True
-        self.is_waiting = True
+        self.awaits_first_request = True
         """Whether no request has arrived yet."""
         self._gate = gate
         self._make = make
@@ -158,12 +160,12 @@ class Entry(asyncio.Protocol):
             return
         if self._inner is None:
             self._inner = self._make()
-            self._gate.remember_handler(self._inner, self)
+            self._gate.register_handler(self._inner, self)
             if self._context is not None:
-                tls = _SlimTls(self._inner, self._context, self.gone)
+                tls = _SharedBufferTls(self._inner, self._context, self.mark_closed)
                 self._transport.set_protocol(tls)
                 tls.connection_made(self._transport)
-                tls.take(data)
+                tls.feed_data(data)
                 return
             self._inner.connection_made(self._transport)
         self._inner.data_received(data)
@@ -184,38 +186,38 @@ class Entry(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection from the gate."""
-        self.gone()
+        self.mark_closed()
         if self._inner:
             self._inner.connection_lost(exc)
 
-    def heard(self) -> None:
+    def mark_request(self) -> None:
         """Record the first request, which cancels its timeout."""
-        self.is_waiting = False
+        self.awaits_first_request = False
         if self._timer:
             self._timer.cancel()
             self._timer = None
 
     def prove(self, owner: str) -> None:
         """Mark this connection as authenticated by an owner."""
-        self._gate.prove(self, owner)
+        self._gate.mark_authenticated(self, owner)
 
     def close(self) -> None:
         """Abort the connection."""
-        self.gone()
+        self.mark_closed()
         if self._transport:
             self._transport.abort()
             self._transport = None
 
-    def gone(self) -> None:
+    def mark_closed(self) -> None:
         """Remove the connection from the gate."""
         if self.is_open:
-            self.heard()
-            self._gate.leave(self)
-            self._gate.forget_handler(self._inner)
+            self.mark_request()
+            self._gate.unregister(self)
+            self._gate.unregister_handler(self._inner)
             self.is_open = False
 
 
-class _SlimTls(SSLProtocol):
+class _SharedBufferTls(SSLProtocol):
     """TLS with a read buffer that all connections share: the data is consumed before the next connection reads."""
 
     max_size = BUFFER_BYTES
@@ -233,7 +235,7 @@ class _SlimTls(SSLProtocol):
         del n
         return self._shared
 
-    def take(self, data: bytes) -> None:
+    def feed_data(self, data: bytes) -> None:
         """Process the data that was read before TLS started."""
         for begin in range(0, len(data), BUFFER_BYTES):
             piece = data[begin : begin + BUFFER_BYTES]
@@ -246,10 +248,12 @@ class _SlimTls(SSLProtocol):
         super().connection_lost(exc)
 
 
-class GatedSite(web.BaseSite):
+class LimitedSite(web.BaseSite):
     """Listening socket of a server, on all addresses, behind a gate."""
 
-    def __init__(self, runner: web.AppRunner, port: int, gate: Gate, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, runner: web.AppRunner, port: int, gate: ConnectionLimiter, context: ssl.SSLContext | None
+    ) -> None:
         super().__init__(runner)
         self._port = port
         self._gate = gate
@@ -267,5 +271,5 @@ class GatedSite(web.BaseSite):
         if make is None:
             raise RuntimeError("the runner is not set up")
         self._server = await loop.create_server(
-            lambda: Entry(self._gate, make, self._context), None, self._port, backlog=BACKLOG
+            lambda: LimitedConnection(self._gate, make, self._context), None, self._port, backlog=BACKLOG
         )

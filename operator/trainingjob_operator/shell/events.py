@@ -1,8 +1,8 @@
 """Kubernetes events on jobs.
 
 The event name contains a hash of the content, and the operator writes events with server-side apply. A repeated event
-therefore updates the existing object, even after a restart of the operator. Repeats within `REPEAT_SECONDS` only raise
-the count of the next write.
+therefore updates the existing object, even after a restart of the operator. Repeats within `MIN_REPEAT_SECONDS` only
+raise the count of the next write.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ from trainingjob_operator.shell.kinds import EVENT
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.ports import ClusterUnavailableError, ForbiddenError, Manifest, MissingKindError
 
-REPEAT_SECONDS = 60.0
-MAX_REMEMBERED = 4096
+MIN_REPEAT_SECONDS = 60.0
+MAX_CACHED = 4096
 MAX_MESSAGE = 1024  # limit of the API server
 
 log = Log("events")
 
 
-class Events:
+class EventRecorder:
     """Writes events. A failed write is logged and dropped, since no logic depends on events."""
 
     def __init__(self, api: Api, now: Callable[[], datetime]) -> None:
@@ -37,20 +37,20 @@ class Events:
         metadata, now = job["metadata"], self._now()
         name = event_name(metadata["name"], metadata["uid"], reason, message)
         first, last, count = self._written.get(name, (now, None, 0))
-        if last is not None and (now - last).total_seconds() < REPEAT_SECONDS:
-            self._remember(name, (first, last, count + 1))
+        if last is not None and (now - last).total_seconds() < MIN_REPEAT_SECONDS:
+            self._cache(name, (first, last, count + 1))
             return
-        self._remember(name, (first, now, count + 1))
+        self._cache(name, (first, now, count + 1))
         kind = "Warning" if warning else "Normal"
         try:
             await self._api.apply(EVENT, event_manifest(job, name, kind, reason, message, first, now, count + 1))
         except (ClusterUnavailableError, ForbiddenError, MissingKindError) as error:
             log.warning("cannot write an event", job=metadata["name"], reason=reason, error=str(error))
 
-    def _remember(self, name: str, entry: tuple[datetime, datetime, int]) -> None:
+    def _cache(self, name: str, entry: tuple[datetime, datetime, int]) -> None:
         self._written[name] = entry
         self._written.move_to_end(name)
-        if len(self._written) > MAX_REMEMBERED:
+        if len(self._written) > MAX_CACHED:
             self._written.popitem(last=False)
 
 

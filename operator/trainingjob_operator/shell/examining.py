@@ -10,24 +10,24 @@ from typing import Any, Protocol
 
 from trainingjob_api.job import API_VERSION, GROUP, KIND, VERSION
 from trainingjob_api.problem import Problem, in_order, summarise
-from trainingjob_operator.core.manifests import Manifest, dig, text
+from trainingjob_operator.core.manifests import Manifest, get_text, get_value
 from trainingjob_operator.core.validation.validate_update import check_update, warn_of_update
 from trainingjob_operator.shell.admission_review import (
     MAX_BYTES,
     MAX_DEPTH,
     TooDeepError,
-    allowance,
-    decode,
-    find_uid,
-    refusal,
+    allow_response,
+    deny_response,
+    parse_review,
+    scan_uid,
 )
 
-GENERATED = "xxxxx"
+GENERATED_SUFFIX = "xxxxx"
 """Placeholder for the characters that the API server appends to `metadata.generateName`."""
 SERVICE_ACCOUNT_PATH = "spec.runtime.serviceAccountName"
 
 
-class Checked(Protocol):
+class CheckedSpec(Protocol):
     """Result of a job's check."""
 
     @property
@@ -41,12 +41,12 @@ class Checked(Protocol):
         ...
 
 
-type Check = Callable[[Manifest], Checked]
+type Check = Callable[[Manifest], CheckedSpec]
 """Check a whole job. Each of its parts can be any JSON value."""
 
 
 @dataclass(frozen=True)
-class Question:
+class AccessCheck:
     """A required permission of a user on a ServiceAccount, and the response if the permission is missing."""
 
     user: Manifest
@@ -56,14 +56,14 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Examined:
+class ReviewResult:
     """The response to a review, and the permission that it requires."""
 
     answer: Manifest
-    question: Question | None = None
+    access_check: AccessCheck | None = None
 
 
-def examine(body: bytes, check: Check) -> Examined:
+def evaluate_review(body: bytes, check: Check) -> ReviewResult:
     """Evaluate the body of a review.
 
     Raises:
@@ -71,44 +71,50 @@ def examine(body: bytes, check: Check) -> Examined:
     """
     if len(body) > MAX_BYTES:
         limit = f"{MAX_BYTES // 2**20} MiB"
-        return Examined(
-            refusal(find_uid(body), 413, f"the request about this {KIND} is larger than {limit}: shorten it")
+        return ReviewResult(
+            deny_response(scan_uid(body), 413, f"the request about this {KIND} is larger than {limit}: shorten it")
         )
     try:
-        uid, request = decode(body)
+        uid, request = parse_review(body)
     except TooDeepError:
-        return Examined(refusal(find_uid(body), 422, f"the {KIND} is nested more than {MAX_DEPTH} levels deep"))
-    return _examine(uid, request, check)
+        return ReviewResult(
+            deny_response(scan_uid(body), 422, f"the {KIND} is nested more than {MAX_DEPTH} levels deep")
+        )
+    return _evaluate(uid, request, check)
 
 
-def _examine(uid: str, request: Manifest, check: Check) -> Examined:
-    group, version, kind = (text(request, "kind", key) for key in ("group", "version", "kind"))
+def _evaluate(uid: str, request: Manifest, check: Check) -> ReviewResult:
+    group, version, kind = (get_text(request, "kind", key) for key in ("group", "version", "kind"))
     if (group, kind) != (GROUP, KIND):
-        asked = f"{kind or 'a nameless kind'} of {group or 'no group'}"
-        return Examined(allowance(uid, [f"asked about {asked}, knows only {KIND} of {GROUP}: nothing was checked"]))
+        requested = f"{kind or 'a nameless kind'} of {group or 'no group'}"
+        return ReviewResult(
+            allow_response(uid, [f"asked about {requested}, knows only {KIND} of {GROUP}: nothing was checked"])
+        )
     if version != VERSION:
-        return Examined(refusal(uid, 422, f"this operator checks {KIND} of {API_VERSION}, not of {GROUP}/{version}"))
-    operation, job, old = text(request, "operation"), dig(request, "object"), dig(request, "oldObject")
+        return ReviewResult(
+            deny_response(uid, 422, f"this operator checks {KIND} of {API_VERSION}, not of {GROUP}/{version}")
+        )
+    operation, job, old = get_text(request, "operation"), get_value(request, "object"), get_value(request, "oldObject")
     if operation not in ("CREATE", "UPDATE") or (operation == "UPDATE" and _needs_no_check(job, old)):
-        return Examined(allowance(uid))
+        return ReviewResult(allow_response(uid))
     name = name_of(job, request)
     checked = check(_prepare(job, name))
     problems, warnings = [*checked.problems], [*checked.warnings]
     if operation == "UPDATE":
         problems += check_update(old, job)
         warnings += warn_of_update(old, job)
-    told = [str(warning) for warning in in_order(warnings)]
+    warning_texts = [str(warning) for warning in in_order(warnings)]
 
     def refuse(*more: Problem) -> Manifest:
-        return refusal(uid, 422, summarise(name, in_order([*problems, *more])), told)
+        return deny_response(uid, 422, summarise(name, in_order([*problems, *more])), warning_texts)
 
-    answer = refuse() if problems else allowance(uid, told)
-    wanted = _find_account(job, old, checked.problems)
+    answer = refuse() if problems else allow_response(uid, warning_texts)
+    wanted = _find_new_account(job, old, checked.problems)
     if not wanted:
-        return Examined(answer)
-    user, namespace = dig(request, "userInfo"), text(request, "namespace")
-    denied = refuse(_lack_of_right(text(user, "username"), namespace, wanted))
-    return Examined(answer, Question(user if isinstance(user, dict) else {}, namespace, wanted, denied))
+        return ReviewResult(answer)
+    user, namespace = get_value(request, "userInfo"), get_text(request, "namespace")
+    denied = refuse(_missing_permission(get_text(user, "username"), namespace, wanted))
+    return ReviewResult(answer, AccessCheck(user if isinstance(user, dict) else {}, namespace, wanted, denied))
 
 
 def _prepare(job: Any, name: str) -> Manifest:
@@ -124,14 +130,14 @@ def _prepare(job: Any, name: str) -> Manifest:
     return prepared
 
 
-def _find_account(job: Any, old: Any, problems: Sequence[Problem]) -> str:
+def _find_new_account(job: Any, old: Any, problems: Sequence[Problem]) -> str:
     """Return the job's ServiceAccount if it is new or changed. Empty: unchanged, unset or invalid."""
-    name, before = (text(each, "spec", "runtime", "serviceAccountName") for each in (job, old))
+    name, before = (get_text(each, "spec", "runtime", "serviceAccountName") for each in (job, old))
     is_no_name = any(problem.path in ("spec", SERVICE_ACCOUNT_PATH) for problem in problems)
     return "" if name == before or is_no_name else name
 
 
-def _lack_of_right(username: str, namespace: str, name: str) -> Problem:
+def _missing_permission(username: str, namespace: str, name: str) -> Problem:
     message = (
         f"'{username or 'the user'}' needs the right to `use` ServiceAccount '{name}' in namespace '{namespace}'. "
         "Ask for that right, or leave the field out: the pods then run as `default`."
@@ -141,12 +147,12 @@ def _lack_of_right(username: str, namespace: str, name: str) -> Problem:
 
 def _needs_no_check(job: Any, old: Any) -> bool:
     """Return whether an update does not change the spec, or the job is being deleted."""
-    spec = dig(job, "spec")
-    is_same = isinstance(spec, dict) and spec == dig(old, "spec")
-    return is_same or dig(job, "metadata", "deletionTimestamp") is not None
+    spec = get_value(job, "spec")
+    is_same = isinstance(spec, dict) and spec == get_value(old, "spec")
+    return is_same or get_value(job, "metadata", "deletionTimestamp") is not None
 
 
 def name_of(job: Any, request: Manifest) -> str:
     """Return the name that the job has, or will have on creation."""
-    name = text(job, "metadata", "name") or text(request, "name")
-    return name or f"{text(job, 'metadata', 'generateName')}{GENERATED}"
+    name = get_text(job, "metadata", "name") or get_text(request, "name")
+    return name or f"{get_text(job, 'metadata', 'generateName')}{GENERATED_SUFFIX}"

@@ -8,26 +8,26 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from trainingjob_operator.core.manifests import text
+from trainingjob_operator.core.manifests import get_text
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.kinds import CHILDREN, NODE, POD, TRAINING_JOB, Kind
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.ports import ClusterUnavailableError, Manifest, MissingKindError
-from trainingjob_operator.shell.store import EventType, Key, Store, key_of, label, slim_down
+from trainingjob_operator.shell.store import EventType, Key, Store, key_of, label, trim_manifest
 
 KINDS = (TRAINING_JOB, *CHILDREN, NODE)
 RELIST_SECONDS = 180.0
-MISSING_SECONDS = 10.0
+RETRY_LIST_SECONDS = 10.0
 """Retry interval of lists that fail, and of kinds that the API server does not serve."""
 
-MAX_UNKNOWN = 2048
+MAX_PENDING = 2048
 """Maximum number of cached objects whose job is not known yet. The least recently changed ones are dropped."""
 
 log = Log("feed")
 
 
-class Feed:
+class Reflector:
     """Updates a store and wakes the jobs that a change affects."""
 
     def __init__(
@@ -42,68 +42,70 @@ class Feed:
 
         `wake` is called with namespace and name of each affected job, `on_kinds` after each change of `missing`.
         """
-        self.missing: frozenset[Kind] = frozenset()
+        self.missing_kinds: frozenset[Kind] = frozenset()
         """Kinds that the API server did not serve at the last list."""
-        self.primed = asyncio.Event()
+        self.synced = asyncio.Event()
         """Set when every kind was listed once. Before that, an object that the store lacks can exist."""
         self._api = api
         self._store = store
         self._namespaces = namespaces
         self._wake = wake
         self._on_kinds = on_kinds
-        self._unknown: OrderedDict[tuple[Kind, Key], Manifest] = OrderedDict()
-        self._heard_at = asyncio.get_running_loop().time()
-        self._asked = 0.0  # longest wait in seconds that the API server requested during the last lists
+        self._pending: OrderedDict[tuple[Kind, Key], Manifest] = OrderedDict()
+        self._last_list_at = asyncio.get_running_loop().time()
+        self._requested_wait = 0.0  # longest wait in seconds that the API server requested during the last lists
 
     @property
-    def silent_seconds(self) -> float:
+    def seconds_since_list(self) -> float:
         """Return the seconds since the feed last started a list, a sign of life even if the API server is down."""
-        return asyncio.get_running_loop().time() - self._heard_at
+        return asyncio.get_running_loop().time() - self._last_list_at
 
     async def run(self) -> None:
         """List all kinds periodically, and retry failed and missing kinds more often. Never returns."""
         clock = asyncio.get_running_loop().time
-        next_full, wanting = clock(), set[Kind]()
+        next_full, kinds_to_retry = clock(), set[Kind]()
         while True:
             is_full = clock() >= next_full
             next_full = clock() + RELIST_SECONDS if is_full else next_full
-            self._asked = 0.0
-            failed = {kind for kind in KINDS if (is_full or kind in wanting) and not await self._try_to_list(kind)}
-            wanting = failed | self.missing
+            self._requested_wait = 0.0
+            failed = {
+                kind for kind in KINDS if (is_full or kind in kinds_to_retry) and not await self._try_to_list(kind)
+            }
+            kinds_to_retry = failed | self.missing_kinds
             if not failed:
-                self.primed.set()
-            pause = MISSING_SECONDS if wanting else RELIST_SECONDS
-            await asyncio.sleep(max(min(pause, next_full - clock()), self._asked, 0.0))
+                self.synced.set()
+            pause = RETRY_LIST_SECONDS if kinds_to_retry else RELIST_SECONDS
+            await asyncio.sleep(max(min(pause, next_full - clock()), self._requested_wait, 0.0))
 
     async def list_all(self, kind: Kind) -> None:
         """List one kind and wake the affected jobs. Raises `ClusterUnavailableError`, `MissingKindError`."""
-        shelf = self._store[kind]
+        kind_store = self._store[kind]
         selector = UID_LABEL if kind in CHILDREN else ""
         for namespace in self._namespaces if kind.is_namespaced and self._namespaces else ("",):
             found, version = [], 0
-            async for page in self._api.pages(kind, namespace, labels=selector):
+            async for page in self._api.list_pages(kind, namespace, labels=selector):
                 # Trimming each page keeps memory low: a page is much larger than its trimmed objects.
-                found += [slim for item in page.items if self._is_of_a_job(kind, slim := slim_down(kind, item))]
+                found += [slim for item in page.items if self._should_store(kind, slim := trim_manifest(kind, item))]
                 version = version or page.resource_version
-            for changed in shelf.replace(found, version, namespace):
-                self._tell(kind, changed)
+            for changed in kind_store.replace(found, version, namespace):
+                self._wake_jobs(kind, changed)
                 if kind is TRAINING_JOB:
-                    self._take_in_children(changed)
+                    self._store_pending_children(changed)
 
-    def event(self, kind: Kind, event: EventType, manifest: Manifest) -> None:
+    def handle_event(self, kind: Kind, event: EventType, manifest: Manifest) -> None:
         """Apply a watch event to the store."""
         shelf = self._store[kind]
         if event == "DELETED":
-            self._unknown.pop((kind, key_of(manifest)), None)
-            is_news = shelf.remove(manifest)
+            self._pending.pop((kind, key_of(manifest)), None)
+            is_changed = shelf.remove(manifest)
         else:
-            is_news = self._is_of_a_job(kind, manifest) and shelf.put(manifest)
-        if is_news:
-            self._tell(kind, manifest)
+            is_changed = self._should_store(kind, manifest) and shelf.put(manifest)
+        if is_changed:
+            self._wake_jobs(kind, manifest)
         if kind is TRAINING_JOB:
-            self._take_in_children(manifest)
+            self._store_pending_children(manifest)
 
-    def _is_of_a_job(self, kind: Kind, manifest: Manifest) -> bool:
+    def _should_store(self, kind: Kind, manifest: Manifest) -> bool:
         """Return whether to store an object. A child needs a known job, since any user can set the UID label.
 
         The event of a child can precede the event of its job, so a limited number of such objects is kept for later.
@@ -113,48 +115,48 @@ class Feed:
         key, uid = key_of(manifest), label(manifest, UID_LABEL)
         place = (kind, key)
         if uid in self._store[TRAINING_JOB].uids(key[0]) or self._store[kind].find(*key):
-            self._unknown.pop(place, None)
+            self._pending.pop(place, None)
             return True
-        self._unknown[place] = slim_down(kind, manifest)
-        self._unknown.move_to_end(place)
-        if len(self._unknown) > MAX_UNKNOWN:
-            self._unknown.popitem(last=False)
+        self._pending[place] = trim_manifest(kind, manifest)
+        self._pending.move_to_end(place)
+        if len(self._pending) > MAX_PENDING:
+            self._pending.popitem(last=False)
         return False
 
-    def _take_in_children(self, job: Manifest) -> None:
+    def _store_pending_children(self, job: Manifest) -> None:
         """Store the pending children of a job that is now known."""
-        namespace, uid = key_of(job)[0], text(job, "metadata", "uid")
+        namespace, uid = key_of(job)[0], get_text(job, "metadata", "uid")
         if uid not in self._store[TRAINING_JOB].uids(namespace):
             return
-        for (kind, key), manifest in tuple(self._unknown.items()):
+        for (kind, key), manifest in tuple(self._pending.items()):
             if key[0] == namespace and label(manifest, UID_LABEL) == uid:
-                del self._unknown[kind, key]
+                del self._pending[kind, key]
                 if self._store[kind].put(manifest):
-                    self._tell(kind, manifest)
+                    self._wake_jobs(kind, manifest)
 
     async def _try_to_list(self, kind: Kind) -> bool:
-        self._heard_at = asyncio.get_running_loop().time()
+        self._last_list_at = asyncio.get_running_loop().time()
         try:
             await self.list_all(kind)
         except MissingKindError as error:
-            if kind not in self.missing:
+            if kind not in self.missing_kinds:
                 log.warning("the API server does not know a kind", kind=kind.name, error=str(error))
-                self._set_missing(self.missing | {kind})
+                self._set_missing(self.missing_kinds | {kind})
             return True
         except ClusterUnavailableError as error:
-            self._asked = max(self._asked, error.retry_after)
+            self._requested_wait = max(self._requested_wait, error.retry_after)
             log.warning("cannot list", kind=kind.name, error=str(error))
             return False
-        if kind in self.missing:
+        if kind in self.missing_kinds:
             log.info("the API server knows a kind now", kind=kind.name)
-            self._set_missing(self.missing - {kind})
+            self._set_missing(self.missing_kinds - {kind})
         return True
 
     def _set_missing(self, missing: frozenset[Kind]) -> None:
-        self.missing = missing
+        self.missing_kinds = missing
         self._on_kinds()
 
-    def _tell(self, kind: Kind, manifest: Manifest) -> None:
+    def _wake_jobs(self, kind: Kind, manifest: Manifest) -> None:
         for namespace, name in self._jobs_of(kind, manifest):
             self._wake(namespace, name)
 

@@ -32,5 +32,5 @@ def health_app(registry: CollectorRegistry, healthy: Probe, ready: Probe) -> web
     return app
 
 
-def _answer(trouble: str) -> web.Response:
-    return web.Response(status=503 if trouble else 200, text=f"{trouble or 'ok'}\n")
+def _answer(problem: str) -> web.Response:
+    return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")

@@ -12,23 +12,23 @@ from collections import OrderedDict
 
 from trainingjob_api.job import KIND
 from trainingjob_api.protocol import TOKEN_AUDIENCE
-from trainingjob_operator.core.manifests import Manifest, dig, items, text
+from trainingjob_operator.core.manifests import Manifest, get_text, get_value, iter_items
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.api_errors import NotFoundError
-from trainingjob_operator.shell.checking import Turns
+from trainingjob_operator.shell.checking import FairQueue
 from trainingjob_operator.shell.kinds import ACCESS_REVIEW, JOB, JOB_SET, POD, TOKEN_REVIEW, TRAINING_JOB, Kind
 from trainingjob_operator.shell.ports import (
     Caller,
     ClusterUnavailableError,
     ForbiddenError,
     MissingKindError,
-    UnknownCallerError,
+    UnauthenticatedCallerError,
 )
 from trainingjob_operator.shell.store import Store
 
-ACCEPTED_SECONDS = 60.0
-REFUSED_SECONDS = 5.0
-MAX_REMEMBERED = 8192
+ACCEPTED_CACHE_SECONDS = 60.0
+REJECTED_CACHE_SECONDS = 5.0
+MAX_CACHED = 8192
 MAX_REVIEWS = 4
 """Maximum number of concurrent TokenReviews of unknown tokens, a part of the client's connections."""
 MAX_WAITING = 64
@@ -36,7 +36,7 @@ MAX_WAITING = 64
 WAIT_SECONDS = 5.0
 MAX_TOKEN = 16 * 1024
 
-OWNERS = (JOB, JOB_SET, TRAINING_JOB)
+OWNER_CHAIN = (JOB, JOB_SET, TRAINING_JOB)
 """Chain of controllers from a pod to its TrainingJob."""
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
@@ -51,61 +51,63 @@ class PodAuthenticator:
         self._api = api
         self._store = store
         # Keyed by hash, never by token. Two caches, so that many invalid tokens cannot evict those of pods.
-        self._remembered: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
-        self._refused: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
-        self._turns = Turns(MAX_WAITING, MAX_REVIEWS)
+        self._accepted: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
+        self._rejected: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
+        self._review_queue = FairQueue(MAX_WAITING, MAX_REVIEWS)
 
-    async def identify(self, token: str, peer: str = "") -> Caller:
+    async def authenticate(self, token: str, peer: str = "") -> Caller:
         """Return the pod to which a token was issued.
 
         Raises:
-            UnknownCallerError: the token is not valid for a pod of a job.
+            UnauthenticatedCallerError: the token is not valid for a pod of a job.
             BusyError: too many unknown tokens wait for a review.
             ClusterUnavailableError: the API server cannot review the token now.
         """
         if not token or len(token) > MAX_TOKEN:
-            raise UnknownCallerError("a bearer token is needed")
-        if not is_for_us(token):
-            raise UnknownCallerError(f"the token is no JSON web token for {TOKEN_AUDIENCE}")
+            raise UnauthenticatedCallerError("a bearer token is needed")
+        if not has_operator_audience(token):
+            raise UnauthenticatedCallerError(f"the token is no JSON web token for {TOKEN_AUDIENCE}")
         digest = hashlib.sha256(token.encode()).hexdigest()
         now = asyncio.get_running_loop().time()
-        good_until, answer = self._remembered.get(digest) or self._refused.get(digest) or (0.0, "")
+        good_until, answer = self._accepted.get(digest) or self._rejected.get(digest) or (0.0, "")
         if good_until <= now:
-            if digest in self._remembered:
-                answer = await self._ask(token)
+            if digest in self._accepted:
+                answer = await self._review_token(token)
             else:
-                async with self._turns.turn(peer, seconds=WAIT_SECONDS):
-                    answer = await self._ask(token)
-            self._remember(digest, now, answer)
+                async with self._review_queue.acquire(peer, seconds=WAIT_SECONDS):
+                    answer = await self._review_token(token)
+            self._cache(digest, now, answer)
         if isinstance(answer, str):
-            raise UnknownCallerError(answer)
+            raise UnauthenticatedCallerError(answer)
         return answer
 
-    def _remember(self, digest: str, now: float, answer: Caller | str) -> None:
+    def _cache(self, digest: str, now: float, answer: Caller | str) -> None:
         is_known = isinstance(answer, Caller)
-        good_for, kept = (ACCEPTED_SECONDS, self._remembered) if is_known else (REFUSED_SECONDS, self._refused)
-        for each in (self._remembered, self._refused):
+        good_for, kept = (
+            (ACCEPTED_CACHE_SECONDS, self._accepted) if is_known else (REJECTED_CACHE_SECONDS, self._rejected)
+        )
+        for each in (self._accepted, self._rejected):
             each.pop(digest, None)
         kept[digest] = (now + good_for, answer)
-        if len(kept) > MAX_REMEMBERED:
+        if len(kept) > MAX_CACHED:
             kept.popitem(last=False)
 
-    async def _ask(self, token: str) -> Caller | str:
+    async def _review_token(self, token: str) -> Caller | str:
         """Review a token. Return the caller, or why the token is rejected."""
         spec = {"token": token, "audiences": [TOKEN_AUDIENCE]}
         try:
-            status = await review(self._api, TOKEN_REVIEW, spec)
+            status = await create_review(self._api, TOKEN_REVIEW, spec)
         except ClusterUnavailableError as unavailable:  # the message may contain the request
             words = str(unavailable).replace(token, "TOKEN")
             raise ClusterUnavailableError(words, retry_after=unavailable.retry_after) from None
-        error = text(status, "error").replace(token, "TOKEN")
+        error = get_text(status, "error").replace(token, "TOKEN")
         if status.get("authenticated") is not True or TOKEN_AUDIENCE not in (status.get("audiences") or ()):
             return f"the token is not valid for {TOKEN_AUDIENCE}: {error or 'refused'}"
-        user = text(status, "user", "username")
+        user = get_text(status, "user", "username")
         if not user.startswith(_SERVICE_ACCOUNT):
             return f"'{user}' is no service account"
         namespace = user.removeprefix(_SERVICE_ACCOUNT).partition(":")[0]
-        name, uid = (_first(dig(status, "user", "extra", key)) for key in (_POD_NAME, _POD_UID))
+        name, uid = (_first(get_value(status, "user", "extra", key)) for key in (_POD_NAME, _POD_UID))
         if not name or not uid:
             return "the token is bound to no pod"
         pod = await self._find(POD, namespace, name, uid)
@@ -114,7 +116,7 @@ class PodAuthenticator:
         job = await self._find_job(namespace, pod)
         if job is None:
             return f"pod '{namespace}/{name}' belongs to no {KIND}"
-        return Caller(uid, namespace, text(job, "metadata", "name"), text(job, "metadata", "uid"))
+        return Caller(uid, namespace, get_text(job, "metadata", "name"), get_text(job, "metadata", "uid"))
 
     async def _find_job(self, namespace: str, pod: Manifest) -> Manifest | None:  # None: the pod belongs to no job
         """Follow the owner references from a pod to its TrainingJob.
@@ -123,9 +125,9 @@ class PodAuthenticator:
         reference.
         """
         owned = pod
-        for kind in OWNERS:
+        for kind in OWNER_CHAIN:
             reference = _controller(owned, kind)
-            found = await self._find(kind, namespace, text(reference, "name"), text(reference, "uid"))
+            found = await self._find(kind, namespace, get_text(reference, "name"), get_text(reference, "uid"))
             if found is None:
                 return None
             owned = found
@@ -135,15 +137,15 @@ class PodAuthenticator:
         if not name or not uid:
             return None
         known = self._store[kind].find(namespace, name)
-        if known is None or text(known, "metadata", "uid") != uid:  # the watch may lag behind
+        if known is None or get_text(known, "metadata", "uid") != uid:  # the watch may lag behind
             try:
                 known = await self._api.get(kind, namespace, name)
             except MissingKindError as error:
                 raise ClusterUnavailableError(f"cannot look for a {kind.name}: {error}") from error
-        return known if known is not None and text(known, "metadata", "uid") == uid else None
+        return known if known is not None and get_text(known, "metadata", "uid") == uid else None
 
 
-def is_for_us(token: str) -> bool:
+def has_operator_audience(token: str) -> bool:
     """Return whether a JSON web token has the operator's audience, without verifying its signature."""
     head, _, rest = token.partition(".")
     payload, _, signature = rest.partition(".")
@@ -164,10 +166,10 @@ async def may_use_service_account(api: Api, user: Manifest, namespace: str, name
         ClusterUnavailableError: the API server cannot review the permission now.
     """
     spec = {
-        "user": text(user, "username"),
-        "uid": text(user, "uid"),
-        "groups": dig(user, "groups") or [],
-        "extra": dig(user, "extra") or {},
+        "user": get_text(user, "username"),
+        "uid": get_text(user, "uid"),
+        "groups": get_value(user, "groups") or [],
+        "extra": get_value(user, "extra") or {},
         "resourceAttributes": {
             "namespace": namespace,
             "verb": "use",
@@ -175,10 +177,10 @@ async def may_use_service_account(api: Api, user: Manifest, namespace: str, name
             "name": name,
         },
     }
-    return (await review(api, ACCESS_REVIEW, spec)).get("allowed") is True
+    return (await create_review(api, ACCESS_REVIEW, spec)).get("allowed") is True
 
 
-async def review(api: Api, kind: Kind, spec: Manifest) -> Manifest:
+async def create_review(api: Api, kind: Kind, spec: Manifest) -> Manifest:
     """Create a review in the API server and return its status.
 
     Raises:
@@ -198,9 +200,9 @@ def _controller(manifest: Manifest, kind: Kind) -> Manifest:
 
     The API version may differ, since an upgraded controller writes a newer one.
     """
-    owners = (owner for owner in items(manifest, "metadata", "ownerReferences") if owner.get("controller") is True)
+    owners = (owner for owner in iter_items(manifest, "metadata", "ownerReferences") if owner.get("controller") is True)
     wanted = (_group(kind.api_version), kind.name)
-    return next((owner for owner in owners if (_group(text(owner, "apiVersion")), owner.get("kind")) == wanted), {})
+    return next((owner for owner in owners if (_group(get_text(owner, "apiVersion")), owner.get("kind")) == wanted), {})
 
 
 def _group(api_version: str) -> str:

@@ -10,18 +10,18 @@ import yaml
 
 def describe_kubeconfig_error(error: Exception) -> str:
     """Return why a kubeconfig is invalid, on one line."""
-    words = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     match error:
         case yaml.YAMLError():
-            return f"it is no valid YAML: {words}"
+            return f"it is no valid YAML: {message}"
         case UnicodeDecodeError():
-            return f"it is not UTF-8 text: {words}"
+            return f"it is not UTF-8 text: {message}"
         case RecursionError():
             return "it is nested too deeply"
         case AttributeError() | LookupError() | TypeError():
-            return f"it has not the form of a kubeconfig ({type(error).__name__}: {words})"
+            return f"it has not the form of a kubeconfig ({type(error).__name__}: {message})"
         case _:
-            return words
+            return message
 
 
 def exec_plugin_of(loader: Any) -> Mapping[str, Any] | None:  # None: the user has no plugin
@@ -31,7 +31,7 @@ def exec_plugin_of(loader: Any) -> Mapping[str, Any] | None:  # None: the user h
     return plugin if isinstance(plugin, dict) else None
 
 
-def describe_plugin(plugin: Mapping[str, Any], errors: list[str]) -> str:
+def describe_plugin_failure(plugin: Mapping[str, Any], errors: list[str]) -> str:
     """Return a message about a failed credential plugin: the reason, and the kubeconfig's installation hint."""
     is_missing = any("No such file or directory" in error for error in errors)
     why = "is not installed, or not on PATH" if is_missing else f"gave none: {'; '.join(errors) or 'it said nothing'}"
@@ -40,15 +40,15 @@ def describe_plugin(plugin: Mapping[str, Any], errors: list[str]) -> str:
 
 
 @contextlib.contextmanager
-def keep_errors(name: str) -> Iterator[list[str]]:
+def capture_errors(name: str) -> Iterator[list[str]]:
     """Collect a logger's errors instead of printing them."""
     errors: list[str] = []
 
-    class Keep(logging.Handler):
+    class CaptureHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             errors.append(" ".join(record.getMessage().split()))
 
-    logger, handler = logging.getLogger(name), Keep(logging.ERROR)
+    logger, handler = logging.getLogger(name), CaptureHandler(logging.ERROR)
     propagates, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
     try:

@@ -16,11 +16,11 @@ type Field = str | int | float | bool | None
 type Format = Literal["json", "text"]
 
 ROOT = "trainingjob"
-NEEDLESS = "kopf._core.reactor.running"
+KOPF_SIGNAL_LOGGER = "kopf._core.reactor.running"
 """Logger of kopf's warning that its thread receives no signals, which is intended."""
-REQUESTS = "kopf._cogs.clients.watching"
+KOPF_REQUEST_LOGGER = "kopf._cogs.clients.watching"
 """Logger in which kopf reports every failed request as an error, even if it retries the request."""
-TRIED_AGAIN = "failed; will retry"
+RETRY_MARKER = "failed; will retry"
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("json", "text")
 
@@ -32,9 +32,9 @@ class Log:
         """Create the logger of a component, for example `webhook`."""
         self._logger = logging.getLogger(f"{ROOT}.{part}")
 
-    def debug(self, words: str, **fields: Field) -> None:
+    def debug(self, message: str, **fields: Field) -> None:
         """Log a detail for developers."""
-        self._write(logging.DEBUG, words, fields)
+        self._write(logging.DEBUG, message, fields)
 
     def info(self, words: str, **fields: Field) -> None:
         """Log a regular event."""
@@ -56,7 +56,7 @@ class Log:
         self._logger.log(level, words, extra={"fields": fields})
 
 
-class RareLog:
+class RateLimitedLog:
     """Rate-limited warnings, for problems that any peer can cause. Each line has the number of suppressed warnings."""
 
     def __init__(self, log: Log, clock: Callable[[], float], every_seconds: float = 1.0) -> None:
@@ -64,16 +64,16 @@ class RareLog:
         self._clock = clock
         self._every_seconds = every_seconds
         self._next = -math.inf
-        self._num_left_out = 0
+        self._num_suppressed = 0
 
     def warning(self, words: str, **fields: Field) -> None:
         """Log a warning, or count it if it is suppressed."""
         now = self._clock()
         if now < self._next:
-            self._num_left_out += 1
+            self._num_suppressed += 1
             return
-        left_out: dict[str, Field] = {"left_out": self._num_left_out} if self._num_left_out else {}
-        self._next, self._num_left_out = now + self._every_seconds, 0
+        left_out: dict[str, Field] = {"left_out": self._num_suppressed} if self._num_suppressed else {}
+        self._next, self._num_suppressed = now + self._every_seconds, 0
         self._log.warning(words, **fields, **left_out)
 
 
@@ -105,19 +105,19 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def set_up(level: str, form: Format) -> None:
+def configure_logging(level: str, log_format: Format) -> None:
     """Log to standard error in one format, from a minimum level of `LEVELS`."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(ROOT).setLevel(level.upper())
-    logging.getLogger(NEEDLESS).setLevel(logging.ERROR)
-    logging.getLogger(REQUESTS).addFilter(warn_of_tries)
+    logging.getLogger(KOPF_SIGNAL_LOGGER).setLevel(logging.ERROR)
+    logging.getLogger(KOPF_REQUEST_LOGGER).addFilter(downgrade_retried_errors)
 
 
-def warn_of_tries(record: logging.LogRecord) -> bool:
+def downgrade_retried_errors(record: logging.LogRecord) -> bool:
     """Log filter that turns retried errors into warnings: an unreachable API server needs no action here."""
-    if record.levelno == logging.ERROR and TRIED_AGAIN in record.getMessage():
+    if record.levelno == logging.ERROR and RETRY_MARKER in record.getMessage():
         record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
     return True
 

@@ -7,8 +7,8 @@ import signal
 import sys
 
 from trainingjob_operator.shell.api import connect
-from trainingjob_operator.shell.assembly import Operator, Ports
-from trainingjob_operator.shell.logs import Log, set_up
+from trainingjob_operator.shell.assembly import ListenPorts, Operator
+from trainingjob_operator.shell.logs import Log, configure_logging
 from trainingjob_operator.shell.ports import ClusterUnavailableError
 from trainingjob_operator.shell.settings import InvalidSettingsError, Settings, read_settings
 
@@ -24,7 +24,7 @@ def main() -> None:
     except InvalidSettingsError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(EXIT_BAD_SETTINGS)
-    set_up(settings.log_level, settings.log_format)
+    configure_logging(settings.log_level, settings.log_format)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the usual default of 1024 limits the number of hosts
     gc.freeze()  # exclude permanent objects: a full collection over them delays webhook answers
@@ -38,7 +38,7 @@ def main() -> None:
         sys.exit(1)
 
 
-async def operate(settings: Settings, ports: Ports = Ports()) -> None:  # noqa: B008  # a frozen value
+async def operate(settings: Settings, ports: ListenPorts = ListenPorts()) -> None:  # noqa: B008  # a frozen value
     """Run the operator until SIGTERM or SIGINT.
 
     Raises:

@@ -11,10 +11,10 @@ from datetime import datetime
 
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.run_config import run_config
-from trainingjob_operator.core.running.deciding.chores import Chore, CreateBase, CreateSlice
+from trainingjob_operator.core.planner.run_config import build_run_config
+from trainingjob_operator.core.running.deciding.chores import ChildOperation, CreateBase, CreateSlice
 from trainingjob_operator.core.running.observing.observe import Observed
-from trainingjob_operator.core.running.observing.pods import Trouble
+from trainingjob_operator.core.running.observing.pods import ObjectProblem
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.render.check import check_jobset
 from trainingjob_operator.render.configmap import render_config_map
@@ -23,58 +23,60 @@ from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.ports import Children, Cluster, ConflictError, ForbiddenError
 from trainingjob_operator.shell.store import hash_data
 
-REFUSED_SECONDS = 10.0
+CREATE_BACKOFF_SECONDS = 10.0
 """Backoff after a rejected creation."""
 
 
 @dataclass(frozen=True)
-class _Refusal:
+class _Rejection:
     """Reason and time of a rejected creation."""
 
-    trouble: Trouble
+    trouble: ObjectProblem
     at: datetime
 
 
-class Maker:
+class ChildCreator:
     """Creates the children of jobs. `settings` may change while the operator runs."""
 
     def __init__(self, cluster: Cluster, settings: Callable[[], RenderSettings], now: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._settings = settings
         self._now = now
-        self._refusals: dict[str, _Refusal] = {}
+        self._rejections: dict[str, _Rejection] = {}
 
-    def refusal(self, uid: str) -> Trouble | None:  # None: not rejected
+    def last_rejection(self, uid: str) -> ObjectProblem | None:  # None: not rejected
         """Return why the last creation of a job's children was rejected."""
-        refusal = self._refusals.get(uid)
+        refusal = self._rejections.get(uid)
         return refusal.trouble if refusal else None
 
     def forget(self, uid: str) -> None:
         """Drop the rejection of a job."""
-        self._refusals.pop(uid, None)
+        self._rejections.pop(uid, None)
 
-    async def make(
-        self, plan: Plan, seen: Observed, children: Children, chores: tuple[Chore, ...]
-    ) -> Trouble | None:  # None: not rejected now
+    async def create_missing(
+        self, plan: Plan, seen: Observed, children: Children, chores: tuple[ChildOperation, ...]
+    ) -> ObjectProblem | None:  # None: not rejected now
         """Create missing children, unless a recent attempt was rejected. Return the reason of a new rejection.
 
         Raises:
             ClusterUnavailableError: the API server is unreachable.
             MissingKindError: JobSet is not installed.
         """
-        before, now = self._refusals.get(seen.uid), self._now()
-        if before and abs((now - before.at).total_seconds()) < REFUSED_SECONDS:  # `abs`: the clock can be set back
+        before, now = self._rejections.get(seen.uid), self._now()
+        if (
+            before and abs((now - before.at).total_seconds()) < CREATE_BACKOFF_SECONDS
+        ):  # `abs`: the clock can be set back
             return None
-        trouble = await self._try_to_make(plan, seen, children, chores)
+        trouble = await self._try_create(plan, seen, children, chores)
         if trouble:
-            self._refusals[seen.uid] = _Refusal(trouble, now)
+            self._rejections[seen.uid] = _Rejection(trouble, now)
         else:
             self.forget(seen.uid)
         return trouble
 
-    async def _try_to_make(
-        self, plan: Plan, seen: Observed, children: Children, chores: tuple[Chore, ...]
-    ) -> Trouble | None:  # None: not rejected
+    async def _try_create(
+        self, plan: Plan, seen: Observed, children: Children, chores: tuple[ChildOperation, ...]
+    ) -> ObjectProblem | None:  # None: not rejected
         job = JobIdentity(name=seen.name, namespace=seen.namespace, uid=seen.uid)
         settings = self._settings()
         if seen.base is not None and seen.base.image:  # all hosts run the same image, also after an operator upgrade
@@ -82,7 +84,7 @@ class Maker:
         wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice))]
         try:
             if wanted or seen.base is not None:
-                config = render_config_map(run_config(job, plan), settings)
+                config = render_config_map(build_run_config(job, plan), settings)
                 if all(hash_data(config) != hash_data(known) for known in children.config_maps):
                     await self._cluster.apply(config)
             for chore in wanted:
@@ -92,9 +94,9 @@ class Maker:
                     else render_slice_jobset(job, plan, settings, chore.number, chore.avoids)
                 )
                 if departures := check_jobset(jobset):
-                    return Trouble(Reason.REFUSED, "; ".join(departures))
+                    return ObjectProblem(Reason.REFUSED, "; ".join(departures))
                 with suppress(ConflictError):  # it is there; the next look sees it
                     await self._cluster.create(jobset)
         except ForbiddenError as error:
-            return Trouble(Reason.REFUSED, str(error))
+            return ObjectProblem(Reason.REFUSED, str(error))
         return None

@@ -11,15 +11,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from trainingjob_operator.core.manifests import Manifest, dig, items, number, text
+from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value, iter_items
 from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.times import parse_time
-from trainingjob_operator.shell.store import Shelf
+from trainingjob_operator.shell.store import KindStore
 
 RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 REVIEW_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
 JOB_LABELS = ("namespace", "name")
-NEW = "New"
+PHASE_NEW = "New"
 """Phase label of a job without a status."""
 
 
@@ -45,8 +45,8 @@ class Metrics:
             buckets=REVIEW_BUCKETS,
             registry=self.registry,
         )
-        self.leading = Gauge("trainingjob_leading", "1 while this operator leads.", registry=self.registry)
-        self.refused_accelerators = Gauge(
+        self.leader = Gauge("trainingjob_leading", "1 while this operator leads.", registry=self.registry)
+        self.invalid_accelerators = Gauge(
             "trainingjob_refused_accelerators",
             "1 for each administrators' accelerator that is left out of the hardware table; the log says why.",
             ["name"],
@@ -55,22 +55,22 @@ class Metrics:
         build = Gauge("trainingjob_build_info", "Always 1.", ["version"], registry=self.registry)
         build.labels(version).set(1)
 
-    def measure_reconcile(self, seconds: float, has_failed: bool) -> None:  # noqa: FBT001  # the scheduler's callback
+    def record_reconcile(self, seconds: float, has_failed: bool) -> None:  # noqa: FBT001  # the scheduler's callback
         """Record one reconcile."""
         self.reconcile_seconds.observe(seconds)
         if has_failed:
             self.reconcile_errors.inc()
 
-    def measure_review(self, seconds: float, is_allowed: bool) -> None:  # noqa: FBT001  # the webhook's callback
+    def record_review(self, seconds: float, is_allowed: bool) -> None:  # noqa: FBT001  # the webhook's callback
         """Record one webhook review."""
         self.review_seconds.labels(str(is_allowed).lower()).observe(seconds)
 
-    def count_refused_accelerators(self, names: Iterable[str]) -> None:
+    def record_invalid_accelerators(self, names: Iterable[str]) -> None:
         """Record invalid accelerator rows; an empty name stands for the whole file."""
         for name in names:
-            self.refused_accelerators.labels(name).set(1)
+            self.invalid_accelerators.labels(name).set(1)
 
-    def add_jobs(self, jobs: Shelf, since: datetime) -> None:
+    def register_jobs(self, jobs: KindStore, since: datetime) -> None:
         """Register the metrics of all jobs; `since` is the start time of this process."""
         self.registry.register(JobCollector(jobs, since))
 
@@ -78,7 +78,7 @@ class Metrics:
 class JobCollector(Collector):
     """Collects the metrics of jobs from their statuses."""
 
-    def __init__(self, jobs: Shelf, since: datetime) -> None:
+    def __init__(self, jobs: KindStore, since: datetime) -> None:
         """Read jobs from the store. Restarts count from `since` on: an earlier process counted the others."""
         self._jobs = jobs
         self._since = since
@@ -87,7 +87,7 @@ class JobCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
         jobs = tuple(self._jobs)
-        yield _by_phase(jobs)
+        yield _jobs_by_phase(jobs)
         yield _gauge("trainingjob_step", "Optimizer steps done.", jobs, ("progress", "step"))
         yield _gauge("trainingjob_steps", "Optimizer steps in all.", jobs, ("progress", "of"))
         yield _gauge("trainingjob_loss", "Newest training loss.", jobs, ("progress", "loss"))
@@ -107,7 +107,7 @@ class JobCollector(Collector):
         yield _failing(
             "trainingjob_backup_failing", "1 while a job trains and cannot copy what it saves.", jobs, "failingCopies"
         )
-        yield _ledger(jobs)
+        yield _goodput_seconds(jobs)
         yield self._count_restarts(jobs)
 
     def _count_restarts(self, jobs: Iterable[Manifest]) -> Metric:
@@ -118,7 +118,7 @@ class JobCollector(Collector):
         )
         counted = {}
         for job in jobs:
-            uid = text(job, "metadata", "uid")
+            uid = get_text(job, "metadata", "uid")
             restarts = counted[uid] = self._restarts.get(uid) or _Restarts(self._baseline(job))
             restarts.update(job)
             for reason, count in restarts.by_reason.items():
@@ -128,11 +128,13 @@ class JobCollector(Collector):
 
     def _baseline(self, job: Manifest) -> int:
         """Return the newest ended generation; 0 for a job that was created after the start of this process."""
-        created = parse_time(text(job, "metadata", "creationTimestamp"))
+        created = parse_time(get_text(job, "metadata", "creationTimestamp"))
         if created is not None and created >= self._since:
             return 0
         ended = [
-            number(attempt, "generation") or 0 for attempt in items(job, "status", "attempts") if "cause" in attempt
+            get_int(attempt, "generation") or 0
+            for attempt in iter_items(job, "status", "attempts")
+            if "cause" in attempt
         ]
         return max(ended, default=0)
 
@@ -146,28 +148,28 @@ class _Restarts:
 
     def update(self, job: Manifest) -> None:
         """Count newly ended worlds."""
-        for attempt in items(job, "status", "attempts"):
-            generation, reason = number(attempt, "generation") or 0, text(attempt, "cause", "reason")
+        for attempt in iter_items(job, "status", "attempts"):
+            generation, reason = get_int(attempt, "generation") or 0, get_text(attempt, "cause", "reason")
             if reason and generation > self._counted:
                 self._counted = generation
                 self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
 
 
-def _by_phase(jobs: Iterable[Manifest]) -> Metric:
+def _jobs_by_phase(jobs: Iterable[Manifest]) -> Metric:
     family = GaugeMetricFamily("trainingjob_jobs", "Jobs by phase.", labels=["namespace", "phase"])
     counts: dict[tuple[str, str], int] = {}
     for job in jobs:
-        key = (text(job, "metadata", "namespace"), text(job, "status", "phase") or NEW)
+        key = (get_text(job, "metadata", "namespace"), get_text(job, "status", "phase") or PHASE_NEW)
         counts[key] = counts.get(key, 0) + 1
     for key, count in counts.items():
         family.add_metric(key, count)
     return family
 
 
-def _gauge(name: str, words: str, jobs: Iterable[Manifest], path: tuple[str, ...]) -> Metric:
-    family = GaugeMetricFamily(name, words, labels=JOB_LABELS)
+def _gauge(name: str, documentation: str, jobs: Iterable[Manifest], path: tuple[str, ...]) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=JOB_LABELS)
     for job in jobs:
-        if (value := _float(dig(job, "status", *path))) is not None:
+        if (value := _float(get_value(job, "status", *path))) is not None:
             family.add_metric(_names(job), value)
     return family
 
@@ -175,7 +177,7 @@ def _gauge(name: str, words: str, jobs: Iterable[Manifest], path: tuple[str, ...
 def _slices(jobs: Iterable[Manifest]) -> Metric:
     family = GaugeMetricFamily("trainingjob_slices", "Slices in the current world.", labels=JOB_LABELS)
     for job in jobs:
-        slices = dig(job, "status", "world", "slices")
+        slices = get_value(job, "status", "world", "slices")
         if isinstance(slices, list):
             family.add_metric(_names(job), len(slices))
     return family
@@ -186,7 +188,7 @@ def _last_commits(jobs: Iterable[Manifest]) -> Metric:
         "trainingjob_checkpoint_last_commit_timestamp_seconds", "When a checkpoint was last durable.", labels=JOB_LABELS
     )
     for job in jobs:
-        if (time := parse_time(text(job, "status", "checkpoint", "time"))) is not None:
+        if (time := parse_time(get_text(job, "status", "checkpoint", "time"))) is not None:
             family.add_metric(_names(job), time.timestamp())
     return family
 
@@ -194,12 +196,12 @@ def _last_commits(jobs: Iterable[Manifest]) -> Metric:
 def _failing(name: str, words: str, jobs: Iterable[Manifest], field: str) -> Metric:
     family = GaugeMetricFamily(name, words, labels=JOB_LABELS)
     for job in jobs:
-        if dig(job, "status", "world"):
-            family.add_metric(_names(job), float(bool(dig(job, "status", field))))
+        if get_value(job, "status", "world"):
+            family.add_metric(_names(job), float(bool(get_value(job, "status", field))))
     return family
 
 
-def _ledger(jobs: Iterable[Manifest]) -> Metric:
+def _goodput_seconds(jobs: Iterable[Manifest]) -> Metric:
     """Return the goodput seconds by bucket. A gauge, since time that turns out to be lost moves to another bucket."""
     family = GaugeMetricFamily(
         "trainingjob_goodput_seconds",
@@ -208,15 +210,15 @@ def _ledger(jobs: Iterable[Manifest]) -> Metric:
     )
     buckets = {bucket.value for bucket in Bucket}
     for job in jobs:
-        seconds = dig(job, "status", "goodput", "seconds")
+        seconds = get_value(job, "status", "goodput", "seconds")
         for bucket, value in (seconds if isinstance(seconds, dict) else {}).items():
-            if bucket in buckets and (number_ := _float(value)) is not None:
-                family.add_metric([*_names(job), bucket], number_)
+            if bucket in buckets and (seconds_ := _float(value)) is not None:
+                family.add_metric([*_names(job), bucket], seconds_)
     return family
 
 
 def _names(job: Manifest) -> tuple[str, str]:
-    return text(job, "metadata", "namespace"), text(job, "metadata", "name")
+    return get_text(job, "metadata", "namespace"), get_text(job, "metadata", "name")
 
 
 def _float(value: object) -> float | None:  # None: not a number

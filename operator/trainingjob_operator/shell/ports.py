@@ -23,8 +23,8 @@ __all__ = [
     "JobKey",
     "Manifest",
     "MissingKindError",
-    "UnknownCallerError",
-    "asked_seconds",
+    "UnauthenticatedCallerError",
+    "requested_wait_seconds",
 ]
 
 
@@ -51,7 +51,7 @@ class MissingKindError(Exception):
     """The API server does not serve the kind, for example because JobSet is not installed."""
 
 
-def asked_seconds(error: Exception) -> float:
+def requested_wait_seconds(error: Exception) -> float:
     """Return the wait in seconds that the API server requested with any of these errors. 0: none."""
     return error.retry_after if isinstance(error, ClusterUnavailableError) else 0.0
 
@@ -60,7 +60,7 @@ class BusyError(Exception):
     """Too many concurrent requests. The message names the resource; the caller may retry."""
 
 
-class UnknownCallerError(Exception):
+class UnauthenticatedCallerError(Exception):
     """The caller of the rendezvous is not authenticated as a pod of a job. The message is for its log."""
 
 
@@ -82,11 +82,11 @@ class Caller:
 class Authenticator(Protocol):
     """Authentication of the rendezvous' callers."""
 
-    async def identify(self, token: str, peer: str = "") -> Caller:
+    async def authenticate(self, token: str, peer: str = "") -> Caller:
         """Return the pod to which a bearer token was issued.
 
-        Raises `UnknownCallerError` if the token is not a pod's, `ClusterUnavailableError` if the API server cannot
-        review the token now.
+        Raises `UnauthenticatedCallerError` if the token is not a pod's, `ClusterUnavailableError` if the API server
+        cannot review the token now.
         """
         ...
 

@@ -1,7 +1,8 @@
 """HTTP endpoint of the rendezvous: agents report their state and receive directives.
 
 Each report is a heartbeat and a long poll: the operator holds the answer until it changes for that host, or until
-`HOLD_SECONDS` have passed. A token authenticates each caller as one pod, and the caller can report only for that pod.
+`LONG_POLL_SECONDS` have passed. A token authenticates each caller as one pod, and the caller can report only for that
+pod.
 
 If the operator has no reliable answer, it responds 503 with a reason. Agents then continue with their last directive.
 """
@@ -14,23 +15,23 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from trainingjob_api.protocol import REPORT_PATH, HostReport
-from trainingjob_operator.shell.connections import PROVE
+from trainingjob_operator.shell.connections import AUTHENTICATE
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.logs import Log, RareLog
+from trainingjob_operator.shell.logs import Log, RateLimitedLog
 from trainingjob_operator.shell.ports import (
     Authenticator,
     BusyError,
     Caller,
     ClusterUnavailableError,
-    UnknownCallerError,
+    UnauthenticatedCallerError,
 )
 
-HOLD_SECONDS = 1.0
+LONG_POLL_SECONDS = 1.0
 MAX_BODY_BYTES = 64 * 1024
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 SCHEMA = HostReport.model_json_schema()
-FIELDS = frozenset(
+SCHEMA_NAMES = frozenset(
     name for model in (SCHEMA, *SCHEMA.get("$defs", {}).values()) for name in model.get("properties", ())
 )
 """Fields of a report and its parts. Error messages replace all other keys, since a caller controls them."""
@@ -38,7 +39,7 @@ FIELDS = frozenset(
 log = Log("rendezvous")
 
 
-def make_app(
+def rendezvous_app(
     hub: Hub,
     authenticator: Authenticator,
     is_leading: Callable[[], bool] = lambda: True,
@@ -70,55 +71,55 @@ class Rendezvous:
         self._authenticator = authenticator
         self._is_leading = is_leading
         self._secret = secret
-        self._refusals = RareLog(log, asyncio.get_running_loop().time)
+        self._refusals = RateLimitedLog(log, asyncio.get_running_loop().time)
 
     async def report(self, request: web.Request) -> web.Response:
         """Handle one report."""
         if not self._is_leading():
-            refusal = _refuse(503, "another operator leads; ask again")
+            refusal = _error_response(503, "another operator leads; ask again")
             refusal.force_close()  # only the leader is ready, so the Service routes the next connection there
             return refusal
         try:
-            caller = await self._identify(request)
+            caller = await self._authenticate(request)
             report = HostReport.model_validate_json(await request.read(), extra="ignore")  # an agent may be newer
-        except UnknownCallerError as error:
+        except UnauthenticatedCallerError as error:
             self._refusals.warning("refused a caller", peer=request.remote, error=str(error))
-            refusal = _refuse(401, str(error))
+            refusal = _error_response(401, str(error))
             refusal.force_close()  # an unauthenticated caller keeps no connection
             return refusal
         except BusyError as error:
-            return _refuse(429, f"cannot tell now who calls: {error}")
+            return _error_response(429, f"cannot tell now who calls: {error}")
         except ClusterUnavailableError as error:
-            self._hub.miss()
-            return _refuse(503, f"cannot tell now who calls: {error}")
+            self._hub.reset_silence()
+            return _error_response(503, f"cannot tell now who calls: {error}")
         except web.HTTPRequestEntityTooLarge:
-            return _refuse(413, f"a report has at most {MAX_BODY_BYTES} bytes")
+            return _error_response(413, f"a report has at most {MAX_BODY_BYTES} bytes")
         except ValidationError as error:
-            return _refuse(400, f"this is no report: {_describe(error)}")
+            return _error_response(400, f"this is no report: {_describe(error)}")
         if (report.job_uid, report.pod_uid) != (caller.job_uid, caller.pod_uid):
             words = f"pod {caller.pod_uid} of job {caller.job_uid} cannot speak for another pod"
             self._refusals.warning("refused a report", peer=request.remote, error=words)
-            return _refuse(403, words)
-        if self._hub.seconds_away(caller.job_key):
-            return _refuse(503, "a drill: this operator is away for the job")
+            return _error_response(403, words)
+        if self._hub.paused_seconds(caller.job_key):
+            return _error_response(503, "a drill: this operator is away for the job")
         return await self._answer(caller, report)
 
     async def _answer(self, caller: Caller, report: HostReport) -> web.Response:
         """Store a report, and answer when the answer changes or the hold time ends."""
         self._hub.receive(caller, report)
-        answer = await self._hub.answer(caller, report.instance, HOLD_SECONDS)
+        answer = await self._hub.answer(caller, report.instance, LONG_POLL_SECONDS)
         if answer is None or not self._is_leading():
-            return _refuse(503, "the job has not been looked at yet; ask again")
+            return _error_response(503, "the job has not been looked at yet; ask again")
         if answer.world or answer.shadow:  # only members of a world, not every pod of the namespace
             answer = answer.model_copy(update={"program_secret": derive_program_secret(self._secret(), caller)})
         return web.Response(text=answer.model_dump_json(by_alias=True), content_type="application/json")
 
-    async def _identify(self, request: web.Request) -> Caller:
+    async def _authenticate(self, request: web.Request) -> Caller:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise UnknownCallerError("a report needs the header `Authorization: Bearer TOKEN`")
-        caller = await self._authenticator.identify(token.strip(), request.remote or "")
-        if prove := request.get(PROVE):
+            raise UnauthenticatedCallerError("a report needs the header `Authorization: Bearer TOKEN`")
+        caller = await self._authenticator.authenticate(token.strip(), request.remote or "")
+        if prove := request.get(AUTHENTICATE):
             prove(caller.pod_uid)
         return caller
 
@@ -137,21 +138,21 @@ def derive_program_secret(secret: str, caller: Caller) -> str:
 
     The key depends on the job's UID: a job that takes over a folder does not load programs of the former owner.
     """
-    said = f"trainingjob.dev/compiled-programs\0{caller.namespace}\0{caller.job_uid}"
-    return hmac.digest(secret.encode(), said.encode(), "sha256").hex() if secret else ""
+    info = f"trainingjob.dev/compiled-programs\0{caller.namespace}\0{caller.job_uid}"
+    return hmac.digest(secret.encode(), info.encode(), "sha256").hex() if secret else ""
 
 
-def _refuse(status: int, words: str) -> web.Response:
-    return web.json_response({"error": words}, status=status)
+def _error_response(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)
 
 
 def _describe(error: ValidationError) -> str:
     """Return the first problems of a report, without its values and without keys that the schema does not define."""
     problems = [
-        f"{'.'.join(_name(part) for part in item['loc']) or 'body'}: {item['msg']}" for item in error.errors()[:5]
+        f"{'.'.join(_redact_key(part) for part in item['loc']) or 'body'}: {item['msg']}" for item in error.errors()[:5]
     ]
     return "; ".join(problems)
 
 
-def _name(part: str | int) -> str:
-    return str(part) if isinstance(part, int) or part in FIELDS else "KEY"
+def _redact_key(part: str | int) -> str:
+    return str(part) if isinstance(part, int) or part in SCHEMA_NAMES else "KEY"

@@ -15,7 +15,7 @@ from trainingjob_operator.shell.ports import (
     ClusterUnavailableError,
     ForbiddenError,
     MissingKindError,
-    asked_seconds,
+    requested_wait_seconds,
 )
 
 type Reconcile = Callable[[str, str], Awaitable[float | None]]
@@ -24,7 +24,7 @@ type Measure = Callable[[float, bool], None]
 """Record one reconcile: its duration in seconds, and whether it failed."""
 
 NUM_WORKERS = 8
-SECONDS_BETWEEN = 0.05
+MIN_INTERVAL_SECONDS = 0.05
 """Minimum time between two reconciles of a job, which merges bursts of wake-ups."""
 FIRST_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
@@ -33,7 +33,7 @@ log = Log("scheduler")
 
 
 @dataclass
-class _Entry:
+class _JobSchedule:
     """Schedule of one job; times are seconds of the event loop's clock."""
 
     due: float = math.inf
@@ -41,7 +41,7 @@ class _Entry:
     num_failures: int = 0
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
-    has_begun: bool = False
+    has_worker: bool = False
     """Whether the task holds a worker slot. Before that, the task waits for one."""
 
 
@@ -52,7 +52,7 @@ class Scheduler:
     reconcile: Reconcile
     measure: Measure = lambda seconds, has_failed: None
     num_workers: int = NUM_WORKERS
-    _entries: dict[tuple[str, str], _Entry] = field(default_factory=dict)
+    _entries: dict[tuple[str, str], _JobSchedule] = field(default_factory=dict)
     _is_paused: bool = True
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Scheduler:
 
     def wake(self, namespace: str, name: str) -> None:
         """Schedule a reconcile of a job as soon as possible."""
-        self._plan((namespace, name), self._loop.time())
+        self._schedule((namespace, name), self._loop.time())
 
     def pause(self) -> None:
         """Start no new reconciles, and cancel those that wait for a worker. Running ones finish; wake-ups are kept."""
@@ -75,7 +75,7 @@ class Scheduler:
             if entry.timer:
                 entry.timer.cancel()
                 entry.timer = None
-            if entry.task and not entry.has_begun:
+            if entry.task and not entry.has_worker:
                 entry.task.cancel()
                 entry.task = None
 
@@ -83,55 +83,55 @@ class Scheduler:
         """Resume. Every job is due now, since its state may have changed."""
         self._is_paused = False
         for key in tuple(self._entries):
-            self._plan(key, self._loop.time())
+            self._schedule(key, self._loop.time())
 
     async def stop(self) -> None:
         """Pause, and wait until no reconcile runs."""
         self.pause()
         await asyncio.gather(*(entry.task for entry in self._entries.values() if entry.task), return_exceptions=True)
 
-    def _plan(self, key: tuple[str, str], at: float) -> None:
-        entry = self._entries.setdefault(key, _Entry())
+    def _schedule(self, key: tuple[str, str], at: float) -> None:
+        entry = self._entries.setdefault(key, _JobSchedule())
         entry.due = max(min(entry.due, at), entry.not_before)
         if entry.timer:
             entry.timer.cancel()
         is_free = not self._is_paused and entry.task is None
-        entry.timer = self._loop.call_at(entry.due, self._begin, key) if is_free else None
+        entry.timer = self._loop.call_at(entry.due, self._start_task, key) if is_free else None
 
-    def _begin(self, key: tuple[str, str]) -> None:
+    def _start_task(self, key: tuple[str, str]) -> None:
         entry = self._entries[key]
         entry.timer = None
-        entry.task = self._loop.create_task(self._look(key, entry))
+        entry.task = self._loop.create_task(self._run_reconcile(key, entry))
 
-    async def _look(self, key: tuple[str, str], entry: _Entry) -> None:
+    async def _run_reconcile(self, key: tuple[str, str], entry: _JobSchedule) -> None:
         async with self._workers:
-            entry.has_begun = True
+            entry.has_worker = True
             entry.due = math.inf  # a later wake-up may be too late for this reconcile
             begun = self._loop.time()
             again, pause = await self._try_to_reconcile(key, entry)
             now = self._loop.time()
             self.measure(now - begun, entry.num_failures > 0)
-        entry.task, entry.has_begun = None, False
+        entry.task, entry.has_worker = None, False
         if again is None and entry.due == math.inf:
             del self._entries[key]
             return
         entry.not_before = now + pause
-        self._plan(key, math.inf if again is None else now + again)
+        self._schedule(key, math.inf if again is None else now + again)
 
-    async def _try_to_reconcile(self, key: tuple[str, str], entry: _Entry) -> tuple[float | None, float]:
+    async def _try_to_reconcile(self, key: tuple[str, str], entry: _JobSchedule) -> tuple[float | None, float]:
         """Return the seconds until the next reconcile, and the minimum delay despite wake-ups."""
         namespace, name = key
-        asked = 0.0
+        requested_wait = 0.0
         try:
-            again = await self.reconcile(namespace, name)
+            requeue_after = await self.reconcile(namespace, name)
         except (BusyError, ClusterUnavailableError, ForbiddenError, MissingKindError) as error:  # may be temporary
-            asked = asked_seconds(error)
+            requested_wait = requested_wait_seconds(error)
             log.warning("cannot reconcile now", namespace=namespace, job=name, error=str(error))
         except Exception:  # a failure of one job must not stop the others
             log.exception("reconcile broke", namespace=namespace, job=name)
         else:
             entry.num_failures = 0
-            return again, SECONDS_BETWEEN
+            return requeue_after, MIN_INTERVAL_SECONDS
         entry.num_failures += 1
-        pause = max(asked, min(FIRST_BACKOFF_SECONDS * 2 ** (entry.num_failures - 1), MAX_BACKOFF_SECONDS))
+        pause = max(requested_wait, min(FIRST_BACKOFF_SECONDS * 2 ** (entry.num_failures - 1), MAX_BACKOFF_SECONDS))
         return pause, pause

@@ -16,7 +16,7 @@ PREFIX = "TRAININGJOB_"
 WEBHOOK_PORT = 9443
 RENDEZVOUS_PORT = 8443
 METRICS_PORT = 8080
-SELF = "self"
+SELF_SIGNED = "self"
 """Value of `TRAININGJOB_CERTIFICATES` with which the operator issues its own certificates."""
 
 _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
@@ -76,7 +76,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     problems: list[str] = []
     values: dict[str, Any] = {}
     for field in fields(Settings):
-        variable, parse = variable_of(field.name), _PARSERS[field.name]
+        variable, parse = environment_variable(field.name), _PARSERS[field.name]
         text = environ.get(variable, "").strip()
         if not text:
             if field.name == "trainer_image":
@@ -91,7 +91,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     return Settings(**values)
 
 
-def variable_of(field: str) -> str:
+def environment_variable(field: str) -> str:
     """Return the environment variable of a field of `Settings`."""
     return f"{PREFIX}{field.upper()}"
 
@@ -113,7 +113,7 @@ def _flag(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _one_of(*allowed: str) -> Callable[[str], str]:
+def _choice(*allowed: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in allowed:
             raise ValueError(f"must be one of {', '.join(allowed)}.")
@@ -123,10 +123,10 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
 
 
 def _folder(text: str) -> Path | None:
-    if text == SELF:
+    if text == SELF_SIGNED:
         return None
     if not text.startswith("/"):
-        raise ValueError(f"must be '{SELF}' or the absolute path of a folder.")
+        raise ValueError(f"must be '{SELF_SIGNED}' or the absolute path of a folder.")
     return Path(text)
 
 
@@ -145,7 +145,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "namespace": _name,
     "node": str,
     "namespaces": _names,
-    "trainer_pull_policy": _one_of(*_PULL_POLICIES),
+    "trainer_pull_policy": _choice(*_PULL_POLICIES),
     "elastic_workload_priority": str,
     "service": _name,
     "webhook_enabled": _flag,
@@ -154,6 +154,6 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "certificates": _folder,
     "ca_secret": _name,
     "accelerators": _file,
-    "log_level": _lower(_one_of(*logs.LEVELS)),
-    "log_format": cast("Callable[[str], Any]", _lower(_one_of(*logs.FORMATS))),
+    "log_level": _lower(_choice(*logs.LEVELS)),
+    "log_format": cast("Callable[[str], Any]", _lower(_choice(*logs.FORMATS))),
 }

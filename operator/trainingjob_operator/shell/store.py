@@ -13,9 +13,9 @@ import json
 from collections.abc import Container, Iterable, Iterator
 
 from trainingjob_api.drill import DRILL_ANNOTATION
-from trainingjob_operator.core.manifests import dig, items, text
+from trainingjob_operator.core.manifests import get_text, get_value, iter_items
 from trainingjob_operator.core.names import (
-    AVOIDS_ANNOTATION,
+    AVOIDED_NODES_ANNOTATION,
     HOST_LABEL,
     JOB_INDEX_LABEL,
     JOB_LABEL,
@@ -49,12 +49,12 @@ _METADATA = (
     "deletionGracePeriodSeconds",
 )
 _LABELS = (JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL)
-_ANNOTATIONS = (DRILL_ANNOTATION, AVOIDS_ANNOTATION, TEMPLATE_HASH_ANNOTATION)
+_ANNOTATIONS = (DRILL_ANNOTATION, AVOIDED_NODES_ANNOTATION, TEMPLATE_HASH_ANNOTATION)
 _EVENT = ("type", "reason", "lastTimestamp", "eventTime", "series")
 _NODE_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
 
 
-class Shelf:
+class KindStore:
     """Cached objects of one kind."""
 
     def __init__(self, kind: Kind) -> None:
@@ -76,7 +76,7 @@ class Shelf:
         """Return an object by namespace and name."""
         return self._objects.get((namespace, name))
 
-    def of_job(self, namespace: str, job_uid: str) -> tuple[Manifest, ...]:
+    def list_children(self, namespace: str, job_uid: str) -> tuple[Manifest, ...]:
         """Return the objects of a namespace with a job's UID label, sorted by name."""
         keys = sorted(self._by_job.get(job_uid, ()))
         return tuple(self._objects[key] for key in keys if key[0] == namespace)
@@ -92,10 +92,10 @@ class Shelf:
         # An unknown object with an older version than the last list was deleted before that list.
         if version <= (version_of(known) if known else self._listed_version(key[0])):
             return False
-        slim = slim_down(self.kind, manifest)
+        slim = trim_manifest(self.kind, manifest)
         self._drop(key)
         self._objects[key] = slim
-        self._uids.setdefault(key[0], set()).add(text(slim, "metadata", "uid"))
+        self._uids.setdefault(key[0], set()).add(get_text(slim, "metadata", "uid"))
         if job_uid := label(slim, UID_LABEL):
             self._by_job.setdefault(job_uid, set()).add(key)
         return known is None or _content(known) != _content(slim)
@@ -136,7 +136,7 @@ class Shelf:
         known = self._objects.pop(key, None)
         if known:
             uids = self._uids[key[0]]
-            uids.discard(text(known, "metadata", "uid"))
+            uids.discard(get_text(known, "metadata", "uid"))
             if not uids:
                 del self._uids[key[0]]
         job_uid = label(known, UID_LABEL) if known else ""
@@ -151,61 +151,61 @@ class Store:
     """Cached objects of all watched kinds."""
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
-        self._shelves = {kind: Shelf(kind) for kind in kinds}
+        self._kind_stores = {kind: KindStore(kind) for kind in kinds}
 
-    def __getitem__(self, kind: Kind) -> Shelf:
+    def __getitem__(self, kind: Kind) -> KindStore:
         """Return the cache of a kind. Raises `KeyError` if the store does not hold this kind."""
-        return self._shelves[kind]
+        return self._kind_stores[kind]
 
-    def __iter__(self) -> Iterator[Shelf]:
+    def __iter__(self) -> Iterator[KindStore]:
         """Iterate over the caches of all kinds."""
-        return iter(self._shelves.values())
+        return iter(self._kind_stores.values())
 
     def put(self, kind: Kind, manifest: Manifest) -> None:
         """Store an object that the operator wrote, if the store holds its kind."""
-        if kind in self._shelves:
-            self._shelves[kind].put(manifest)
+        if kind in self._kind_stores:
+            self._kind_stores[kind].put(manifest)
 
     def remove(self, kind: Kind, manifest: Manifest) -> None:
         """Remove an object that the operator deleted, if the store holds its kind."""
-        if kind in self._shelves:
-            self._shelves[kind].remove(manifest)
+        if kind in self._kind_stores:
+            self._kind_stores[kind].remove(manifest)
 
 
-def slim_down(kind: Kind, manifest: Manifest) -> Manifest:
+def trim_manifest(kind: Kind, manifest: Manifest) -> Manifest:
     """Return a manifest with only the fields that the operator reads."""
     if kind is NODE:
-        return _slim_node(manifest)
+        return _trim_node(manifest)
     if kind is EVENT:
-        return _slim_event(manifest)
-    slim = {**manifest, "metadata": _slim_metadata(manifest["metadata"])}
+        return _trim_event(manifest)
+    trimmed = {**manifest, "metadata": _trim_metadata(manifest["metadata"])}
     spec = manifest.get("spec") or {}
     if kind is POD:
-        slim["spec"] = {key: spec[key] for key in ("nodeName",) if key in spec}
+        trimmed["spec"] = {key: spec[key] for key in ("nodeName",) if key in spec}
     elif kind is JOB:
-        slim["spec"] = {key: value for key, value in spec.items() if key != "template"}
+        trimmed["spec"] = {key: value for key, value in spec.items() if key != "template"}
     elif kind is JOB_SET:
         jobs = spec.get("replicatedJobs") or ()
-        slim["spec"] = {
+        trimmed["spec"] = {
             **spec,
-            "replicatedJobs": [_slim_replicated_job(job) for job in jobs],
+            "replicatedJobs": [_trim_replicated_job(job) for job in jobs],
         }
     elif kind is TRAINING_JOB:
-        slim.pop("spec", None)  # read from the API server; a change is visible in the generation
+        trimmed.pop("spec", None)  # read from the API server; a change is visible in the generation
     elif kind is CONFIG_MAP:
         return {
             **{key: manifest[key] for key in ("apiVersion", "kind") if key in manifest},
-            "metadata": slim["metadata"],
+            "metadata": trimmed["metadata"],
             DATA_HASH: hash_data(manifest),
         }
-    return slim
+    return trimmed
 
 
-def _slim_replicated_job(job: Manifest) -> Manifest:
+def _trim_replicated_job(job: Manifest) -> Manifest:
     """Trim a replicated job of a JobSet, but keep the image of its pods, which all slices of a job share."""
     slim = {key: value for key, value in job.items() if key != "template"}
-    pod = dig(job, "template", "spec", "template")
-    image = text(next(iter(items(pod, "spec", "containers")), {}), "image")
+    pod = get_value(job, "template", "spec", "template")
+    image = get_text(next(iter(iter_items(pod, "spec", "containers")), {}), "image")
     if image:
         slim["template"] = {"spec": {"template": {"spec": {"containers": [{"image": image}]}}}}
     return slim
@@ -221,7 +221,7 @@ def _hash(content: str) -> str:
     return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
 
 
-def _slim_metadata(metadata: Manifest) -> Manifest:
+def _trim_metadata(metadata: Manifest) -> Manifest:
     slim = {key: metadata[key] for key in _METADATA if key in metadata}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     if kept := {key: labels[key] for key in _LABELS if key in labels}:
@@ -235,17 +235,17 @@ def _slim_metadata(metadata: Manifest) -> Manifest:
     return slim
 
 
-def _slim_event(event: Manifest) -> Manifest:
+def _trim_event(event: Manifest) -> Manifest:
     slim = {key: event[key] for key in _EVENT if key in event}
     about = event.get("involvedObject") or {}
     return slim | {
         "metadata": {key: event["metadata"][key] for key in ("name", "creationTimestamp") if key in event["metadata"]},
-        "message": text(event, "message")[:MAX_EVENT_MESSAGE],
+        "message": get_text(event, "message")[:MAX_EVENT_MESSAGE],
         "involvedObject": {key: about[key] for key in ("kind", "name", "uid") if key in about},
     }
 
 
-def _slim_node(manifest: Manifest) -> Manifest:
+def _trim_node(manifest: Manifest) -> Manifest:
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     # Kubelets update the heartbeat time of conditions every few minutes, which is dropped to avoid needless changes.
     conditions = [

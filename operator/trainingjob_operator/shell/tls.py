@@ -16,10 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from trainingjob_operator.core.manifests import Manifest, items, text
+from trainingjob_operator.core.manifests import Manifest, get_text, iter_items
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.api_errors import NotFoundError
-from trainingjob_operator.shell.certificates import Certificates, Pair, renew
+from trainingjob_operator.shell.certificates import CertificatePair, Certificates, renew
 from trainingjob_operator.shell.kinds import SECRET, WEBHOOK_CONFIGURATION
 from trainingjob_operator.shell.logs import Log
 from trainingjob_operator.shell.ports import (
@@ -40,19 +40,19 @@ log = Log("tls")
 
 
 @dataclass(frozen=True)
-class Proof:
+class TlsMaterial:
     """Serving certificate of the servers, and the CAs that clients must trust, in PEM."""
 
-    serving: Pair
+    serving: CertificatePair
     bundle: str
     secret: str = field(default="", repr=False)
     """Private key that only the operators of this installation share."""
 
 
-class Source(Protocol):
+class CertificateSource(Protocol):
     """Source of certificates."""
 
-    async def read(self) -> Proof:
+    async def read(self) -> TlsMaterial:
         """Return the current certificates.
 
         Raises `OSError` or `ValueError` if they are invalid, and `ClusterUnavailableError`, `ForbiddenError`,
@@ -70,18 +70,18 @@ class SecretSource:
         self._names = (settings.host, f"{settings.host}.cluster.local")
         self._now = now
 
-    async def read(self) -> Proof:
+    async def read(self) -> TlsMaterial:
         """Read the Secret and renew due certificates. If two operators renew at once, one gets a `ConflictError`."""
         secret = await self._api.get(SECRET, self._namespace, self._name)
-        known = load(secret) if secret else None
+        known = from_secret(secret) if secret else None
         current = renew(known, self._names, self._now())
         if current is not known:
             await self._store(secret, current)
             log.info("certificates renewed", secret=self._name, serial=str(current.serving.x509.serial_number))
-        return Proof(current.serving, current.bundle, current.ca.key)
+        return TlsMaterial(current.serving, current.bundle, current.ca.key)
 
     async def _store(self, secret: Manifest | None, certificates: Certificates) -> None:
-        data = {key: base64.b64encode(value.encode()).decode() for key, value in dump(certificates).items()}
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in to_secret_data(certificates).items()}
         if secret is not None:
             await self._api.replace(SECRET, {**secret, "data": data})
             return
@@ -96,34 +96,34 @@ class FolderSource:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    async def read(self) -> Proof:
+    async def read(self) -> TlsMaterial:
         """Read the certificates from the files."""
         certificate, key, bundle = ((self._folder / name).read_text() for name in ("tls.crt", "tls.key", "ca.crt"))
         if not _CERTIFICATE.search(bundle):
             raise ValueError(f"{self._folder / 'ca.crt'} holds no certificate")
-        return Proof(Pair(certificate, key), bundle, key)
+        return TlsMaterial(CertificatePair(certificate, key), bundle, key)
 
 
 class Tls:
     """TLS context of all servers of the operator, with periodically refreshed certificates."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: CertificateSource) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.ready = asyncio.Event()
         """Set once a serving certificate is loaded."""
         self._source = source
-        self._proof: Proof | None = None
+        self._material: TlsMaterial | None = None
 
     @property
     def bundle(self) -> str:
         """Return the trusted CAs in PEM; empty before the first load."""
-        return self._proof.bundle if self._proof else ""
+        return self._material.bundle if self._material else ""
 
     @property
     def secret(self) -> str:
         """Return the secret that only the operators of this installation share; empty before the first load."""
-        return self._proof.secret if self._proof else ""
+        return self._material.secret if self._material else ""
 
     async def run(self) -> None:
         """Refresh the certificates periodically. Never returns."""
@@ -135,8 +135,8 @@ class Tls:
         """Load the current certificates of the source. Return success; a failure keeps the certificates in use."""
         try:
             proof = await self._source.read()
-            if proof != self._proof:
-                use(self.context, proof.serving)
+            if proof != self._material:
+                load_serving_certificate(self.context, proof.serving)
         except ConflictError:  # another operator has just renewed them
             return False
         except (ClusterUnavailableError, ForbiddenError, MissingKindError) as error:
@@ -145,12 +145,12 @@ class Tls:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             log.error("cannot use the certificates", error=str(error))
             return False
-        self._proof = proof
+        self._material = proof
         self.ready.set()
         return True
 
 
-class WebhookTrust:
+class CaBundleInjector:
     """Writes the operator's CAs into the webhook configuration of the Helm chart, for the API server to trust."""
 
     def __init__(self, api: Api, name: str, tls: Tls) -> None:
@@ -158,7 +158,7 @@ class WebhookTrust:
         self._api = api
         self._name = name
         self._tls = tls
-        self._trouble = ""
+        self._last_problem = ""
 
     async def run(self) -> None:
         """Refresh the configuration periodically, since it may be reinstalled. Never returns."""
@@ -171,15 +171,15 @@ class WebhookTrust:
         """Write the CAs where they differ. Return whether the configuration now holds them."""
         try:
             await self._write(base64.b64encode(self._tls.bundle.encode()).decode())
-            trouble = ""
+            problem = ""
         except NotFoundError:
-            trouble = "there is none"
+            problem = "there is none"
         except (ClusterUnavailableError, ForbiddenError, MissingKindError, ConflictError) as error:
-            trouble = str(error)
-        if trouble and trouble != self._trouble:  # log a lasting problem only once
-            log.warning("cannot write the webhook configuration", name=self._name, error=trouble)
-        self._trouble = trouble
-        return not trouble
+            problem = str(error)
+        if problem and problem != self._last_problem:  # log a lasting problem only once
+            log.warning("cannot write the webhook configuration", name=self._name, error=problem)
+        self._last_problem = problem
+        return not problem
 
     async def _write(self, wanted: str) -> None:
         configuration = await self._api.get(WEBHOOK_CONFIGURATION, "", self._name)
@@ -187,17 +187,17 @@ class WebhookTrust:
             raise NotFoundError(self._name)
         changes: list[Manifest] = [
             {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": wanted}
-            for index, webhook in enumerate(items(configuration, "webhooks"))
-            if text(webhook, "clientConfig", "caBundle") != wanted
+            for index, webhook in enumerate(iter_items(configuration, "webhooks"))
+            if get_text(webhook, "clientConfig", "caBundle") != wanted
         ]
         if changes:
             version = configuration["metadata"]["resourceVersion"]
-            fence = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-            await self._api.patch(WEBHOOK_CONFIGURATION, "", self._name, [fence, *changes])
+            version_test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+            await self._api.patch(WEBHOOK_CONFIGURATION, "", self._name, [version_test, *changes])
             log.info("the API server trusts the webhook", name=self._name)
 
 
-def dump(certificates: Certificates) -> dict[str, str]:
+def to_secret_data(certificates: Certificates) -> dict[str, str]:
     """Convert certificates to the data of a Secret. `ca.crt` is the trust bundle; its first certificate signs."""
     pairs = {"ca": certificates.ca, "tls": certificates.serving}
     if certificates.next_ca:
@@ -207,7 +207,7 @@ def dump(certificates: Certificates) -> dict[str, str]:
     return data | {"ca.crt": certificates.bundle}
 
 
-def load(secret: Manifest) -> Certificates | None:  # None: no certificates
+def from_secret(secret: Manifest) -> Certificates | None:  # None: no certificates
     """Parse the certificates of a Secret. `renew` later replaces invalid ones."""
     try:
         data = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
@@ -216,17 +216,17 @@ def load(secret: Manifest) -> Certificates | None:  # None: no certificates
     pems = _CERTIFICATE.findall(data.get("ca.crt", ""))
     if not pems:
         return None
-    ca = Pair(pems[0], data.get("ca.key", ""))
+    ca = CertificatePair(pems[0], data.get("ca.key", ""))
     next_pem = data.get("next-ca.crt", "")
     return Certificates(
         ca=ca,
-        serving=Pair(data.get("tls.crt", ""), data.get("tls.key", "")),
-        next_ca=Pair(next_pem, data.get("next-ca.key", "")) if next_pem else None,
+        serving=CertificatePair(data.get("tls.crt", ""), data.get("tls.key", "")),
+        next_ca=CertificatePair(next_pem, data.get("next-ca.key", "")) if next_pem else None,
         old_cas=tuple(pem for pem in pems[1:] if pem.strip() != next_pem.strip()),
     )
 
 
-def use(context: ssl.SSLContext, serving: Pair) -> None:
+def load_serving_certificate(context: ssl.SSLContext, serving: CertificatePair) -> None:
     """Use a certificate for new connections. The key is on disk only in a temporary file during this call.
 
     Raises:

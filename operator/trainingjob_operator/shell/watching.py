@@ -22,22 +22,22 @@ from kopf._cogs.structs.credentials import Vault  # no public API exists
 
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import UID_LABEL
-from trainingjob_operator.shell.api import FIELD_MANAGER, SECONDS_A_PAGE, SECONDS_A_REQUEST
+from trainingjob_operator.shell.api import FIELD_MANAGER, LIST_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS
 from trainingjob_operator.shell.kinds import CHILDREN, Kind
 from trainingjob_operator.shell.logs import Log
-from trainingjob_operator.shell.store import EventType, slim_down
+from trainingjob_operator.shell.store import EventType, trim_manifest
 
 type OnEvent = Callable[[Kind, EventType, Manifest], None]
 
 FIRST_BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 30.0
-SECONDS_A_WATCH = 300
-SECONDS_OF_SILENCE = 70
+WATCH_TIMEOUT_SECONDS = 300
+WATCH_IDLE_SECONDS = 70
 """Idle timeout of a watch. The API server sends bookmarks each minute if there are no other events."""
-SECONDS_BETWEEN_CANCELS = 0.1
+CANCEL_INTERVAL_SECONDS = 0.1
 WATCH_PAGE_SIZE = 32
 """Page size of the list with which kopf starts a watch. A single object may have a megabyte."""
-KOPF_OWNERS = ("spawner of ", "cleaner of ")
+KOPF_PARENT_TASKS = ("spawner of ", "cleaner of ")
 """Name prefixes of kopf tasks that start other tasks. They are cancelled last, so that no task is left."""
 RETRY_SECONDS = (1, 1, 2, 3, 5)
 """Backoff between the attempts of one request. The last value repeats; a longer `Retry-After` takes precedence.
@@ -60,7 +60,7 @@ class Watcher:
         self._kinds = kinds
         self._on_event = on_event
         self._loop = asyncio.get_running_loop()
-        self._watch: _Watch | None = None
+        self._watch: _KopfRun | None = None
 
     def restart(self) -> None:
         """Restart the watch, because the watched kinds changed."""
@@ -73,7 +73,9 @@ class Watcher:
         with ThreadPoolExecutor(1, thread_name_prefix="watch") as executor:
             while True:
                 begun = self._loop.time()
-                self._watch = _Watch(self._configuration, self._namespaces, tuple(self._kinds()), self._hand_over)
+                self._watch = _KopfRun(
+                    self._configuration, self._namespaces, tuple(self._kinds()), self._forward_to_loop
+                )
                 thread = self._loop.run_in_executor(executor, self._watch.main)
                 try:
                     await asyncio.shield(thread)
@@ -86,15 +88,15 @@ class Watcher:
                     raise
                 except Exception as error:  # noqa: BLE001  # the operator needs a watch after any error of kopf
                     log.warning("the watch ended; it begins anew", error=f"{type(error).__name__}: {error}")
-                has_lived = self._loop.time() - begun > MAX_BACKOFF_SECONDS
-                backoff = FIRST_BACKOFF_SECONDS if has_lived else min(backoff * 2, MAX_BACKOFF_SECONDS)
+                was_stable = self._loop.time() - begun > MAX_BACKOFF_SECONDS
+                backoff = FIRST_BACKOFF_SECONDS if was_stable else min(backoff * 2, MAX_BACKOFF_SECONDS)
                 await asyncio.sleep(backoff)
 
-    def _hand_over(self, kind: Kind, event: EventType, manifest: Manifest) -> None:
+    def _forward_to_loop(self, kind: Kind, event: EventType, manifest: Manifest) -> None:
         self._loop.call_soon_threadsafe(self._on_event, kind, event, manifest)
 
 
-class _Pauses:
+class _InfiniteBackoff:
     """Infinite backoff sequence of a kopf request. At the end of a finite one, kopf fails or retries immediately."""
 
     def __iter__(self) -> Iterator[float]:
@@ -102,7 +104,7 @@ class _Pauses:
         return itertools.chain(RETRY_SECONDS, itertools.repeat(RETRY_SECONDS[-1]))
 
 
-class _Watch:
+class _KopfRun:
     """One run of kopf, in the thread that calls `main`."""
 
     def __init__(
@@ -113,7 +115,7 @@ class _Watch:
         self._kinds = kinds
         self._on_event = on_event
         self._is_stopped = threading.Event()
-        self._inside: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
+        self._loop_and_task: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
 
     @property
     def is_stopped(self) -> bool:
@@ -127,8 +129,8 @@ class _Watch:
     def stop(self) -> None:
         """Stop the watch. May be called from any thread, and before `main`."""
         self._is_stopped.set()
-        if self._inside:
-            loop, task = self._inside
+        if self._loop_and_task:
+            loop, task = self._loop_and_task
             with contextlib.suppress(RuntimeError):  # the loop is already closed
                 loop.call_soon_threadsafe(task.cancel)
 
@@ -136,14 +138,14 @@ class _Watch:
         vault = Vault()
         session = make_session(self._configuration)
         task = asyncio.create_task(self._watch(vault, session))
-        self._inside = asyncio.get_running_loop(), task
+        self._loop_and_task = asyncio.get_running_loop(), task
         if self.is_stopped:
             task.cancel()
         try:
             with contextlib.suppress(asyncio.CancelledError):  # kopf's stop flag would wait for hung requests
                 await task
         finally:
-            await _end_tasks()
+            await _cancel_all_tasks()
             await vault.close()
             await session.close()
 
@@ -163,12 +165,12 @@ class _Watch:
             task.result()
 
 
-async def _end_tasks() -> None:
+async def _cancel_all_tasks() -> None:
     """Cancel all tasks of kopf until none is left, since a watch that is cancelled once may restart."""
     while left := asyncio.all_tasks() - {asyncio.current_task()}:
-        for task in {one for one in left if not one.get_name().startswith(KOPF_OWNERS)} or left:
+        for task in {one for one in left if not one.get_name().startswith(KOPF_PARENT_TASKS)} or left:
             task.cancel()
-        await asyncio.wait(left, timeout=SECONDS_BETWEEN_CANCELS)
+        await asyncio.wait(left, timeout=CANCEL_INTERVAL_SECONDS)
 
 
 def make_registry(info: kopf.AiohttpSession, kinds: Iterable[Kind], on_event: OnEvent) -> kopf.OperatorRegistry:
@@ -181,10 +183,10 @@ def make_registry(info: kopf.AiohttpSession, kinds: Iterable[Kind], on_event: On
 
     for kind in kinds:
 
-        async def pass_on(event: kopf.RawEvent, kind: Kind = kind, **_: Any) -> None:
-            on_event(kind, event["type"], slim_down(kind, dict(event["object"])))  # keeps queued events small
+        async def forward_event(event: kopf.RawEvent, kind: Kind = kind, **_: Any) -> None:
+            on_event(kind, event["type"], trim_manifest(kind, dict(event["object"])))  # keeps queued events small
 
-        kopf.on.event(*_selector(kind), registry=registry, id=kind.plural)(pass_on)
+        kopf.on.event(*_selector(kind), registry=registry, id=kind.plural)(forward_event)
     return registry
 
 
@@ -194,12 +196,12 @@ def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
     settings.process.ultimate_exiting_timeout = None  # it sends SIGKILL to the process, which may still wait for kopf
     settings.posting.enabled = False
     settings.scanning.disabled = True  # scanning watches all CRDs and namespaces; the feed finds missing kinds
-    settings.networking.request_timeout = SECONDS_A_PAGE
-    settings.networking.connect_timeout = SECONDS_A_REQUEST
-    settings.networking.error_backoffs = _Pauses()
-    settings.watching.connect_timeout = SECONDS_A_REQUEST
-    settings.watching.server_timeout = SECONDS_A_WATCH
-    settings.watching.inactivity_timeout = SECONDS_OF_SILENCE
+    settings.networking.request_timeout = LIST_TIMEOUT_SECONDS
+    settings.networking.connect_timeout = REQUEST_TIMEOUT_SECONDS
+    settings.networking.error_backoffs = _InfiniteBackoff()
+    settings.watching.connect_timeout = REQUEST_TIMEOUT_SECONDS
+    settings.watching.server_timeout = WATCH_TIMEOUT_SECONDS
+    settings.watching.inactivity_timeout = WATCH_IDLE_SECONDS
     settings.watching.chunk_size = WATCH_PAGE_SIZE
     settings.queueing.idle_timeout = 1.0
     for kind in kinds:

@@ -15,9 +15,9 @@ from trainingjob_operator.shell.admission_review import MAX_BYTES, NotAReviewErr
 from trainingjob_operator.shell.logs import Log
 
 PATH = "/validate"
-MAX_DRAINED_BYTES = 64 * 1024 * 1024
+MAX_DISCARDED_BYTES = 64 * 1024 * 1024
 """Maximum length of an oversized body that is read and discarded: a client reads no answer while it sends."""
-MAX_HELD_BYTES = 32 * 1024 * 1024
+MAX_BODIES_BYTES = 32 * 1024 * 1024
 """Total size of all bodies in memory. Thousands of simultaneously applied jobs need less."""
 STALL_SECONDS = 1.0
 """Timeout between two chunks of a body."""
@@ -30,29 +30,29 @@ type Measure = Callable[[float, bool], None]
 log = Log("webhook")
 
 
-class SlowError(Exception):
+class BodyTimeoutError(Exception):
     """The body did not arrive in time."""
 
 
-class BusyError(Exception):
+class BodyMemoryLimitError(Exception):
     """The total size of all bodies exceeds the limit."""
 
 
-class Intake:
+class BodyReader:
     """Memory limit for the bodies of running requests."""
 
-    def __init__(self, stall_seconds: float = STALL_SECONDS, max_held: int = MAX_HELD_BYTES) -> None:
+    def __init__(self, stall_seconds: float = STALL_SECONDS, max_held_bytes: int = MAX_BODIES_BYTES) -> None:
         """Limit the total size to `max_held` bytes, and the time between two chunks to `stall_seconds`."""
-        self.held = 0
+        self.held_bytes = 0
         self._stall_seconds = stall_seconds
-        self._max_held = max_held
+        self._max_held_bytes = max_held_bytes
 
     @asynccontextmanager
-    async def body(self, request: web.Request) -> AsyncIterator[bytes]:
+    async def read_body(self, request: web.Request) -> AsyncIterator[bytes]:
         """Read the body of a request. An oversized body is truncated to one byte more than the limit.
 
         Raises:
-            SlowError: the body stalls or takes too long.
+            BodyTimeoutError: the body stalls or takes too long.
             BusyError: the total size of all bodies exceeds the limit.
         """
         kept = bytearray()
@@ -60,7 +60,7 @@ class Intake:
             await self._read(request, kept)
             yield bytes(kept[: MAX_BYTES + 1])
         finally:
-            self.held -= len(kept)
+            self.held_bytes -= len(kept)
 
     async def _read(self, request: web.Request, kept: bytearray) -> None:
         now = asyncio.get_running_loop().time
@@ -72,35 +72,35 @@ class Intake:
                     num_read += len(chunk)
                     if len(kept) <= MAX_BYTES:
                         kept += chunk
-                        self.held += len(chunk)
-                    if self.held > self._max_held:
-                        raise BusyError("the webhook holds too many requests: try again")
-                    if num_read > MAX_DRAINED_BYTES:
+                        self.held_bytes += len(chunk)
+                    if self.held_bytes > self._max_held_bytes:
+                        raise BodyMemoryLimitError("the webhook holds too many requests: try again")
+                    if num_read > MAX_DISCARDED_BYTES:
                         return
         except TimeoutError as error:
-            raise SlowError(f"the body did not arrive in time: {num_read} bytes of it did") from error
+            raise BodyTimeoutError(f"the body did not arrive in time: {num_read} bytes of it did") from error
 
 
 def webhook_app(
     admission: Admission,
     measure: Measure = lambda seconds, is_allowed: None,
-    intake: Intake | None = None,  # None: a new one with the default limits
+    intake: BodyReader | None = None,  # None: a new one with the default limits
 ) -> web.Application:
     """Return the web application of the webhook."""
-    intake = intake or Intake()
+    intake = intake or BodyReader()
 
     async def validate(request: web.Request) -> web.Response:
         clock = asyncio.get_running_loop().time
         begun = clock()
         try:
-            async with intake.body(request) as body:
-                review = await admission.answer(body, request.remote or "")
+            async with intake.read_body(request) as body:
+                review = await admission.review(body, request.remote or "")
         except NotAReviewError as error:
-            return _refuse(request, web.HTTPBadRequest.status_code, error)
-        except SlowError as error:
-            return _refuse(request, web.HTTPRequestTimeout.status_code, error)
-        except BusyError as error:
-            return _refuse(request, web.HTTPTooManyRequests.status_code, error)
+            return _error_response(request, web.HTTPBadRequest.status_code, error)
+        except BodyTimeoutError as error:
+            return _error_response(request, web.HTTPRequestTimeout.status_code, error)
+        except BodyMemoryLimitError as error:
+            return _error_response(request, web.HTTPTooManyRequests.status_code, error)
         measure(clock() - begun, review["response"]["allowed"])
         return web.json_response(review)
 
@@ -109,7 +109,7 @@ def webhook_app(
     return app
 
 
-def _refuse(request: web.Request, status: int, error: Exception) -> web.Response:
+def _error_response(request: web.Request, status: int, error: Exception) -> web.Response:
     """Return an error response, and close the connection, since the rest of the body is not read."""
     log.warning("not a review", error=str(error), source=request.remote)
     response = web.Response(status=status, text=f"{error}\n")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from trainingjob_api.base import AXES
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_operator.core.planner.batch import fewest_turns, split_batch
-from trainingjob_operator.core.planner.memory import USABLE, measure_device
+from trainingjob_operator.core.planner.batch import min_pipeline_ticks, split_batch
+from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, estimate_device_memory
 from trainingjob_operator.core.planner.mesh import divisors
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
@@ -33,10 +33,10 @@ def test_a_batch_is_cut(
     make_spec: MakeSpec, batch: int, asked: int | None, degrees: dict[str, int], want: tuple[int, int, int, int]
 ) -> None:
     spec = make_spec({"training.globalBatchSize": batch, "parallelism.pipeline.microbatches": asked})
-    cut = split_batch(spec, ONE | degrees, measure_device(spec, ONE), 0)
+    cut = split_batch(spec, ONE | degrees, estimate_device_memory(spec, ONE), 0)
 
     assert cut
-    assert (cut.rows, cut.microbatches, cut.accumulation, cut.padding) == want
+    assert (cut.sequences, cut.microbatches, cut.accumulation, cut.padding) == want
 
 
 @given(
@@ -48,25 +48,25 @@ def test_a_batch_is_cut(
 def test_every_row_is_in_one_place(make_spec: MakeSpec, batch: int, data: int, stage: int, limit: int) -> None:
     spec = make_spec({"training.globalBatchSize": batch, "training.maxPerDeviceBatch": limit})
     degrees = ONE | {"data": data, "stage": stage}
-    cut = split_batch(spec, degrees, measure_device(spec, ONE), 0)
+    cut = split_batch(spec, degrees, estimate_device_memory(spec, ONE), 0)
 
     assert cut
-    assert cut.rows <= limit
+    assert cut.sequences <= limit
     assert cut.microbatches % stage == 0
-    assert cut.turns >= fewest_turns(spec, degrees)
-    assert cut.rows * cut.accumulation * cut.microbatches * data == batch + cut.padding
+    assert cut.ticks >= min_pipeline_ticks(spec, degrees)
+    assert cut.sequences * cut.accumulation * cut.microbatches * data == batch + cut.padding
     assert cut.padding < data * cut.microbatches
 
 
 def test_a_pipeline_keeps_the_rows_of_all_its_turns(make_spec: MakeSpec) -> None:
     spec = make_spec({"training.globalBatchSize": 4096, "parallelism.pipeline.microbatches": 16})
     degrees = ONE | {"stage": 4}
-    device = measure_device(spec, degrees)
+    device = estimate_device_memory(spec, degrees)
     cut = split_batch(spec, degrees, device, device.estimate(8, 19).total * 2)
 
     assert cut
-    assert cut.turns == 19
-    assert device.estimate(2 * cut.rows, cut.turns).total > device.estimate(8, 19).total
+    assert cut.ticks == 19
+    assert device.estimate(2 * cut.sequences, cut.ticks).total > device.estimate(8, 19).total
     assert split_batch(spec, degrees, device, 1000) is None
 
 
@@ -83,17 +83,17 @@ def test_a_cut_takes_the_fewest_steps_that_its_own_estimate_allows(
 ) -> None:
     spec = make_spec({"training.globalBatchSize": batch, "model.vocabSize": vocab})
     degrees = ONE | {"data": data, "stage": stage}
-    device = measure_device(spec, degrees)
+    device = estimate_device_memory(spec, degrees)
     free = split_batch(spec, degrees, device, 0)
     assert free
-    rows_a_step, turns = free.rows * free.accumulation, free.turns
+    rows_a_step, turns = free.sequences * free.accumulation, free.ticks
     memory_bytes = int(share * device.estimate(1, turns).total)
 
     def fits(rows: int) -> bool:
-        need = device.estimate(rows, turns, keeps_table=keeps_table and rows < rows_a_step)
-        return need.total <= int(memory_bytes * USABLE)
+        need = device.estimate(rows, turns, keeps_embedding=keeps_table and rows < rows_a_step)
+        return need.total <= int(memory_bytes * USABLE_MEMORY_SHARE)
 
     cut = split_batch(spec, degrees, device, memory_bytes, keeps_table=keeps_table)
 
     fitting = [rows for rows in divisors(rows_a_step) if fits(rows)]
-    assert (cut.rows if cut else None) == max(fitting, default=None)
+    assert (cut.sequences if cut else None) == max(fitting, default=None)

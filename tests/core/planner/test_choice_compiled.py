@@ -9,7 +9,7 @@ from e2e.benchmarks.compiler_meshes import list_jobs, mesh_name
 from trainingjob_api.compiled import CompiledStep
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import Parallelism
-from trainingjob_operator.core.planner.interconnect import axis_rates
+from trainingjob_operator.core.planner.interconnect import axis_bandwidths
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.roofline import predict_step
@@ -30,11 +30,11 @@ def compiled_seconds(plan: Plan, step: CompiledStep) -> float:
     assert size.layout
     predicted = predict_step(plan.spec, plan.shape, size.layout)
     assert predicted
-    rates = axis_rates(plan.shape, size.layout.ici)
+    rates = axis_bandwidths(plan.shape, size.layout.ici)
     sent = [(one.axes, one.bytes / sum(rates[axis] for axis in one.axes)) for one in step.collectives]
     beside = sum(seconds for axes, seconds in sent if axes in BESIDE)
     waiting = sum(seconds for axes, seconds in sent if axes not in BESIDE)
-    return max(step.flops / plan.shape.rates.bfloat16, predicted.memory, beside) + waiting
+    return max(step.flops / plan.shape.rates.bfloat16, predicted.memory_seconds, beside) + waiting
 
 
 def test_every_mesh_is_recorded() -> None:
@@ -46,14 +46,14 @@ def test_these_are_all_meshes_that_are_valid(name: str) -> None:
     choice = plan_job(left_to_the_planner(next(iter(JOBS[name].values())))).choice
 
     assert choice
-    assert choice.num_fitting == len(JOBS[name])
+    assert choice.num_candidates == len(JOBS[name])
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_no_mesh_is_better_than_the_one_chosen(name: str) -> None:
     choice = plan_job(left_to_the_planner(next(iter(JOBS[name].values())))).choice
     assert choice
-    chosen = mesh_name({axis: degree for axis, degree in choice.best.ici.items() if degree > 1})
+    chosen = mesh_name({axis: degree for axis, degree in choice.chosen.ici.items() if degree > 1})
 
     seconds = {
         mesh: compiled_seconds(plan_job(spec), CompiledStep.model_validate(RECORD[name][mesh]))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.benchmarks.compiler_rows import ROWS
+from e2e.benchmarks.compiler_rows import COMPILER_CASES
 from trainingjob_api.base import Axis
 from trainingjob_api.compiled import CompiledStep, Network
 from trainingjob_operator.core.planner.arithmetic import count_step_flops
@@ -20,12 +20,12 @@ SMALL = 0.01
 
 
 def test_every_row_is_recorded() -> None:
-    assert list(RECORD) == list(ROWS)
+    assert list(RECORD) == list(COMPILER_CASES)
 
 
 @pytest.mark.parametrize("row", RECORD)
 def test_memory_is_near_the_compiler_s(row: str) -> None:
-    step, (size,) = CompiledStep.model_validate(RECORD[row]), plan_job(ROWS[row]).sizes
+    step, (size,) = CompiledStep.model_validate(RECORD[row]), plan_job(COMPILER_CASES[row]).sizes
 
     assert size.memory
     assert size.memory.total == pytest.approx(step.memory, rel=MEMORY)
@@ -33,21 +33,21 @@ def test_memory_is_near_the_compiler_s(row: str) -> None:
 
 @pytest.mark.parametrize("row", RECORD)
 def test_flops_are_near_the_compiler_s(row: str) -> None:
-    step, (size,) = CompiledStep.model_validate(RECORD[row]), plan_job(ROWS[row]).sizes
+    step, (size,) = CompiledStep.model_validate(RECORD[row]), plan_job(COMPILER_CASES[row]).sizes
 
     assert size.layout
-    assert count_step_flops(describe_workload(ROWS[row]), size.layout) == pytest.approx(step.flops, rel=FLOPS)
+    assert count_step_flops(describe_workload(COMPILER_CASES[row]), size.layout) == pytest.approx(step.flops, rel=FLOPS)
 
 
 @pytest.mark.parametrize("row", RECORD)
 def test_traffic_is_near_the_compiler_s_along_every_axis(row: str) -> None:
-    step, plan = CompiledStep.model_validate(RECORD[row]), plan_job(ROWS[row])
+    step, plan = CompiledStep.model_validate(RECORD[row]), plan_job(COMPILER_CASES[row])
     (size,) = plan.sizes
     assert size.layout
     want: dict[tuple[Network, tuple[Axis, ...]], int] = {}
     for one in step.collectives:
         want[one.network, one.axes] = want.get((one.network, one.axes), 0) + one.bytes
-    predicted = sum_by_axes(predict_traffic(describe_workload(ROWS[row]), size.layout, plan.shape.platform))
+    predicted = sum_by_axes(predict_traffic(describe_workload(COMPILER_CASES[row]), size.layout, plan.shape.platform))
     floor = SMALL * max(want.values())
 
     assert {key: bytes_ for key, bytes_ in predicted.items() if bytes_ > floor} == pytest.approx(

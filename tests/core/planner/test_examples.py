@@ -12,8 +12,8 @@ import yaml
 from trainingjob_api.problem import summarise
 from trainingjob_api.world import JobIdentity, RunConfig
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.run_config import run_config
-from trainingjob_operator.core.validation.validate import Checked, check_job
+from trainingjob_operator.core.planner.run_config import build_run_config
+from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 
 ROOT = Path(__file__).parent.parent.parent.parent
 EXAMPLES = ROOT / "crds/examples"
@@ -21,9 +21,9 @@ VALID = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
 INVALID = sorted(path.stem for path in EXAMPLES.glob("invalid/*.yaml"))
 
 
-def check(path: Path) -> Checked:
+def check(path: Path) -> ValidationResult:
     manifest = yaml.safe_load(path.read_text())
-    return check_job(manifest["metadata"]["name"], manifest["spec"])
+    return validate_job(manifest["metadata"]["name"], manifest["spec"])
 
 
 def describe(plan: Plan) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         "sizes": [
             {
                 "slices": size.num_slices,
-                "why": size.why,
+                "why": size.invalid_reason,
                 "layout": size.layout and size.layout.model_dump(by_alias=True),
                 "memory": size.memory and {**dataclasses.asdict(size.memory), "total": size.memory.total},
             }
@@ -71,7 +71,7 @@ def test_an_invalid_example_is_answered_with_all_its_problems(name: str, golden:
 def test_a_run_config_survives_its_way_as_json(name: str) -> None:
     plan = check(EXAMPLES / f"{name}.yaml").plan
     assert plan
-    config = run_config(JobIdentity(name=name, namespace="research", uid="u"), plan)
+    config = build_run_config(JobIdentity(name=name, namespace="research", uid="u"), plan)
 
     assert RunConfig.model_validate_json(config.model_dump_json(by_alias=True)) == config
-    assert [layout.num_slices for layout in config.layouts] == list(plan.allowed)
+    assert [layout.num_slices for layout in config.layouts] == list(plan.allowed_sizes)

@@ -5,8 +5,8 @@ import pytest
 from tests.corpus.cases import judge, load_example
 from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.run_config import expect, tell_program
-from trainingjob_operator.core.planner.saving import measure_save, needed_rate
+from trainingjob_operator.core.planner.run_config import attach_program_config, expected_hardware
+from trainingjob_operator.core.planner.saving import max_save_bytes, required_storage_rate
 
 
 def plan(base: str) -> Plan:
@@ -19,19 +19,19 @@ def test_storage_must_take_what_a_host_writes_in_the_time_that_a_deleted_pod_has
     planned = plan("h100-2-nodes")
 
     assert planned.snapshots
-    assert measure_save(planned) == planned.snapshots.bytes_per_host
-    assert needed_rate(planned) == pytest.approx(measure_save(planned) / 25)
+    assert max_save_bytes(planned) == planned.snapshots.bytes_per_host
+    assert required_storage_rate(planned) == pytest.approx(max_save_bytes(planned) / 25)
 
 
 def test_devices_should_do_what_the_hardware_table_says_and_have_what_the_largest_need_is() -> None:
-    expected = expect(plan("tpu-v5p-4-slices"))
+    expected = expected_hardware(plan("tpu-v5p-4-slices"))
 
     assert (expected.flops, expected.link, expected.network) == (459e12, 6 * 100e9, 25e9)
     assert expected.memory == pytest.approx(76e9, rel=0.01)
 
 
 def test_of_processors_only_their_memory_is_known() -> None:
-    expected = expect(plan("fixed"))
+    expected = expected_hardware(plan("fixed"))
 
     assert (expected.flops, expected.link, expected.network) == (0, 0, 0)
     assert expected.memory > 0
@@ -50,7 +50,7 @@ def test_hosts_hear_how_often_to_keep_a_snapshot_and_whether_they_may_find_that_
     planned = judge(job).plan
     assert planned
 
-    told = tell_program(
+    told = attach_program_config(
         World(generation=1, job_uid="uid", coordinator="10.0.0.1:1", members=()), planned, planned.sizes[0].layout
     )
 

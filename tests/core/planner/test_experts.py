@@ -8,9 +8,13 @@ import pytest
 from trainingjob_api.base import AXES
 from trainingjob_api.experts import Experts
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.sharding import count_ways
-from trainingjob_operator.core.planner.memory import measure_device
-from trainingjob_operator.core.planner.parameters import count_active_parameters, count_parameters, list_leaves
+from trainingjob_api.sharding import count_shards
+from trainingjob_operator.core.planner.memory import estimate_device_memory
+from trainingjob_operator.core.planner.parameters import (
+    count_active_parameters,
+    count_parameters,
+    list_parameter_tensors,
+)
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_plan
 
@@ -34,7 +38,7 @@ PLACES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
 def test_places_follow_from_the_sequence_alone(changes: dict[str, Any], want: tuple[int, int]) -> None:
     experts = Experts(count=4, per_token=2, **changes)
 
-    assert (experts.tokens_of_group(64), experts.capacity(64)) == want
+    assert (experts.group_size(64), experts.capacity(64)) == want
 
 
 def test_mixtral_has_its_published_numbers_of_parameters(make_spec: MakeSpec) -> None:
@@ -70,14 +74,14 @@ def test_a_plan_says_how_many_work_on_a_token(make_spec: MakeSpec) -> None:
 
 
 def test_a_device_holds_its_share_of_the_experts_and_of_all_else(make_spec: MakeSpec) -> None:
-    leaves = {leaf.name: leaf for leaf in list_leaves(make_spec({"model.experts": FOUR}).model)}
+    leaves = {leaf.name: leaf for leaf in list_parameter_tensors(make_spec({"model.experts": FOUR}).model)}
     degrees = ONE | {"expert": 2, "fsdp": 2, "tensor": 2}
     gate, query = leaves["layers.mlp.gate"], leaves["layers.attention.query"]
 
-    assert gate.shard_size(count_ways(degrees)) * 8 == gate.size
-    assert query.shard_size(count_ways(degrees)) * 8 == query.size
-    assert gate.gathered_size(count_ways(degrees)) * 4 == gate.size  # experts and columns stay where they are
-    assert query.gathered_size(count_ways(degrees)) * 2 == query.size  # heads do
+    assert gate.shard_size(count_shards(degrees)) * 8 == gate.size
+    assert query.shard_size(count_shards(degrees)) * 8 == query.size
+    assert gate.gathered_size(count_shards(degrees)) * 4 == gate.size  # experts and columns stay where they are
+    assert query.gathered_size(count_shards(degrees)) * 2 == query.size  # heads do
 
 
 def test_the_axis_expert_splits_the_batch(make_spec: MakeSpec) -> None:
@@ -89,24 +93,28 @@ def test_the_axis_expert_splits_the_batch(make_spec: MakeSpec) -> None:
 
 def test_places_and_the_way_there_take_memory(make_spec: MakeSpec) -> None:
     kept = {
-        factor: measure_device(make_spec({"model.experts": FOUR | {"capacityFactor": factor}}), ONE).kept_per_row
+        factor: estimate_device_memory(
+            make_spec({"model.experts": FOUR | {"capacityFactor": factor}}), ONE
+        ).residuals_per_sequence
         for factor in (1, 2)
     }
-    dense = measure_device(make_spec({}), ONE).kept_per_row
+    dense = estimate_device_memory(make_spec({}), ONE).residuals_per_sequence
 
     assert dense < kept[1] < kept[2]
 
 
 def test_shorter_groups_have_a_shorter_way(make_spec: MakeSpec) -> None:
     long, short = (
-        measure_device(make_spec({"model.experts": FOUR | {"capacityFactor": 1, "groupLength": length}}), ONE)
+        estimate_device_memory(make_spec({"model.experts": FOUR | {"capacityFactor": 1, "groupLength": length}}), ONE)
         for length in (64, 16)
     )
 
-    assert long.kept_per_row - short.kept_per_row == 2 * 64 * (4 * 32 - 4 * 8) * 4  # layers, tokens, places, bytes
+    assert (
+        long.residuals_per_sequence - short.residuals_per_sequence == 2 * 64 * (4 * 32 - 4 * 8) * 4
+    )  # layers, tokens, places, bytes
 
 
 def test_shared_experts_keep_as_much_as_other_mlps(make_spec: MakeSpec) -> None:
-    alone, beside = (measure_device(make_spec({"model.experts": FOUR | {"shared": n}}), ONE) for n in (0, 1))
+    alone, beside = (estimate_device_memory(make_spec({"model.experts": FOUR | {"shared": n}}), ONE) for n in (0, 1))
 
-    assert beside.kept_per_row - alone.kept_per_row == 2 * 64 * 6 * 4 * 192
+    assert beside.residuals_per_sequence - alone.residuals_per_sequence == 2 * 64 * 6 * 4 * 192

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainingjob_operator.core.planner.hardware import Accelerator, Slice, parse_dims
+from trainingjob_operator.core.planner.hardware import Accelerator, SliceTopology, parse_dims
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Rates, SliceShape
 
@@ -56,9 +56,9 @@ NONE: dict[str, tuple[str, str]] = {
     "more GPUs than a node has": ("nvidia-h100", "16"),
     "a number of GPUs that divides nothing": ("nvidia-h100", "3"),
 }
-ROWS = BUILTIN.rows.values()
+ROWS = BUILTIN.accelerators_by_name.values()
 TPUS = [row for row in ROWS if row.platform == "tpu"]
-by_name = pytest.mark.parametrize("row", ROWS, ids=BUILTIN.rows)
+by_name = pytest.mark.parametrize("row", ROWS, ids=BUILTIN.accelerators_by_name)
 
 
 @pytest.mark.parametrize(("wanted", "have"), SHAPES.items(), ids=[" ".join(wanted) for wanted in SHAPES])
@@ -92,7 +92,7 @@ def test_a_tpu_slice_is_found_by_its_node_labels_and_placed_on_one_node_pool() -
         memory_bytes=32 * 2**30,
         taints=("google.com/tpu",),
         torus=((4, False), (4, False)),
-        rates=BUILTIN.rows["tpu-v6e"].rates,
+        rates=BUILTIN.accelerators_by_name["tpu-v6e"].rates,
         host_memory_bytes=4 * 176 * 10**9,
     )
     assert shape.device_noun == "chip"
@@ -112,7 +112,7 @@ def test_a_gpu_node_is_a_slice_of_its_own_and_is_found_by_the_name_of_its_gpu() 
         exclusive_topology="",
         memory_bytes=81559 * 2**20,
         taints=("nvidia.com/gpu",),
-        rates=BUILTIN.rows["nvidia-h100"].rates,
+        rates=BUILTIN.accelerators_by_name["nvidia-h100"].rates,
         host_memory_bytes=8 * 234 * 10**9,
     )
     assert shape.device_noun == "GPU"
@@ -259,11 +259,11 @@ def test_links_and_network_add_up_to_what_is_told_of_a_chip_and_a_host(name: str
 
 
 def test_rows_are_added_and_replaced_without_a_change_of_the_table() -> None:
-    small = Accelerator("nvidia-h100", "cuda", "nvidia.com/gpu", (Slice("2"),), 0)
-    new = Accelerator("nvidia-l4", "cuda", "nvidia.com/gpu", (Slice("1"),), 0)
+    small = Accelerator("nvidia-h100", "cuda", "nvidia.com/gpu", (SliceTopology("2"),), 0)
+    new = Accelerator("nvidia-l4", "cuda", "nvidia.com/gpu", (SliceTopology("1"),), 0)
     extended = BUILTIN.with_rows([small, new])
 
-    assert extended.names == (*BUILTIN.names, "nvidia-l4")
+    assert extended.accelerators == (*BUILTIN.accelerators, "nvidia-l4")
     assert extended.find_shape("nvidia-h100", "8") is None
     assert extended.find_shape("nvidia-l4", "1")
     assert BUILTIN.find_shape("nvidia-h100", "8")

@@ -4,13 +4,13 @@ import pytest
 
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_operator.core.planner.mesh import (
-    check_form,
-    check_product,
-    combine,
+    check_degree_form,
+    check_degree_product,
+    combine_degrees,
     divisors,
     nearest_divisors,
     nearest_multiples,
-    resolve,
+    resolve_degrees,
 )
 
 RESOLVED: dict[str, tuple[dict[str, int], int, dict[str, int] | None]] = {
@@ -31,7 +31,7 @@ RESOLVED: dict[str, tuple[dict[str, int], int, dict[str, int] | None]] = {
 
 @pytest.mark.parametrize(("degrees", "total", "want"), RESOLVED.values(), ids=RESOLVED.keys())
 def test_resolve(degrees: dict[str, int], total: int, want: dict[str, int] | None) -> None:
-    resolved = resolve(AxisDegrees(**degrees), total)
+    resolved = resolve_degrees(AxisDegrees(**degrees), total)
 
     assert resolved == (want and AxisDegrees(**want))
 
@@ -70,20 +70,20 @@ PRODUCTS: dict[str, tuple[dict[str, int], int, list[str]]] = {
 
 @pytest.mark.parametrize(("degrees", "total", "want"), PRODUCTS.values(), ids=PRODUCTS.keys())
 def test_check_product(degrees: dict[str, int], total: int, want: list[str]) -> None:
-    problems = check_product("p", AxisDegrees(**degrees), total, str(total))
+    problems = check_degree_product("p", AxisDegrees(**degrees), total, str(total))
 
     assert [str(problem) for problem in problems] == want
 
 
 def test_check_form_names_each_zero_and_all_of_several_rests() -> None:
-    problems = check_form("p", AxisDegrees(data=0, fsdp=-1, tensor=-1))
+    problems = check_degree_form("p", AxisDegrees(data=0, fsdp=-1, tensor=-1))
 
     assert [problem.path for problem in problems] == ["p.data", "p"]
     assert "fsdp and tensor are both -1" in problems[1].message
 
 
 def test_combine_multiplies_both_networks() -> None:
-    mesh = combine(AxisDegrees(fsdp=4, tensor=2), AxisDegrees(data=3, fsdp=2))
+    mesh = combine_degrees(AxisDegrees(fsdp=4, tensor=2), AxisDegrees(data=3, fsdp=2))
 
     assert mesh == {"data": 3, "stage": 1, "fsdp": 8, "expert": 1, "context": 1, "tensor": 2}
 

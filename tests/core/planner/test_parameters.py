@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from trainingjob_api.learning import Memory, Model, Precision
-from trainingjob_api.sharding import count_ways
-from trainingjob_operator.core.planner.parameters import count_parameters, list_leaves
+from trainingjob_api.sharding import count_shards
+from trainingjob_operator.core.planner.parameters import count_parameters, list_parameter_tensors
 from trainingjob_trainer.modelling.model import split_model
 
 SMALL = {"vocab_size": 96, "embed_dim": 32, "mlp_dim": 48, "num_layers": 3}
@@ -27,8 +27,8 @@ def test_the_trainer_makes_exactly_these_tensors(fields: dict[str, Any]) -> None
     is_axes = lambda node: isinstance(node, tuple)  # noqa: E731
     axes = {name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(made.axes, is_leaf=is_axes)}
 
-    assert {leaf.name: leaf.shape for leaf in list_leaves(model)} == shapes
-    assert {leaf.name: leaf.axes for leaf in list_leaves(model)} == axes
+    assert {leaf.name: leaf.shape for leaf in list_parameter_tensors(model)} == shapes
+    assert {leaf.name: leaf.axes for leaf in list_parameter_tensors(model)} == axes
 
 
 def name(path: tuple[Any, ...]) -> str:
@@ -45,7 +45,10 @@ def test_llama_3_8b_has_its_published_number_of_parameters() -> None:
 
 def test_a_shard_holds_its_part_of_what_the_mesh_divides_and_all_of_the_rest() -> None:
     model = Model(**MODELS["grouped-query"] | {"vocab_size": 97})
-    sizes = {leaf.name: leaf.shard_size(count_ways({"data": 3, "fsdp": 2, "tensor": 2})) for leaf in list_leaves(model)}
+    sizes = {
+        leaf.name: leaf.shard_size(count_shards({"data": 3, "fsdp": 2, "tensor": 2}))
+        for leaf in list_parameter_tensors(model)
+    }
 
     assert sizes["layers.mlp.gate"] == 3 * 32 // 2 * 48 // 2
     assert sizes["layers.attention.out"] == 3 * 4 // 2 * 8 * 32 // 2

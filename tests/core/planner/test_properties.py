@@ -12,7 +12,7 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_operator.core.planner.hardware import Accelerator
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.planning import plan_job
-from trainingjob_operator.core.validation.validate import Checked, check_job
+from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 
 small = st.integers(1, 12)
 degrees = st.fixed_dictionaries(
@@ -94,21 +94,21 @@ def test_ten_thousand_specs_have_a_plan_or_problems(raw: dict[str, Any]) -> None
 
 
 def assert_answered(raw: dict[str, Any]) -> None:
-    checked = check_job("tiny", raw)
+    checked = validate_job("tiny", raw)
 
     assert (checked.plan is None) == bool(checked.problems)
     if checked.plan:
         assert_whole(checked)
 
 
-def assert_whole(checked: Checked) -> None:
+def assert_whole(checked: ValidationResult) -> None:
     plan, spec = checked.plan, checked.spec
     assert plan
     assert spec
-    assert plan.allowed[0] == spec.slices.fewest
-    assert [size.num_slices for size in plan.sizes] == list(range(spec.slices.fewest, spec.slices.most + 1))
+    assert plan.allowed_sizes[0] == spec.slices.min_slices
+    assert [size.num_slices for size in plan.sizes] == list(range(spec.slices.min_slices, spec.slices.max_slices + 1))
     for size in plan.sizes:
-        assert bool(size.why) == (size.layout is None)
+        assert bool(size.invalid_reason) == (size.layout is None)
         layout = size.layout
         if layout is None:
             continue
@@ -123,10 +123,10 @@ def assert_whole(checked: Checked) -> None:
 @given(specs())
 @settings(max_examples=50, deadline=None)
 def test_the_plan_of_a_written_out_spec_is_the_same(raw: dict[str, Any]) -> None:
-    checked = check_job("tiny", raw)
+    checked = validate_job("tiny", raw)
     if not checked.plan:
         return
-    layout = checked.plan.layout(checked.plan.allowed[0])
+    layout = checked.plan.layout(checked.plan.allowed_sizes[0])
     resolved = checked.plan.spec.model_dump(by_alias=True, mode="json")
     resolved["parallelism"] |= {"ici": layout.ici.model_dump(), "dcn": layout.dcn.model_dump()}
     again = plan_job(TrainingJobSpec.model_validate(resolved))
@@ -139,19 +139,19 @@ def test_the_plan_of_a_written_out_spec_is_the_same(raw: dict[str, Any]) -> None
 @settings(max_examples=50, deadline=None)
 def test_a_nearest_topology_is_one(raw: dict[str, Any], data: st.DataObject) -> None:
     dims = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=3))
-    accelerator = data.draw(st.sampled_from(BUILTIN.names))
+    accelerator = data.draw(st.sampled_from(BUILTIN.accelerators))
     nearest = BUILTIN.nearest_topologies(accelerator, "x".join(map(str, dims)))[0].split()[0].strip('"')
     raw["slices"] |= {"accelerator": accelerator, "topology": nearest}
 
-    assert "spec.slices.topology" not in {problem.path for problem in check_job("tiny", raw).problems}
+    assert "spec.slices.topology" not in {problem.path for problem in validate_job("tiny", raw).problems}
 
 
-@pytest.mark.parametrize("row", BUILTIN.rows.values(), ids=BUILTIN.rows)
+@pytest.mark.parametrize("row", BUILTIN.accelerators_by_name.values(), ids=BUILTIN.accelerators_by_name)
 def test_every_topology_of_every_accelerator_is_planned(row: Accelerator, make_raw: Callable[..., Any]) -> None:
     spread = {"parallelism": {"ici": {"data": -1}}, "slices.count": 1, "precision.compute": "bfloat16"}
     for one in row.slices:
         raw = make_raw(spread | {"slices.accelerator": row.name, "slices.topology": one.topology})
-        checked = check_job("tiny", raw)
+        checked = validate_job("tiny", raw)
 
         assert checked.problems == ()
         assert_whole(checked)
@@ -179,7 +179,7 @@ def test_whatever_stands_in_a_spec_is_answered_in_words(raw: dict[str, Any], val
             break
         place = inner
     place[key] = value
-    checked = check_job("tiny", raw)
+    checked = validate_job("tiny", raw)
 
     assert (checked.plan is None) == bool(checked.problems)
     assert all(str(problem).startswith(("spec", "metadata")) for problem in checked.problems)
@@ -187,4 +187,4 @@ def test_whatever_stands_in_a_spec_is_answered_in_words(raw: dict[str, Any], val
 
 @given(junk)
 def test_whatever_stands_for_a_spec_is_answered_in_words(value: Any) -> None:
-    assert check_job("tiny", value).problems
+    assert validate_job("tiny", value).problems

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.corpus.suggestions import follow
-from trainingjob_operator.core.validation.validate import Checked, check_job
+from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 
 type Job = dict[str, Any]
 
@@ -84,8 +84,8 @@ RECIPES: dict[str, Job] = {
 }
 
 
-def check(job: Job) -> Checked:
-    return check_job(job["metadata"]["name"], job["spec"])
+def check(job: Job) -> ValidationResult:
+    return validate_job(job["metadata"]["name"], job["spec"])
 
 
 FIRST = {

@@ -11,12 +11,12 @@ from e2e.benchmarks.compiler_rows import DEEP, WIDE, job, training
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_operator.core.planner.arithmetic import count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
-from trainingjob_operator.core.planner.interconnect import axis_rates
+from trainingjob_operator.core.planner.interconnect import axis_bandwidths
 from trainingjob_operator.core.planner.parameters import count_parameters
 from trainingjob_operator.core.planner.plan import Plan, Rates, SliceShape
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.roofline import Roofline, knows_rates, predict_sizes, predict_step
-from trainingjob_operator.core.planner.strategy import choose
+from trainingjob_operator.core.planner.strategy import choose_strategy
 from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
 from trainingjob_operator.core.planner.workload import describe_workload
 
@@ -115,7 +115,7 @@ def test_an_axis_has_the_links_of_its_dims(
 ) -> None:
     shape = shape_of(accelerator, topology)
 
-    rates = axis_rates(shape, AxisDegrees(**ici))
+    rates = axis_bandwidths(shape, AxisDegrees(**ici))
 
     assert rates == {axis: number * shape.rates.link for axis, number in links.items()}
 
@@ -124,12 +124,14 @@ def test_a_step_waits_for_sums_over_tensor_and_hides_gathers() -> None:
     gathered, summed = (predicted("tpu-v5p", "2x2x2", {axis: -1}) for axis in ("fsdp", "data"))
     split = predicted("tpu-v5p", "2x2x2", {"fsdp": 2, "tensor": 4})
 
-    assert gathered.waiting == 0
-    assert gathered.seconds == max(gathered.products, gathered.memory, gathered.gathers)
-    assert summed.gathers == 0
-    assert summed.waiting > 0
-    assert split.waiting > 0
-    assert split.seconds == pytest.approx(max(split.products, split.memory, split.gathers) + split.waiting)
+    assert gathered.exposed_seconds == 0
+    assert gathered.seconds == max(gathered.matmul_seconds, gathered.memory_seconds, gathered.overlapped_seconds)
+    assert summed.overlapped_seconds == 0
+    assert summed.exposed_seconds > 0
+    assert split.exposed_seconds > 0
+    assert split.seconds == pytest.approx(
+        max(split.matmul_seconds, split.memory_seconds, split.overlapped_seconds) + split.exposed_seconds
+    )
 
 
 def test_utilisation_is_useful_work_by_what_the_peak_allows() -> None:
@@ -144,7 +146,7 @@ def test_utilisation_is_useful_work_by_what_the_peak_allows() -> None:
 def test_computing_again_takes_longer_and_is_no_more_useful() -> None:
     none, full = (predicted("tpu-v5p", "2x2x2", {"fsdp": -1}, memory={"remat": remat}) for remat in ("none", "full"))
 
-    assert full.products > none.products
+    assert full.matmul_seconds > none.matmul_seconds
     assert full.seconds > none.seconds
     assert full.mfu < none.mfu
 
@@ -154,7 +156,7 @@ def test_float32_is_held_against_its_own_peak() -> None:
         predicted("nvidia-h100", "8", {"fsdp": -1}, precision={"compute": kind}) for kind in ("bfloat16", "float32")
     )
 
-    assert slow.products == pytest.approx(2 * fast.products, rel=0.01)
+    assert slow.matmul_seconds == pytest.approx(2 * fast.matmul_seconds, rel=0.01)
 
 
 def test_slices_speak_over_the_slow_network() -> None:
@@ -163,7 +165,7 @@ def test_slices_speak_over_the_slow_network() -> None:
 
     assert alone.dcn_bytes == 0
     assert several.dcn_bytes > 0
-    assert several.waiting == pytest.approx(several.dcn_bytes / (50e9 / 8))
+    assert several.exposed_seconds == pytest.approx(several.dcn_bytes / (50e9 / 8))
 
 
 def test_without_rates_nothing_is_said() -> None:
@@ -242,4 +244,4 @@ def test_unknown_rates_give_no_estimate_and_no_error(
     found = predict_step(plan.spec, rated, size.layout)
 
     assert (found is not None) == knows_rates(plan.spec, rated, num_slices)
-    assert choose(auto, rated), "a mesh is chosen without rates too"
+    assert choose_strategy(auto, rated), "a mesh is chosen without rates too"

@@ -71,13 +71,13 @@ def test_a_size_that_cannot_train_says_why_and_is_never_formed(make_spec: MakeSp
     changes = {"slices.count": None, "slices.min": 1, "slices.max": 4, "parallelism.dcn": {"data": 1, "fsdp": -1}}
     planned = plan_job(make_spec(changes))
 
-    assert planned.allowed == (1, 2, 4)
+    assert planned.allowed_sizes == (1, 2, 4)
     assert planned.sizes[2].layout is None
-    assert planned.sizes[2].why == (
+    assert planned.sizes[2].invalid_reason == (
         "spec.parallelism.ici.fsdp: ici fsdp=4 x dcn fsdp=3 = 12 does not divide spec.model.embedDim, 64. "
         "Nearest legal values: spec.model.embedDim: 60, spec.model.embedDim: 72."
     )
-    assert [planned.find_largest(healthy) for healthy in range(6)] == [None, 1, 2, 2, 4, 4]
+    assert [planned.find_largest_size(healthy) for healthy in range(6)] == [None, 1, 2, 2, 4, 4]
     with pytest.raises(KeyError, match="no layout for 3 slices"):
         planned.layout(3)
 
@@ -103,6 +103,6 @@ def test_only_the_sizes_that_are_asked_for_are_planned(make_spec: MakeSpec) -> N
     changes = {"slices.count": None, "slices.min": 1, "slices.max": 4, "slices.allowed": [4, 1, 2]}
     planned = plan_job(make_spec(changes))
 
-    assert planned.allowed == (1, 2, 4)
+    assert planned.allowed_sizes == (1, 2, 4)
     assert [size.num_slices for size in planned.sizes] == [1, 2, 4]
-    assert [planned.find_largest(healthy) for healthy in range(6)] == [None, 1, 2, 2, 4, 4]
+    assert [planned.find_largest_size(healthy) for healthy in range(6)] == [None, 1, 2, 2, 4, 4]

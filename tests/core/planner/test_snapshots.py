@@ -11,22 +11,22 @@ from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import predict_sizes
 from trainingjob_operator.core.planner.snapshots import (
     COPY_RATE,
-    ENOUGH,
+    DEFAULT_INTERVAL_STEPS,
     HASH_RATE,
-    SHARE,
-    UNTIMED_STEPS,
-    serves,
+    MAX_COPY_SHARE,
+    TARGET_COPY_SHARE,
+    is_snapshot_compatible,
+    snapshot_cost_share,
     steps_between_saves,
-    waiting_share,
 )
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 
 MIB = 2**20
 
 
 def plan(spec: dict[str, Any], **snapshots: Any) -> Plan:
     checkpoint = {**spec["checkpoint"], "snapshots": snapshots}
-    checked = check_job("a", {**spec, "checkpoint": checkpoint})
+    checked = validate_job("a", {**spec, "checkpoint": checkpoint})
     assert checked.plan, checked.problems
     return checked.plan
 
@@ -42,12 +42,12 @@ MESHES: dict[str, tuple[dict[str, Any], bool]] = {
 def test_a_snapshot_serves_where_the_state_is_cut_in_the_same_places(parallelism: dict[str, Any], want: bool) -> None:
     planned = plan(spec_manifest(parallelism=parallelism))
 
-    assert serves(planned.spec, planned.layout(1), planned.layout(2)) is want
-    assert serves(planned.spec, planned.layout(2), planned.layout(2))
+    assert is_snapshot_compatible(planned.spec, planned.layout(1), planned.layout(2)) is want
+    assert is_snapshot_compatible(planned.spec, planned.layout(2), planned.layout(2))
 
 
 def test_a_job_that_asks_for_none_has_none() -> None:
-    checked = check_job("a", spec_manifest())
+    checked = validate_job("a", spec_manifest())
 
     assert checked.plan
     assert checked.plan.snapshots is None
@@ -57,9 +57,9 @@ def test_a_job_that_asks_for_none_has_none() -> None:
 def test_where_no_step_is_timed_the_interval_is_the_default() -> None:
     planned = plan(spec_manifest())
 
-    assert planned.snapshots == SnapshotPlan(UNTIMED_STEPS, MIB, is_chosen=True)
+    assert planned.snapshots == SnapshotPlan(DEFAULT_INTERVAL_STEPS, MIB, is_interval_chosen=True)
     assert planned.spec.checkpoint.snapshots
-    assert planned.spec.checkpoint.snapshots.every_steps == UNTIMED_STEPS
+    assert planned.spec.checkpoint.snapshots.every_steps == DEFAULT_INTERVAL_STEPS
 
 
 def test_an_interval_that_is_written_stays() -> None:
@@ -68,7 +68,9 @@ def test_an_interval_that_is_written_stays() -> None:
     assert planned.snapshots == SnapshotPlan(3, MIB)
 
 
-@pytest.mark.parametrize(("save", "share"), [(100_000, ENOUGH), (2, SHARE)], ids=["rare saves", "frequent saves"])
+@pytest.mark.parametrize(
+    ("save", "share"), [(100_000, TARGET_COPY_SHARE), (2, MAX_COPY_SHARE)], ids=["rare saves", "frequent saves"]
+)
 def test_the_interval_is_the_shortest_within_the_share_at_every_size(save: int, share: float) -> None:
     spec = load_example("h100-2-nodes")["spec"]
     planned = plan({**spec, "checkpoint": {**spec["checkpoint"], "save": {"everySteps": save}}})
@@ -91,7 +93,7 @@ def test_there_are_two_between_checkpoints_where_that_is_within_the_share() -> N
 
 def warnings(base: str, **snapshots: Any) -> list[str]:
     spec = load_example(base)["spec"]
-    checked = check_job("a", {**spec, "checkpoint": {**spec["checkpoint"], "snapshots": snapshots}})
+    checked = validate_job("a", {**spec, "checkpoint": {**spec["checkpoint"], "snapshots": snapshots}})
     assert checked.plan, checked.problems
     return [one.nearest[0] for one in checked.warnings if one.path == "spec.checkpoint.snapshots.everySteps"]
 
@@ -112,7 +114,7 @@ def test_an_interval_that_the_plan_chose_is_never_warned_of(base: str) -> None:
 def test_an_interval_that_costs_too_much_and_saves_no_step_is_warned_of_once() -> None:
     spec = load_example("h100-2-nodes")["spec"]
     checkpoint = {**spec["checkpoint"], "save": {"everySteps": 50}, "snapshots": {"everySteps": 50}}
-    checked = check_job("a", {**spec, "checkpoint": checkpoint})
+    checked = validate_job("a", {**spec, "checkpoint": checkpoint})
 
     (warning,) = [one for one in checked.warnings if one.path == "spec.checkpoint.snapshots.everySteps"]
     assert "snapshots save no steps" in warning.message
@@ -125,7 +127,7 @@ def test_who_takes_snapshots_faster_than_they_are_hashed_waits_for_the_hash() ->
     copied, hashed = planned.snapshots.bytes_per_host / (8 * COPY_RATE), planned.snapshots.bytes_per_host / HASH_RATE
 
     def share(step_seconds: float) -> float:
-        return waiting_share(planned.spec, planned.shape, planned.layout(1), 1, step_seconds)
+        return snapshot_cost_share(planned.spec, planned.shape, planned.layout(1), 1, step_seconds)
 
     assert share(hashed) == pytest.approx(copied / hashed)
     assert share(hashed / 2) == pytest.approx((copied + hashed / 2) / (hashed / 2))

@@ -13,7 +13,7 @@ from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.roofline import predict_sizes
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 
 EXAMPLES = Path(__file__).parents[3] / "crds/examples"
 TPU = ("tpu-v5p-4-slices", "tpu-v5p-experts", "h100-2-nodes")
@@ -27,7 +27,7 @@ def example(name: str, **sections: Any) -> dict[str, Any]:
 
 
 def chosen(spec: dict[str, Any]) -> Plan:
-    checked = check_job("job", spec)
+    checked = validate_job("job", spec)
     assert checked.plan, checked.problems
     return checked.plan
 
@@ -42,14 +42,14 @@ def test_it_is_never_worse_than_the_mesh_of_an_example(name: str) -> None:
     written, auto = (chosen(example(name, **changes)) for changes in ({}, {"parallelism": AUTO}))
     mine, theirs = predict_sizes(auto), predict_sizes(written)
 
-    assert auto.allowed == written.allowed
+    assert auto.allowed_sizes == written.allowed_sizes
     assert sum(one.seconds for one in mine.values()) <= sum(one.seconds for one in theirs.values())
 
 
 @pytest.mark.parametrize("name", [*TPU, "demo"])
 def test_what_it_chose_plans_the_same_when_it_is_written_out(name: str) -> None:
     auto = chosen(example(name, parallelism=AUTO))
-    best = choice_of(auto).best
+    best = choice_of(auto).chosen
     degrees = {side: dict(getattr(best, side).items()) for side in ("ici", "dcn")}
     written = chosen(example(name, parallelism=degrees, memory={"remat": best.remat}))
 
@@ -62,7 +62,7 @@ def test_every_size_of_the_job_fits() -> None:
 
     plan = chosen(example("tpu-v5p-4-slices", slices=slices, parallelism=AUTO))
 
-    assert plan.allowed == tuple(range(1, 8))
+    assert plan.allowed_sizes == tuple(range(1, 8))
 
 
 def test_it_computes_again_only_where_it_must() -> None:
@@ -89,22 +89,22 @@ def auto(accelerator: str, topology: str, **sections: Any) -> TrainingJobSpec:
 def test_it_says_what_it_did_not_take() -> None:
     choice = choice_of(chosen(example("tpu-v5p-4-slices", parallelism=AUTO)))
 
-    assert choice.is_timed
-    assert choice.num_fitting > len(choice.others) == 3
-    assert all(one.rank >= choice.best.rank for one in choice.others)
+    assert choice.has_known_rates
+    assert choice.num_candidates > len(choice.runners_up) == 3
+    assert all(one.rank >= choice.chosen.rank for one in choice.runners_up)
 
 
 def test_where_many_ways_fit_sequences_and_layers_stay_whole() -> None:
     choice = choice_of(chosen(example("tpu-v5p-4-slices", parallelism=AUTO)))
 
-    for one in (choice.best, *choice.others):
+    for one in (choice.chosen, *choice.runners_up):
         assert (one.ici.context, one.ici.stage, one.dcn.stage) == (1, 1, 1)
 
 
 def test_a_candidate_is_told_on_a_line() -> None:
     choice = choice_of(chosen(example("tpu-v5p-4-slices", parallelism=AUTO)))
 
-    assert choice.best.describe() == "ici fsdp=64 · dcn data=-1 · remat full"
+    assert choice.chosen.describe() == "ici fsdp=64 · dcn data=-1 · remat full"
 
 
 def test_axes_that_split_the_width_divide_it_together() -> None:
@@ -112,20 +112,20 @@ def test_axes_that_split_the_width_divide_it_together() -> None:
 
     choice = choice_of(plan_job(auto("tpu-v5p", "2x2x1", model=narrow, training=training(16, 256, 4))))
 
-    assert choice.num_fitting == 3 * 1  # data=4, and data=2 beside fsdp=2 or context=2: not these two together
+    assert choice.num_candidates == 3 * 1  # data=4, and data=2 beside fsdp=2 or context=2: not these two together
 
 
 def test_experts_may_be_spread() -> None:
     experts = {"experts": {"count": 8, "perToken": 2}}
     plan = plan_job(auto("tpu-v5p", "2x2x1", model=DEEP | experts, training=training(16, 256, 4)))
 
-    assert choice_of(plan).num_fitting > 10
+    assert choice_of(plan).num_candidates > 10
 
 
 def test_without_rates_it_chooses_and_tells_no_time() -> None:
     choice = choice_of(chosen(example("demo", parallelism=AUTO)))
 
-    assert not choice.is_timed
+    assert not choice.has_known_rates
 
 
 def test_a_job_that_nothing_saves_is_told_so() -> None:
@@ -133,7 +133,7 @@ def test_a_job_that_nothing_saves_is_told_so() -> None:
     spec["model"] |= {"numLayers": 1000, "embedDim": 65536, "mlpDim": 262144}
     spec["slices"] = {"accelerator": "tpu-v5p", "topology": "2x2x1", "count": 1}
 
-    checked = check_job("job", spec)
+    checked = validate_job("job", spec)
 
     assert checked.plan is None
     assert [problem.path for problem in checked.problems] == ["spec.model"]
@@ -143,7 +143,7 @@ def test_no_slices_are_no_choice() -> None:
     spec = example("tpu-v5p-4-slices", parallelism=AUTO)
     spec["slices"] = {"accelerator": "tpu-v5p", "topology": "4x4x4", "min": 4, "max": 2}
 
-    assert {problem.path for problem in check_job("job", spec).problems} == {"spec.slices.min"}
+    assert {problem.path for problem in validate_job("job", spec).problems} == {"spec.slices.min"}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_no_slices_are_no_choice() -> None:
     ids=["ici", "dcn", "rules"],
 )
 def test_what_it_chooses_is_not_written_beside_it(beside: dict[str, Any], path: str) -> None:
-    (problem,) = check_job("job", example("tpu-v5p-4-slices", parallelism=AUTO | beside)).problems
+    (problem,) = validate_job("job", example("tpu-v5p-4-slices", parallelism=AUTO | beside)).problems
 
     assert problem.path == path
     assert problem.nearest == ("spec.parallelism.strategy: explicit",)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.builders import spec_manifest
-from trainingjob_operator.core.planner.survival import slices_to_spare
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.planner.survival import max_losable_slices
+from trainingjob_operator.core.validation.validate import validate_job
 
 CASES: dict[str, tuple[int, dict[str, Any], int]] = {
     "replicas": (4, {"dcn": {"data": 4}}, 3),
@@ -23,7 +23,7 @@ CASES: dict[str, tuple[int, dict[str, Any], int]] = {
 def test_slices_to_spare(num_slices: int, parallelism: dict[str, Any], want: int) -> None:
     slices = {"accelerator": "cpu", "topology": "2x2", "count": num_slices}
     training = {"steps": 10, "globalBatchSize": 32, "sequenceLength": 32}
-    checked = check_job("a", spec_manifest(slices=slices, parallelism=parallelism, training=training))
+    checked = validate_job("a", spec_manifest(slices=slices, parallelism=parallelism, training=training))
     assert checked.plan, checked.problems
 
-    assert slices_to_spare(checked.plan.spec, checked.plan.layout(num_slices)) == want
+    assert max_losable_slices(checked.plan.spec, checked.plan.layout(num_slices)) == want

@@ -41,8 +41,8 @@ def test_places(accelerator: str, topology: str, ici: dict[str, int], want: dict
     places = place_axes(shape, AxisDegrees(**ici))
     marks = {
         place.axis: " ".join(
-            f"{one.dim}{one.size}" + (f"/{one.of}" if one.size < one.of else "o" if one.ring else "-")
-            for one in place.stretches
+            f"{one.dim}{one.size}" + (f"/{one.dim_size}" if one.size < one.dim_size else "o" if one.wraps else "-")
+            for one in place.spans
         )
         for place in places
     }

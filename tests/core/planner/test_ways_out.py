@@ -5,8 +5,8 @@ from typing import Any
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
-from trainingjob_operator.core.planner.planning import find_slice, plan_sizes
-from trainingjob_operator.core.planner.ways_out import suggest_ways_out
+from trainingjob_operator.core.planner.planning import find_slice_shape, plan_sizes
+from trainingjob_operator.core.planner.ways_out import suggest_oom_fixes
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 
@@ -25,9 +25,9 @@ LARGE = {
 
 def test_the_first_size_that_is_too_large_speaks_for_all(make_spec: MakeSpec) -> None:
     spec = make_spec(LARGE)
-    shape = find_slice(spec, BUILTIN)
+    shape = find_slice_shape(spec, BUILTIN)
     assert shape
-    found = suggest_ways_out(plan_sizes(spec, shape), spec, shape, BUILTIN)
+    found = suggest_oom_fixes(plan_sizes(spec, shape), spec, shape, BUILTIN)
 
     told = [outcome[0].nearest for outcome in found.values() if isinstance(outcome, list)]
     assert len(found) == len(told) == 4
@@ -36,10 +36,10 @@ def test_the_first_size_that_is_too_large_speaks_for_all(make_spec: MakeSpec) ->
 
 def test_a_change_that_does_alone_is_not_told_with_another(make_spec: MakeSpec) -> None:
     spec = make_spec(LARGE | {"model.numLayers": 8})
-    shape = find_slice(spec, BUILTIN)
+    shape = find_slice_shape(spec, BUILTIN)
     assert shape
 
-    found = suggest_ways_out(plan_sizes(spec, shape), spec, shape, BUILTIN)
+    found = suggest_oom_fixes(plan_sizes(spec, shape), spec, shape, BUILTIN)
 
     (first, *_) = (outcome for outcome in found.values() if isinstance(outcome, list))
     assert first[0].nearest == ("spec.slices.topology: 4x4",)
@@ -47,20 +47,20 @@ def test_a_change_that_does_alone_is_not_told_with_another(make_spec: MakeSpec) 
 
 def test_sizes_that_fit_stay_as_they_are(make_spec: MakeSpec) -> None:
     spec = make_spec({})
-    shape = find_slice(spec, BUILTIN)
+    shape = find_slice_shape(spec, BUILTIN)
     assert shape
     sizes = plan_sizes(spec, shape)
 
-    assert suggest_ways_out(sizes, spec, shape, BUILTIN) is sizes
+    assert suggest_oom_fixes(sizes, spec, shape, BUILTIN) is sizes
 
 
 def test_nothing_is_told_of_larger_sizes_where_the_smallest_cannot_train(make_spec: MakeSpec) -> None:
     spec = make_spec(LARGE | {"parallelism.dcn": {"data": 2}})  # not to be filled by one slice
-    shape = find_slice(spec, BUILTIN)
+    shape = find_slice_shape(spec, BUILTIN)
     assert shape
     sizes = plan_sizes(spec, shape)
 
-    assert suggest_ways_out(sizes, spec, shape, BUILTIN) is sizes
+    assert suggest_oom_fixes(sizes, spec, shape, BUILTIN) is sizes
     assert [outcome[0].path for outcome in sizes.values() if isinstance(outcome, list)] == [
         "spec.parallelism.dcn",
         "spec.model",

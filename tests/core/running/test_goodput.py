@@ -167,6 +167,6 @@ def test_every_second_is_in_exactly_one_place(moves: list[tuple[float, str]]) ->
 def test_suspended_time_is_nobodys_loss() -> None:
     status = TrainingJobStatus.model_validate({"goodput": {"seconds": {"training": 50.0, "suspended": 50.0}}})
 
-    assert goodput.running_seconds(status.goodput) == 50.0
-    assert goodput.move(status.goodput, "training", "recovering", 0.0) == status.goodput
-    assert goodput.move(status.goodput, "training", "recovering", 5.0).ratio == 0.9
+    assert goodput.unsuspended_seconds(status.goodput) == 50.0
+    assert goodput.move_seconds(status.goodput, "training", "recovering", 0.0) == status.goodput
+    assert goodput.move_seconds(status.goodput, "training", "recovering", 5.0).ratio == 0.9

@@ -7,17 +7,17 @@ from types import FrameType
 import pytest
 
 from tests.simulated_jobs import PACE, endless
-from trainingjob_operator.core.simulating.faults import Fault, Kind
-from trainingjob_operator.core.simulating.life import Life
-from trainingjob_operator.core.simulating.pace import Pace
-from trainingjob_operator.core.simulating.simulate import live
+from trainingjob_operator.core.simulating.faults import Fault, FaultKind
+from trainingjob_operator.core.simulating.life import SimulatedJob
+from trainingjob_operator.core.simulating.pace import Durations
+from trainingjob_operator.core.simulating.simulate import run_job
 
 FEW, MANY = 16, 128
 
 SITUATIONS: dict[str, tuple[list[Fault], float]] = {
     "all train": ([], 900.0),
     "one is back and waits to join": ([Fault(900.0, 1, 0.1)], 970.0),
-    "one hangs": ([Fault(900.0, 1, 0.0, Kind.HANG)], 935.0),
+    "one hangs": ([Fault(900.0, 1, 0.0, FaultKind.HANG)], 935.0),
     "one is lost": ([Fault(900.0, 1, 600.0)], 904.0),
     "all start": ([], 60.0),
 }
@@ -39,16 +39,18 @@ def count_calls(work: Callable[[], object]) -> int:
     return calls
 
 
-def live_until(num_slices: int, faults: list[Fault], time: float) -> Life:
+def live_until(num_slices: int, faults: list[Fault], time: float) -> SimulatedJob:
     plan = endless(num_slices // 2, num_slices)
-    pace = Pace({size: 2.0 * num_slices / size for size in plan.allowed}, PACE.start, PACE.join, PACE.save)
-    *_, (life, _) = live(plan, pace, faults, time)
+    pace = Durations(
+        {size: 2.0 * num_slices / size for size in plan.allowed_sizes}, PACE.pod_start, PACE.world_join, PACE.save
+    )
+    *_, (life, _) = run_job(plan, pace, faults, time)
     life.now += 0.25  # nothing is known of that moment yet
     return life
 
 
 @pytest.mark.parametrize(("faults", "time"), SITUATIONS.values(), ids=SITUATIONS.keys())
 def test_a_decision_costs_no_more_than_in_proportion(faults: list[Fault], time: float) -> None:
-    few, many = (count_calls(live_until(number, faults, time).look) for number in (FEW, MANY))
+    few, many = (count_calls(live_until(number, faults, time).reconcile) for number in (FEW, MANY))
 
     assert many < 1.5 * few * MANY / FEW

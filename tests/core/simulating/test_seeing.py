@@ -10,12 +10,12 @@ from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_O
 from trainingjob_operator.core.running.observing.jobsets import JobSet
 from trainingjob_operator.core.running.observing.observe import Observed, observe
 from trainingjob_operator.core.running.observing.pods import Pod
-from trainingjob_operator.core.simulating.faults import Fault, Kind
-from trainingjob_operator.core.simulating.life import BEGIN
+from trainingjob_operator.core.simulating.faults import Fault, FaultKind
+from trainingjob_operator.core.simulating.life import START_TIME
 from trainingjob_operator.core.simulating.reports import JOB, NAMESPACE, UID
-from trainingjob_operator.core.simulating.simulate import live
+from trainingjob_operator.core.simulating.simulate import run_job
 
-FAULTS = [Fault(900.0 + 400.0 * number, number % 4, 150.0, kind) for number, kind in enumerate(Kind)]
+FAULTS = [Fault(900.0 + 400.0 * number, number % 4, 150.0, kind) for number, kind in enumerate(FaultKind)]
 
 
 def write_pod(pod: Pod, jobset: JobSet) -> dict[str, Any]:
@@ -34,8 +34,8 @@ def write_pod(pod: Pod, jobset: JobSet) -> dict[str, Any]:
 
 
 def write_node(pod: Pod) -> dict[str, Any]:
-    taints = [{"key": pod.notice, "effect": "NoSchedule"}] if pod.notice else []
-    return {**ready_node(pod.node, ready=pod.node_ready), "spec": {"taints": taints}}
+    taints = [{"key": pod.termination_notice, "effect": "NoSchedule"}] if pod.termination_notice else []
+    return {**ready_node(pod.node, ready=pod.is_node_ready), "spec": {"taints": taints}}
 
 
 def write_jobset(jobset: JobSet) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def without_manifests(seen: Observed) -> Observed:
         seen,
         pods=tuple(replace(pod, manifest={}) for pod in seen.pods),
         jobsets=tuple(replace(jobset, manifest={}) for jobset in seen.jobsets),
-        seats=tuple(replace(seat, pod=bare(seat.pod)) for seat in seen.seats),
+        member_views=tuple(replace(seat, pod=bare(seat.pod)) for seat in seen.member_views),
         slices=tuple(
             replace(one, hosts=tuple(replace(host, pod=bare(host.pod)) for host in one.hosts)) for one in seen.slices
         ),
@@ -68,13 +68,13 @@ def test_a_simulated_operator_sees_what_a_real_one_reads() -> None:
     plan = endless(2)
     job = {"metadata": {"name": JOB, "namespace": NAMESPACE, "uid": UID, "generation": 1}}
 
-    for life, _ in live(plan, PACE, FAULTS, 2 * HOUR):
-        seen = life.see(life.now)
+    for life, _ in run_job(plan, PACE, FAULTS, 2 * HOUR):
+        seen = life.observe(life.now)
         jobsets = {number: jobset for jobset in seen.jobsets for number in jobset.slices}
         children = Children(
             jobsets=tuple(write_jobset(jobset) for jobset in seen.jobsets),
             pods=tuple(write_pod(pod, jobsets[pod.slice]) for pod in seen.pods),
             nodes={pod.node: write_node(pod) for pod in seen.pods},
         )
-        read = observe(plan, job, life.status, children, seen.hearing, BEGIN)
+        read = observe(plan, job, life.status, children, seen.heartbeats, START_TIME)
         assert without_manifests(read) == without_manifests(seen)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.builders import spec_manifest
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 from trainingjob_operator.core.validation.validate_env import split_flags
 
 FINE: dict[str, tuple[str, str]] = {
@@ -35,7 +35,7 @@ FINE: dict[str, tuple[str, str]] = {
 
 def judge(name: str, **source: Any) -> Any:
     runtime = {**spec_manifest()["runtime"], "env": [{"name": name, **source}]}
-    return check_job("a", spec_manifest(runtime=runtime))
+    return validate_job("a", spec_manifest(runtime=runtime))
 
 
 @pytest.mark.parametrize(("name", "value"), FINE.values(), ids=FINE.keys())

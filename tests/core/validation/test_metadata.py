@@ -6,8 +6,8 @@ import pytest
 
 from tests.builders import spec_manifest
 from trainingjob_api.job import API_VERSION, KIND
-from trainingjob_operator.core.validation.validate import check_manifest
-from trainingjob_operator.core.validation.validate_metadata import IGNORED
+from trainingjob_operator.core.validation.validate import validate_manifest
+from trainingjob_operator.core.validation.validate_metadata import FOREIGN_LABELS
 
 
 def job(metadata: Any = None, **more: Any) -> dict[str, Any]:
@@ -21,11 +21,11 @@ def job(metadata: Any = None, **more: Any) -> dict[str, Any]:
 
 
 def told(manifest: dict[str, Any]) -> list[str]:
-    return [str(problem) for problem in check_manifest(manifest).problems]
+    return [str(problem) for problem in validate_manifest(manifest).problems]
 
 
 def marks_warned_of(manifest: dict[str, Any]) -> list[str]:
-    return [warning.path for warning in check_manifest(manifest).warnings if warning.path.startswith("metadata")]
+    return [warning.path for warning in validate_manifest(manifest).warnings if warning.path.startswith("metadata")]
 
 
 FINE: dict[str, dict[str, Any]] = {
@@ -46,7 +46,7 @@ FINE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("metadata", FINE.values(), ids=FINE.keys())
 def test_the_api_server_takes_this(metadata: dict[str, Any]) -> None:
-    checked = check_manifest(job(metadata, status={"phase": "Running"}))
+    checked = validate_manifest(job(metadata, status={"phase": "Running"}))
 
     assert checked.problems == ()
     assert checked.plan is not None
@@ -113,7 +113,7 @@ BAD: dict[str, tuple[Any, str, str]] = {
 
 @pytest.mark.parametrize(("metadata", "words", "nearest"), BAD.values(), ids=BAD.keys())
 def test_the_api_server_refuses_this(metadata: Any, words: str, nearest: str) -> None:
-    (problem,) = check_manifest(job(metadata)).problems
+    (problem,) = validate_manifest(job(metadata)).problems
 
     assert str(problem).startswith(words)
     if nearest:
@@ -136,7 +136,7 @@ TOP: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("more", "words"), TOP.values(), ids=TOP.keys())
 def test_the_object_has_no_other_fields(more: dict[str, Any], words: str) -> None:
-    (problem,) = check_manifest(job(**more)).problems
+    (problem,) = validate_manifest(job(**more)).problems
 
     assert str(problem).startswith(words)
 
@@ -145,7 +145,9 @@ def test_a_misspelt_spec_is_named() -> None:
     manifest = job()
     manifest["sepc"] = manifest.pop("spec")
 
-    assert any(problem.path == "sepc" and problem.nearest == ("spec",) for problem in check_manifest(manifest).problems)
+    assert any(
+        problem.path == "sepc" and problem.nearest == ("spec",) for problem in validate_manifest(manifest).problems
+    )
 
 
 def test_what_is_no_object_has_no_spec() -> None:
@@ -155,20 +157,20 @@ def test_what_is_no_object_has_no_spec() -> None:
     ]
 
 
-MARKS = {key: f"{key}any-thing" if key.endswith("/") else key for key in IGNORED}
+MARKS = {key: f"{key}any-thing" if key.endswith("/") else key for key in FOREIGN_LABELS}
 
 
 @pytest.mark.parametrize("key", MARKS.values())
 @pytest.mark.parametrize("field", ["labels", "annotations"])
 def test_a_mark_without_effect_is_warned_of(field: str, key: str) -> None:
-    checked = check_manifest(job({"name": "demo", field: {key: "a"}}))
+    checked = validate_manifest(job({"name": "demo", field: {key: "a"}}))
 
     assert checked.problems == ()
     assert f"metadata.{field}.{key}: has no effect on a TrainingJob." in str(checked.warnings[0])
 
 
 def test_the_most_exact_mark_counts() -> None:
-    checked = check_manifest(job({"name": "demo", "labels": {"kueue.x-k8s.io/queue-name": "research"}}))
+    checked = validate_manifest(job({"name": "demo", "labels": {"kueue.x-k8s.io/queue-name": "research"}}))
 
     assert "Set spec.scheduling.queueName." in checked.warnings[0].message
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.builders import spec_manifest
-from trainingjob_operator.core.validation.validate import check_job
-from trainingjob_operator.core.validation.validate_pods import find_image_flaw, find_key_flaw
+from trainingjob_operator.core.validation.validate import validate_job
+from trainingjob_operator.core.validation.validate_pods import describe_image_error, describe_label_key_error
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
@@ -30,7 +30,7 @@ IMAGES = [
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_a_kubelet_reads_this_image(image: str) -> None:
-    assert find_image_flaw(image) == ""
+    assert describe_image_error(image) == ""
 
 
 BAD_IMAGES: dict[str, tuple[str, str]] = {
@@ -61,7 +61,7 @@ BAD_IMAGES: dict[str, tuple[str, str]] = {
 
 
 def judge(**runtime: Any) -> Any:
-    return check_job("a", spec_manifest(runtime={**spec_manifest()["runtime"], **runtime}))
+    return validate_job("a", spec_manifest(runtime={**spec_manifest()["runtime"], **runtime}))
 
 
 @pytest.mark.parametrize(("image", "words", "nearest"), [(image, *want) for image, want in BAD_IMAGES.items()])
@@ -69,7 +69,7 @@ def test_a_kubelet_does_not_read_this_image(image: str, words: str, nearest: str
     problems = [problem for problem in judge(image=image).problems if problem.path == "spec.runtime.image"]
 
     if image == "Org/Trainer:1":  # capitals make a registry of the first part
-        assert find_image_flaw(image) != ""
+        assert describe_image_error(image) != ""
         return
     assert len(problems) == 1
     assert words in problems[0].message
@@ -94,12 +94,12 @@ BAD_KEYS = {
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_of_a_label(key: str) -> None:
-    assert find_key_flaw(key) == ""
+    assert describe_label_key_error(key) == ""
 
 
 @pytest.mark.parametrize(("key", "words"), BAD_KEYS.items())
 def test_no_key_of_a_label(key: str, words: str) -> None:
-    assert words in find_key_flaw(key)
+    assert words in describe_label_key_error(key)
 
 
 FIELDS: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
@@ -154,6 +154,6 @@ SCHEDULING: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("scheduling", "path"), SCHEDULING.values(), ids=SCHEDULING.keys())
 def test_what_cannot_be_scheduled_by_is_refused(scheduling: dict[str, Any], path: str) -> None:
-    (problem,) = check_job("a", spec_manifest(scheduling=scheduling)).problems
+    (problem,) = validate_job("a", spec_manifest(scheduling=scheduling)).problems
 
     assert problem.path == f"spec.scheduling.{path}"

@@ -6,7 +6,7 @@ from trainingjob_api.fields import all_fields
 from trainingjob_operator.core.validation.field_units import UNITS, find_unit
 from trainingjob_operator.core.validation.reference import (
     FieldReference,
-    fields_below,
+    descendant_fields,
     find_field,
     list_fields,
     nearest_fields,
@@ -150,7 +150,7 @@ def test_what_may_change_while_a_job_lives() -> None:
 
 
 def test_fields_below_are_all_of_them() -> None:
-    assert [one.path for one in fields_below(field("checkpoint"))] == [
+    assert [one.path for one in descendant_fields(field("checkpoint"))] == [
         "spec.checkpoint.uri",
         "spec.checkpoint.save",
         "spec.checkpoint.save.everySteps",
@@ -175,4 +175,4 @@ def test_fields_below_are_all_of_them() -> None:
         "spec.checkpoint.initializeFrom.allowPartial",
         "spec.checkpoint.takeover",
     ]
-    assert len(fields_below(field("spec"))) == len(list_fields()) - 1
+    assert len(descendant_fields(field("spec"))) == len(list_fields()) - 1

@@ -15,10 +15,10 @@ from trainingjob_operator.core.validation.suggestions import (
     MAX_CHECKED_PROBLEMS,
     MAX_CHECKS,
     MAX_PLANS,
-    Search,
-    follow,
+    SuggestionFilter,
+    apply_suggestion,
 )
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 
 type Document = dict[str, Any]
 type Judge = Callable[[Document], list[Problem]]
@@ -36,7 +36,7 @@ def at(path: str, *nearest: str) -> Problem:
 
 
 def shown(judge: Judge, *told: Problem) -> list[tuple[str, ...]]:
-    return [one.nearest for one in Search(DOCUMENT, told, judge).keep_legal(told)]
+    return [one.nearest for one in SuggestionFilter(DOCUMENT, told, judge).keep_legal_suggestions(told)]
 
 
 def test_legal_values_are_shown() -> None:
@@ -84,7 +84,7 @@ def test_what_is_necessary_below_the_problem_is_named_from_there() -> None:
     document = {"spec": {"a": {}}}
     told = [at(PATH, "x: 1")]
 
-    assert Search(document, told, judge).keep_legal(told)[0].nearest == ("x: 1 and y: 2",)
+    assert SuggestionFilter(document, told, judge).keep_legal_suggestions(told)[0].nearest == ("x: 1 and y: 2",)
 
 
 def test_changes_without_end_are_not_shown() -> None:
@@ -118,7 +118,7 @@ def test_a_name_is_shown_where_what_it_holds_was_not_judged_before() -> None:
 def test_a_name_is_not_suggested_where_its_field_is_there() -> None:
     document = {"spec": {"data": {"train": [{"z": 1, "name": "a"}]}}}
     told = [Problem("spec.data.train[0].z", 1, "z is not a field of spec.data.train[0].", ("name",))]
-    (kept,) = Search(document, told, lambda _: []).keep_legal(told)
+    (kept,) = SuggestionFilter(document, told, lambda _: []).keep_legal_suggestions(told)
 
     assert kept.nearest == ()
     assert kept.message == "z is not a field of spec.data.train[0]. It has name, type, path, pattern, exclude."
@@ -141,7 +141,7 @@ CHANGES: dict[str, tuple[str, str, tuple[Any, ...], Any]] = {
 @pytest.mark.parametrize(("path", "text", "place", "want"), CHANGES.values(), ids=CHANGES.keys())
 def test_a_suggestion_is_followed(path: str, text: str, place: tuple[Any, ...], want: Any) -> None:
     before = copy.deepcopy(DOCUMENT)
-    changed: Any = follow(DOCUMENT, at(path, text), text)
+    changed: Any = apply_suggestion(DOCUMENT, at(path, text), text)
 
     assert changed is not None
     value = changed["spec"]
@@ -155,7 +155,7 @@ def test_one_validation_is_enough_for_what_the_budget_does_not_reach() -> None:
     told = [at(f"spec.f{number}", "1") for number in range(60)]
     judged: list[Document] = []
 
-    kept = Search(DOCUMENT, told, lambda changed: judged.append(changed) or []).keep_legal(told)  # type: ignore[func-returns-value]
+    kept = SuggestionFilter(DOCUMENT, told, lambda changed: judged.append(changed) or []).keep_legal_suggestions(told)  # type: ignore[func-returns-value]
 
     assert [one.nearest for one in kept] == [("1",)] * 60
     assert len(judged) == MAX_CHECKED_PROBLEMS // 60 < MAX_CHECKS
@@ -164,7 +164,9 @@ def test_one_validation_is_enough_for_what_the_budget_does_not_reach() -> None:
 @pytest.mark.parametrize("left", [at("spec.f59", "1"), at("spec.new", "1")], ids=["it stays", "a new one"])
 def test_what_the_budget_does_not_reach_is_not_shown_where_not_all_of_it_is_legal(left: Problem) -> None:
     told = [at(f"spec.f{number}", "1") for number in range(60)]
-    kept = Search(DOCUMENT, told, lambda changed: [left] if "f59" in changed["spec"] else []).keep_legal(told)
+    kept = SuggestionFilter(
+        DOCUMENT, told, lambda changed: [left] if "f59" in changed["spec"] else []
+    ).keep_legal_suggestions(told)
 
     assert [one.nearest for one in kept[10:]] == [()] * 50
 
@@ -172,7 +174,7 @@ def test_what_the_budget_does_not_reach_is_not_shown_where_not_all_of_it_is_lega
 def test_what_cannot_be_followed_together_is_not_shown() -> None:
     told = [at(f"spec.a.b{number}", "1") for number in range(60)]
 
-    assert {one.nearest for one in Search(DOCUMENT, told, lambda _: []).keep_legal(told)} == {()}
+    assert {one.nearest for one in SuggestionFilter(DOCUMENT, told, lambda _: []).keep_legal_suggestions(told)} == {()}
 
 
 def endless() -> Document:
@@ -193,7 +195,7 @@ def test_nothing_is_validated_of_a_document_that_is_too_large(document: Document
     told = [at("spec.a", "1")]
 
     with at_once():
-        assert Search(document, told, lambda _: []).keep_legal(told)[0].nearest == ()
+        assert SuggestionFilter(document, told, lambda _: []).keep_legal_suggestions(told)[0].nearest == ()
 
 
 def test_so_many_problems_that_they_are_no_slip_have_no_suggestions() -> None:
@@ -201,7 +203,7 @@ def test_so_many_problems_that_they_are_no_slip_have_no_suggestions() -> None:
         evaluation=[{"name": f"A{number}", "path": "python:", "everySteps": 0} for number in range(40)]
     )
 
-    problems = check_job("demo", spec).problems
+    problems = validate_job("demo", spec).problems
 
     assert len(problems) == 64
     assert {problem.nearest for problem in problems} == {()}
@@ -210,7 +212,7 @@ def test_so_many_problems_that_they_are_no_slip_have_no_suggestions() -> None:
 def test_problems_without_suggestions_need_no_budget() -> None:
     told = [at(f"spec.f{number}", *([str(number)] if number % 2 else [])) for number in range(60)]
 
-    assert [one.nearest for one in Search(DOCUMENT, told, lambda _: []).keep_legal(told)] == [
+    assert [one.nearest for one in SuggestionFilter(DOCUMENT, told, lambda _: []).keep_legal_suggestions(told)] == [
         one.nearest for one in told
     ]
 
@@ -223,7 +225,9 @@ def test_after_too_many_planned_sizes_only_one_validation_is_left() -> None:
         judged.append(changed)
         return []
 
-    kept = Search(DOCUMENT, told, judge, lambda: len(judged) * (MAX_PLANS // 3 + 1)).keep_legal(told)
+    kept = SuggestionFilter(DOCUMENT, told, judge, lambda: len(judged) * (MAX_PLANS // 3 + 1)).keep_legal_suggestions(
+        told
+    )
 
     assert len(judged) == 4
     assert [one.nearest for one in kept] == [("1",)] * 10, "the rest is validated together"
@@ -233,8 +237,8 @@ def test_nothing_is_validated_where_nothing_is_suggested() -> None:
     judged: list[Document] = []
     told = [at("spec.a")]
 
-    Search(DOCUMENT, [], lambda changed: judged.append(changed) or []).keep_legal([])  # type: ignore[func-returns-value]
-    Search(DOCUMENT, told, lambda changed: judged.append(changed) or []).keep_legal(told)  # type: ignore[func-returns-value]
+    SuggestionFilter(DOCUMENT, [], lambda changed: judged.append(changed) or []).keep_legal_suggestions([])  # type: ignore[func-returns-value]
+    SuggestionFilter(DOCUMENT, told, lambda changed: judged.append(changed) or []).keep_legal_suggestions(told)  # type: ignore[func-returns-value]
 
     assert judged == []
 
@@ -258,7 +262,7 @@ def plan_costly(**model: Any) -> tuple[tuple[Problem, ...], int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SizePlanner, "plan", plan)
-        return check_job("demo", spec).problems, num_plans
+        return validate_job("demo", spec).problems, num_plans
 
 
 COSTLY: dict[str, dict[str, Any]] = {
@@ -270,7 +274,7 @@ COSTLY: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("model", COSTLY.values(), ids=COSTLY.keys())
 def test_suggestions_for_a_costly_job_plan_few_sizes_and_do_not_depend_on_the_cache(model: dict[str, Any]) -> None:
-    strategy._search.cache_clear()
+    strategy._run_search.cache_clear()
 
     problems, num_plans = plan_costly(**model)
     again, num_cached = plan_costly(**model)

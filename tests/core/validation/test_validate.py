@@ -13,9 +13,9 @@ from trainingjob_api.parse import parse_spec
 from trainingjob_api.sample import SAMPLE
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.validation.rule import HardwareRule, Rule
-from trainingjob_operator.core.validation.validate import RULES, WARNINGS, Checked, check_job
+from trainingjob_operator.core.validation.validate import RULES, WARNINGS, ValidationResult, validate_job
 
-type Check = Callable[..., Checked]
+type Check = Callable[..., ValidationResult]
 
 NO_NAME = "must be lower-case letters, digits and `-`, with a letter first and no `-` last."
 
@@ -94,7 +94,7 @@ def test_a_clean_job_has_nothing_to_tell(check: Check) -> None:
 
 
 def test_nothing_can_be_said_about_the_rest_of_what_is_no_spec() -> None:
-    checked = check_job("tiny", ["slices"])
+    checked = validate_job("tiny", ["slices"])
 
     assert lines(checked.problems) == ["spec: list is not an object of fields."]
     assert (checked.spec, checked.plan, checked.warnings) == (None, None, ())
@@ -158,7 +158,7 @@ def specs() -> list[TrainingJobSpec]:
 def test_a_rule_reads_no_more_than_it_says(rule: Rule | HardwareRule) -> None:
     seen: set[str] = set()
     for spec in specs():
-        list(rule.find(Recorder(spec, "", seen), BUILTIN))  # type: ignore[arg-type]
+        list(rule.find_violations(Recorder(spec, "", seen), BUILTIN))  # type: ignore[arg-type]
 
     undeclared = {path for path in seen if not any(f"{path}.".startswith(f"{read}.") for read in rule.reads)}
     assert undeclared == set()

@@ -94,8 +94,8 @@ def test_the_operator_reads_the_accelerators_of_the_values_where_they_are_mounte
     table = read_accelerators(yaml.safe_load(config[path.name]))
 
     assert (volume["configMap"]["name"], str(path.parent)) == ("trainingjob-operator-accelerators", mount["mountPath"])
-    assert table.refused == ()
-    assert table.hardware.rows["nvidia-l40s"].rates == Rates(bfloat16=362e12, memory=864e9, link=1e15)
+    assert table.invalid_rows == ()
+    assert table.hardware.accelerators_by_name["nvidia-l40s"].rates == Rates(bfloat16=362e12, memory=864e9, link=1e15)
 
 
 def test_other_accelerators_are_read_by_another_pod(chart, variants) -> None:

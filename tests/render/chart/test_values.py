@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainingjob_operator.shell.accelerators import RatesRow, Row, SliceRow, read_accelerators
+from trainingjob_operator.shell.accelerators import AcceleratorRow, RatesRow, SliceRow, read_accelerators
 
 REFUSED = {
     "an unknown value": ({"image": {"tagg": "1"}}, "'tagg' not allowed"),
@@ -81,7 +81,7 @@ def test_the_schema_of_an_accelerator_has_the_fields_of_the_operator_s_row(chart
     schema = json.loads((chart.folder / "values.schema.json").read_text())["properties"]["accelerators"]
     row = schema["additionalProperties"]
     models = {
-        Row: row,
+        AcceleratorRow: row,
         SliceRow: row["properties"]["topologies"]["additionalProperties"],
         RatesRow: row["properties"]["rates"],
     }
@@ -89,7 +89,9 @@ def test_the_schema_of_an_accelerator_has_the_fields_of_the_operator_s_row(chart
     for model, part in models.items():
         assert {field.alias for field in model.model_fields.values()} == part["properties"].keys()
         assert part["additionalProperties"] is False
-    assert {field.alias for field in Row.model_fields.values() if field.is_required()} == set(row["required"])
+    assert {field.alias for field in AcceleratorRow.model_fields.values() if field.is_required()} == set(
+        row["required"]
+    )
 
 
 def test_the_example_of_an_accelerator_is_a_row(chart) -> None:
@@ -97,8 +99,8 @@ def test_the_example_of_an_accelerator_is_a_row(chart) -> None:
     example, torus = text.split("# Slices with a torus", 1)
     table = read_accelerators(yaml.safe_load("\n".join(line.removeprefix("#") for line in example.splitlines())))
 
-    assert table.refused == ()
-    row = table.hardware.rows["nvidia-l40s"]
+    assert table.invalid_rows == ()
+    row = table.hardware.accelerators_by_name["nvidia-l40s"]
     assert [(one.topology, one.num_hosts) for one in row.slices] == [("4", 1), ("8", 2)]
     assert row.rates.bfloat16 == 362e12
     assert '`"4x4x8": {hosts: 32, wraps: [true, true, true]}`' in torus

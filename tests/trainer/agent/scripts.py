@@ -2,24 +2,24 @@
 
 from trainingjob_api.protocol import Answer, Directive, Failure, FailureReason, Phase, Progress
 from trainingjob_api.world import Member, World
-from trainingjob_trainer.agent.host import begin, react
+from trainingjob_trainer.agent.host import handle_message, initial_state
 from trainingjob_trainer.agent.state import (
     Action,
-    Answered,
-    Ended,
+    AnswerReceived,
+    ChildExited,
+    EventReceived,
     Host,
-    News,
+    Message,
     SpawnStandby,
-    Spoke,
     StartChild,
     State,
-    Ticked,
+    TimerFired,
 )
-from trainingjob_trainer.wire import Event
+from trainingjob_trainer.wire import AgentEvent
 
 HOST = Host(job_uid="job", pod_uid="me", memory="2Gi", finish_after=300, grace=25)
 
-type Script = list[tuple[float, News, list[Action]]]
+type Script = list[tuple[float, Message, list[Action]]]
 
 
 def world(generation: int, *pods: str, job: str = "job") -> World:
@@ -34,64 +34,64 @@ ONE, TWO, THREE = world(1), world(2), world(3)
 WITHOUT_US = world(2, "other")
 
 
-def told(directive: Directive, about: World | None = None, outcome: str = "") -> Answered:
-    return Answered(Answer(directive=directive, world=about, outcome=outcome))
+def told(directive: Directive, about: World | None = None, outcome: str = "") -> AnswerReceived:
+    return AnswerReceived(Answer(directive=directive, world=about, outcome=outcome))
 
 
-def train(about: World) -> Answered:
+def train(about: World) -> AnswerReceived:
     return told(Directive.TRAIN, about)
 
 
-def leave(about: World) -> Answered:
+def leave(about: World) -> AnswerReceived:
     return told(Directive.LEAVE, about)
 
 
-def move(about: World) -> Answered:
-    return Answered(Answer(directive=Directive.LEAVE, world=about, moves=True))
+def move(about: World) -> AnswerReceived:
+    return AnswerReceived(Answer(directive=Directive.LEAVE, world=about, moves=True))
 
 
-def examine(about: World) -> Answered:
-    return Answered(Answer(directive=Directive.TRAIN, world=about, examine=True))
+def examine(about: World) -> AnswerReceived:
+    return AnswerReceived(Answer(directive=Directive.TRAIN, world=about, examine=True))
 
 
 WAIT = told(Directive.WAIT)
 
 
-def ready(child: int) -> Spoke:
-    return Spoke(child, Event(ready=True))
+def ready(child: int) -> EventReceived:
+    return EventReceived(child, AgentEvent(ready=True))
 
 
-def phase(child: int, name: Phase) -> Spoke:
-    return Spoke(child, Event(phase=name))
+def phase(child: int, name: Phase) -> EventReceived:
+    return EventReceived(child, AgentEvent(phase=name))
 
 
-def stepped(child: int, step: int) -> Spoke:
-    return Spoke(child, Event(progress=Progress(step=step)))
+def stepped(child: int, step: int) -> EventReceived:
+    return EventReceived(child, AgentEvent(progress=Progress(step=step)))
 
 
-def joined(child: int, name: str) -> Spoke:
-    return Spoke(child, Event(entered=name))
+def joined(child: int, name: str) -> EventReceived:
+    return EventReceived(child, AgentEvent(entered=name))
 
 
-def broken(child: int, reason: FailureReason) -> Ended:
-    return Ended(child, code=1, failure=Failure(reason=reason, message="why"))
+def broken(child: int, reason: FailureReason) -> ChildExited:
+    return ChildExited(child, code=1, failure=Failure(reason=reason, message="why"))
 
 
-def killed(child: int) -> Ended:
-    return Ended(child, signal="SIGKILL")
+def killed(child: int) -> ChildExited:
+    return ChildExited(child, signal="SIGKILL")
 
 
 def play(script: Script, state: State | None = None, host: Host = HOST) -> State:
     """Return the state after a script, each of whose pieces of news did what was written behind it."""
-    state = state or begin(0, 0.0)
+    state = state or initial_state(0, 0.0)
     for now, news, want in script:
-        step = react(host, state, news, now)
+        step = handle_message(host, state, news, now)
         assert list(step.actions) == want, f"after {news} at {now}: {step.actions}"
         state = step.state
     return state
 
 
-STANDBY: Script = [(0, Ticked(), [SpawnStandby(1)]), (3, ready(1), [])]
+STANDBY: Script = [(0, TimerFired(), [SpawnStandby(1)]), (3, ready(1), [])]
 STARTED: Script = [*STANDBY, (4, train(ONE), [StartChild(1, ONE, 1)])]
 TRAINING: Script = [
     *STARTED,

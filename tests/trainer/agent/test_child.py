@@ -17,8 +17,8 @@ from trainingjob_api.protocol import FailureReason, Phase, ProcessState
 from trainingjob_api.world import Member, RunConfig, World
 from trainingjob_trainer.agent import child as child_module
 from trainingjob_trainer.agent.child import Child
-from trainingjob_trainer.agent.state import Ended, Examined, Spoke
-from trainingjob_trainer.wire import Start
+from trainingjob_trainer.agent.state import ChildDiagnosed, ChildExited, EventReceived
+from trainingjob_trainer.wire import StartWorld
 
 PATIENCE_SECONDS = 60.0
 
@@ -27,18 +27,18 @@ class Followed:
     """A child with all that it told, so far."""
 
     def __init__(self, command: Sequence[str], config: RunConfig, output: io.BytesIO | None = None) -> None:
-        self.told: list[Spoke | Ended] = []
+        self.told: list[EventReceived | ChildExited] = []
         self.output = output or io.BytesIO()
         self._config = config
         self._change = asyncio.Event()
         self.child = Child(1, command, self._tell, self.output)
-        self.task = asyncio.create_task(self.child.follow())
+        self.task = asyncio.create_task(self.child.forward_output())
 
-    def _tell(self, news: Spoke | Ended) -> None:
+    def _tell(self, news: EventReceived | ChildExited) -> None:
         self.told.append(news)
         self._change.set()
 
-    async def until(self, holds: Callable[[Spoke | Ended], bool]) -> Spoke | Ended:
+    async def until(self, holds: Callable[[EventReceived | ChildExited], bool]) -> EventReceived | ChildExited:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 for news in self.told:
@@ -48,18 +48,18 @@ class Followed:
                 await self._change.wait()
 
     async def start(self) -> None:
-        await self.until(lambda news: isinstance(news, Spoke) and news.event.ready)
+        await self.until(lambda news: isinstance(news, EventReceived) and news.event.ready)
         member = Member(process=0, slice=0, host=0, pod="pod", pod_uid="uid", address="127.0.0.1")
         world = World(generation=1, job_uid="job", coordinator="127.0.0.1:1", members=(member,))
-        self.child.start(Start(config=self._config, world=world, process=0))
+        self.child.start(StartWorld(config=self._config, world=world, process=0))
 
     async def until_phase(self, phase: Phase) -> None:
-        await self.until(lambda news: isinstance(news, Spoke) and news.event.phase is phase)
+        await self.until(lambda news: isinstance(news, EventReceived) and news.event.phase is phase)
 
-    async def until_end(self) -> Ended:
-        end = await self.until(lambda news: isinstance(news, Ended))
+    async def until_end(self) -> ChildExited:
+        end = await self.until(lambda news: isinstance(news, ChildExited))
         await self.task
-        assert isinstance(end, Ended)
+        assert isinstance(end, ChildExited)
         return end
 
 
@@ -68,12 +68,12 @@ async def test_a_child_trains_and_leaves_when_asked(fake_trainer, run_config) ->
 
     await followed.start()
     await followed.until_phase(Phase.TRAINING)
-    followed.child.leave()
+    followed.child.request_leave()
     end = await followed.until_end()
 
-    phases = [news.event.phase for news in followed.told if isinstance(news, Spoke) and news.event.phase]
+    phases = [news.event.phase for news in followed.told if isinstance(news, EventReceived) and news.event.phase]
     assert phases == [Phase.CONNECTING, Phase.TRAINING, Phase.LEFT]
-    assert end == Ended(1, code=0, log="generation 1 process 0 plays train\n")
+    assert end == ChildExited(1, code=0, log="generation 1 process 0 plays train\n")
     assert followed.told[-1] is end
     assert followed.output.getvalue() == b"[world 1] generation 1 process 0 plays train\n"
 
@@ -113,7 +113,7 @@ async def test_a_failure_is_told_with_the_end(fake_trainer, run_config) -> None:
 
 
 async def test_who_told_a_failure_and_does_not_end_is_ended(fake_trainer, run_config, monkeypatch) -> None:
-    monkeypatch.setattr(child_module, "LAST_WORDS_SECONDS", 0.05)
+    monkeypatch.setattr(child_module, "FAILURE_EXIT_SECONDS", 0.05)
     followed = Followed(fake_trainer(g1="fail and hang"), run_config)
 
     await followed.start()
@@ -138,11 +138,11 @@ async def test_killing_a_child_ends_all_that_it_started(fake_trainer, run_config
 
 @pytest.fixture
 def patient(monkeypatch) -> None:
-    monkeypatch.setattr(child_module, "LONGEST_EXAMINATION_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(child_module, "MAX_STACKS_SECONDS", PATIENCE_SECONDS)
 
 
-async def examine(followed: Followed) -> Examined:
-    found = await followed.child.examine()
+async def examine(followed: Followed) -> ChildDiagnosed:
+    found = await followed.child.collect_diagnostics()
     assert found
     return found
 
@@ -153,7 +153,7 @@ async def test_a_child_tells_where_its_threads_stand_and_goes_on(fake_trainer, r
     await followed.start()
     await followed.until_phase(Phase.TRAINING)
     first, second = await examine(followed), await examine(followed)
-    followed.child.leave()
+    followed.child.request_leave()
     end = await followed.until_end()
 
     for found in (first, second):
@@ -187,7 +187,7 @@ async def test_a_stopped_child_is_seen_to_be_stopped(fake_trainer, run_config) -
     followed.child.kill()
     end = await followed.until_end()
 
-    assert found == Examined(1, ProcessState.STOPPED, 0.0)
+    assert found == ChildDiagnosed(1, ProcessState.STOPPED, 0.0)
     assert end.signal == "SIGKILL"
 
 
@@ -197,13 +197,13 @@ async def test_a_child_that_has_ended_shows_nothing(fake_trainer, run_config) ->
     followed.child.kill()
     await followed.until_end()
 
-    assert await followed.child.examine() is None
+    assert await followed.child.collect_diagnostics() is None
 
 
 async def test_a_child_that_ends_while_it_is_looked_at_shows_nothing(fake_trainer, run_config) -> None:
     followed = Followed(fake_trainer(), run_config)
 
-    look = asyncio.create_task(followed.child.examine())
+    look = asyncio.create_task(followed.child.collect_diagnostics())
     await asyncio.sleep(0)
     followed.child.kill()
     await followed.until_end()
@@ -245,7 +245,7 @@ async def test_a_killed_standby_ends_too(fake_trainer, run_config) -> None:
     followed.child.kill()
     end = await followed.until_end()
     followed.child.kill()
-    followed.child.leave()
+    followed.child.request_leave()
 
     assert (end.code, end.signal) == (None, "SIGKILL")
 
@@ -295,12 +295,12 @@ async def test_who_stops_following_a_child_ends_it(fake_trainer, run_config) -> 
     await asyncio.wait({followed.task})
 
     assert followed.child.pid not in alive()
-    assert not any(isinstance(news, Ended) for news in followed.told)
+    assert not any(isinstance(news, ChildExited) for news in followed.told)
 
 
 async def test_a_mistake_of_ours_is_not_swallowed(fake_trainer, run_config) -> None:
     followed = Followed(fake_trainer(), run_config)
-    followed.child._tell = None
+    followed.child._on_message = None
 
     with pytest.raises(TypeError):
         await asyncio.wait_for(kill_and_wait(followed), PATIENCE_SECONDS)

@@ -11,24 +11,24 @@ from tests.trainer.agent.scripts import HOST, ONE, TRAINING, TWO, leave, phase, 
 from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Answer, Directive, Phase
-from trainingjob_trainer.agent.drills import damage_newest, slow_down, strike
-from trainingjob_trainer.agent.host import react
-from trainingjob_trainer.agent.state import Action, Answered, KillChild, State, Strike, Struck
-from trainingjob_trainer.saving.integrity import FILE, Fingerprint, find_damage, hash_files, list_files
+from trainingjob_trainer.agent.drills import corrupt_newest_checkpoint, inject_fault, slow_down
+from trainingjob_trainer.agent.host import handle_message
+from trainingjob_trainer.agent.state import Action, AnswerReceived, DrillReported, InjectFault, KillChild, State
+from trainingjob_trainer.saving.integrity import MANIFEST_FILE, FileHash, find_damage, hash_files, list_files
 
 DRILL = Drill(id="one", kind=DrillKind.HANG)
-ALLOWED = replace(HOST, drills=True)
+ALLOWED = replace(HOST, drills_allowed=True)
 
 
-def told(drill: Drill, generation: int = 1) -> Answered:
-    return Answered(Answer(directive=Directive.TRAIN, world=ONE if generation == 1 else TWO, drill=drill))
+def told(drill: Drill, generation: int = 1) -> AnswerReceived:
+    return AnswerReceived(Answer(directive=Directive.TRAIN, world=ONE if generation == 1 else TWO, drill=drill))
 
 
 def actions(state: State, *drills: Drill) -> list[Action]:
     """Return what is done about answers that ask for drills, one after the other."""
     done: list[Action] = []
     for drill in drills:
-        step = react(ALLOWED, state, told(drill), 9.0)
+        step = handle_message(ALLOWED, state, told(drill), 9.0)
         state, done = step.state, [*done, *step.actions]
     return done
 
@@ -36,13 +36,13 @@ def actions(state: State, *drills: Drill) -> list[Action]:
 def test_a_drill_is_made_once_however_often_it_is_asked_for() -> None:
     other = Drill(id="two", kind=DrillKind.SLOW)
 
-    assert actions(play(TRAINING), DRILL, DRILL, other, other) == [Strike(1, DRILL), Strike(1, other)]
+    assert actions(play(TRAINING), DRILL, DRILL, other, other) == [InjectFault(1, DRILL), InjectFault(1, other)]
 
 
 def test_a_job_that_does_not_allow_it_is_not_struck() -> None:
-    step = react(HOST, play(TRAINING), told(DRILL), 9.0)
+    step = handle_message(HOST, play(TRAINING), told(DRILL), 9.0)
 
-    assert (step.actions, step.state.begun) == ((), "")
+    assert (step.actions, step.state.started_drill) == ((), "")
 
 
 def test_only_a_trainer_that_trains_is_struck() -> None:
@@ -52,27 +52,29 @@ def test_only_a_trainer_that_trains_is_struck() -> None:
 
 
 def test_a_world_that_is_over_is_not_struck() -> None:
-    step = react(ALLOWED, play(TRAINING), told(DRILL, generation=2), 9.0)
+    step = handle_message(ALLOWED, play(TRAINING), told(DRILL, generation=2), 9.0)
 
     assert step.actions == (KillChild(1),)
 
 
 def test_a_drill_that_is_no_longer_asked_for_is_not_made() -> None:
-    state = react(ALLOWED, play([*TRAINING, (9, phase(1, Phase.SAVING), [])]), told(DRILL), 9.0).state
-    state = react(ALLOWED, state, train(ONE), 10.0).state
+    state = handle_message(ALLOWED, play([*TRAINING, (9, phase(1, Phase.SAVING), [])]), told(DRILL), 9.0).state
+    state = handle_message(ALLOWED, state, train(ONE), 10.0).state
 
-    assert react(ALLOWED, state, phase(1, Phase.TRAINING), 11.0).actions == ()
-    assert react(ALLOWED, state, leave(ONE), 12.0).state.drill is None
-    assert react(ALLOWED, state, ready(2), 12.0).actions == ()
+    assert handle_message(ALLOWED, state, phase(1, Phase.TRAINING), 11.0).actions == ()
+    assert handle_message(ALLOWED, state, leave(ONE), 12.0).state.drill is None
+    assert handle_message(ALLOWED, state, ready(2), 12.0).actions == ()
 
 
 def test_a_host_reports_what_it_has_made_and_what_it_could_not() -> None:
-    state = react(ALLOWED, react(ALLOWED, play(TRAINING), told(DRILL), 9.0).state, Struck("one"), 9.1).state
-    assert (state.drilled, state.unmade) == ("one", "")
+    state = handle_message(
+        ALLOWED, handle_message(ALLOWED, play(TRAINING), told(DRILL), 9.0).state, DrillReported("one"), 9.1
+    ).state
+    assert (state.reported_drill, state.drill_error) == ("one", "")
 
-    state = react(ALLOWED, state, Struck("two", "nothing is saved"), 9.2).state
+    state = handle_message(ALLOWED, state, DrillReported("two", "nothing is saved"), 9.2).state
 
-    assert (state.drilled, state.unmade) == ("two", "nothing is saved")
+    assert (state.reported_drill, state.drill_error) == ("two", "nothing is saved")
 
 
 class FakeChild:
@@ -83,26 +85,26 @@ class FakeChild:
         self._stops = stops
 
     @property
-    def lives(self) -> bool:
-        return self.done.count("freeze") < self._stops
+    def is_alive(self) -> bool:
+        return self.done.count("pause") < self._stops
 
-    def freeze(self) -> None:
-        self.done.append("freeze")
+    def pause(self) -> None:
+        self.done.append("pause")
 
-    def thaw(self) -> None:
-        self.done.append("thaw")
+    def resume(self) -> None:
+        self.done.append("resume")
 
     def kill(self) -> None:
         self.done.append("kill")
 
-    def poison(self) -> None:
-        self.done.append("poison")
+    def inject_nan(self) -> None:
+        self.done.append("inject_nan")
 
 
 class FakeReporter:
     silence = 0.0
 
-    def fall_silent(self, seconds: float) -> None:
+    def suspend(self, seconds: float) -> None:
         self.silence = seconds
 
 
@@ -110,20 +112,20 @@ class FakeReporter:
 @pytest.mark.parametrize(
     ("kind", "done", "silence"),
     [
-        (DrillKind.HANG, ["freeze", "told"], 0.0),
-        (DrillKind.CORRUPT_CHECKPOINT, ["freeze", "told", "kill"], 0.0),
-        (DrillKind.NAN, ["poison", "told"], 0.0),
+        (DrillKind.HANG, ["pause", "told"], 0.0),
+        (DrillKind.CORRUPT_CHECKPOINT, ["pause", "told", "kill"], 0.0),
+        (DrillKind.NAN, ["inject_nan", "told"], 0.0),
         (DrillKind.PARTITION, ["told"], 7.0),
     ],
 )
 async def test_each_fault_is_made(kind: DrillKind, done: list[str], silence: float, saved: Path) -> None:
     child, reporter, drill = FakeChild(), FakeReporter(), Drill(id="one", kind=kind, seconds=7)
 
-    def tell(struck: Struck) -> None:
-        assert struck == Struck("one")
+    def tell(struck: DrillReported) -> None:
+        assert struck == DrillReported("one")
         child.done.append("told")
 
-    await strike(drill, child, reporter, saved, tell)  # type: ignore[arg-type]
+    await inject_fault(drill, child, reporter, saved, tell)  # type: ignore[arg-type]
 
     assert (child.done, reporter.silence) == (done, silence)
 
@@ -133,18 +135,18 @@ async def test_each_fault_is_made(kind: DrillKind, done: list[str], silence: flo
     ("kind", "why", "done"),
     [
         (DrillKind.KILL_SLICE, "no host makes this drill: the operator does", []),
-        (DrillKind.CORRUPT_CHECKPOINT, "of 0 saved steps none would be left to go on from", ["freeze", "thaw"]),
+        (DrillKind.CORRUPT_CHECKPOINT, "of 0 saved steps none would be left to go on from", ["pause", "resume"]),
     ],
 )
 async def test_what_is_not_made_is_told_and_harms_nobody(
     kind: DrillKind, why: str, done: list[str], tmp_path: Path
 ) -> None:
     child, reporter = FakeChild(), FakeReporter()
-    heard: list[Struck] = []
+    heard: list[DrillReported] = []
 
-    await strike(Drill(id="one", kind=kind), child, reporter, tmp_path, heard.append)  # type: ignore[arg-type]
+    await inject_fault(Drill(id="one", kind=kind), child, reporter, tmp_path, heard.append)  # type: ignore[arg-type]
 
-    assert heard == [Struck("one", why)]
+    assert heard == [DrillReported("one", why)]
     assert (child.done, reporter.silence) == (done, 0.0)
 
 
@@ -153,9 +155,9 @@ async def test_a_slow_trainer_stops_and_goes_on_until_the_time_is_over() -> None
     child = FakeChild()
 
     drill = Drill(id="one", kind=DrillKind.SLOW, seconds=2)
-    await strike(drill, child, FakeReporter(), Path(), lambda struck: None)  # type: ignore[arg-type]
+    await inject_fault(drill, child, FakeReporter(), Path(), lambda struck: None)  # type: ignore[arg-type]
 
-    assert child.done == ["freeze", "thaw"] * 8
+    assert child.done == ["pause", "resume"] * 8
     assert asyncio.get_running_loop().time() >= 2
 
 
@@ -165,7 +167,7 @@ async def test_a_slow_trainer_that_ends_is_left_alone() -> None:
 
     await slow_down(child, 1000)  # type: ignore[arg-type]
 
-    assert child.done.count("freeze") == 3
+    assert child.done.count("pause") == 3
 
 
 @pytest.fixture
@@ -177,20 +179,20 @@ def saved(tmp_path: Path) -> Path:
         folder.mkdir(parents=True)
         (folder / "large").write_bytes(bytes(1000))
         (folder / "small").write_bytes(b"abc")
-        (folder.parent / FILE).write_text("{}")
+        (folder.parent / MANIFEST_FILE).write_text("{}")
     (tmp_path / "lineage-1/25").mkdir()  # was never finished
     return tmp_path
 
 
-def prints(saved: Path) -> dict[str, dict[str, Fingerprint]]:
-    folders = [path.parent for path in saved.glob(f"lineage-*/*/{FILE}")]
+def prints(saved: Path) -> dict[str, dict[str, FileHash]]:
+    folders = [path.parent for path in saved.glob(f"lineage-*/*/{MANIFEST_FILE}")]
     return {str(folder.relative_to(saved)): hash_files(folder, list_files(folder)) for folder in folders}
 
 
 def test_the_newest_saved_step_is_damaged_and_no_other(saved: Path) -> None:
     before = prints(saved)
 
-    assert damage_newest(saved) == ""
+    assert corrupt_newest_checkpoint(saved) == ""
 
     damages = {name: find_damage(saved / name, wanted) for name, wanted in before.items()}
     assert {name: damage for name, damage in damages.items() if damage} == {
@@ -203,14 +205,14 @@ def test_the_only_saved_step_is_not_damaged(saved: Path) -> None:
         shutil.rmtree(saved / name)
     before = prints(saved)
 
-    assert damage_newest(saved) == "of 1 saved steps none would be left to go on from"
+    assert corrupt_newest_checkpoint(saved) == "of 1 saved steps none would be left to go on from"
     assert prints(saved) == before
 
 
 def test_a_saved_step_that_goes_meanwhile_is_not_damaged(saved: Path) -> None:
     shutil.rmtree(saved / "lineage-1/20/state")
 
-    assert damage_newest(saved) == f"nothing of the saved step is left in {saved}/lineage-1/20"
+    assert corrupt_newest_checkpoint(saved) == f"nothing of the saved step is left in {saved}/lineage-1/20"
 
 
 def test_a_store_that_cannot_be_written_is_told(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,4 +221,4 @@ def test_a_store_that_cannot_be_written_is_told(saved: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "open", refuse)
 
-    assert damage_newest(saved) == "the saved step cannot be damaged: Read-only file system"
+    assert corrupt_newest_checkpoint(saved) == "the saved step cannot be damaged: Read-only file system"

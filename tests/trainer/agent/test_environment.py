@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainingjob_api.world import Expected, RunConfig
+from trainingjob_api.world import ExpectedHardware, RunConfig
 from trainingjob_trainer.agent import main as main_module
 from trainingjob_trainer.agent.environment import BrokenEnvironmentError, read_environment
 
@@ -37,7 +37,7 @@ OVERRIDES: dict[str, tuple[dict[str, str], str, object]] = {
     "https": ({"RENDEZVOUS": "https://operator.system.svc:8443/", "CA": "/ca.crt"}, "ca", Path("/ca.crt")),
     "no slash twice": ({"RENDEZVOUS": "http://[::1]:80/"}, "rendezvous", "http://[::1]:80"),
     "localhost": ({"RENDEZVOUS": "http://localhost:80"}, "rendezvous", "http://localhost:80"),
-    "what devices should do": ({"EXPECTED": '{"flops":1e15,"newer":1}'}, "expected", Expected(flops=1e15)),
+    "what devices should do": ({"EXPECTED": '{"flops":1e15,"newer":1}'}, "expected", ExpectedHardware(flops=1e15)),
     "an empty variable is unset": ({"TERMINATION_LOG": ""}, "termination_log", Path("/dev/termination-log")),
 }
 

@@ -27,27 +27,27 @@ from tests.trainer.agent.scripts import (
     world,
 )
 from trainingjob_api.protocol import Directive, FailureReason, Phase, ProcessState, Termination
-from trainingjob_trainer.agent.host import begin, next_tick
+from trainingjob_trainer.agent.host import initial_state, next_tick
 from trainingjob_trainer.agent.state import (
-    AskToLeave,
-    Ended,
-    ExamineChild,
-    Examined,
+    ChildDiagnosed,
+    ChildExited,
+    DiagnoseChild,
+    EventReceived,
     Finish,
     KillChild,
+    RequestLeave,
     SpawnStandby,
-    Spoke,
     StartChild,
     Stop,
     Terminated,
-    Ticked,
+    TimerFired,
 )
-from trainingjob_trainer.wire import Event
+from trainingjob_trainer.wire import AgentEvent
 
 SCRIPTS: dict[str, Script] = {
-    "a standby at once, and only one": [*STANDBY, (4, Ticked(), []), (5, WAIT, [])],
+    "a standby at once, and only one": [*STANDBY, (4, TimerFired(), []), (5, WAIT, [])],
     "a world that comes before the standby is ready is handed over when it is": [
-        (0, Ticked(), [SpawnStandby(1)]),
+        (0, TimerFired(), [SpawnStandby(1)]),
         (1, train(ONE), []),
         (3, ready(1), [StartChild(1, ONE, 1)]),
     ],
@@ -75,7 +75,7 @@ SCRIPTS: dict[str, Script] = {
     "no world is joined while the kernel holds the child before it, and the next one when it does not": [
         *TRAINING,
         (9, train(TWO), [KillChild(1)]),
-        (39, Ticked(), []),
+        (39, TimerFired(), []),
         (40, train(THREE), []),
         (41, killed(1), []),
         (42, train(world(4)), [StartChild(2, world(4), 1)]),
@@ -83,7 +83,7 @@ SCRIPTS: dict[str, Script] = {
     "a pod whose child the kernel holds stops all the same": [
         *TRAINING,
         (9, WAIT, [KillChild(1)]),
-        (39, Ticked(), []),
+        (39, TimerFired(), []),
         (40, Terminated(), [KillChild(2), Stop()]),
     ],
     "the newest of several worlds is joined": [
@@ -117,7 +117,7 @@ SCRIPTS: dict[str, Script] = {
     ],
     "wait ends the child and keeps the standby": [*TRAINING, (9, WAIT, [KillChild(1)]), (9, killed(1), [])],
     "wait before the standby was ready takes the world back": [
-        (0, Ticked(), [SpawnStandby(1)]),
+        (0, TimerFired(), [SpawnStandby(1)]),
         (1, train(ONE), []),
         (2, WAIT, []),
         (3, ready(1), []),
@@ -128,38 +128,38 @@ SCRIPTS: dict[str, Script] = {
         (9, killed(1), []),
         (9, train(ONE), []),
     ],
-    "leave is asked once": [*TRAINING, (9, leave(ONE), [AskToLeave(1)]), (10, leave(ONE), [])],
+    "leave is asked once": [*TRAINING, (9, leave(ONE), [RequestLeave(1)]), (10, leave(ONE), [])],
     "to move is asked once, and to save first again": [
         *TRAINING,
-        (9, move(ONE), [AskToLeave(1, moves=True)]),
+        (9, move(ONE), [RequestLeave(1, moves=True)]),
         (10, move(ONE), []),
-        (11, leave(ONE), [AskToLeave(1)]),
+        (11, leave(ONE), [RequestLeave(1)]),
         (12, leave(ONE), []),
         (13, move(ONE), []),
     ],
     "who moves saves first when its pod is deleted": [
         *TRAINING,
-        (9, move(ONE), [AskToLeave(1, moves=True)]),
-        (10, Terminated(), [AskToLeave(1), KillChild(2)]),
+        (9, move(ONE), [RequestLeave(1, moves=True)]),
+        (10, Terminated(), [RequestLeave(1), KillChild(2)]),
         (11, move(ONE), []),
     ],
     "who left stays out until a new world comes": [
         *TRAINING,
-        (9, leave(ONE), [AskToLeave(1)]),
+        (9, leave(ONE), [RequestLeave(1)]),
         (10, phase(1, Phase.LEFT), []),
-        (10, Ended(1, code=0), []),
+        (10, ChildExited(1, code=0), []),
         (10, leave(ONE), []),
         (11, train(TWO), [StartChild(2, TWO, 1)]),
     ],
     "who lingers after leaving is killed for the next world": [
         *TRAINING,
-        (9, leave(ONE), [AskToLeave(1)]),
+        (9, leave(ONE), [RequestLeave(1)]),
         (10, phase(1, Phase.LEFT), []),
         (11, train(TWO), [KillChild(1)]),
     ],
     "leave for a world that we have not entered: the others wait for us, so enter, then leave": [
         *STANDBY,
-        (4, leave(ONE), [StartChild(1, ONE, 1), AskToLeave(1)]),
+        (4, leave(ONE), [StartChild(1, ONE, 1), RequestLeave(1)]),
     ],
     "a directive without its world changes nothing": [
         *TRAINING,
@@ -168,43 +168,47 @@ SCRIPTS: dict[str, Script] = {
     ],
     "a failed child waits for the next world with a standby": [
         *TRAINING,
-        (9, Ended(1, code=1), []),
+        (9, ChildExited(1, code=1), []),
         (9, train(ONE), []),
         (10, train(TWO), [StartChild(2, TWO, 1)]),
     ],
     "a child that failed while starting up is followed by a standby": [
         *STARTED,
         (5, phase(1, Phase.COMPILING), []),
-        (6, Ended(1, code=1), [SpawnStandby(2)]),
+        (6, ChildExited(1, code=1), [SpawnStandby(2)]),
     ],
     "standbys that die are tried again, ever later": [
-        (0, Ticked(), [SpawnStandby(1)]),
-        (2, Ended(1, code=1), []),
-        (2.9, Ticked(), []),
-        (3, Ticked(), [SpawnStandby(2)]),
-        (5, Ended(2, code=1), []),
-        (6.9, Ticked(), []),
-        (7, Ticked(), [SpawnStandby(3)]),
+        (0, TimerFired(), [SpawnStandby(1)]),
+        (2, ChildExited(1, code=1), []),
+        (2.9, TimerFired(), []),
+        (3, TimerFired(), [SpawnStandby(2)]),
+        (5, ChildExited(2, code=1), []),
+        (6.9, TimerFired(), []),
+        (7, TimerFired(), [SpawnStandby(3)]),
     ],
     "a standby that came up starts the count of dead ones anew": [
-        (0, Ticked(), [SpawnStandby(1)]),
-        (2, Ended(1, code=1), []),
-        (3, Ticked(), [SpawnStandby(2)]),
+        (0, TimerFired(), [SpawnStandby(1)]),
+        (2, ChildExited(1, code=1), []),
+        (3, TimerFired(), [SpawnStandby(2)]),
         (5, ready(2), []),
         (9, killed(2), []),
-        (10, Ticked(), [SpawnStandby(3)]),
+        (10, TimerFired(), [SpawnStandby(3)]),
     ],
-    "a standby that was ready and died is replaced": [*STANDBY, (9, killed(1), []), (10, Ticked(), [SpawnStandby(2)])],
+    "a standby that was ready and died is replaced": [
+        *STANDBY,
+        (9, killed(1), []),
+        (10, TimerFired(), [SpawnStandby(2)]),
+    ],
     "no standby once all steps are trained": [
         *STARTED,
         (5, phase(1, Phase.DONE), []),
-        (6, Ended(1, code=0), []),
+        (6, ChildExited(1, code=0), []),
         (7, WAIT, []),
     ],
     "done, but another host was not: a standby for the world that finishes it": [
         *STARTED,
         (5, phase(1, Phase.DONE), []),
-        (6, Ended(1, code=0), []),
+        (6, ChildExited(1, code=0), []),
         (7, train(TWO), [SpawnStandby(2)]),
         (9, ready(2), [StartChild(2, TWO, 1)]),
     ],
@@ -217,7 +221,7 @@ SCRIPTS: dict[str, Script] = {
         ),
     ],
     "finish before any world": [
-        (0, Ticked(), [SpawnStandby(1)]),
+        (0, TimerFired(), [SpawnStandby(1)]),
         (
             1,
             told(Directive.FINISH, outcome="Failed: no"),
@@ -226,38 +230,38 @@ SCRIPTS: dict[str, Script] = {
     ],
     "done and no operator: finish alone, long after the last answer": [
         *STARTED,
-        (5, Spoke(1, Event(phase=Phase.DONE, committed=300)), []),
-        (6, Ended(1, code=0), []),
+        (5, EventReceived(1, AgentEvent(phase=Phase.DONE, committed=300)), []),
+        (6, ChildExited(1, code=0), []),
         (100, train(ONE), []),
-        (399.9, Ticked(), []),
-        (400, Ticked(), [Finish(Termination(job_uid="job", generation=1, phase=Phase.DONE, committed=300))]),
+        (399.9, TimerFired(), []),
+        (400, TimerFired(), [Finish(Termination(job_uid="job", generation=1, phase=Phase.DONE, committed=300))]),
     ],
-    "not done and no operator: training goes on": [*TRAINING, (9000, Ticked(), [])],
+    "not done and no operator: training goes on": [*TRAINING, (9000, TimerFired(), [])],
     "a deleted pod's child is asked to leave, then the agent stops": [
         *TRAINING,
-        (9, Terminated(), [AskToLeave(1), KillChild(2)]),
+        (9, Terminated(), [RequestLeave(1), KillChild(2)]),
         (9, killed(2), []),
         (12, phase(1, Phase.LEFT), []),
-        (12, Ended(1, code=0), [Stop()]),
+        (12, ChildExited(1, code=0), [Stop()]),
     ],
     "a deleted pod's child that does not leave in time is killed": [
         *TRAINING,
-        (9, Terminated(), [AskToLeave(1), KillChild(2)]),
+        (9, Terminated(), [RequestLeave(1), KillChild(2)]),
         (20, Terminated(), []),
-        (33.9, Ticked(), []),
-        (34, Ticked(), [KillChild(1)]),
+        (33.9, TimerFired(), []),
+        (34, TimerFired(), [KillChild(1)]),
         (34, killed(1), [Stop()]),
     ],
     "a deleted pod joins no world any more": [
         *TRAINING,
-        (9, Terminated(), [AskToLeave(1), KillChild(2)]),
+        (9, Terminated(), [RequestLeave(1), KillChild(2)]),
         (10, train(TWO), [KillChild(1)]),
         (10, killed(1), [Stop()]),
     ],
     "a deleted pod without a child stops at once": [*STANDBY, (4, Terminated(), [KillChild(1), Stop()])],
     "a pod deleted after the end of the job finishes": [
         *TRAINING,
-        (9, Terminated(), [AskToLeave(1), KillChild(2)]),
+        (9, Terminated(), [RequestLeave(1), KillChild(2)]),
         (
             10,
             told(Directive.FINISH, outcome="Failed"),
@@ -266,22 +270,22 @@ SCRIPTS: dict[str, Script] = {
     ],
     "a child that makes no progress is looked at once": [
         *TRAINING,
-        (9, examine(ONE), [ExamineChild(1)]),
+        (9, examine(ONE), [DiagnoseChild(1)]),
         (9, examine(ONE), []),
-        (10, Examined(1, ProcessState.STOPPED, 0.0), []),
+        (10, ChildDiagnosed(1, ProcessState.STOPPED, 0.0), []),
         (10, examine(ONE), []),
     ],
     "a child that makes no progress again is looked at again": [
         *TRAINING,
-        (9, examine(ONE), [ExamineChild(1)]),
+        (9, examine(ONE), [DiagnoseChild(1)]),
         (10, train(ONE), []),
-        (11, examine(ONE), [ExamineChild(1)]),
+        (11, examine(ONE), [DiagnoseChild(1)]),
     ],
     "only a child that lives and is in the world is looked at": [
         *TRAINING,
-        (9, Ended(1, code=1), []),
+        (9, ChildExited(1, code=1), []),
         (10, examine(ONE), []),
-        (11, examine(TWO), [StartChild(2, TWO, 1), ExamineChild(2)]),
+        (11, examine(TWO), [StartChild(2, TWO, 1), DiagnoseChild(2)]),
     ],
     "who is to be looked at and to go is ended": [
         *TRAINING,
@@ -297,16 +301,16 @@ def test_react(script: Script) -> None:
 
 
 def test_a_restarted_container_does_not_enter_its_old_world_again() -> None:
-    restarted = begin(1, 0.0)
+    restarted = initial_state(1, 0.0)
 
-    play([(0, Ticked(), [SpawnStandby(1)]), (3, ready(1), []), (4, train(ONE), [])], restarted)
-    play([(0, Ticked(), [SpawnStandby(1)]), (3, ready(1), []), (4, train(TWO), [StartChild(1, TWO, 1)])], restarted)
+    play([(0, TimerFired(), [SpawnStandby(1)]), (3, ready(1), []), (4, train(ONE), [])], restarted)
+    play([(0, TimerFired(), [SpawnStandby(1)]), (3, ready(1), []), (4, train(TWO), [StartChild(1, TWO, 1)])], restarted)
 
 
 COMPILED: Script = [*STARTED, (5, phase(1, Phase.COMPILING), []), (6, phase(1, Phase.TRAINING), [])]
 PROOFS: dict[str, tuple[Script, bool]] = {
     "a host that has not trained yet": (STARTED, False),
-    "a host that failed before it trained": ([*STARTED, (5, Ended(1, code=1), [SpawnStandby(2)])], False),
+    "a host that failed before it trained": ([*STARTED, (5, ChildExited(1, code=1), [SpawnStandby(2)])], False),
     "a host that trains": (COMPILED, True),
     "its program failed": ([*COMPILED, (7, broken(1, FailureReason.CRASH), [SpawnStandby(2)])], True),
     "it lost a peer": ([*COMPILED, (7, broken(1, FailureReason.PEER), [SpawnStandby(2)])], True),
@@ -328,20 +332,23 @@ PROOFS: dict[str, tuple[Script, bool]] = {
 
 @pytest.mark.parametrize(("script", "want"), PROOFS.values(), ids=PROOFS.keys())
 def test_who_has_proven_that_its_devices_compute_right(script: Script, want: bool) -> None:
-    assert play(script).proven is want
+    assert play(script).devices_verified is want
 
 
 TICKS: dict[str, tuple[Script, float | None]] = {
     "a standby waits: nothing is due": (STANDBY, None),
     "a standby died: the next one": ([*STANDBY, (9, killed(1), [])], 10.0),
     "done: the end without an operator": ([*STARTED, (5, phase(1, Phase.DONE), [])], 305.0),
-    "the pod goes: the end of the child's grace": ([*TRAINING, (9, Terminated(), [AskToLeave(1), KillChild(2)])], 34.0),
+    "the pod goes: the end of the child's grace": (
+        [*TRAINING, (9, Terminated(), [RequestLeave(1), KillChild(2)])],
+        34.0,
+    ),
     "the child was killed: the time by which it must have ended": (
-        [*TRAINING, (9, Terminated(), [AskToLeave(1), KillChild(2)]), (34, Ticked(), [KillChild(1)])],
+        [*TRAINING, (9, Terminated(), [RequestLeave(1), KillChild(2)]), (34, TimerFired(), [KillChild(1)])],
         64.0,
     ),
     "the child was killed, and the kernel holds it: nothing but its end": (
-        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, Ticked(), [])],
+        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, TimerFired(), [])],
         None,
     ),
 }
@@ -356,9 +363,9 @@ BAD_FLAG = "ValueError: invalid truth value 'maybe' for environment 'JAX_ENABLE_
 
 
 def test_a_standby_that_no_further_try_helps_is_told_at_once() -> None:
-    script: Script = [(0, Ticked(), [SpawnStandby(1)]), (2, Ended(1, code=1, log=BAD_FLAG), [])]
+    script: Script = [(0, TimerFired(), [SpawnStandby(1)]), (2, ChildExited(1, code=1, log=BAD_FLAG), [])]
     failure = play(script).broken
 
     assert failure is not None
     assert (failure.reason, failure.fatal) == (FailureReason.CONFIG, True)
-    assert play([*script[:1], (2, Ended(1, code=1), [])]).broken is None
+    assert play([*script[:1], (2, ChildExited(1, code=1), [])]).broken is None

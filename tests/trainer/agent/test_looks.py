@@ -7,39 +7,58 @@ import pytest
 
 from trainingjob_api.protocol import LOG_EXCERPT_BYTES, ProcessState
 from trainingjob_trainer.agent import processes
-from trainingjob_trainer.agent.processes import Look, Vitals, compare, look_at, read_moved, read_vitals
-from trainingjob_trainer.agent.stacks import cut_stacks, find_stacks
+from trainingjob_trainer.agent.processes import (
+    ProcessSample,
+    Vitals,
+    compare_samples,
+    read_io_mebibytes,
+    read_vitals,
+    sample_process,
+)
+from trainingjob_trainer.agent.stacks import find_stacks, truncate_stacks
 
-COMPARED: dict[str, tuple[Look, Look, tuple[ProcessState, float]]] = {
-    "it waits": (Look("S", 5.0, frozenset()), Look("S", 5.0, frozenset()), (ProcessState.SLEEPING, 0.0)),
-    "it computes": (Look("R", 5.0, frozenset()), Look("R", 6.0, frozenset()), (ProcessState.RUNNING, 2.0)),
+COMPARED: dict[str, tuple[ProcessSample, ProcessSample, tuple[ProcessState, float]]] = {
+    "it waits": (
+        ProcessSample("S", 5.0, frozenset()),
+        ProcessSample("S", 5.0, frozenset()),
+        (ProcessState.SLEEPING, 0.0),
+    ),
+    "it computes": (
+        ProcessSample("R", 5.0, frozenset()),
+        ProcessSample("R", 6.0, frozenset()),
+        (ProcessState.RUNNING, 2.0),
+    ),
     "its other threads compute": (
-        Look("S", 5.0, frozenset()),
-        Look("S", 6.0, frozenset()),
+        ProcessSample("S", 5.0, frozenset()),
+        ProcessSample("S", 6.0, frozenset()),
         (ProcessState.SLEEPING, 2.0),
     ),
-    "it is stopped": (Look("T", 5.0, frozenset()), Look("T", 5.0, frozenset()), (ProcessState.STOPPED, 0.0)),
+    "it is stopped": (
+        ProcessSample("T", 5.0, frozenset()),
+        ProcessSample("T", 5.0, frozenset()),
+        (ProcessState.STOPPED, 0.0),
+    ),
     "a debugger has stopped it": (
-        Look("S", 5.0, frozenset()),
-        Look("t", 5.0, frozenset()),
+        ProcessSample("S", 5.0, frozenset()),
+        ProcessSample("t", 5.0, frozenset()),
         (ProcessState.STOPPED, 0.0),
     ),
     "a thread waits for storage": (
-        Look("S", 5.0, frozenset({"7", "8"})),
-        Look("S", 5.0, frozenset({"8"})),
+        ProcessSample("S", 5.0, frozenset({"7", "8"})),
+        ProcessSample("S", 5.0, frozenset({"8"})),
         (ProcessState.WAITING_FOR_STORAGE, 0.0),
     ),
     "threads wait for storage in turn: that is work": (
-        Look("S", 5.0, frozenset({"7"})),
-        Look("S", 5.0, frozenset({"8"})),
+        ProcessSample("S", 5.0, frozenset({"7"})),
+        ProcessSample("S", 5.0, frozenset({"8"})),
         (ProcessState.SLEEPING, 0.0),
     ),
 }
 
 
 @pytest.mark.parametrize(("before", "after", "want"), COMPARED.values(), ids=COMPARED.keys())
-def test_compare(before: Look, after: Look, want: tuple[ProcessState, float]) -> None:
-    assert compare(before, after, 0.5) == want
+def test_compare(before: ProcessSample, after: ProcessSample, want: tuple[ProcessState, float]) -> None:
+    assert compare_samples(before, after, 0.5) == want
 
 
 def test_a_process_is_looked_at_through_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,8 +69,8 @@ def test_a_process_is_looked_at_through_proc(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(processes, "PROC", tmp_path)
     monkeypatch.setattr(processes, "TICKS_PER_SECOND", 100)
 
-    assert look_at(12) == Look("S", 3.0, frozenset({"13"}))
-    assert look_at(99) is None
+    assert sample_process(12) == ProcessSample("S", 3.0, frozenset({"13"}))
+    assert sample_process(99) is None
 
 
 @pytest.mark.parametrize(("state", "stopped"), [("R", False), ("S", False), ("D", False), ("T", True), ("t", True)])
@@ -81,23 +100,23 @@ def test_what_a_process_reads_and_writes_is_counted_in_whole_mebibytes(
     (tmp_path / "13").mkdir()
     (tmp_path / "13/io").write_text("")
 
-    assert read_moved(12) == 3
-    assert read_moved(13) is None
-    assert read_moved(99) is None
+    assert read_io_mebibytes(12) == 3
+    assert read_io_mebibytes(13) is None
+    assert read_io_mebibytes(99) is None
 
 
 def test_a_file_that_this_process_reads_is_counted(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(2 << 20))
-    before = read_moved(os.getpid())
+    before = read_io_mebibytes(os.getpid())
 
     (tmp_path / "file").read_bytes()
 
     assert before is not None
-    assert (read_moved(os.getpid()) or 0) >= before + 2
+    assert (read_io_mebibytes(os.getpid()) or 0) >= before + 2
 
 
 def test_this_process_runs() -> None:
-    look = look_at(os.getpid())
+    look = sample_process(os.getpid())
 
     assert look
     assert look.state == "R"
@@ -142,8 +161,8 @@ def test_an_excerpt_of_stacks_ends_with_a_whole_line() -> None:
     line = '  File "a.py", line 1 in ' + "é" * 20
     stacks = "\n".join(["Thread 0x1", *[line] * 100])
 
-    cut = cut_stacks(stacks)
+    cut = truncate_stacks(stacks)
 
     assert cut == "\n".join(["Thread 0x1", *[line] * ((LOG_EXCERPT_BYTES - 10) // (len(line.encode()) + 1))])
-    assert len(cut_stacks("é" * 3000).encode()) == LOG_EXCERPT_BYTES
-    assert cut_stacks("Thread 0x1\n") == "Thread 0x1"
+    assert len(truncate_stacks("é" * 3000).encode()) == LOG_EXCERPT_BYTES
+    assert truncate_stacks("Thread 0x1\n") == "Thread 0x1"

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.builders import make_report
-from trainingjob_api.protocol import Damage, Evidence, FailedSave, Failure, FailureReason, ProcessState
+from trainingjob_api.protocol import Damage, Diagnostics, FailedSave, Failure, FailureReason, ProcessState
 from trainingjob_api.running import EnvVar
 from trainingjob_trainer.agent.redaction import REDACTED, Redactor, find_secrets
 
@@ -115,7 +115,7 @@ def test_every_text_of_a_report_is_without_secrets() -> None:
     report = make_report(
         failure=failure,
         broken=failure,
-        evidence=Evidence(state=ProcessState.RUNNING, cores=0.0, entered=1, newest=VALUE, stack=VALUE),
+        evidence=Diagnostics(state=ProcessState.RUNNING, cores=0.0, entered=1, newest=VALUE, stack=VALUE),
         failed_save=FailedSave(step=1, message=VALUE),
         failed_copy=FailedSave(step=1, message=VALUE),
         damaged=(Damage(step=1, message=VALUE),),

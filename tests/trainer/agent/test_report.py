@@ -24,7 +24,7 @@ from tests.trainer.agent.scripts import (
 from trainingjob_api.protocol import (
     MAX_DAMAGED,
     Damage,
-    Evidence,
+    Diagnostics,
     FailedSave,
     Failure,
     FailureReason,
@@ -33,32 +33,32 @@ from trainingjob_api.protocol import (
     Progress,
 )
 from trainingjob_api.reading import DataReport
-from trainingjob_trainer.agent.host import UNREAPED, begin
+from trainingjob_trainer.agent.host import UNREAPED_FAILURE, initial_state
 from trainingjob_trainer.agent.processes import Vitals
-from trainingjob_trainer.agent.report import Place, describe, is_news
+from trainingjob_trainer.agent.report import HostIdentity, is_urgent, make_report
 from trainingjob_trainer.agent.state import (
-    AskToLeave,
-    Ended,
-    ExamineChild,
-    Examined,
+    ChildDiagnosed,
+    ChildExited,
+    DiagnoseChild,
+    EventReceived,
     KillChild,
+    RequestLeave,
     SpawnStandby,
-    Spoke,
     StartChild,
     Terminated,
-    Ticked,
+    TimerFired,
 )
-from trainingjob_trainer.wire import Event
+from trainingjob_trainer.wire import AgentEvent
 
-PLACE = Place(pod="pod", slice=1, host=0, address="10.0.0.2", instance="abc")
+PLACE = HostIdentity(pod="pod", slice=1, host=0, address="10.0.0.2", instance="abc")
 CRASH = Failure(reason=FailureReason.CRASH, message="no module named jax", log="Traceback")
 THREE_DEAD_STANDBYS: Script = [
-    (0, Ticked(), [SpawnStandby(1)]),
-    (1, Ended(1, code=1, failure=CRASH), []),
-    (2, Ticked(), [SpawnStandby(2)]),
-    (3, Ended(2, code=1, failure=CRASH), []),
-    (5, Ticked(), [SpawnStandby(3)]),
-    (6, Ended(3, code=1, failure=CRASH), []),
+    (0, TimerFired(), [SpawnStandby(1)]),
+    (1, ChildExited(1, code=1, failure=CRASH), []),
+    (2, TimerFired(), [SpawnStandby(2)]),
+    (3, ChildExited(2, code=1, failure=CRASH), []),
+    (5, TimerFired(), [SpawnStandby(3)]),
+    (6, ChildExited(3, code=1, failure=CRASH), []),
 ]
 CRASHED = CRASH.model_copy(update={"exit_code": 1})
 
@@ -72,24 +72,24 @@ FULL = FailedSave(step=4, message="No space left on device")
 PROGRESS = Progress(step=7, loss=2.5)
 DATA = DataReport(tokens=100, rows=6, epochs=1.5)
 
-LOOK = Examined(1, ProcessState.SLEEPING, 0.123, "Thread 0x1")
-LOOKED_AT: Script = [(9, examine(ONE), [ExamineChild(1)]), (10, LOOK, [])]
+LOOK = ChildDiagnosed(1, ProcessState.SLEEPING, 0.123, "Thread 0x1")
+LOOKED_AT: Script = [(9, examine(ONE), [DiagnoseChild(1)]), (10, LOOK, [])]
 
 REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
-    "nothing yet": ([(0, Ticked(), [SpawnStandby(1)])], {"phase": "idle", "standby": False, "generation": 0}),
+    "nothing yet": ([(0, TimerFired(), [SpawnStandby(1)])], {"phase": "idle", "standby": False, "generation": 0}),
     "a standby waits": (STANDBY, {"phase": "idle", "standby": True, "generation": 0}),
     "a world was handed over": (STARTED, {"phase": "preparing", "standby": False, "generation": 1}),
     "training, the next standby waits": (TRAINING, {"phase": "training", "standby": True, "generation": 1}),
     "all that the child said is kept": (
         [
             *TRAINING,
-            (9, Spoke(1, Event(restored=4, tier="ram")), []),
-            (9, Spoke(1, Event(inherited="step 5 of /shared/base")), []),
-            (9, Spoke(1, Event(data=DATA)), []),
-            (9, Spoke(1, Event(damaged=Damage(step=5, message="bad hash"))), []),
-            (9, Spoke(1, Event(damaged=Damage(step=5, message="bad hash"))), []),
-            (9, Spoke(1, Event(progress=PROGRESS)), []),
-            (9, Spoke(1, Event(committed=6)), []),
+            (9, EventReceived(1, AgentEvent(restored=4, tier="ram")), []),
+            (9, EventReceived(1, AgentEvent(inherited="step 5 of /shared/base")), []),
+            (9, EventReceived(1, AgentEvent(data=DATA)), []),
+            (9, EventReceived(1, AgentEvent(damaged=Damage(step=5, message="bad hash"))), []),
+            (9, EventReceived(1, AgentEvent(damaged=Damage(step=5, message="bad hash"))), []),
+            (9, EventReceived(1, AgentEvent(progress=PROGRESS)), []),
+            (9, EventReceived(1, AgentEvent(committed=6)), []),
         ],
         {
             "phase": "training",
@@ -105,38 +105,50 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
     "a step that could not be saved, until one could": (
         [
             *TRAINING,
-            (9, Spoke(1, Event(committed=2)), []),
-            (9, Spoke(1, Event(failed_save=FULL)), []),
-            (9, Spoke(1, Event(progress=PROGRESS)), []),
+            (9, EventReceived(1, AgentEvent(committed=2)), []),
+            (9, EventReceived(1, AgentEvent(failed_save=FULL)), []),
+            (9, EventReceived(1, AgentEvent(progress=PROGRESS)), []),
         ],
         {"committed": 2, "failed_save": FULL},
     ),
     "a step that was saved after one that could not be": (
-        [*TRAINING, (9, Spoke(1, Event(failed_save=FULL)), []), (9, Spoke(1, Event(committed=6)), [])],
+        [
+            *TRAINING,
+            (9, EventReceived(1, AgentEvent(failed_save=FULL)), []),
+            (9, EventReceived(1, AgentEvent(committed=6)), []),
+        ],
         {"committed": 6, "failed_save": None},
     ),
     "a step that was copied, and one that could not be": (
         [
             *TRAINING,
-            (9, Spoke(1, Event(copied=2)), []),
-            (9, Spoke(1, Event(failed_copy=FULL)), []),
-            (9, Spoke(1, Event(committed=6)), []),
+            (9, EventReceived(1, AgentEvent(copied=2)), []),
+            (9, EventReceived(1, AgentEvent(failed_copy=FULL)), []),
+            (9, EventReceived(1, AgentEvent(committed=6)), []),
         ],
         {"committed": 6, "copied": 2, "failed_copy": FULL},
     ),
     "a step that was copied after one that could not be": (
-        [*TRAINING, (9, Spoke(1, Event(failed_copy=FULL)), []), (9, Spoke(1, Event(copied=6)), [])],
+        [
+            *TRAINING,
+            (9, EventReceived(1, AgentEvent(failed_copy=FULL)), []),
+            (9, EventReceived(1, AgentEvent(copied=6)), []),
+        ],
         {"copied": 6, "failed_copy": None},
     ),
     "what was found out about the child": (
         [*TRAINING, (9, joined(1, "step 1"), []), (9, joined(1, "step 2"), []), *LOOKED_AT],
-        {"evidence": Evidence(state=ProcessState.SLEEPING, cores=0.12, entered=2, newest="step 2", stack="Thread 0x1")},
+        {
+            "evidence": Diagnostics(
+                state=ProcessState.SLEEPING, cores=0.12, entered=2, newest="step 2", stack="Thread 0x1"
+            )
+        },
     ),
     "what was found out, and then it went on": ([*TRAINING, *LOOKED_AT, (12, train(ONE), [])], {"evidence": None}),
     "what was found out about the child before": (
         [
             *TRAINING,
-            (9, examine(ONE), [ExamineChild(1)]),
+            (9, examine(ONE), [DiagnoseChild(1)]),
             (9, train(TWO), [KillChild(1)]),
             (9, killed(1), [StartChild(2, TWO, 1)]),
             (10, LOOK, []),
@@ -144,7 +156,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         {"evidence": None, "generation": 2},
     ),
     "what nobody asks for any more": (
-        [*TRAINING, (9, examine(ONE), [ExamineChild(1)]), (9, train(ONE), []), (10, LOOK, [])],
+        [*TRAINING, (9, examine(ONE), [DiagnoseChild(1)]), (9, train(ONE), []), (10, LOOK, [])],
         {"evidence": None},
     ),
     "how long the phases took that the child came through": (
@@ -181,7 +193,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
     "a new generation starts from a clean sheet": (
         [
             *TRAINING,
-            (9, Spoke(1, Event(progress=PROGRESS, committed=6, restored=4, tier="ram")), []),
+            (9, EventReceived(1, AgentEvent(progress=PROGRESS, committed=6, restored=4, tier="ram")), []),
             (9, train(TWO), [KillChild(1)]),
             (9, killed(1), [StartChild(2, TWO, 1)]),
         ],
@@ -203,7 +215,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         {"generation": 1, "phase": "idle", "failure": None},
     ),
     "ended by somebody else": (
-        [*TRAINING, (9, Spoke(1, Event(progress=PROGRESS)), []), (9, killed(1), [])],
+        [*TRAINING, (9, EventReceived(1, AgentEvent(progress=PROGRESS)), []), (9, killed(1), [])],
         {
             "generation": 1,
             "phase": "failed",
@@ -218,7 +230,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
     "left, then killed: left": (
         [
             *TRAINING,
-            (9, leave(ONE), [AskToLeave(1)]),
+            (9, leave(ONE), [RequestLeave(1)]),
             (10, phase(1, Phase.LEFT), []),
             (11, WAIT, [KillChild(1)]),
             (11, killed(1), []),
@@ -226,7 +238,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         {"generation": 1, "phase": "left", "failure": None},
     ),
     "done, then aborted on the way out: done": (
-        [*STARTED, (5, phase(1, Phase.DONE), []), (6, Ended(1, signal="SIGABRT"), [])],
+        [*STARTED, (5, phase(1, Phase.DONE), []), (6, ChildExited(1, signal="SIGABRT"), [])],
         {"generation": 1, "phase": "done", "failure": None},
     ),
     "two standbys died: not a word": (THREE_DEAD_STANDBYS[:4], {"phase": "idle", "broken": None}),
@@ -235,7 +247,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         {"generation": 0, "phase": "idle", "failure": None, "broken": CRASHED},
     ),
     "a standby came up at last": (
-        [*THREE_DEAD_STANDBYS, (10, Ticked(), [SpawnStandby(4)]), (13, ready(4), [])],
+        [*THREE_DEAD_STANDBYS, (10, TimerFired(), [SpawnStandby(4)]), (13, ready(4), [])],
         {"phase": "idle", "broken": None, "standby": True},
     ),
     "three standbys died while a world waits: failed in that world": (
@@ -247,11 +259,11 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             *STARTED,
             (5, phase(1, Phase.TRAINING), []),
             (5, stepped(1, 1), [SpawnStandby(2)]),
-            (6, Ended(2, code=1), []),
-            (7, Ticked(), [SpawnStandby(3)]),
-            (8, Ended(3, code=1), []),
-            (10, Ticked(), [SpawnStandby(4)]),
-            (11, Ended(4, code=1), []),
+            (6, ChildExited(2, code=1), []),
+            (7, TimerFired(), [SpawnStandby(3)]),
+            (8, ChildExited(3, code=1), []),
+            (10, TimerFired(), [SpawnStandby(4)]),
+            (11, ChildExited(4, code=1), []),
         ],
         {"generation": 1, "phase": "training", "failure": None, "broken": exited(1)},
     ),
@@ -260,12 +272,12 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             *STARTED,
             (5, phase(1, Phase.TRAINING), []),
             (5, stepped(1, 1), [SpawnStandby(2)]),
-            (6, Ended(1, code=3), []),
-            (6, Ended(2, code=1), []),
-            (7, Ticked(), [SpawnStandby(3)]),
-            (8, Ended(3, code=1), []),
-            (10, Ticked(), [SpawnStandby(4)]),
-            (11, Ended(4, code=1), []),
+            (6, ChildExited(1, code=3), []),
+            (6, ChildExited(2, code=1), []),
+            (7, TimerFired(), [SpawnStandby(3)]),
+            (8, ChildExited(3, code=1), []),
+            (10, TimerFired(), [SpawnStandby(4)]),
+            (11, ChildExited(4, code=1), []),
         ],
         {
             "generation": 1,
@@ -275,23 +287,23 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         },
     ),
     "killed and not reaped yet: that takes a moment": (
-        [*TRAINING, (9, train(TWO), [KillChild(1)]), (38.9, Ticked(), [])],
+        [*TRAINING, (9, train(TWO), [KillChild(1)]), (38.9, TimerFired(), [])],
         {"generation": 1, "phase": "idle", "broken": None, "unreaped": False},
     ),
     "killed, and the kernel does not let go of it: failed in the world that waits for us": (
-        [*TRAINING, (9, train(TWO), [KillChild(1)]), (39, Ticked(), [])],
-        {"generation": 2, "phase": "failed", "failure": UNREAPED, "broken": UNREAPED, "unreaped": True},
+        [*TRAINING, (9, train(TWO), [KillChild(1)]), (39, TimerFired(), [])],
+        {"generation": 2, "phase": "failed", "failure": UNREAPED_FAILURE, "broken": UNREAPED_FAILURE, "unreaped": True},
     ),
     "the same where no world waits, and then one does": (
-        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, Ticked(), []), (50, train(TWO), [])],
-        {"generation": 2, "phase": "failed", "failure": UNREAPED, "broken": UNREAPED, "unreaped": True},
+        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, TimerFired(), []), (50, train(TWO), [])],
+        {"generation": 2, "phase": "failed", "failure": UNREAPED_FAILURE, "broken": UNREAPED_FAILURE, "unreaped": True},
     ),
     "the same where no world waits": (
-        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, Ticked(), [])],
-        {"generation": 1, "phase": "idle", "failure": None, "broken": UNREAPED, "unreaped": True},
+        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, TimerFired(), [])],
+        {"generation": 1, "phase": "idle", "failure": None, "broken": UNREAPED_FAILURE, "unreaped": True},
     ),
     "the kernel lets go of it at last": (
-        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, Ticked(), []), (70, killed(1), [])],
+        [*TRAINING, (9, WAIT, [KillChild(1)]), (39, TimerFired(), []), (70, killed(1), [])],
         {"generation": 1, "phase": "idle", "failure": None, "broken": None, "unreaped": False},
     ),
     "a world is not given up while the child before it is still being reaped": (
@@ -299,12 +311,12 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             *STARTED,
             (5, phase(1, Phase.TRAINING), []),
             (5, stepped(1, 1), [SpawnStandby(2)]),
-            (6, Ended(2, code=1), []),
-            (7, Ticked(), [SpawnStandby(3)]),
-            (8, Ended(3, code=1), []),
-            (10, Ticked(), [SpawnStandby(4)]),
+            (6, ChildExited(2, code=1), []),
+            (7, TimerFired(), [SpawnStandby(3)]),
+            (8, ChildExited(3, code=1), []),
+            (10, TimerFired(), [SpawnStandby(4)]),
             (11, train(TWO), [KillChild(1)]),
-            (11, Ended(4, code=1), []),
+            (11, ChildExited(4, code=1), []),
         ],
         {"generation": 1},
     ),
@@ -312,14 +324,14 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         [
             *TRAINING,
             (9, WAIT, [KillChild(1)]),
-            (9, Spoke(1, Event(phase=Phase.SAVING, committed=6)), []),
+            (9, EventReceived(1, AgentEvent(phase=Phase.SAVING, committed=6)), []),
         ],
         {"generation": 1, "phase": "idle", "committed": 6},
     ),
     "left in the moment of the kill: left": (
         [
             *TRAINING,
-            (9, leave(ONE), [AskToLeave(1)]),
+            (9, leave(ONE), [RequestLeave(1)]),
             (10, WAIT, [KillChild(1)]),
             (10, phase(1, Phase.LEFT), []),
             (10, killed(1), []),
@@ -327,7 +339,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         {"generation": 1, "phase": "left", "failure": None},
     ),
     "a pod that goes offers no standby": (
-        [*TRAINING, (9, Terminated(), [AskToLeave(1), KillChild(2)])],
+        [*TRAINING, (9, Terminated(), [RequestLeave(1), KillChild(2)])],
         {"phase": "training", "standby": False},
     ),
 }
@@ -335,7 +347,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
 
 @pytest.mark.parametrize(("script", "want"), REPORTS.values(), ids=REPORTS.keys())
 def test_report(script: Script, want: dict[str, object]) -> None:
-    report = describe(HOST, PLACE, play(script), port=4711)
+    report = make_report(HOST, PLACE, play(script), port=4711)
 
     assert {name: getattr(report, name) for name in want} == want
     assert (report.job_uid, report.pod_uid, report.pod, report.slice, report.host) == ("job", "me", "pod", 1, 0)
@@ -343,7 +355,7 @@ def test_report(script: Script, want: dict[str, object]) -> None:
 
 
 def test_a_restarted_container_reports_its_old_world_as_failed() -> None:
-    report = describe(HOST, PLACE, begin(6, 0.0), port=1)
+    report = make_report(HOST, PLACE, initial_state(6, 0.0), port=1)
 
     assert (report.generation, report.phase) == (6, Phase.FAILED)
     assert report.failure is not None
@@ -352,32 +364,33 @@ def test_a_restarted_container_reports_its_old_world_as_failed() -> None:
 
 def test_steps_alone_can_wait_for_the_next_report() -> None:
     before = play(TRAINING)
-    stepped = play([(9, Spoke(1, Event(progress=PROGRESS)), [])], before)
-    committed = play([(9, Spoke(1, Event(committed=6)), [])], before)
-    old, steps, commit = (describe(HOST, PLACE, state, port=1) for state in (before, stepped, committed))
-    entered = play([(9, Spoke(1, Event(entered="batch 2")), [])], before)
-    reading, evaluating = describe(HOST, PLACE, before, port=1, moved=12), describe(HOST, PLACE, entered, port=1)
+    stepped = play([(9, EventReceived(1, AgentEvent(progress=PROGRESS)), [])], before)
+    committed = play([(9, EventReceived(1, AgentEvent(committed=6)), [])], before)
+    old, steps, commit = (make_report(HOST, PLACE, state, port=1) for state in (before, stepped, committed))
+    entered = play([(9, EventReceived(1, AgentEvent(entered="batch 2")), [])], before)
+    reading, evaluating = make_report(HOST, PLACE, before, port=1, moved=12), make_report(HOST, PLACE, entered, port=1)
 
-    assert is_news(old, None)
-    assert not is_news(old, old)
-    assert not is_news(steps, old)
-    assert not is_news(reading, old)
+    assert is_urgent(old, None)
+    assert not is_urgent(old, old)
+    assert not is_urgent(steps, old)
+    assert not is_urgent(reading, old)
     assert reading.moved_mebibytes == 12
     assert (old.stopped, old.cpu_seconds) == (False, None)
-    working, stopped = (describe(HOST, PLACE, before, port=1, vitals=Vitals(on, 7)) for on in (False, True))
-    assert not is_news(working, old)
+    working, stopped = (make_report(HOST, PLACE, before, port=1, vitals=Vitals(on, 7)) for on in (False, True))
+    assert not is_urgent(working, old)
     assert working.cpu_seconds == 7
-    assert is_news(stopped, working)
-    assert not is_news(evaluating, old)
+    assert is_urgent(stopped, working)
+    assert not is_urgent(evaluating, old)
     assert evaluating.entered == old.entered + 1
-    assert is_news(commit, old)
+    assert is_urgent(commit, old)
 
 
 def test_of_very_many_damaged_steps_the_newest_are_told() -> None:
     news: Script = [
-        (9, Spoke(1, Event(damaged=Damage(step=step, message="bad hash"))), []) for step in range(MAX_DAMAGED + 5)
+        (9, EventReceived(1, AgentEvent(damaged=Damage(step=step, message="bad hash"))), [])
+        for step in range(MAX_DAMAGED + 5)
     ]
 
-    report = describe(HOST, PLACE, play([*TRAINING, *news]), 5000)
+    report = make_report(HOST, PLACE, play([*TRAINING, *news]), 5000)
 
     assert [one.step for one in report.damaged] == list(range(5, MAX_DAMAGED + 5))

@@ -8,7 +8,7 @@ import pytest
 
 from trainingjob_api.protocol import Answer, Directive, HostReport
 from trainingjob_trainer.agent.rendezvous import RendezvousError
-from trainingjob_trainer.agent.reporter import MAX_OVERTAKEN, Reporter
+from trainingjob_trainer.agent.reporter import MAX_PENDING, Reporter
 
 pytestmark = pytest.mark.looptime
 
@@ -80,7 +80,7 @@ async def test_news_are_told_by_a_fresh_report_beside_the_one_under_way() -> Non
 
     async def tell_news(reporter: Reporter) -> None:
         await asyncio.sleep(0.5)
-        reporter.hurry()
+        reporter.report_now()
 
     await report_for(2.0, line, tell_news)
 
@@ -97,7 +97,7 @@ async def test_a_host_that_has_news_all_the_time_hears_answers_all_the_same() ->
         async def hurry() -> None:
             while True:
                 await asyncio.sleep(0.02)
-                reporter.hurry()
+                reporter.report_now()
 
         tasks.append(asyncio.create_task(hurry()))
 
@@ -114,7 +114,7 @@ async def test_an_answer_to_a_fresher_report_ends_the_wait_for_older_ones() -> N
 
     async def tell_news(reporter: Reporter) -> None:
         for moment in (0.1, 0.25):
-            asyncio.get_running_loop().call_later(moment, reporter.hurry)
+            asyncio.get_running_loop().call_later(moment, reporter.report_now)
 
     await report_for(3.0, line, tell_news)
 
@@ -127,12 +127,12 @@ async def test_an_operator_that_answers_nothing_holds_few_reports_at_a_time() ->
 
     async def tell_news(reporter: Reporter) -> None:
         for number in range(50):
-            asyncio.get_running_loop().call_later(0.1 * number, reporter.hurry)
+            asyncio.get_running_loop().call_later(0.1 * number, reporter.report_now)
 
     await report_for(3.0, line, tell_news)
 
     assert len(line.began) == line.cancelled
-    assert line.most_waiting == MAX_OVERTAKEN + 1
+    assert line.most_waiting == MAX_PENDING + 1
 
 
 async def test_news_do_not_wait_for_the_regular_report() -> None:
@@ -140,7 +140,7 @@ async def test_news_do_not_wait_for_the_regular_report() -> None:
 
     async def tell_news(reporter: Reporter) -> None:
         await asyncio.sleep(0.5)
-        reporter.hurry()
+        reporter.report_now()
 
     await report_for(10, line, tell_news)
 
@@ -153,7 +153,7 @@ async def test_a_burst_of_news_is_told_together() -> None:
     async def tell_news(reporter: Reporter) -> None:
         for _ in range(100):
             await asyncio.sleep(0.01)
-            reporter.hurry()
+            reporter.report_now()
 
     await report_for(0.5, line, tell_news)
 
@@ -192,8 +192,8 @@ async def test_who_falls_silent_reports_once_more_and_then_says_nothing_for_a_wh
 
     async def fall_silent(reporter: Reporter) -> None:
         await asyncio.sleep(0.5)
-        reporter.fall_silent(20)
-        reporter.hurry()
+        reporter.suspend(20)
+        reporter.report_now()
 
     await report_for(23, line, fall_silent)
 
@@ -211,7 +211,7 @@ FAREWELLS: dict[str, float | RendezvousError] = {
 async def test_the_last_report_waits_only_a_moment_for_an_answer(delay: float | RendezvousError) -> None:
     line = Line(delay)
 
-    await Reporter(line.post, lambda: REPORT, line.heard.append).say_farewell()
+    await Reporter(line.post, lambda: REPORT, line.heard.append).send_last_report()
 
     assert line.began == [0]
     assert asyncio.get_running_loop().time() <= 2

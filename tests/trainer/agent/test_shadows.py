@@ -23,26 +23,26 @@ from tests.trainer.agent.scripts import (
 from trainingjob_api.protocol import Answer, Directive, Phase
 from trainingjob_api.world import World
 from trainingjob_trainer.agent.host import next_tick
-from trainingjob_trainer.agent.report import Place, describe
+from trainingjob_trainer.agent.report import HostIdentity, make_report
 from trainingjob_trainer.agent.state import (
-    Answered,
-    AskToLeave,
-    Ended,
+    AnswerReceived,
+    ChildExited,
+    EventReceived,
     KillChild,
-    RenewPort,
-    SpawnShadow,
+    RenewHotStandbyPort,
+    RequestLeave,
+    SpawnHotStandby,
     SpawnStandby,
-    Spoke,
     StartChild,
-    StartShadow,
+    StartHotStandby,
     Stop,
     Terminated,
-    Ticked,
+    TimerFired,
 )
-from trainingjob_trainer.wire import Event
+from trainingjob_trainer.wire import AgentEvent
 
-SHADOWED = replace(HOST, shadows=True)
-PLACE = Place("pod", 0, 0, "10.0.0.1", "a")
+SHADOWED = replace(HOST, hot_standbys_allowed=True)
+PLACE = HostIdentity("pod", 0, 0, "10.0.0.1", "a")
 
 
 def shadow(name: str, generation: int = 1, job: str = "job", *pods: str) -> World:
@@ -50,42 +50,47 @@ def shadow(name: str, generation: int = 1, job: str = "job", *pods: str) -> Worl
     return world(generation, *(pods or ("me",)), job=job).model_copy(update={"shadow": name})
 
 
-def asked(about: World, beside: World = ONE) -> Answered:
-    return Answered(Answer(directive=Directive.TRAIN, world=beside, shadow=about))
+def asked(about: World, beside: World = ONE) -> AnswerReceived:
+    return AnswerReceived(Answer(directive=Directive.TRAIN, world=beside, shadow=about))
 
 
-def waits(child: int) -> Spoke:
-    return Spoke(child, Event(waiting=True))
+def waits(child: int) -> EventReceived:
+    return EventReceived(child, AgentEvent(waiting=True))
 
 
 A, B = shadow("a"), shadow("b")
 TAKEN = world(2, "me").model_copy(update={"shadow": "a"})
-IMPORTS: Script = [*TRAINING, (9, asked(A), [SpawnShadow(3)])]
-JOINS: Script = [*IMPORTS, (12, ready(3), [StartShadow(3, A, 0)])]
+IMPORTS: Script = [*TRAINING, (9, asked(A), [SpawnHotStandby(3)])]
+JOINS: Script = [*IMPORTS, (12, ready(3), [StartHotStandby(3, A, 0)])]
 WAITS: Script = [*JOINS, (13, waits(3), [])]
 
 SCRIPTS: dict[str, Script] = {
-    "after the standby is ready, and only one": [*WAITS, (14, asked(A), []), (15, train(ONE), []), (16, Ticked(), [])],
+    "after the standby is ready, and only one": [
+        *WAITS,
+        (14, asked(A), []),
+        (15, train(ONE), []),
+        (16, TimerFired(), []),
+    ],
     "not before the child made a step, nor before the standby": [
         *STANDBY,
         (4, train(ONE), [StartChild(1, ONE, 1)]),
         (5, asked(A), []),
         (6, phase(1, Phase.TRAINING), []),
         (7, stepped(1, 1), [SpawnStandby(2)]),
-        (9, ready(2), [SpawnShadow(3)]),
+        (9, ready(2), [SpawnHotStandby(3)]),
     ],
     "it takes over as soon as the child is killed": [
         *WAITS,
-        (20, train(TAKEN), [KillChild(1), StartChild(3, TAKEN, 0), RenewPort()]),
+        (20, train(TAKEN), [KillChild(1), StartChild(3, TAKEN, 0), RenewHotStandbyPort()]),
         (20, killed(1), []),
         (21, phase(3, Phase.TRAINING), []),
         (22, stepped(3, 9), []),
-        (22, asked(shadow("c", 2), TAKEN), [SpawnShadow(4)]),
+        (22, asked(shadow("c", 2), TAKEN), [SpawnHotStandby(4)]),
     ],
     "it takes over where the child is dead already": [
         *WAITS,
         (19, killed(1), []),
-        (20, train(TAKEN), [StartChild(3, TAKEN, 0), RenewPort()]),
+        (20, train(TAKEN), [StartChild(3, TAKEN, 0), RenewHotStandbyPort()]),
     ],
     "a world without it ends it and goes to the standby": [
         *WAITS,
@@ -96,45 +101,45 @@ SCRIPTS: dict[str, Script] = {
     "who is named and does not wait yet says so at once": [
         *JOINS,
         (20, train(TAKEN), [KillChild(1), KillChild(3)]),
-        (20, killed(1), [RenewPort()]),
+        (20, killed(1), [RenewHotStandbyPort()]),
         (21, train(TAKEN), []),
         (22, train(world(3)), [StartChild(2, world(3), 1)]),
     ],
     "who is named and waits for another says so": [
         *WAITS,
         (20, train(TAKEN.model_copy(update={"shadow": "b"})), [KillChild(1), KillChild(3)]),
-        (20, killed(1), [RenewPort()]),
+        (20, killed(1), [RenewHotStandbyPort()]),
     ],
     "another shadow world: a new process": [
         *WAITS,
-        (20, asked(B), [KillChild(3), SpawnShadow(4)]),
-        (23, ready(4), [StartShadow(4, B, 0)]),
+        (20, asked(B), [KillChild(3), SpawnHotStandby(4)]),
+        (23, ready(4), [StartHotStandby(4, B, 0)]),
     ],
     "another shadow world while it imports: it joins the newest": [
         *IMPORTS,
         (10, asked(B), []),
-        (12, ready(3), [StartShadow(3, B, 0)]),
+        (12, ready(3), [StartHotStandby(3, B, 0)]),
     ],
     "what ended is tried again later, three times in all": [
         *WAITS,
-        (20, Ended(3, code=1), [RenewPort()]),
+        (20, ChildExited(3, code=1), [RenewHotStandbyPort()]),
         (21, asked(B), []),
-        (49.9, Ticked(), []),
-        (50, Ticked(), [SpawnShadow(4)]),
-        (51, Ended(4, code=1), [RenewPort()]),
-        (81, Ticked(), [SpawnShadow(5)]),
-        (82, Ended(5, code=1), [RenewPort()]),
+        (49.9, TimerFired(), []),
+        (50, TimerFired(), [SpawnHotStandby(4)]),
+        (51, ChildExited(4, code=1), [RenewHotStandbyPort()]),
+        (81, TimerFired(), [SpawnHotStandby(5)]),
+        (82, ChildExited(5, code=1), [RenewHotStandbyPort()]),
         (200, asked(B), []),
     ],
     "a new world counts anew": [
         *WAITS,
-        (20, Ended(3, code=1), [RenewPort()]),
+        (20, ChildExited(3, code=1), [RenewHotStandbyPort()]),
         (20, train(TWO), [KillChild(1)]),
         (20, killed(1), [StartChild(2, TWO, 1)]),
         (21, phase(2, Phase.TRAINING), []),
         (22, stepped(2, 1), [SpawnStandby(4)]),
         (24, ready(4), []),
-        (60, asked(shadow("c", 2), TWO), [SpawnShadow(5)]),
+        (60, asked(shadow("c", 2), TWO), [SpawnHotStandby(5)]),
     ],
     "one of an older world, of another job, or without us is nobody's business": [
         *TRAINING,
@@ -146,8 +151,8 @@ SCRIPTS: dict[str, Script] = {
     "wait ends it": [*WAITS, (20, WAIT, [KillChild(1), KillChild(3)])],
     "a deleted pod's shadow ends": [
         *WAITS,
-        (20, Terminated(), [AskToLeave(1), KillChild(3), KillChild(2)]),
-        (21, Ended(1, code=0), [Stop()]),
+        (20, Terminated(), [RequestLeave(1), KillChild(3), KillChild(2)]),
+        (21, ChildExited(1, code=0), [Stop()]),
     ],
     "what it says else is not heard": [*JOINS, (13, phase(3, Phase.CONNECTING), [])],
 }
@@ -166,20 +171,24 @@ REPORTS: dict[str, tuple[Script, int | None, str]] = {
     "it imports": (IMPORTS, 77, ""),
     "it joins": (JOINS, 77, ""),
     "it waits": (WAITS, 77, "a"),
-    "it took over": ([*WAITS, (20, train(TAKEN), [KillChild(1), StartChild(3, TAKEN, 0), RenewPort()])], 77, ""),
+    "it took over": (
+        [*WAITS, (20, train(TAKEN), [KillChild(1), StartChild(3, TAKEN, 0), RenewHotStandbyPort()])],
+        77,
+        "",
+    ),
     "too many ended": (SCRIPTS["what ended is tried again later, three times in all"], None, ""),
 }
 
 
 @pytest.mark.parametrize(("script", "port", "name"), REPORTS.values(), ids=REPORTS.keys())
 def test_reports(script: Script, port: int | None, name: str) -> None:
-    report = describe(SHADOWED, PLACE, play(script, host=SHADOWED), 1234, 77)
+    report = make_report(SHADOWED, PLACE, play(script, host=SHADOWED), 1234, 77)
 
     assert (report.shadow_port, report.shadow) == (port, name)
 
 
 def test_who_is_named_in_vain_is_in_that_world_without_a_child() -> None:
-    report = describe(
+    report = make_report(
         SHADOWED, PLACE, play(SCRIPTS["who is named and waits for another says so"], host=SHADOWED), 1234, 77
     )
 
@@ -187,10 +196,10 @@ def test_who_is_named_in_vain_is_in_that_world_without_a_child() -> None:
 
 
 def test_a_job_without_shadows_tells_no_port() -> None:
-    assert describe(HOST, PLACE, play(TRAINING), 1234, 77).shadow_port is None
+    assert make_report(HOST, PLACE, play(TRAINING), 1234, 77).shadow_port is None
 
 
 def test_the_next_try_has_its_time() -> None:
-    state = play([*WAITS, (20, Ended(3, code=1), [RenewPort()])], host=SHADOWED)
+    state = play([*WAITS, (20, ChildExited(3, code=1), [RenewHotStandbyPort()])], host=SHADOWED)
 
     assert next_tick(SHADOWED, state) == 50.0

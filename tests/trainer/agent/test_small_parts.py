@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from trainingjob_api.protocol import Failure, FailureReason
-from trainingjob_trainer.agent.endings import explain_end
+from trainingjob_trainer.agent.endings import explain_exit
 from trainingjob_trainer.agent.killings import count_oom_kills
-from trainingjob_trainer.agent.ledger import Ledger
-from trainingjob_trainer.agent.ports import HeldPort
-from trainingjob_trainer.agent.state import Ended
+from trainingjob_trainer.agent.ledger import GenerationFile
+from trainingjob_trainer.agent.ports import ReservedPort
+from trainingjob_trainer.agent.state import ChildExited
 from trainingjob_trainer.agent.supervisor import write_stacks
-from trainingjob_trainer.agent.tail import Tail, excerpt
+from trainingjob_trainer.agent.tail import LogTail, excerpt
 
 
 def test_a_tail_keeps_the_last_bytes() -> None:
-    tail = Tail(limit=10)
+    tail = LogTail(limit=10)
     for chunk in (b"0" * 20, b"123456789", b"abc\n", b"\xff"):
         tail.write(chunk)
 
@@ -49,29 +49,29 @@ def test_excerpt(log: str, limit: int, want: str) -> None:
 
 
 PEER_LOG = "F0000 client.h Terminating process because the JAX distributed service detected fatal errors. This most"
-ENDINGS: dict[str, tuple[Ended, FailureReason, str]] = {
-    "an exception nobody caught": (Ended(1, code=1, log="Traceback"), FailureReason.CRASH, "exited with code 1"),
-    "an exit before it was done": (Ended(1, code=0), FailureReason.CRASH, "exited with code 0"),
+ENDINGS: dict[str, tuple[ChildExited, FailureReason, str]] = {
+    "an exception nobody caught": (ChildExited(1, code=1, log="Traceback"), FailureReason.CRASH, "exited with code 1"),
+    "an exit before it was done": (ChildExited(1, code=0), FailureReason.CRASH, "exited with code 0"),
     "killed for memory": (
-        Ended(1, signal="SIGKILL", out_of_memory=True),
+        ChildExited(1, signal="SIGKILL", out_of_memory=True),
         FailureReason.OUT_OF_MEMORY,
         "used up the container's memory (2Gi and its memory volumes)",
     ),
     "killed while another process died for memory": (
-        Ended(1, signal="SIGTERM", out_of_memory=True),
+        ChildExited(1, signal="SIGTERM", out_of_memory=True),
         FailureReason.KILLED,
         "ended by SIGTERM",
     ),
-    "killed from outside": (Ended(1, signal="SIGKILL"), FailureReason.KILLED, "ended by SIGKILL"),
-    "its own fault": (Ended(1, signal="SIGSEGV"), FailureReason.CRASH, "crashed with SIGSEGV"),
-    "aborted": (Ended(1, signal="SIGABRT", log="CHECK failed"), FailureReason.CRASH, "crashed with SIGABRT"),
+    "killed from outside": (ChildExited(1, signal="SIGKILL"), FailureReason.KILLED, "ended by SIGKILL"),
+    "its own fault": (ChildExited(1, signal="SIGSEGV"), FailureReason.CRASH, "crashed with SIGSEGV"),
+    "aborted": (ChildExited(1, signal="SIGABRT", log="CHECK failed"), FailureReason.CRASH, "crashed with SIGABRT"),
     "aborted because another host was gone": (
-        Ended(1, signal="SIGABRT", log=f"{PEER_LOG}\n{'*** a long stack trace ***' * 100}"),
+        ChildExited(1, signal="SIGABRT", log=f"{PEER_LOG}\n{'*** a long stack trace ***' * 100}"),
         FailureReason.PEER,
         "another host of the world was gone",
     ),
     "aborted by a thread of gloo's": (
-        Ended(1, signal="SIGABRT", log=f"{THROWN}{PYTHON}"),
+        ChildExited(1, signal="SIGABRT", log=f"{THROWN}{PYTHON}"),
         FailureReason.PEER,
         "another host of the world was gone",
     ),
@@ -79,8 +79,8 @@ ENDINGS: dict[str, tuple[Ended, FailureReason, str]] = {
 
 
 @pytest.mark.parametrize(("ended", "reason", "words"), ENDINGS.values(), ids=ENDINGS.keys())
-def test_explain_end(ended: Ended, reason: FailureReason, words: str) -> None:
-    failure = explain_end(ended, step=7, memory="2Gi")
+def test_explain_end(ended: ChildExited, reason: FailureReason, words: str) -> None:
+    failure = explain_exit(ended, step=7, memory="2Gi")
 
     assert failure.reason is reason
     assert words in failure.message
@@ -104,17 +104,17 @@ MISSED: dict[str, tuple[str, str, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize(("signal", "log", "want"), MISSED.values(), ids=MISSED.keys())
 def test_whom_jax_missed_is_told(signal: str, log: str, want: tuple[int, ...]) -> None:
-    ended = Ended(1, signal=signal, log=f"{PEER_LOG}: UNAVAILABLE: The following tasks are unhealthy {log}")
+    ended = ChildExited(1, signal=signal, log=f"{PEER_LOG}: UNAVAILABLE: The following tasks are unhealthy {log}")
 
-    assert explain_end(ended, step=7, memory="2Gi").missed == want
+    assert explain_exit(ended, step=7, memory="2Gi").missed == want
 
 
 def test_a_child_that_told_its_failure_is_believed() -> None:
     words = Failure(reason=FailureReason.DATA, fatal=True, message="no text", path="spec.data", step=3)
 
-    believed = explain_end(Ended(1, code=3, log="the log", failure=words), step=7, memory="2Gi")
-    with_own_log = explain_end(
-        Ended(1, code=3, log="the log", failure=words.model_copy(update={"log": "my log", "step": None})),
+    believed = explain_exit(ChildExited(1, code=3, log="the log", failure=words), step=7, memory="2Gi")
+    with_own_log = explain_exit(
+        ChildExited(1, code=3, log="the log", failure=words.model_copy(update={"log": "my log", "step": None})),
         step=7,
         memory="2Gi",
     )
@@ -144,7 +144,7 @@ def test_count_oom_kills(files: dict[str, str], want: int, tmp_path: Path) -> No
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_a_held_port_is_free_for_nobody_until_it_is_released(address: str) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    held = HeldPort(address)
+    held = ReservedPort(address)
 
     with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
         other.bind((address, held.number))
@@ -155,7 +155,7 @@ def test_a_held_port_is_free_for_nobody_until_it_is_released(address: str) -> No
 
 
 def test_two_held_ports_differ() -> None:
-    one, two = HeldPort("127.0.0.1"), HeldPort("127.0.0.1")
+    one, two = ReservedPort("127.0.0.1"), ReservedPort("127.0.0.1")
 
     assert one.number != two.number
     one.release()
@@ -166,8 +166,8 @@ def test_orphans_are_reaped_and_our_own_are_not() -> None:
     # In a process of its own: only there does nobody else wait for children.
     program = """
 import os, subprocess
-from trainingjob_trainer.agent.orphans import adopt_orphans, reap_orphans
-adopt_orphans()
+from trainingjob_trainer.agent.orphans import become_subreaper, reap_orphans
+become_subreaper()
 reap_orphans({})  # there is no child yet
 own = subprocess.Popen(["/bin/sh", "-c", "exit 7"])
 gate, opened = os.pipe()
@@ -198,17 +198,17 @@ except ChildProcessError:
 
 
 def test_the_ledger_outlives_its_agent(tmp_path: Path) -> None:
-    Ledger("uid", tmp_path).write(3)
+    GenerationFile("uid", tmp_path).write(3)
 
-    assert Ledger("uid", tmp_path).read() == 3
-    assert Ledger("another", tmp_path).read() == 0
+    assert GenerationFile("uid", tmp_path).read() == 3
+    assert GenerationFile("another", tmp_path).read() == 0
 
 
 def test_a_forgotten_ledger_leaves_nothing(tmp_path: Path) -> None:
-    ledger = Ledger("uid", tmp_path)
+    ledger = GenerationFile("uid", tmp_path)
     ledger.write(3)
-    ledger.forget()
-    ledger.forget()
+    ledger.delete()
+    ledger.delete()
 
     assert ledger.read() == 0
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainingjob_api.live import live_of
+from trainingjob_api.live import live_fields
 from trainingjob_api.protocol import Directive, FailureReason, HostReport, Phase, ProcessState, Termination
 from trainingjob_api.world import Member, RunConfig, World
 from trainingjob_trainer.agent import host as host_module
@@ -97,7 +97,7 @@ async def test_a_standby_takes_over_in_a_higher_generation(launch, operator) -> 
 async def test_a_world_tells_what_was_edited_since_the_pod_began(launch, operator, run_config) -> None:
     launch(g1="count")
     await operator.hear(has_standby)
-    edited = live_of(run_config.spec).model_copy(update={"steps": 77})
+    edited = live_fields(run_config.spec).model_copy(update={"steps": 77})
     await operator.say(Directive.TRAIN, world(1).model_copy(update={"live": edited}))
 
     report = await operator.hear(lambda report: report.phase is Phase.FAILED)
@@ -347,11 +347,11 @@ async def test_an_agent_that_is_a_reaper_leaves_no_zombies(operator, variables, 
     program = """
 import asyncio, os, sys
 from trainingjob_trainer.agent.environment import read_environment
-from trainingjob_trainer.agent.orphans import adopt_orphans
+from trainingjob_trainer.agent.orphans import become_subreaper
 from trainingjob_trainer.agent.supervisor import Supervisor
 async def run():
     return await Supervisor(read_environment(os.environ), sys.argv[1:]).run()
-adopt_orphans()
+become_subreaper()
 sys.exit(asyncio.run(run()))
 """
     operator.hold_seconds = operator.report_again_seconds = 0.1

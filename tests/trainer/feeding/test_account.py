@@ -11,8 +11,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from tests.trainer.feeding.texts import grow, index_of, make_tokenizer, use
 from tests.trainer.tiny import make_config, make_spec
 from trainingjob_api.reading import DataReport
-from trainingjob_trainer.feeding.account import MAX_BYTES, Text, load_texts, make_report
-from trainingjob_trainer.feeding.index import prepare
+from trainingjob_trainer.feeding.account import MAX_REPORT_BYTES, DatasetReport, build_data_report, load_reports
+from trainingjob_trainer.feeding.index import prepare_datasets
 
 
 def warn(tmp_path: Path, files: dict[str, str], tokenizer: Path | None = None, **changes: Any) -> str:
@@ -191,7 +191,7 @@ def test_an_edit_of_the_steps_changes_the_epochs(tmp_path: Path) -> None:
 
 def test_of_an_older_trainer_s_index_the_sums_are_reported(tmp_path: Path) -> None:
     grow(tmp_path / "text", **{"a.txt": "x" * 64})
-    identity = index_of(tmp_path).train.identity
+    identity = index_of(tmp_path).train.dataset_hash
     data = tmp_path / "checkpoints/data"
     described = json.loads((data / identity / "index.json").read_text())
     older = {name: described[name] for name in ("format", "numTokens", "dtype")}
@@ -202,12 +202,14 @@ def test_of_an_older_trainer_s_index_the_sums_are_reported(tmp_path: Path) -> No
     assert (running.tokens, running.rows, running.sources) == (65, 4, ())
 
     root = tmp_path / "checkpoints"
-    another = prepare(root, make_config(make_spec(root, tmp_path / "text"), uid="another"), leads=True).report
+    another = prepare_datasets(
+        root, make_config(make_spec(root, tmp_path / "text"), uid="another"), is_leader=True
+    ).report
     assert [(one.characters, one.tokens, one.rows) for one in another.sources] == [(64, None, None)]
 
 
 def test_an_account_that_is_damaged_is_left_out() -> None:
-    assert load_texts("{") == []
+    assert load_reports("{") == []
 
 
 def test_a_report_fits_beside_everything_else() -> None:
@@ -215,15 +217,15 @@ def test_a_report_fits_beside_everything_else() -> None:
     reasons = ("hidden", "excluded", "otherName", "notSearched", "duplicate", "brokenLink", "notAFile", "empty")
     source = {"files": 1, "documents": 1, "characters": 1, "skipped": [{"reason": one, **skip} for one in reasons]}
     texts = [
-        Text.model_validate(
+        DatasetReport.model_validate(
             {"sources": [source | {"name": f"s{one}"} for one in range(24)], "warnings": ["é" * 999] * 99}
         )
     ]
     spec = make_config(make_spec(Path("/run"), Path("/text"))).spec
 
-    report = make_report(texts, 100, {"": 9}, spec)
+    report = build_data_report(texts, 100, {"": 9}, spec)
 
-    assert len(report.model_dump_json()) < MAX_BYTES
+    assert len(report.model_dump_json()) < MAX_REPORT_BYTES
     assert DataReport.model_validate_json(report.model_dump_json()) == report
 
 

@@ -16,7 +16,7 @@ from tests.trainer.tiny import make_config, make_spec
 from trainingjob_api.data import TextSource
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.feeding.index import Index, prepare
+from trainingjob_trainer.feeding.index import TokenDataset, prepare_datasets
 from trainingjob_trainer.feeding.sources import find_documents
 
 FIELD = "spec.data.train[0]"
@@ -63,12 +63,12 @@ def test_the_standard_library_is_without_what_is_installed_into_it() -> None:
     assert not [name for name in names if "site-packages" in name or name.startswith("test/")]
 
 
-def prepare_with(tmp_path: Path, **changes: Any) -> Index:
+def prepare_with(tmp_path: Path, **changes: Any) -> TokenDataset:
     root = tmp_path / "checkpoints"
     root.mkdir(exist_ok=True)
     text = tmp_path / "text"
     text.mkdir(exist_ok=True)
-    return prepare(root, make_config(make_spec(root, text, **changes)), leads=True).train
+    return prepare_datasets(root, make_config(make_spec(root, text, **changes)), is_leader=True).train
 
 
 def write(tmp_path: Path, name: str, content: bytes) -> Path:
@@ -91,8 +91,8 @@ def test_rows_overlap_by_one_token(tmp_path: Path) -> None:
 
     index = prepare_with(tmp_path, training__sequenceLength=4)
 
-    assert index.num_rows == 2
-    assert index.rows(np.array([1, 0])).tolist() == [[69, 70, 71, 72, 73], [65, 66, 67, 68, 69]]
+    assert index.num_sequences == 2
+    assert index.sequences(np.array([1, 0])).tolist() == [[69, 70, 71, 72, 73], [65, 66, 67, 68, 69]]
 
 
 def make_tokenizer(path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_restart_reads_no_text_again(tmp_path: Path) -> None:
 
     after = prepare_with(tmp_path)
 
-    assert (after.identity, after.tokens.tolist()) == (before.identity, before.tokens.tolist())
+    assert (after.dataset_hash, after.tokens.tolist()) == (before.dataset_hash, before.tokens.tolist())
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -145,7 +145,7 @@ def test_other_rows_have_another_identity(tmp_path: Path, changes: dict[str, Any
     write(tmp_path, "a.md", b"text enough for one row, too")
     changes = json.loads(json.dumps(changes).replace("TEXT", str(tmp_path / "text")))
 
-    assert prepare_with(tmp_path).identity != prepare_with(tmp_path, **changes).identity
+    assert prepare_with(tmp_path).dataset_hash != prepare_with(tmp_path, **changes).dataset_hash
 
 
 def test_equal_text_is_shared_between_jobs(tmp_path: Path) -> None:
@@ -157,7 +157,8 @@ def test_equal_text_is_shared_between_jobs(tmp_path: Path) -> None:
     spec = make_spec(tmp_path / "checkpoints", tmp_path / "elsewhere" / "text")
 
     assert (
-        prepare(tmp_path / "checkpoints", make_config(spec, uid="other"), leads=True).train.identity == before.identity
+        prepare_datasets(tmp_path / "checkpoints", make_config(spec, uid="other"), is_leader=True).train.dataset_hash
+        == before.dataset_hash
     )
 
 
@@ -167,10 +168,12 @@ def test_the_others_wait_for_the_one_that_leads(tmp_path: Path) -> None:
     root.mkdir()
     config = make_config(make_spec(root, tmp_path / "text"))
     found: list[str] = []
-    follower = threading.Thread(target=lambda: found.append(prepare(root, config, leads=False).train.identity))
+    follower = threading.Thread(
+        target=lambda: found.append(prepare_datasets(root, config, is_leader=False).train.dataset_hash)
+    )
     follower.start()
 
-    led = prepare(root, config, leads=True).train.identity
+    led = prepare_datasets(root, config, is_leader=True).train.dataset_hash
     follower.join(timeout=30)
 
     assert found == [led]
@@ -183,7 +186,9 @@ def test_evaluations_have_indexes_of_their_own(tmp_path: Path) -> None:
     root.mkdir()
     evaluation = [{"name": "held", "path": str(held_out), "everySteps": 5}]
 
-    indexes = prepare(root, make_config(make_spec(root, tmp_path / "text", evaluation=evaluation)), leads=True)
+    indexes = prepare_datasets(
+        root, make_config(make_spec(root, tmp_path / "text", evaluation=evaluation)), is_leader=True
+    )
 
     assert bytes(indexes.evaluations["held"].tokens[:8].tolist()) == b"held-out"
 
@@ -266,7 +271,7 @@ def test_bad_data_is_told_with_its_place(
 def test_a_cut_index_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", b"text enough for one row")
     index = prepare_with(tmp_path)
-    tokens = tmp_path / "checkpoints/data" / index.identity / "tokens.bin"
+    tokens = tmp_path / "checkpoints/data" / index.dataset_hash / "tokens.bin"
     tokens.write_bytes(tokens.read_bytes()[:-2])
 
     with pytest.raises(TrainingError, match="has 46 bytes and should have 48"):
@@ -286,17 +291,17 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", ["job", "account", "index.json", "tokens.bin"])
 def test_a_hostile_file_among_the_tokens_is_told(tmp_path: Path, name: str, make: Callable[[Path], object]) -> None:
     write(tmp_path, "a.txt", b"text enough for one row")
-    folder = tmp_path / "checkpoints/data" / prepare_with(tmp_path).identity
+    folder = tmp_path / "checkpoints/data" / prepare_with(tmp_path).dataset_hash
     (account,) = folder.parent.glob("*.account.json")
     job = account.with_name(account.name.replace(".account", ""))
     path = {"job": job, "account": account}.get(name, folder / name)
     path.unlink()
     make(path)
     if name == "account":
-        assert prepare_with(tmp_path).identity == folder.name, "it is only reported"
+        assert prepare_with(tmp_path).dataset_hash == folder.name, "it is only reported"
         return
     if name == "job" and not path.exists():
-        assert prepare_with(tmp_path).identity == folder.name, "it is written again"
+        assert prepare_with(tmp_path).dataset_hash == folder.name, "it is written again"
         assert not job.is_symlink()
         return
 
@@ -308,7 +313,7 @@ def test_a_hostile_file_among_the_tokens_is_told(tmp_path: Path, name: str, make
 
 def test_a_link_in_the_place_of_unfinished_tokens_is_not_written_through(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", b"text enough for one row")
-    folder = tmp_path / "checkpoints/data" / prepare_with(tmp_path).identity
+    folder = tmp_path / "checkpoints/data" / prepare_with(tmp_path).dataset_hash
     for path in (*folder.parent.glob("*.json"), *folder.iterdir()):
         path.unlink()
     precious = tmp_path / "precious"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.trainer.feeding.texts import fail, find, grow, names, skips
 from trainingjob_api.protocol import FailureReason
-from trainingjob_trainer.feeding.folders import Search
+from trainingjob_trainer.feeding.folders import FileSearch
 
 TREES: dict[str, tuple[dict[str, str], dict[str, Any], list[str], dict[str, int]]] = {
     "a linked folder": (
@@ -150,7 +150,7 @@ def test_all_that_lies_there_is_read_or_reported(tmp_path: Path, seed: int) -> N
     pattern = draw.choice(["**/*.txt", "*.txt", "**/*", "**/d/*.txt", ".h/**/*", "d/**", "*/*"])
     exclude = draw.sample(["d", "**/e", "**/*.md", "b.txt", "e/**"], draw.randint(0, 2))
 
-    entries = list(Search(pattern, exclude).walk(root))
+    entries = list(FileSearch(pattern, exclude).walk(root))
 
     told = {entry.names: entry.reason for entry in entries}
     assert len(told) == len(entries)

@@ -9,9 +9,9 @@ import tokenizers
 import yaml
 
 from trainingjob_api.data import Tokenizer
-from trainingjob_operator.core.validation.validate import check_job
+from trainingjob_operator.core.validation.validate import validate_job
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.feeding.tokens import Encoder
+from trainingjob_trainer.feeding.tokens import DocumentEncoder
 
 EXAMPLES = Path(__file__).parents[3] / "crds/examples"
 
@@ -25,11 +25,11 @@ def test_a_vocabulary_that_a_host_suggests_is_legal(example: str, num_ids: int, 
     tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="word-0")).save(str(path))
 
     with pytest.raises(TrainingError) as raised:
-        Encoder(Tokenizer(type="tokenizers", path=str(path)), vocab_size=num_ids - 1)
+        DocumentEncoder(Tokenizer(type="tokenizers", path=str(path)), vocab_size=num_ids - 1)
 
     assert raised.value.path == "spec.model.vocabSize"
     values = [json.loads(number) for number in re.findall(r"\d+(?=[;.])", str(raised.value).partition("Nearest")[2])]
     assert values == [num_ids, -(-num_ids // 128) * 128]
     for value in values:
         spec["model"]["vocabSize"] = value
-        assert check_job("demo", spec).problems == ()
+        assert validate_job("demo", spec).problems == ()

@@ -8,18 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainingjob_trainer.feeding.rows import (
-    Sizes,
-    Skipped,
-    change_size,
+    BatchSizes,
+    ExcludedSamples,
+    change_batch_size,
     count_samples,
+    exclude_samples,
     permute,
-    rows_of_slots,
-    skip,
-    slots_of_step,
+    samples_of_step,
+    sequences_of_samples,
 )
 
 
-def every(batch: int) -> Sizes:
+def every(batch: int) -> BatchSizes:
     """Return the history of a job with one batch size."""
     return ((1, batch),)
 
@@ -63,13 +63,13 @@ def test_rows_beyond_32_bits_are_reached() -> None:
 @pytest.mark.parametrize("batch", [1, 3, 7, 10, 25])
 def test_batches_of_any_size_walk_the_same_slots(batch: int) -> None:
     num_steps = 50
-    slots = np.concatenate([slots_of_step(step, every(batch)) for step in range(1, num_steps + 1)])
+    slots = np.concatenate([samples_of_step(step, every(batch)) for step in range(1, num_steps + 1)])
 
     assert slots.tolist() == list(range(num_steps * batch))
 
 
 def test_a_batch_may_span_epochs() -> None:
-    rows = rows_of_slots(np.arange(25), num_rows=10, seed=0)
+    rows = sequences_of_samples(np.arange(25), num_rows=10, seed=0)
 
     assert sorted(rows[:10]) == sorted(rows[10:20]) == list(range(10))
     assert len(set(rows[20:])) == 5
@@ -78,11 +78,14 @@ def test_a_batch_may_span_epochs() -> None:
 def test_a_slot_far_out_is_found_alone() -> None:
     slot = np.array([10**15 + 7])
 
-    assert rows_of_slots(slot, 12_345, seed=9) == rows_of_slots(np.arange(slot[0] - 5, slot[0] + 1), 12_345, 9)[-1]
+    assert (
+        sequences_of_samples(slot, 12_345, seed=9)
+        == sequences_of_samples(np.arange(slot[0] - 5, slot[0] + 1), 12_345, 9)[-1]
+    )
 
 
 @st.composite
-def gaps(draw: st.DrawFn) -> Skipped:
+def gaps(draw: st.DrawFn) -> ExcludedSamples:
     """Return ranges that are apart, anywhere."""
     edges = draw(st.lists(st.integers(0, 300), unique=True, max_size=12).map(sorted))
     return tuple(zip(edges[::2], edges[1::2], strict=False))
@@ -90,9 +93,9 @@ def gaps(draw: st.DrawFn) -> Skipped:
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(gaps(), st.integers(1, 25))
-def test_each_slot_that_is_not_left_out_is_used_once_and_in_order(skipped: Skipped, batch: int) -> None:
+def test_each_slot_that_is_not_left_out_is_used_once_and_in_order(skipped: ExcludedSamples, batch: int) -> None:
     num_steps = 400 // batch
-    slots = np.concatenate([slots_of_step(step, every(batch), skipped) for step in range(1, num_steps + 1)]).tolist()
+    slots = np.concatenate([samples_of_step(step, every(batch), skipped) for step in range(1, num_steps + 1)]).tolist()
 
     left_out = {slot for first, end in skipped for slot in range(first, end)}
     assert slots == [slot for slot in range(slots[-1] + 1) if slot not in left_out]
@@ -105,22 +108,22 @@ rollbacks = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 10)), max_size
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(gaps(), rollbacks, st.integers(1, 8))
 def test_a_rollback_leaves_out_the_samples_since_its_parent_and_nothing_before_changes(
-    skipped: Skipped, story: list[tuple[int, int]], batch: int
+    skipped: ExcludedSamples, story: list[tuple[int, int]], batch: int
 ) -> None:
     for parent, length in story:
-        before, skipped = skipped, skip(skipped, parent, parent + length, every(batch))
+        before, skipped = skipped, exclude_samples(skipped, parent, parent + length, every(batch))
 
-        kept = [slots_of_step(step, every(batch), skipped).tolist() for step in range(1, parent + 1)]
-        assert kept == [slots_of_step(step, every(batch), before).tolist() for step in range(1, parent + 1)]
-        next_ones = [slots_of_step(parent + step, every(batch), skipped).tolist() for step in range(1, 6)]
+        kept = [samples_of_step(step, every(batch), skipped).tolist() for step in range(1, parent + 1)]
+        assert kept == [samples_of_step(step, every(batch), before).tolist() for step in range(1, parent + 1)]
+        next_ones = [samples_of_step(parent + step, every(batch), skipped).tolist() for step in range(1, 6)]
         assert next_ones == [
-            slots_of_step(parent + length + step, every(batch), before).tolist() for step in range(1, 6)
+            samples_of_step(parent + length + step, every(batch), before).tolist() for step in range(1, 6)
         ]
         assert all(first < end for first, end in skipped)
         assert all(one[1] < other[0] for one, other in pairwise(skipped))
 
 
-CHANGES: dict[str, tuple[Sizes, int, int, Sizes]] = {
+CHANGES: dict[str, tuple[BatchSizes, int, int, BatchSizes]] = {
     "from scratch": ((), 0, 4, ((1, 4),)),
     "an older step": ((), 10, 4, ((1, 4),)),
     "the same size": (((1, 4),), 10, 4, ((1, 4),)),
@@ -134,8 +137,8 @@ CHANGES: dict[str, tuple[Sizes, int, int, Sizes]] = {
 
 
 @pytest.mark.parametrize(("sizes", "step", "batch", "want"), CHANGES.values(), ids=CHANGES.keys())
-def test_a_batch_size_holds_from_the_next_step_on(sizes: Sizes, step: int, batch: int, want: Sizes) -> None:
-    assert change_size(sizes, step, batch) == want
+def test_a_batch_size_holds_from_the_next_step_on(sizes: BatchSizes, step: int, batch: int, want: BatchSizes) -> None:
+    assert change_batch_size(sizes, step, batch) == want
 
 
 def test_samples_are_counted_over_all_sizes() -> None:
@@ -150,15 +153,15 @@ takeovers = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(takeovers, gaps())
 def test_no_sample_comes_twice_or_never_however_often_the_batch_size_changes(
-    story: list[tuple[int, int]], skipped: Skipped
+    story: list[tuple[int, int]], skipped: ExcludedSamples
 ) -> None:
-    sizes: Sizes = ()
+    sizes: BatchSizes = ()
     step, slots = 0, list[int]()
     for length, batch in story:
-        sizes = change_size(sizes, step, batch)
+        sizes = change_batch_size(sizes, step, batch)
         for _ in range(length):
             step += 1
-            taken = slots_of_step(step, sizes, skipped).tolist()
+            taken = samples_of_step(step, sizes, skipped).tolist()
             assert len(taken) == batch
             slots += taken
 
@@ -171,12 +174,12 @@ def test_no_sample_comes_twice_or_never_however_often_the_batch_size_changes(
 def test_a_rollback_leaves_out_what_its_own_batch_sizes_took(
     story: list[tuple[int, int]], parent: int, length: int
 ) -> None:
-    sizes: Sizes = ()
+    sizes: BatchSizes = ()
     step = 0
     for steps, batch in story:
-        sizes = change_size(sizes, step, batch)
+        sizes = change_batch_size(sizes, step, batch)
         step += steps
 
-    skipped = skip((), parent, parent + length, sizes)
+    skipped = exclude_samples((), parent, parent + length, sizes)
 
     assert skipped == ((count_samples(parent, sizes), count_samples(parent + length, sizes)),)

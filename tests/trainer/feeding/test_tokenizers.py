@@ -72,7 +72,7 @@ def test_an_index_of_cut_documents_is_not_taken_for_that_of_whole_ones(tmp_path:
     grow(tmp_path / "text", **{"a.txt": "the cat sat"})
     plain, cut = save_with(tmp_path), save_with(tmp_path, "truncation")
     before = {"type": "tokenizers", "endOfDocument": None}
-    identities = [indexes.Encoder(parse(use(path)), 272).identity for path in (plain, cut)]
+    identities = [indexes.DocumentEncoder(parse(use(path)), 272).tokenizer_key for path in (plain, cut)]
 
     assert identities[0] == before | {"sha256": identities[0]["sha256"]}
     assert identities[1] == before | {"sha256": identities[1]["sha256"], "whole": True}
@@ -88,7 +88,7 @@ def test_the_names_of_indexes_stay_what_they_were(tmp_path: Path) -> None:
 
     made = index_of(tmp_path)
 
-    assert made.train.identity == "8d54c235571af911204f5add6b5ed2ff165affad3095f293e4ee93d261bb6705"
+    assert made.train.dataset_hash == "8d54c235571af911204f5add6b5ed2ff165affad3095f293e4ee93d261bb6705"
     pointers = sorted(path.name for path in (tmp_path / "checkpoints/data").glob("*-*.json"))
     spec = make_config(make_spec(Path("/run"), Path("/text"))).spec
     assert indexes._hash_sections(spec) == "7284e287f14897f7"

@@ -12,8 +12,8 @@ from tokenizers import models, pre_tokenizers
 from tests.trainer.tiny import make_config, make_spec
 from trainingjob_api.data import TextSource
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.feeding.index import Indexes, prepare
-from trainingjob_trainer.feeding.sources import Found, find_documents
+from trainingjob_trainer.feeding.index import JobDatasets, prepare_datasets
+from trainingjob_trainer.feeding.sources import SourceFiles, find_documents
 
 FIELD = "spec.data.train[0]"
 
@@ -30,23 +30,23 @@ def grow(root: Path, **files: str | bytes) -> Path:
     return root
 
 
-def find(path: Path | str, **options: Any) -> Found:
+def find(path: Path | str, **options: Any) -> SourceFiles:
     return find_documents(TextSource(name="text", path=os.fspath(path), **options), FIELD)
 
 
-def names(found: Found) -> list[str]:
+def names(found: SourceFiles) -> list[str]:
     return [document.name for document in found.documents]
 
 
-def skips(found: Found) -> dict[str, int]:
+def skips(found: SourceFiles) -> dict[str, int]:
     return {skip.reason: skip.count for skip in found.skipped}
 
 
-def index_of(tmp_path: Path, **changes: Any) -> Indexes:
+def index_of(tmp_path: Path, **changes: Any) -> JobDatasets:
     """Return the indexes of the text in `text`, made by a job."""
     root = tmp_path / "checkpoints"
     root.mkdir(exist_ok=True)
-    return prepare(root, make_config(make_spec(root, tmp_path / "text", **changes)), leads=True)
+    return prepare_datasets(root, make_config(make_spec(root, tmp_path / "text", **changes)), is_leader=True)
 
 
 def make_tokenizer(path: Path, *words: str, unk: str = "<unk>", special: tuple[str, ...] = ()) -> tokenizers.Tokenizer:

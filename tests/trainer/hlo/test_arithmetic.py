@@ -4,7 +4,7 @@ import pytest
 
 from tests.trainer.hlo.snippets import one
 from trainingjob_trainer.hlo.arithmetic import count_flops
-from trainingjob_trainer.hlo.program import Program
+from trainingjob_trainer.hlo.program import HloProgram
 
 LOOP = """HloModule jit_train, is_scheduled=true
 
@@ -52,7 +52,7 @@ ONE_PRODUCT = 2 * 4 * 8 * 8
 def test_a_loop_s_products_count_as_often_as_it_turns(first: int, step: int, backend: str, turns: int) -> None:
     text = LOOP.replace("FIRST", str(first)).replace("STEP", str(step)).replace("BACKEND", backend)
 
-    assert count_flops(Program(text)) == turns * ONE_PRODUCT
+    assert count_flops(HloProgram(text)) == turns * ONE_PRODUCT
 
 
 @pytest.mark.parametrize(

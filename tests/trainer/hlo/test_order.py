@@ -11,9 +11,9 @@ from tests.trainer.modelling.test_step import LAYOUTS
 from tests.trainer.training import Run, spec_with
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout
-from trainingjob_trainer.hlo.order import find_unordered
-from trainingjob_trainer.hlo.program import Program
-from trainingjob_trainer.modelling.signature import Asked
+from trainingjob_trainer.hlo.order import find_unordered_collectives
+from trainingjob_trainer.hlo.program import HloProgram
+from trainingjob_trainer.modelling.signature import Signal
 
 LOOP = """HloModule made_up
 
@@ -66,15 +66,15 @@ OUTSIDE = {
 def test_what_a_loop_sends_is_in_order_with_what_is_sent_outside(
     outside: str, unordered: list[tuple[str, str]]
 ) -> None:
-    program = Program(LOOP.replace("IN_LOOP", IN_LOOP).replace("OUTSIDE", outside))
+    program = HloProgram(LOOP.replace("IN_LOOP", IN_LOOP).replace("OUTSIDE", outside))
 
-    assert [(call.name, rival.name) for call, rival in find_unordered(program)] == unordered
+    assert [(call.name, rival.name) for call, rival in find_unordered_collectives(program)] == unordered
 
 
 def test_a_loop_that_sends_nothing_needs_no_order() -> None:
-    program = Program(LOOP.replace("IN_LOOP", "negate(%x)").replace("OUTSIDE", SUM_OF_ITS_OWN))
+    program = HloProgram(LOOP.replace("IN_LOOP", "negate(%x)").replace("OUTSIDE", SUM_OF_ITS_OWN))
 
-    assert list(find_unordered(program)) == []
+    assert list(find_unordered_collectives(program)) == []
 
 
 SPREAD = "data 2 over slices, fsdp 4"
@@ -93,14 +93,14 @@ CASES: dict[str, tuple[TrainingJobSpec, Layout]] = {
 @each("case", CASES, SPREAD)
 def test_a_step_sends_in_the_order_of_its_data(case: tuple[TrainingJobSpec, Layout]) -> None:
     run = Run(*case)
-    controls = run.steps.controls(Asked.NOTHING)
+    controls = run.steps.controls(Signal.NONE)
     train = run.step.lower(run.state, run.batch(1), controls)
-    evaluate = run.evaluation.lower(run.state.params, run.batch(1), controls.asked)
+    evaluate = run.evaluation.lower(run.state.params, run.batch(1), controls.signals)
 
     assert [describe(lowered) for lowered in (train, evaluate)] == [[], []]
 
 
 def describe(lowered: Any) -> list[str]:
     """Return the pairs of collectives of a program that may begin in any order."""
-    program = Program(lowered.compile().as_text())
-    return [f"{call.name}, {rival.name} {rival.shape}" for call, rival in find_unordered(program)]
+    program = HloProgram(lowered.compile().as_text())
+    return [f"{call.name}, {rival.name} {rival.shape}" for call, rival in find_unordered_collectives(program)]

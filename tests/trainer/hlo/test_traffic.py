@@ -6,7 +6,7 @@ from tests.trainer.hlo.snippets import one
 from tests.trainer.tiny import make_layout
 from trainingjob_api.compiled import Collective
 from trainingjob_api.machine import AxisDegrees
-from trainingjob_trainer.hlo.program import Program
+from trainingjob_trainer.hlo.program import HloProgram
 from trainingjob_trainer.hlo.traffic import count_collectives
 
 FOUR = make_layout(devices_per_host=4, ici=AxisDegrees(fsdp=2, tensor=2))
@@ -112,7 +112,7 @@ ENTRY %main (x: bf16[4]) -> bf16[8] {{
 
 
 def test_pieces_of_one_collective_count_once() -> None:
-    (found,) = count_collectives(Program(PIECES), FOUR)
+    (found,) = count_collectives(HloProgram(PIECES), FOUR)
 
     assert found.bytes == 8
 

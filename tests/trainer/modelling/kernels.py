@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from trainingjob_trainer.modelling.mlp import RoutedMLP, Routing
-from trainingjob_trainer.modelling.model import Attention, rotate
+from trainingjob_trainer.modelling.mlp import RoutedMLP, RoutingStats
+from trainingjob_trainer.modelling.model import Attention, apply_rope
 from trainingjob_trainer.modelling.sharding import Axes, map_shards
 
 QUERIES: Axes = ("batch", "length", "heads", "head")
@@ -26,8 +26,8 @@ def run_attention(
     self: Attention, x_BLD: jax.Array, *, keys: Axes = KEYS, interpret: bool = True, mapper: Any = map_shards
 ) -> jax.Array:
     """Compute `Attention.__call__` with the kernels below."""
-    q_BLHK = rotate(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
-    k_BMGK = rotate(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
+    q_BLHK = apply_rope(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
+    k_BMGK = apply_rope(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
     v_BMGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.value[...].astype(self.dtype))
     positions_L = jnp.arange(x_BLD.shape[1], dtype=jnp.int32)
     axes = (("length",), QUERIES, keys, keys)
@@ -106,10 +106,10 @@ def run_backward(positions: Any, q: Any, k: Any, v: Any, grad: Any, dq: Any, dk:
     dv[...] = jnp.dot(weights_LM.T, grad[...], preferred_element_type=jnp.float32).astype(dv.dtype)
 
 
-def run_experts(self: RoutedMLP, x_BLD: jax.Array) -> tuple[jax.Array, Routing]:
+def run_experts(self: RoutedMLP, x_BLD: jax.Array) -> tuple[jax.Array, RoutingStats]:
     """Compute `RoutedMLP.__call__` with room for all tokens, by sorting and `ragged_dot`."""
     B, L, D = x_BLD.shape
-    T = self.experts.tokens_of_group(L)
+    T = self.experts.group_size(L)
     weights_BNTE, _, routing = self._route(x_BLD.reshape(B, L // T, T, D))
     up: Axes = ("experts", None, "mlp")
     run_on_shards = map_shards(

@@ -17,7 +17,7 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.modelling.model import split_model
-from trainingjob_trainer.modelling.signature import Asked
+from trainingjob_trainer.modelling.signature import Signal
 
 WEIGHT = 0.1
 TIGHT = {"count": 4, "perToken": 2, "capacityFactor": 0.75, "loadBalanceWeight": WEIGHT}
@@ -53,7 +53,7 @@ def test_each_token_goes_its_way_as_in_the_reference(experts: dict[str, Any]) ->
     params = numpy_tree(run.state.params)
 
     total, weight = run.evaluate(run.state.params, batch)
-    _, measures = run.step(run.state, batch, run.steps.controls(Asked.NOTHING))
+    _, measures = run.step(run.state, batch, run.steps.controls(Signal.NONE))
 
     rows = [run_row(spec, params, row) for row in np.asarray(batch.tokens[0, 0])]
     said = np.mean([routing for _, routing in rows], axis=(0, 1))
@@ -123,7 +123,7 @@ def test_a_state_goes_on_over_another_mesh(tmp_path: Path) -> None:
     saving, going_on = Run(SPEC, LAYOUTS["expert 4"]), Run(SPEC, LAYOUTS["expert 2, context 4"])
     list(saving.train(3))
 
-    going_on.state = save_and_restore(tmp_path, saving.state, going_on.steps.state)
+    going_on.state = save_and_restore(tmp_path, saving.state, going_on.steps.state_shapes)
 
     seen = [[float(one.loss), float(one.load_balance), float(one.dropped)] for one in going_on.train(3)]
     np.testing.assert_allclose(seen, np.array(plain_curve())[3:, :3], atol=2e-4)
@@ -132,7 +132,7 @@ def test_a_state_goes_on_over_another_mesh(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_tokens_travel_to_their_experts_and_back_once_each_way() -> None:
     run = Run(SPEC, LAYOUTS["expert 4"])
-    program = run.step.lower(run.state, run.batch(1), run.steps.controls(Asked.NOTHING)).compile().as_text()
+    program = run.step.lower(run.state, run.batch(1), run.steps.controls(Signal.NONE)).compile().as_text()
 
     tokens = 4  # there and back, in the forward pass and in the backward pass
     embedding = 1  # the gradient of the stream, to the devices that sum the embedding's
@@ -182,7 +182,7 @@ def test_routers_learn_from_the_loss_and_to_balance() -> None:
         losses, routing = (np.array(one) for one in zip(*rows, strict=True))
         return float(losses.mean() + WEIGHT * routing[:, :, 0].sum(axis=1).mean())
 
-    _, grads = jax.jit(run.steps._losses.sum_gradients)(run.state.params, batch)
+    _, grads = jax.jit(run.steps._losses.compute_gradients)(run.state.params, batch)
     slope = float(np.sum(np.asarray(grads["layers"]["mlp"]["router"]) * direction)) / np.size(batch.tokens[..., 1:])
 
     assert slope == pytest.approx((trained_loss(1e-5) - trained_loss(-1e-5)) / 2e-5, rel=1e-3)

@@ -11,20 +11,20 @@ import pytest
 
 from e2e.benchmarks.gradients import (
     CASES,
-    LARGEST_ERROR,
-    ONE,
+    MAX_ERROR,
+    SINGLE_DEVICE,
     Gradients,
     Section,
-    describe_job,
     draw_tokens,
     errors,
+    make_spec,
     measure,
 )
 from tests.trainer.cases import each
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_trainer.modelling.mesh import build_mesh
-from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.modelling.step import StepPrograms
 
 LENGTH, WIDTH = 128, 16
 TOKENS = draw_tokens(LENGTH, power=1.2)
@@ -34,11 +34,11 @@ SUMS = {"scatter-add", "reduce_sum", "cumsum", "psum", "psum_invariant", "reduce
 @cache
 def alone(written: str) -> Gradients:
     """Return the gradients on one device in one microstep, made once for all layouts."""
-    return measure(TrainingJobSpec.model_validate_json(written), ONE, TOKENS)
+    return measure(TrainingJobSpec.model_validate_json(written), SINGLE_DEVICE, TOKENS)
 
 
 def describe(changes: Section, compute: str) -> TrainingJobSpec:
-    return describe_job(changes, compute, length=LENGTH, width=WIDTH)
+    return make_spec(changes, compute, length=LENGTH, width=WIDTH)
 
 
 def test_a_token_occurs_often_enough_to_show_how_its_gradients_are_summed() -> None:
@@ -52,20 +52,22 @@ def test_bfloat16_is_near_float32_and_the_same_on_every_layout(case: tuple[Secti
 
     found = measure(describe(changes, "bfloat16"), layout, TOKENS)
 
-    assert {tensor: error for tensor, error in errors(found, exact).items() if error > LARGEST_ERROR} == {}
-    assert {tensor: error for tensor, error in errors(found, near).items() if error > LARGEST_ERROR} == {}
+    assert {tensor: error for tensor, error in errors(found, exact).items() if error > MAX_ERROR} == {}
+    assert {tensor: error for tensor, error in errors(found, near).items() if error > MAX_ERROR} == {}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_sums_nothing_in_bfloat16(name: str) -> None:
     """Products of matrices add up in float32 by themselves; all other sums must ask for it."""
     changes, layout = CASES[name]
-    steps = Steps(describe(changes, "bfloat16"), build_mesh(jax.devices()[: layout.num_devices], layout))
-    rows = layout.rows_per_shard * steps.rows.mesh.shape["data"] * steps.rows.mesh.shape["fsdp"]
-    shape = (layout.accumulation, layout.microbatches, rows * steps.rows.mesh.shape["expert"])
-    arguments, _ = steps._describe_train(shape)
+    steps = StepPrograms(describe(changes, "bfloat16"), build_mesh(jax.devices()[: layout.num_devices], layout))
+    rows = layout.rows_per_shard * steps.batch_sharding.mesh.shape["data"] * steps.batch_sharding.mesh.shape["fsdp"]
+    shape = (layout.accumulation, layout.microbatches, rows * steps.batch_sharding.mesh.shape["expert"])
+    arguments, _ = steps._train_signature(shape)
 
-    assert list(find_sums(jax.make_jaxpr(steps.train)(*arguments).jaxpr, steps.rows.mesh.shape["stage"])) == []
+    assert (
+        list(find_sums(jax.make_jaxpr(steps.train)(*arguments).jaxpr, steps.batch_sharding.mesh.shape["stage"])) == []
+    )
 
 
 def find_sums(program: Any, num_stages: int) -> Iterator[str]:

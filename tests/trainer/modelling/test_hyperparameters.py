@@ -16,10 +16,10 @@ from tests.trainer.tiny import make_layout
 from tests.trainer.training import flat, make_index, numpy_tree, spec_with
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
-from trainingjob_trainer.feeding.batches import Batches
+from trainingjob_trainer.feeding.batches import BatchLoader
 from trainingjob_trainer.modelling.mesh import build_mesh
-from trainingjob_trainer.modelling.signature import Asked
-from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.modelling.signature import Signal
+from trainingjob_trainer.modelling.step import StepPrograms
 
 NEAR = 1e-3
 """How far float32 may be from the reference, relative to a tensor's norm."""
@@ -115,12 +115,12 @@ class Training:
         self.spec = spec
         rows = spec.training.global_batch_size
         layout = make_layout(devices_per_host=1, ici=AxisDegrees(), rows_per_shard=rows)
-        self.steps = Steps(spec, build_mesh(jax.devices()[:1], layout))
-        batches = Batches(layout, self.steps.rows, rows)
+        self.steps = StepPrograms(spec, build_mesh(jax.devices()[:1], layout))
+        batches = BatchLoader(layout, self.steps.batch_sharding, rows)
         number = 9 if spec.protection.spikes else 3
-        self.batches = [batches.train(make_index(spec), step, 0) for step in range(1, number + 1)]
+        self.batches = [batches.train_batch(make_index(spec), step, 0) for step in range(1, number + 1)]
         rng = np.random.default_rng(0)
-        self.params = jax.tree.map(lambda leaf: self._draw(rng, leaf.shape), self.steps.state.params)
+        self.params = jax.tree.map(lambda leaf: self._draw(rng, leaf.shape), self.steps.state_shapes.params)
 
     @staticmethod
     def _draw(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -129,11 +129,11 @@ class Training:
 
     def train(self) -> Course:
         step = jax.jit(self.steps.train)
-        state = self.steps._begin(jax.tree.map(jnp.asarray, self.params))
+        state = self.steps._initial_state(jax.tree.map(jnp.asarray, self.params))
         measured = []
         for batch in self.batches:
             before = int(state.skipped)
-            state, found = step(state, batch, self.steps.controls(Asked.NOTHING))
+            state, found = step(state, batch, self.steps.controls(Signal.NONE))
             seen = (found.loss, found.grad_norm, found.learning_rate, int(state.skipped) - before)
             measured.append([float(one) for one in seen])
         adam = state.opt[1]

@@ -17,12 +17,12 @@ from tests.trainer.training import BATCH, ONE, flat, initial_state, make_index, 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
-from trainingjob_trainer.feeding.batches import Batches
+from trainingjob_trainer.feeding.batches import BatchLoader
 from trainingjob_trainer.modelling.mesh import build_mesh
 from trainingjob_trainer.modelling.mlp import RoutedMLP
 from trainingjob_trainer.modelling.model import Attention
-from trainingjob_trainer.modelling.signature import Asked, Batch, State
-from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.modelling.signature import Batch, Signal, State
+from trainingjob_trainer.modelling.step import StepPrograms
 
 LARGEST_ERROR = 1e-5
 """Of the loss and of each tensor's gradient, relative to its norm."""
@@ -40,19 +40,19 @@ ROOM_FOR_ALL = {"count": 4, "perToken": 2, "capacityFactor": 2, "groupLength": 4
 EXPERTS = describe(model__experts=ROOM_FOR_ALL)
 
 
-def prepare(spec: TrainingJobSpec, layout: Layout) -> tuple[Steps, State, Batch]:
+def prepare(spec: TrainingJobSpec, layout: Layout) -> tuple[StepPrograms, State, Batch]:
     """Return the programs of a layout, which no other test shares, with a state and a batch."""
-    steps = Steps(spec, build_mesh(jax.devices()[: layout.num_devices], layout))
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state)
+    steps = StepPrograms(spec, build_mesh(jax.devices()[: layout.num_devices], layout))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
     state = jax.device_put(initial_state(spec.model_dump_json()), shardings)
-    return steps, state, Batches(layout, steps.rows, BATCH).train(make_index(spec), 1, steps.seed)
+    return steps, state, BatchLoader(layout, steps.batch_sharding, BATCH).train_batch(make_index(spec), 1, steps.seed)
 
 
 def trace(spec: TrainingJobSpec, layout: Layout) -> tuple[Any, tuple[Any, ...]]:
     """Return the train step of a layout as a jitted function, and its arguments."""
     steps, state, batch = prepare(spec, layout)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state)
-    return jax.jit(steps.train, out_shardings=(shardings, None)), (state, batch, steps.controls(Asked.NOTHING))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
+    return jax.jit(steps.train, out_shardings=(shardings, None)), (state, batch, steps.controls(Signal.NONE))
 
 
 def differentiate(spec: TrainingJobSpec, layout: Layout) -> Found:
@@ -114,7 +114,7 @@ def test_an_evaluation_with_kernels_sums_the_same_loss(monkeypatch: pytest.Monke
     totals = []
     for layout in (ONE, EXPERT_LAYOUTS["data 2 over slices, expert 4"]):
         steps, state, batch = prepare(EXPERTS, layout)
-        totals.append(jax.jit(steps.evaluate)(state.params, batch, steps.controls(Asked.NOTHING).asked)[0])
+        totals.append(jax.jit(steps.evaluate)(state.params, batch, steps.controls(Signal.NONE).signals)[0])
         monkeypatch.setattr(Attention, "__call__", run_attention)
         monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
 

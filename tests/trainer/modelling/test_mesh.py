@@ -17,7 +17,7 @@ from jax.sharding import AxisType
 from tests.trainer.tiny import make_layout
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.torus import assign
+from trainingjob_operator.core.planner.torus import assign_dims
 from trainingjob_trainer.modelling.mesh import build_mesh
 
 CASES: dict[str, tuple[Layout, list[list[list[int]]]]] = {
@@ -122,7 +122,7 @@ def test_the_plan_knows_where_jax_lays_the_axes(mesh: tuple[tuple[int, ...], lis
     devices = np.full(dims, SimpleNamespace(device_kind="any"))
     _, matrix = mesh_utils._create_device_mesh_for_nd_torus(devices, degrees, allow_split_physical_axes=True)
 
-    assert assign(dims, degrees) == tuple(tuple(column) for column in matrix.T.tolist())
+    assert assign_dims(dims, degrees) == tuple(tuple(column) for column in matrix.T.tolist())
 
 
 @pytest.mark.parametrize("degrees", [[64, 2], [16, 8], [32, 4], [4, 4, 8], [128], [2, 64]])
@@ -130,4 +130,4 @@ def test_the_plan_knows_where_jax_lays_the_axes_of_double_chips(degrees: list[in
     devices = np.full((4, 4, 4, 2), SimpleNamespace(device_kind="TPU7x"))
     _, matrix = mesh_utils._create_device_mesh_for_nd_torus(devices, degrees, allow_split_physical_axes=True)
 
-    assert assign((4, 4, 4, 2), degrees, fast=3) == tuple(tuple(column) for column in matrix.T.tolist())
+    assert assign_dims((4, 4, 4, 2), degrees, fast=3) == tuple(tuple(column) for column in matrix.T.tolist())

@@ -12,10 +12,10 @@ from tests.trainer.tiny import make_layout
 from tests.trainer.training import ONE, Run, losses, save_and_restore, spec_with
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
-from trainingjob_api.sharding import count_ways, merge_rules
+from trainingjob_api.sharding import count_shards, merge_rules
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.mesh import combine
-from trainingjob_operator.core.planner.parameters import list_leaves
+from trainingjob_operator.core.planner.mesh import combine_degrees
+from trainingjob_operator.core.planner.parameters import list_parameter_tensors
 
 EXPERTS = {"count": 4, "perToken": 2, "groupLength": 8}
 EIGHT = make_layout(devices_per_host=8, ici=AxisDegrees(fsdp=2, expert=2, tensor=2), rows_per_shard=1, accumulation=2)
@@ -51,9 +51,9 @@ def test_rules_change_no_number(rules: dict[str, list[str]]) -> None:
 @each("rules", RULES, "experts over fsdp too")
 def test_the_planner_counts_the_shards_that_the_trainer_makes(rules: dict[str, list[str]]) -> None:
     spec = spec_of(rules)
-    degrees, table = combine(EIGHT.ici, EIGHT.dcn), merge_rules(spec.parallelism.rules.written())
+    degrees, table = combine_degrees(EIGHT.ici, EIGHT.dcn), merge_rules(spec.parallelism.rules.overrides())
     state = Run(spec, EIGHT).state
-    planned = {leaf.name: leaf.shard_size(count_ways(degrees, table)) for leaf in list_leaves(spec.model)}
+    planned = {leaf.name: leaf.shard_size(count_shards(degrees, table)) for leaf in list_parameter_tensors(spec.model)}
 
     for tree in (state.params, state.opt[1].mu, state.opt[1].nu):
         assert held(tree) == planned
@@ -93,15 +93,15 @@ def test_an_optimizer_that_is_split_over_data_changes_no_number(layout: Layout) 
 
 @each("layout", SPREAD)
 def test_the_planner_counts_what_an_optimizer_over_data_keeps(layout: Layout) -> None:
-    degrees = combine(layout.ici, layout.dcn)
-    ways, data = count_ways(degrees), degrees["data"]
+    degrees = combine_degrees(layout.ici, layout.dcn)
+    ways, data = count_shards(degrees), degrees["data"]
     run = Run(SPREAD_SPEC, layout)
     list(run.train(1))
-    leaves = {leaf.name: leaf for leaf in list_leaves(SPREAD_SPEC.model)}
+    leaves = {leaf.name: leaf for leaf in list_parameter_tensors(SPREAD_SPEC.model)}
 
     assert held(run.state.params) == {name: leaf.shard_size(ways) for name, leaf in leaves.items()}
     for moments in (run.state.opt[1].mu, run.state.opt[1].nu):
-        assert held(moments) == {name: leaf.spread_size(ways, data) for name, leaf in leaves.items()}
+        assert held(moments) == {name: leaf.data_sharded_size(ways, data) for name, leaf in leaves.items()}
 
 
 def test_an_optimizer_over_data_keeps_a_part_of_each_tensor() -> None:
@@ -116,7 +116,7 @@ def test_a_state_goes_on_over_another_split_over_data(tmp_path: Path) -> None:
     saving, going_on = Run(SPREAD_SPEC, SPREAD["data 4, tensor 2"]), Run(SPREAD_SPEC, SPREAD["data 3, padding"])
     list(saving.train(3))
 
-    going_on.state = save_and_restore(tmp_path, saving.state, going_on.steps.state)
+    going_on.state = save_and_restore(tmp_path, saving.state, going_on.steps.state_shapes)
 
     seen = [float(one.loss) for one in going_on.train(3)]
     assert seen == pytest.approx(plain_losses()[3:], abs=2e-4)

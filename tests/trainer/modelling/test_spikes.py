@@ -17,9 +17,9 @@ from trainingjob_api.protection import Protection
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.modelling.signature import Measures
-from trainingjob_trainer.modelling.spikes import LEAST_DEVIATION, Window, begin, follow, is_spike
-from trainingjob_trainer.protection import MOST_LATELY, MOST_NON_FINITE, MOST_SPIKES, check_step
+from trainingjob_trainer.modelling.signature import StepMetrics
+from trainingjob_trainer.modelling.spikes import MIN_DEVIATION, SpikeWindow, empty_window, is_spike, update_window
+from trainingjob_trainer.protection import MAX_NON_FINITE, MAX_RECENT_SKIPS, MAX_SPIKES, check_step
 
 SIZE = 8
 SIGMA = 3.0
@@ -27,15 +27,15 @@ SIGMA = 3.0
 
 @cache
 def compiled() -> Any:
-    def step(window: Window, measured_M: jax.Array) -> tuple[Window, jax.Array]:
+    def step(window: SpikeWindow, measured_M: jax.Array) -> tuple[SpikeWindow, jax.Array]:
         spike = is_spike(window, measured_M, SIGMA)
-        return follow(window, measured_M, spike, ~spike), spike
+        return update_window(window, measured_M, spike, ~spike), spike
 
     return jax.jit(step)
 
 
 def find_spikes(measured: list[tuple[float, float]], size: int = SIZE) -> list[bool]:
-    window, found = begin(size), []
+    window, found = empty_window(size), []
     for pair in measured:
         window, spike = compiled()(window, jnp.array(pair, jnp.float32))
         found.append(bool(spike))
@@ -48,7 +48,7 @@ def reference(measured: list[tuple[float, float]]) -> list[bool]:
     found = []
     for pair in measured:
         before = np.array(accepted[-SIZE:], np.float32)
-        deviation = np.maximum(before.std(axis=0), LEAST_DEVIATION * np.abs(before.mean(axis=0))) if accepted else 0.0
+        deviation = np.maximum(before.std(axis=0), MIN_DEVIATION * np.abs(before.mean(axis=0))) if accepted else 0.0
         limits = before.mean(axis=0) + SIGMA * deviation if 2 * len(before) >= SIZE else np.inf
         found.append(bool((np.array(pair, np.float32) > limits).any()))
         accepted += [] if found[-1] else [pair]
@@ -100,9 +100,9 @@ def watched(layout: Layout) -> Run:
     """Return a run that looks for spikes, after two steps, in whose eyes the next step is one."""
     run = Run(spec_with(protection__spikes={"window": 4}), layout)
     list(run.train(2))
-    calm = Window(np.zeros((2, 4), np.float32), np.int32(4), np.int32(0))  # type: ignore[arg-type]
+    calm = SpikeWindow(np.zeros((2, 4), np.float32), np.int32(4), np.int32(0))  # type: ignore[arg-type]
     assert run.state.window is not None
-    placed = Window(*(jax.device_put(new, old.sharding) for new, old in zip(calm, run.state.window, strict=True)))
+    placed = SpikeWindow(*(jax.device_put(new, old.sharding) for new, old in zip(calm, run.state.window, strict=True)))
     run.state = run.state._replace(window=placed)
     return run
 
@@ -141,15 +141,15 @@ def test_what_was_seen_is_saved_and_a_step_saved_before_has_seen_nothing(tmp_pat
     for name in ("with", "without"):
         (tmp_path / name).mkdir()
 
-    again = save_and_restore(tmp_path / "with", run.state, run.steps.state)
-    fresh = save_and_restore(tmp_path / "without", run.state._replace(window=None), run.steps.state)
+    again = save_and_restore(tmp_path / "with", run.state, run.steps.state_shapes)
+    fresh = save_and_restore(tmp_path / "without", run.state._replace(window=None), run.steps.state_shapes)
 
     assert again.window is not None
     assert int(again.window.num_steps) == 2
     assert np.array_equal(again.window.seen, run.state.window.seen if run.state.window else None)
     assert fresh.window is not None
     assert int(fresh.window.num_steps) == 0
-    assert fresh.window.seen.sharding == run.steps.state.window.seen.sharding  # type: ignore[union-attr]
+    assert fresh.window.seen.sharding == run.steps.state_shapes.window.seen.sharding  # type: ignore[union-attr]
     want = flat(run.state.params)
     assert all(np.array_equal(leaf, want[path]) for path, leaf in flat(fresh.params).items())
 
@@ -161,7 +161,7 @@ def test_a_window_that_does_not_fit_is_refused(tmp_path: Any, spikes: Any) -> No
     other = Run(spec_with(protection__spikes=spikes), ONE)
 
     with pytest.raises(TrainingError, match=r"protection\.spikes where there was one"):
-        save_and_restore(tmp_path, state, other.steps.state)
+        save_and_restore(tmp_path, state, other.steps.state_shapes)
 
 
 LOOK: dict[str, Any] = {"spikes": {}}
@@ -170,16 +170,22 @@ type Row = tuple[dict[str, Any], int, int, int, tuple[FailureReason, bool] | Non
 """The protection; of the newest steps, those in a row that are not finite or spikes, and all without their update."""
 ENDS: dict[str, Row] = {
     "nothing": (STOP, 0, 0, 0, None),
-    "one that is not finite": (LOOK, 1, 0, MOST_LATELY, None),
-    "too many that are not finite": (LOOK, MOST_NON_FINITE, 0, 3, (FailureReason.NON_FINITE, False)),
+    "one that is not finite": (LOOK, 1, 0, MAX_RECENT_SKIPS, None),
+    "too many that are not finite": (LOOK, MAX_NON_FINITE, 0, 3, (FailureReason.NON_FINITE, False)),
     "one that is not finite, and the job is to stop": (STOP, 1, 0, 1, (FailureReason.NON_FINITE, True)),
-    "a spike": (LOOK, 0, MOST_SPIKES - 1, MOST_LATELY, None),
-    "too many spikes": (LOOK, 0, MOST_SPIKES, 10, (FailureReason.LOSS_SPIKE, False)),
+    "a spike": (LOOK, 0, MAX_SPIKES - 1, MAX_RECENT_SKIPS, None),
+    "too many spikes": (LOOK, 0, MAX_SPIKES, 10, (FailureReason.LOSS_SPIKE, False)),
     "a spike, and the job is to stop": (STOP, 0, 1, 1, (FailureReason.LOSS_SPIKE, True)),
-    "a spike that nobody looks for": ({}, 0, MOST_SPIKES, 0, None),
-    "too many of the newest, this one not finite": (LOOK, 1, 0, MOST_LATELY + 1, (FailureReason.NON_FINITE, False)),
-    "too many of the newest, this one a spike": (LOOK, 0, 1, MOST_LATELY + 1, (FailureReason.LOSS_SPIKE, False)),
-    "a good step after too many": (LOOK, 0, 0, MOST_LATELY + 1, None),
+    "a spike that nobody looks for": ({}, 0, MAX_SPIKES, 0, None),
+    "too many of the newest, this one not finite": (
+        LOOK,
+        1,
+        0,
+        MAX_RECENT_SKIPS + 1,
+        (FailureReason.NON_FINITE, False),
+    ),
+    "too many of the newest, this one a spike": (LOOK, 0, 1, MAX_RECENT_SKIPS + 1, (FailureReason.LOSS_SPIKE, False)),
+    "a good step after too many": (LOOK, 0, 0, MAX_RECENT_SKIPS + 1, None),
 }
 
 
@@ -187,7 +193,7 @@ ENDS: dict[str, Row] = {
 def test_what_follows_bad_steps(
     protection: dict[str, Any], non_finite: int, spikes: int, lately: int, want: tuple[FailureReason, bool] | None
 ) -> None:
-    measures: Any = Measures(9.0, 3.0, 0.1, non_finite, 0, 0, spikes=spikes)  # type: ignore[arg-type]
+    measures: Any = StepMetrics(9.0, 3.0, 0.1, non_finite, 0, 0, spikes=spikes)  # type: ignore[arg-type]
     spec = Protection.model_validate(protection)
     if want is None:
         check_step(41, measures, spec, lately)
@@ -200,14 +206,14 @@ def test_what_follows_bad_steps(
 
 
 def test_too_many_of_the_newest_are_told_with_their_number() -> None:
-    measures: Any = Measures(9.0, 3.0, 0.1, 1, 30, 0)  # type: ignore[arg-type]
+    measures: Any = StepMetrics(9.0, 3.0, 0.1, 1, 30, 0)  # type: ignore[arg-type]
 
     with pytest.raises(TrainingError, match="at step 41, and of the newest 100 updates 26 were not made: at most 25"):
         check_step(41, measures, Protection(), 26)
 
 
 def test_the_words_name_the_step_and_what_was_measured() -> None:
-    measures: Any = Measures(9.123, 33.4, 0.1, 0, 1, 0, spikes=1)  # type: ignore[arg-type]
+    measures: Any = StepMetrics(9.123, 33.4, 0.1, 0, 1, 0, spikes=1)  # type: ignore[arg-type]
 
     with pytest.raises(TrainingError) as caught:
         check_step(41, measures, Protection.model_validate(STOP), 1)

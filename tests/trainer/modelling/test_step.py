@@ -16,7 +16,7 @@ from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, num
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.modelling.model import split_model
-from trainingjob_trainer.modelling.signature import Asked, Batch, Controls
+from trainingjob_trainer.modelling.signature import Batch, Controls, Signal
 
 
 @cache
@@ -146,7 +146,7 @@ def test_tied_embeddings_are_the_head() -> None:
 @pytest.mark.parametrize("name", ["fsdp 8", "data 2, fsdp 2, tensor 2, accumulation 2"])
 def test_initial_parameters_do_not_depend_on_the_mesh(name: str) -> None:
     run = Run(spec_with(), LAYOUTS[name])
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, run.steps.state)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, run.steps.state_shapes)
 
     one, many = flat(run.state.params), flat(jax.jit(run.steps.init, out_shardings=shardings)().params)
 
@@ -192,7 +192,7 @@ def test_a_device_holds_the_activations_of_its_own_rows_alone(axis: str) -> None
 
 
 def temporary_bytes(run: Run) -> int:
-    step = run.step.lower(run.state, run.batch(1), run.steps.controls(Asked.NOTHING)).compile()
+    step = run.step.lower(run.state, run.batch(1), run.steps.controls(Signal.NONE)).compile()
     return int(step.memory_analysis().temp_size_in_bytes)
 
 
@@ -201,7 +201,7 @@ def test_gradients_cross_the_data_axis_once_a_step() -> None:
         num_slices=2, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=2), rows_per_shard=1, accumulation=2
     )
     run = Run(spec_with(), layout)
-    program = run.step.lower(run.state, run.batch(1), run.steps.controls(Asked.NOTHING)).compile().as_text()
+    program = run.step.lower(run.state, run.batch(1), run.steps.controls(Signal.NONE)).compile().as_text()
 
     inside_loops, outside = [], []
     for computation in re.split(r"\n(?=\S)", program):
@@ -258,8 +258,8 @@ def test_training_recovers_after_a_skipped_step() -> None:
 
 def ask(run: Run, *flags: int) -> Controls:
     """Return the controls of a step for which the process of each device asks for something."""
-    nothing = run.steps.controls(Asked.NOTHING)
-    return nothing._replace(asked=jax.device_put(np.array(flags, np.int32), nothing.asked.sharding))
+    nothing = run.steps.controls(Signal.NONE)
+    return nothing._replace(signals=jax.device_put(np.array(flags, np.int32), nothing.signals.sharding))
 
 
 def test_what_any_process_asks_for_reaches_all() -> None:
@@ -267,16 +267,16 @@ def test_what_any_process_asks_for_reaches_all() -> None:
 
     _, measures = run.step(run.state, run.batch(1), ask(run, 0, 0, 0, 1, 0, 0, 2, 3))
 
-    assert Asked(int(measures.asked)) == Asked.LEAVE | Asked.SAVE
-    assert measures.asked.sharding.is_fully_replicated
+    assert Signal(int(measures.signals)) == Signal.EXIT | Signal.SAVE
+    assert measures.signals.sharding.is_fully_replicated
 
 
 def test_what_any_process_asks_for_with_an_evaluation_reaches_all() -> None:
     run = Run(spec_with(), LAYOUTS["data 8"])
 
-    _, _, asked = run.evaluation(run.state.params, run.batch(1), ask(run, 0, 0, 0, 1, 0, 0, 0, 0).asked)
+    _, _, asked = run.evaluation(run.state.params, run.batch(1), ask(run, 0, 0, 0, 1, 0, 0, 0, 0).signals)
 
-    assert Asked(int(asked)) is Asked.LEAVE
+    assert Signal(int(asked)) is Signal.EXIT
 
 
 def test_a_step_is_poisoned_by_any_process() -> None:
@@ -285,19 +285,19 @@ def test_a_step_is_poisoned_by_any_process() -> None:
 
     state, measures = run.step(run.state, run.batch(1), ask(run, 0, 0, 0, 4, 0, 0, 0, 1))
     after = flat(state.params)
-    _, next_measures = run.step(state, run.batch(2), run.steps.controls(Asked.NOTHING))
+    _, next_measures = run.step(state, run.batch(2), run.steps.controls(Signal.NONE))
 
     assert (int(measures.skipped), int(next_measures.skipped)) == (1, 1)
     assert np.isfinite(float(measures.loss))
     assert all(np.array_equal(before[path], after[path]) for path in before)
-    assert Asked.LEAVE in Asked(int(measures.asked))
+    assert Signal.EXIT in Signal(int(measures.signals))
 
 
-@pytest.mark.parametrize(("drills", "want"), [("allowed", Asked.POISON | Asked.SAVE), ("refused", Asked.SAVE)])
-def test_a_process_asks_for_poison_only_where_drills_are_allowed(drills: str, want: Asked) -> None:
+@pytest.mark.parametrize(("drills", "want"), [("allowed", Signal.INJECT_NAN | Signal.SAVE), ("refused", Signal.SAVE)])
+def test_a_process_asks_for_poison_only_where_drills_are_allowed(drills: str, want: Signal) -> None:
     steps = Run(spec_with(elastic={"drills": drills}), ONE).steps
 
-    assert int(steps.controls(Asked.POISON | Asked.SAVE).asked[0]) == want
+    assert int(steps.controls(Signal.INJECT_NAN | Signal.SAVE).signals[0]) == want
 
 
 def test_padding_may_hold_anything() -> None:

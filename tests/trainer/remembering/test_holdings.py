@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from trainingjob_trainer.remembering.holdings import Holding, choose_snapshot, find_givers, parse_holding
+from trainingjob_trainer.remembering.holdings import ShardInventory, choose_snapshot, find_senders, parse_inventory
 from trainingjob_trainer.remembering.snapshot_files import Key
 
 OLD, NEW, NEXT = (1, 40), (1, 45), (2, 42)
 
 
-def holding(num_needed: int, **held: list[int]) -> Holding:
+def holding(num_needed: int, **held: list[int]) -> ShardInventory:
     keys = {"old": OLD, "new": NEW, "next": NEXT}
-    return Holding(num_needed, {keys[name]: frozenset(shards) for name, shards in held.items()})
+    return ShardInventory(num_needed, {keys[name]: frozenset(shards) for name, shards in held.items()})
 
 
 NOTHING = holding(2)
-CHOICES: dict[str, tuple[list[Holding], set[Key], Key | None]] = {
+CHOICES: dict[str, tuple[list[ShardInventory], set[Key], Key | None]] = {
     "nobody holds any": ([NOTHING, NOTHING], set(), None),
     "all hold their own": ([holding(1, new=[0]), holding(1, new=[1])], set(), NEW),
     "the newest": ([holding(2, old=[0, 1], new=[0, 1])], set(), NEW),
@@ -31,11 +31,11 @@ CHOICES: dict[str, tuple[list[Holding], set[Key], Key | None]] = {
 
 
 @pytest.mark.parametrize(("holdings", "refused", "want"), CHOICES.values(), ids=CHOICES.keys())
-def test_choose_snapshot(holdings: list[Holding], refused: set[Key], want: Key | None) -> None:
+def test_choose_snapshot(holdings: list[ShardInventory], refused: set[Key], want: Key | None) -> None:
     assert choose_snapshot(holdings, 2, refused) == want
 
 
-GIVERS: dict[str, tuple[list[Holding], dict[int, int] | None]] = {
+GIVERS: dict[str, tuple[list[ShardInventory], dict[int, int] | None]] = {
     "each has all it needs": ([holding(2, new=[0, 1]), holding(1, new=[1])], None),
     "one came anew": ([holding(2), holding(2, new=[0, 1])], {0: 1, 1: 1}),
     "one has lost a part": ([holding(2, new=[0]), holding(2, new=[0, 1])], {0: 0, 1: 1}),
@@ -43,12 +43,12 @@ GIVERS: dict[str, tuple[list[Holding], dict[int, int] | None]] = {
 
 
 @pytest.mark.parametrize(("holdings", "want"), GIVERS.values(), ids=GIVERS.keys())
-def test_find_givers(holdings: list[Holding], want: dict[int, int] | None) -> None:
-    assert find_givers(holdings, NEW) == want
+def test_find_givers(holdings: list[ShardInventory], want: dict[int, int] | None) -> None:
+    assert find_senders(holdings, NEW) == want
 
 
 def test_what_a_process_says_arrives() -> None:
     held = holding(3, old=[0, 2], next=[])
     said = replace(held, metrics={OLD: ({"generation": 1, "step": 40, "loss": None},)})
 
-    assert parse_holding(said.dump()) == said
+    assert parse_inventory(said.dump()) == said

@@ -10,10 +10,10 @@ import pytest
 
 from tests.trainer.tiny import make_layout, make_world
 from tests.trainer.training import spec_with
-from trainingjob_trainer.history import Past
+from trainingjob_trainer.history import Provenance
 from trainingjob_trainer.modelling.mesh import build_mesh
-from trainingjob_trainer.modelling.signature import Asked, State
-from trainingjob_trainer.modelling.step import Steps
+from trainingjob_trainer.modelling.signature import Signal, State
+from trainingjob_trainer.modelling.step import StepPrograms
 from trainingjob_trainer.remembering import snapshots as snapshots_module
 from trainingjob_trainer.remembering.snapshots import Snapshots
 from trainingjob_trainer.shards import Shards
@@ -29,14 +29,14 @@ class Trained:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
         self.now = 0.0
         monkeypatch.setattr(snapshots_module, "time", SimpleNamespace(monotonic=self._look))
-        described = Steps(spec_with(), build_mesh(jax.devices()[:2], make_layout())).state
+        described = StepPrograms(spec_with(), build_mesh(jax.devices()[:2], make_layout())).state_shapes
         self._state: State = jax.tree.map(
             lambda leaf: jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), leaf.sharding), described
         )
         self.snapshots = Snapshots(
-            str(folder), EVERY, make_world(1, 1), "index", described, Shards(described), most=most
+            str(folder), EVERY, make_world(1, 1), "index", described, Shards(described), max_every=most
         )
-        self.snapshots.begin(None, Past())
+        self.snapshots.begin(None, Provenance())
         self.step = 0
 
     def train(self, steps: int, seconds: float) -> list[int]:
@@ -83,18 +83,18 @@ def test_snapshots_that_cost_more_than_their_share_are_told_of_once(
     told = [line for line in caplog.messages if "more than 1 %" in line]
     assert len(told) == int(is_told)
     assert not told or "wait for 4.5 % of the time" in told[0]
-    assert trained.snapshots.ask() is Asked.NOTHING, "the job itself says how many steps lie between them"
+    assert trained.snapshots.stretch_signal() is Signal.NONE, "the job itself says how many steps lie between them"
 
 
 def test_where_the_plan_chose_them_they_lie_further_apart_until_they_are_worth_it(begin: Begin) -> None:
     trained = begin(100)
     trained.train(15 * EVERY, SHORT)
-    assert trained.snapshots.ask() is Asked.STRETCH
+    assert trained.snapshots.stretch_signal() is Signal.STRETCH_SNAPSHOTS
 
     intervals = []
-    while trained.snapshots.ask() and len(intervals) < 10:
-        trained.snapshots.heed(trained.step, Asked.STRETCH)
-        assert trained.snapshots.ask() is Asked.NOTHING, "it is measured anew first"
+    while trained.snapshots.stretch_signal() and len(intervals) < 10:
+        trained.snapshots.apply_stretch(trained.step, Signal.STRETCH_SNAPSHOTS)
+        assert trained.snapshots.stretch_signal() is Signal.NONE, "it is measured anew first"
         first, second, *_ = trained.train(20 * 4 * EVERY, SHORT)
         intervals.append(second - first)
 
@@ -106,17 +106,17 @@ def test_they_are_not_asked_for_where_they_are_cheap(begin: Begin) -> None:
 
     trained.train(26 * EVERY, LONG)
 
-    assert trained.snapshots.ask() is Asked.NOTHING
+    assert trained.snapshots.stretch_signal() is Signal.NONE
 
 
 def test_they_lie_no_further_apart_than_they_may(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     trained = begin(10)
     trained.train(15 * EVERY, SHORT)
-    trained.snapshots.heed(trained.step, Asked.STRETCH)
+    trained.snapshots.apply_stretch(trained.step, Signal.STRETCH_SNAPSHOTS)
 
     trained.train(40 * EVERY, SHORT)
 
-    assert trained.snapshots.ask() is Asked.NOTHING
+    assert trained.snapshots.stretch_signal() is Signal.NONE
     assert sum("more than 1 %" in line for line in caplog.messages) == 1, "what cannot be helped is told"
 
 
@@ -124,7 +124,7 @@ def test_hosts_that_ask_one_after_the_other_mean_one_change(begin: Begin) -> Non
     trained = begin(100)
 
     for step in (21, 22):
-        trained.snapshots.heed(step, Asked.STRETCH | Asked.LEAVE)
+        trained.snapshots.apply_stretch(step, Signal.STRETCH_SNAPSHOTS | Signal.EXIT)
 
     trained.step = 22
     assert trained.train(28, SHORT) == [30, 40, 50]

@@ -18,17 +18,17 @@ from tests.trainer.training import spec_with
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout, Rollback, Span, World
-from trainingjob_operator.core.planner.snapshots import measure_snapshot
-from trainingjob_trainer.history import Past
+from trainingjob_operator.core.planner.snapshots import snapshot_bytes
+from trainingjob_trainer.history import Provenance
 from trainingjob_trainer.modelling.mesh import build_mesh
 from trainingjob_trainer.modelling.signature import State
-from trainingjob_trainer.modelling.step import Steps
-from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.remembering.recall import Recall, assemble, spread
+from trainingjob_trainer.modelling.step import StepPrograms
+from trainingjob_trainer.programs import CompileCache
+from trainingjob_trainer.remembering.recall import SnapshotRestore, assemble, broadcast_shards
 from trainingjob_trainer.remembering.snapshot_files import Key
 from trainingjob_trainer.remembering.snapshots import Snapshots
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 DATA = "index"
 TWO_SLICES = make_layout(num_slices=2, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=2))
@@ -48,7 +48,7 @@ def describe(layout: Layout = TWO_SLICES, spec: TrainingJobSpec | None = None) -
 @cache
 def _describe(layout: Layout, spec: str) -> State:
     devices = jax.devices()[: layout.num_devices]
-    return Steps(TrainingJobSpec.model_validate_json(spec), build_mesh(devices, layout)).state
+    return StepPrograms(TrainingJobSpec.model_validate_json(spec), build_mesh(devices, layout)).state_shapes
 
 
 def make_state(described: State, seed: int) -> State:
@@ -93,19 +93,19 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 
 def take(snapshots: Snapshots, *steps: int, described: State | None = None, restored: Key | None = None) -> None:
     """Take snapshots of states whose bits follow from the step."""
-    snapshots.begin(restored, Past())
+    snapshots.begin(restored, Provenance())
     for step in steps:
         snapshots.take(step, make_state(described or describe(), step))
     snapshots.wait()
 
 
-def programs(layout: Layout = TWO_SLICES) -> Programs:
+def programs(layout: Layout = TWO_SLICES) -> CompileCache:
     config = make_config(make_spec(Path("/unused"), Path("/unused")), (layout,))
-    return Programs("", Path("/unused"), config, layout, Peers(0, 1))
+    return CompileCache("", Path("/unused"), config, layout, ProcessGroup(0, 1))
 
 
-def recall(snapshots: Snapshots, described: State | None = None) -> Recall:
-    return Recall(snapshots, described or describe(), programs(), Peers(0, 1))
+def recall(snapshots: Snapshots, described: State | None = None) -> SnapshotRestore:
+    return SnapshotRestore(snapshots, described or describe(), programs(), ProcessGroup(0, 1))
 
 
 LAYOUTS: dict[str, tuple[Layout, dict[str, Any]]] = {
@@ -172,18 +172,21 @@ def test_what_one_device_gives_arrives_at_all_to_the_last_bit(case: tuple[Layout
     described = describe(layout, spec_with(**changes))
     want = make_state(described, 7)
     shards = Shards(described)
-    held = {number: np.asarray(replica) for number, (_, replica) in zip(shards.mine, shards.take(want), strict=True)}
+    held = {
+        number: np.asarray(replica)
+        for number, (_, replica) in zip(shards.local_shards, shards.local_arrays(want), strict=True)
+    }
 
     given = assemble(shards, described, held, set(held))
     assert bits(given) != bits(want)
 
-    assert bits(spread(programs(layout), described, given)) == bits(want)
+    assert bits(broadcast_shards(programs(layout), described, given)) == bits(want)
 
 
 def test_the_state_may_be_consumed_once_it_is_copied(opened: Opened) -> None:
     consume = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
     snapshots = opened(WORLD)
-    snapshots.begin(None, Past())
+    snapshots.begin(None, Provenance())
     state = consume(make_state(describe(), 0))
     want = read_bits(state)
 
@@ -262,7 +265,7 @@ def test_a_rollback_holds_for_what_is_in_memory_too(opened: Opened) -> None:
     take(opened(WORLD), 5, 10)
     second = opened(make_world(2, 1, (FIRST,), rollbacks=rollbacks))
     assert recall(second).newest == (1, 5)
-    past = Past(skipped=skipped, batch_sizes=((1, 4), (3, 8)))
+    past = Provenance(skipped=skipped, batch_sizes=((1, 4), (3, 8)))
     second.begin((1, 5), past)
     second.take(10, make_state(describe(), 3))
     second.wait()
@@ -270,7 +273,7 @@ def test_a_rollback_holds_for_what_is_in_memory_too(opened: Opened) -> None:
 
     found = recall(opened(make_world(3, 1, history, rollbacks=rollbacks)))
 
-    assert (found.newest, found.past((2, 10)), found.past((1, 5))) == ((2, 10), past, Past())
+    assert (found.newest, found.past((2, 10)), found.past((1, 5))) == ((2, 10), past, Provenance())
     assert recall(opened(make_world(3, 1, history))).newest == (1, 5)
 
 
@@ -310,8 +313,8 @@ def test_what_one_host_finds_damaged_no_host_takes(opened: Opened, tmp_path: Pat
         take(opened(WORLD, folder=folder), 5, 10)
     flip(tmp_path / "b" / "snapshot-1", 1000)
 
-    def choose(peers: Peers) -> list[Any]:
-        found = Recall(opened(NEXT, folder=folders[peers.process]), describe(), programs(), peers)
+    def choose(peers: ProcessGroup) -> list[Any]:
+        found = SnapshotRestore(opened(NEXT, folder=folders[peers.process]), describe(), programs(), peers)
         return [found.newest, found.load((1, 10)), found.newest]
 
     assert together(2, choose) == [[(1, 10), None, (1, 5)]] * 2
@@ -369,8 +372,8 @@ def test_no_host_needs_more_than_the_plan_says(layout: Layout, changes: dict[str
     spec = spec_with(**changes, model__embedDim=256, model__vocabSize=1024)
     devices = jax.devices()[: layout.devices_per_host]
 
-    need = sum(shard.num_bytes for shard in Shards(describe(layout, spec), devices).mine.values())
+    need = sum(shard.num_bytes for shard in Shards(describe(layout, spec), devices).local_shards.values())
 
-    planned = measure_snapshot(spec, layout)
+    planned = snapshot_bytes(spec, layout)
     assert need <= planned
     assert need > planned - 2 * 2**20

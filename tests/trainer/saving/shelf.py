@@ -7,13 +7,13 @@ import numpy as np
 
 from tests.trainer.tiny import UID, make_world
 from trainingjob_api.world import Rollback, Span
-from trainingjob_trainer.events import Events
-from trainingjob_trainer.history import Past
+from trainingjob_trainer.events import AgentEvents
+from trainingjob_trainer.history import Provenance
 from trainingjob_trainer.modelling.signature import State
 from trainingjob_trainer.remembering.snapshot_files import Key
 from trainingjob_trainer.saving.integrity import Integrity, hash_files, list_files, write_integrity
-from trainingjob_trainer.saving.restore_point import Memory, Recalled, RestorePoint
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.saving.restore_point import RestoredSnapshot, RestoreSearch, SnapshotSource
+from trainingjob_trainer.world import ProcessGroup
 
 DATA = "index"
 STATE = "shapes"
@@ -34,7 +34,7 @@ class Shelf:
         self.folder.mkdir()
         self.log = root / "events"
         self._events = self.log.open("wb", buffering=0)
-        self.events = Events(self._events.fileno())
+        self.events = AgentEvents(self._events.fileno())
 
     def save(
         self,
@@ -69,15 +69,15 @@ class Shelf:
         lineage: tuple[Span, ...] = (),
         *,
         takeover: bool = False,
-        peers: Peers | None = None,
-        memory: Memory | None = None,
+        peers: ProcessGroup | None = None,
+        memory: SnapshotSource | None = None,
         committed: int = 0,
         rollbacks: tuple[Rollback, ...] = (),
     ) -> int | Key | None:
         world = make_world(5, 1, lineage, rollbacks=rollbacks).model_copy(update={"committed": committed})
-        search = RestorePoint(self.root, world, peers or Peers(0, 1), self.events, memory, takeover=takeover)
+        search = RestoreSearch(self.root, world, peers or ProcessGroup(0, 1), self.events, memory, takeover=takeover)
         found = search.find(DATA, (STATE,))
-        if isinstance(found, Recalled):
+        if isinstance(found, RestoredSnapshot):
             return found.key
         return int(found.name) if found else None
 
@@ -115,8 +115,8 @@ class Snapshots:
     def newest(self) -> Key | None:
         return self.keys[-1] if self.keys else None
 
-    def past(self, key: Key) -> Past:
-        return Past()
+    def past(self, key: Key) -> Provenance:
+        return Provenance()
 
     def load(self, key: Key) -> State | None:
         if key in self.damaged:

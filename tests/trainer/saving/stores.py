@@ -8,11 +8,11 @@ from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_api.protocol import Damage
 from trainingjob_api.world import Rollback, RunConfig, Span
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.modelling.signature import State
 from trainingjob_trainer.saving.checkpoints import Checkpoints
-from trainingjob_trainer.wire import Event
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.wire import AgentEvent
+from trainingjob_trainer.world import ProcessGroup
 
 FIRST = Span(generation=1, first=1)
 
@@ -25,7 +25,7 @@ class Stores:
         self.slow = folder / "slow/run"
         self.log = folder / "events"
         self._file = self.log.open("wb", buffering=0)
-        self.events = Events(self._file.fileno())
+        self.events = AgentEvents(self._file.fileno())
 
     def config(self, uid: str = UID, *, takeover: bool = False, **changes: Any) -> RunConfig:
         copies = {"uri": str(self.slow), "every": "0s", "keep": 3, **changes}
@@ -37,10 +37,12 @@ class Stores:
         self, generation: int = 1, *lineage: Span, rollbacks: tuple[Rollback, ...] = (), **changes: Any
     ) -> "World":
         world = make_world(generation, 1, lineage, rollbacks=rollbacks)
-        return World(self, Checkpoints(self.fast, self.config(**changes), world, Peers(0, 1), "index", self.events))
+        return World(
+            self, Checkpoints(self.fast, self.config(**changes), world, ProcessGroup(0, 1), "index", self.events)
+        )
 
-    def told(self) -> list[Event]:
-        return [Event.model_validate_json(line) for line in self.log.read_text().splitlines()]
+    def told(self) -> list[AgentEvent]:
+        return [AgentEvent.model_validate_json(line) for line in self.log.read_text().splitlines()]
 
     @property
     def copied(self) -> list[int]:

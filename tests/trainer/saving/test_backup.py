@@ -18,20 +18,20 @@ from tests.trainer.saving.stores import FIRST, Stores, largest
 from tests.trainer.saving.test_checkpoints import Clock, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.saving import backup
 from trainingjob_trainer.saving.backup import LAST_COPY_SECONDS, RETRY_SECONDS, Backup, claim
 from trainingjob_trainer.saving.integrity import (
-    Fingerprint,
+    FileHash,
     Integrity,
-    Pace,
+    RateLimit,
     find_damage,
     hash_files,
     list_files,
     read_integrity,
 )
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_full_backup_stops_nothing_is_told_and_used_again(
     world = stores.open(every="1h")
     with monkeypatch.context() as full:
 
-        def write_some(source: Path, goal: Path, name: str, pace: Pace) -> None:
+        def write_some(source: Path, goal: Path, name: str, pace: RateLimit) -> None:
             (goal / name).write_bytes(b"some")
             raise OSError(errno.ENOSPC, "")
 
@@ -85,13 +85,13 @@ def test_a_full_backup_stops_nothing_is_told_and_used_again(
 
 
 def test_a_file_that_changed_before_it_was_copied_is_found(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Backup.offer
+    real = Backup.copy_if_due
 
     def flip_first(self: Backup, folder: Path, record: Integrity, restored: int) -> None:
         flip(largest(folder))
         real(self, folder, record, restored)
 
-    monkeypatch.setattr(Backup, "offer", flip_first)
+    monkeypatch.setattr(Backup, "copy_if_due", flip_first)
 
     stores.open().save(2)
 
@@ -136,9 +136,9 @@ def test_copies_are_made_at_times_and_the_first_and_the_last_step_of_a_world(sto
     world.save(6, 8)
     assert stores.copied == [2, 6]
 
-    world.checkpoints.finish_copy()
+    world.checkpoints.wait_for_backup()
     assert stores.copied == [2, 6, 8]
-    world.checkpoints.finish_copy()
+    world.checkpoints.wait_for_backup()
     assert stores.copied == [2, 6, 8], "once is enough"
 
 
@@ -147,7 +147,7 @@ def test_a_step_that_is_being_copied_is_not_deleted_and_no_other_is_begun(
 ) -> None:
     goes_on, real = threading.Event(), backup._copy_file
 
-    def copy_late(source: Path, goal: Path, name: str, pace: Pace) -> Any:
+    def copy_late(source: Path, goal: Path, name: str, pace: RateLimit) -> Any:
         assert goes_on.wait(ENDLESS_SECONDS)
         return real(source, goal, name, pace)
 
@@ -174,7 +174,7 @@ def test_the_end_of_a_job_does_not_wait_for_ever(stores: Stores, monkeypatch: py
     world.checkpoints.save(2, make_state((1, 1), 2))
     world.checkpoints.wait()
 
-    world.checkpoints.finish_copy()
+    world.checkpoints.wait_for_backup()
 
     assert stores.failed == [(2, "it took longer than 0 s, and the job is at its end")]
     goes_on.set()
@@ -184,11 +184,11 @@ def test_the_end_of_a_job_does_not_wait_for_ever(stores: Stores, monkeypatch: py
 def test_a_copy_that_ends_just_after_the_deadline_fails_nothing_else(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copies = Backup(stores.config(), make_world(1, 1), Peers(0, 1), stores.events, "host")
+    copies = Backup(stores.config(), make_world(1, 1), ProcessGroup(0, 1), stores.events, "host")
     seen = iter((2, 2))
-    monkeypatch.setattr(Backup, "_copying", property(lambda self: next(seen, None)), raising=False)
+    monkeypatch.setattr(Backup, "_step_in_copy", property(lambda self: next(seen, None)), raising=False)
 
-    copies.finish(stores.fast, fill(stores.fast), 0)
+    copies.wait_for_last(stores.fast, fill(stores.fast), 0)
 
     assert stores.failed == [(2, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")]
 
@@ -197,23 +197,23 @@ def test_a_copy_ends_where_a_later_world_deletes_the_old_ones(stores: Stores, mo
     def refuse(*_: object) -> None:
         raise TrainingError(FailureReason.STORAGE, "this world may not write", fatal=False)
 
-    monkeypatch.setattr(backup, "delete_old", refuse)
+    monkeypatch.setattr(backup, "delete_expired", refuse)
     world = stores.open().save(2)
 
     assert world.checkpoints._backup
-    assert (stores.copied, world.checkpoints._backup.needed) == ([2], ())
+    assert (stores.copied, world.checkpoints._backup.steps_in_use) == ([2], ())
 
 
 def test_no_process_begins_the_last_copy_while_another_is_busy_with_an_earlier_one(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record, begun = fill(stores.fast), []
-    monkeypatch.setattr(Backup, "_begin", lambda self, *_: begun.append(self._peers.process))
+    monkeypatch.setattr(Backup, "_start_copy", lambda self, *_: begun.append(self._peers.process))
 
-    def act(peers: Peers, busy: int) -> None:
+    def act(peers: ProcessGroup, busy: int) -> None:
         copies = Backup(stores.config(), make_world(1, 3), peers, stores.events, "host")
-        copies._copying = 1 if peers.process == busy else None
-        copies.finish(stores.fast, record, 0)
+        copies._step_in_copy = 1 if peers.process == busy else None
+        copies.wait_for_last(stores.fast, record, 0)
 
     together(3, lambda peers: act(peers, 1))
     assert (begun, [step for step, _ in stores.failed]) == ([], [1])
@@ -224,13 +224,13 @@ def test_no_process_begins_the_last_copy_while_another_is_busy_with_an_earlier_o
 def test_the_end_of_a_job_does_not_fail_because_another_process_is_gone(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def miss(self: Peers, name: str, text: str, seconds: float) -> tuple[str, ...]:
+    def miss(self: ProcessGroup, name: str, text: str, seconds: float) -> tuple[str, ...]:
         raise JaxRuntimeError("DEADLINE_EXCEEDED")
 
-    monkeypatch.setattr(Peers, "exchange", miss)
-    copies = Backup(stores.config(), make_world(1, 2), Peers(0, 2), stores.events, "host")
+    monkeypatch.setattr(ProcessGroup, "exchange", miss)
+    copies = Backup(stores.config(), make_world(1, 2), ProcessGroup(0, 2), stores.events, "host")
 
-    copies.finish(stores.fast, fill(stores.fast), 0)
+    copies.wait_for_last(stores.fast, fill(stores.fast), 0)
 
     assert stores.failed == [(2, "another process is gone: DEADLINE_EXCEEDED")]
 
@@ -274,15 +274,15 @@ def test_hosts_share_out_the_files_and_what_fails_on_one_all_know(
     record, real = fill(stores.fast), backup.copy_files
     shares: list[list[str]] = []
 
-    def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint], pace: Pace) -> None:
+    def copy_files(source: Path, goal: Path, wanted: Mapping[str, FileHash], pace: RateLimit) -> None:
         shares.append(sorted(wanted))
         real(source, goal, wanted, pace)
 
     monkeypatch.setattr(backup, "copy_files", copy_files)
 
-    def act(peers: Peers) -> Backup:
-        copies = Backup(stores.config(), make_world(1, 3), peers, Events(os.open(os.devnull, os.O_WRONLY)), "host")
-        copies.finish(stores.fast, record, 0)
+    def act(peers: ProcessGroup) -> Backup:
+        copies = Backup(stores.config(), make_world(1, 3), peers, AgentEvents(os.open(os.devnull, os.O_WRONLY)), "host")
+        copies.wait_for_last(stores.fast, record, 0)
         return copies
 
     assert [copies._newest for copies in together(3, act)] == [2, 2, 2]

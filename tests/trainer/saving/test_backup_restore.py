@@ -18,7 +18,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.saving import backup
-from trainingjob_trainer.saving.integrity import Pace
+from trainingjob_trainer.saving.integrity import RateLimit
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_damaged_copy_on_a_store_that_is_only_read_is_passed_over(
     stores.open().save(2, 4)
     shutil.rmtree(stores.fast)
     flip(largest(stores.slow / "lineage-0/4"))
-    monkeypatch.setattr("trainingjob_trainer.saving.restore_point.set_aside", refuse)
+    monkeypatch.setattr("trainingjob_trainer.saving.restore_point.quarantine_step", refuse)
 
     second = stores.open(2, FIRST)
 
@@ -122,7 +122,7 @@ def test_a_copy_that_was_killed_is_no_step_and_makes_way(stores: Stores, monkeyp
     first = stores.open().save(2)
     with monkeypatch.context() as killed:
 
-        def die(source: Path, goal: Path, pace: Pace) -> None:
+        def die(source: Path, goal: Path, pace: RateLimit) -> None:
             goal.write_bytes(b"half")
             raise JaxRuntimeError("UNAVAILABLE")
 

@@ -16,37 +16,37 @@ from tests.trainer.saving.shelf import record
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.modelling.signature import Asked, State
-from trainingjob_trainer.saving.checkpoints import INSIST_SECONDS, RETRY_SECONDS, Checkpoints
+from trainingjob_trainer.modelling.signature import Signal, State
+from trainingjob_trainer.saving.checkpoints import FINAL_RETRY_SECONDS, RETRY_SECONDS, Checkpoints
 from trainingjob_trainer.saving.integrity import Integrity, read_integrity, write_integrity
-from trainingjob_trainer.wire import Event
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.wire import AgentEvent
+from trainingjob_trainer.world import ProcessGroup
 
 type Opened = Callable[..., Checkpoints]
 
 
 @pytest.fixture
-def events(tmp_path: Path) -> Iterator[Events]:
+def events(tmp_path: Path) -> Iterator[AgentEvents]:
     with (tmp_path / "events").open("wb", buffering=0) as file:
-        yield Events(file.fileno())
+        yield AgentEvents(file.fileno())
 
 
 @pytest.fixture
-def opened(tmp_path: Path, events: Events) -> Opened:
+def opened(tmp_path: Path, events: AgentEvents) -> Opened:
     """Return a function that opens the checkpoints of a generation."""
 
     def open_checkpoints(generation: int = 1, *lineage: Span, **changes: Any) -> Checkpoints:
         config = make_config(make_spec(tmp_path, tmp_path, **changes))
-        return Checkpoints(tmp_path, config, make_world(generation, 1, lineage), Peers(0, 1), "index", events)
+        return Checkpoints(tmp_path, config, make_world(generation, 1, lineage), ProcessGroup(0, 1), "index", events)
 
     return open_checkpoints
 
 
 def committed(tmp_path: Path) -> list[int | None]:
     lines = (tmp_path / "events").read_text().splitlines()
-    return [event.committed for event in map(Event.model_validate_json, lines) if event.committed]
+    return [event.committed for event in map(AgentEvent.model_validate_json, lines) if event.committed]
 
 
 def make_state(shape: tuple[int, int], step: int = 0) -> State:
@@ -149,7 +149,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
 
 def failed(tmp_path: Path) -> list[tuple[int, str]]:
     lines = (tmp_path / "events").read_text().splitlines()
-    told = [event.failed_save for event in map(Event.model_validate_json, lines) if event.failed_save]
+    told = [event.failed_save for event in map(AgentEvent.model_validate_json, lines) if event.failed_save]
     return [(one.step, one.message) for one in told]
 
 
@@ -190,7 +190,7 @@ def test_the_last_step_is_tried_until_it_is_saved(
     state = make_state((1, 1), step=6)
     checkpoints.save(6, state, {"news": 2.5})
 
-    checkpoints.insist(6, state)
+    checkpoints.save_until_success(6, state)
 
     assert (checkpoints.newest, committed(tmp_path)) == (6, [6])
     assert read_integrity(tmp_path / "lineage-0/6").evaluations == {"news": 2.5}
@@ -199,7 +199,7 @@ def test_the_last_step_is_tried_until_it_is_saved(
         "Input/output error",
         "Stale file handle",
     ]
-    assert clock.slept == [INSIST_SECONDS] * 3
+    assert clock.slept == [FINAL_RETRY_SECONDS] * 3
 
 
 def test_a_save_that_failed_is_soon_asked_for_again(
@@ -211,14 +211,14 @@ def test_a_save_that_failed_is_soon_asked_for_again(
     checkpoints.wait()
 
     clock.now += RETRY_SECONDS - 1
-    assert checkpoints.ask() is Asked.NOTHING
+    assert checkpoints.save_signal() is Signal.NONE
     clock.now += 1
-    assert checkpoints.ask() is Asked.SAVE
+    assert checkpoints.save_signal() is Signal.SAVE
 
     checkpoints.save(3, make_state((1, 1)))
     checkpoints.wait()
     clock.now += RETRY_SECONDS
-    assert checkpoints.ask() is Asked.NOTHING
+    assert checkpoints.save_signal() is Signal.NONE
 
 
 def test_an_old_step_that_cannot_be_deleted_stops_nothing(
@@ -287,17 +287,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_save_is_asked_for_once_when_it_is_time(opened: Opened, clock: Clock) -> None:
     checkpoints = opened(checkpoint__save__every="1m")
     clock.now += 59.0
-    assert checkpoints.ask() is Asked.NOTHING
+    assert checkpoints.save_signal() is Signal.NONE
 
     clock.now += 1.0
-    assert [checkpoints.ask() for _ in range(3)] == [Asked.SAVE, Asked.NOTHING, Asked.NOTHING]
+    assert [checkpoints.save_signal() for _ in range(3)] == [Signal.SAVE, Signal.NONE, Signal.NONE]
     checkpoints.save(7, make_state((1, 1)))
     checkpoints.wait()
 
     clock.now += 59.0
-    assert checkpoints.ask() is Asked.NOTHING
+    assert checkpoints.save_signal() is Signal.NONE
     clock.now += 1.0
-    assert checkpoints.ask() is Asked.SAVE
+    assert checkpoints.save_signal() is Signal.SAVE
 
 
 def test_no_save_is_asked_for_while_one_is_being_written(
@@ -313,27 +313,27 @@ def test_no_save_is_asked_for_while_one_is_being_written(
     checkpoints = opened(checkpoint__save__every="1m")
     checkpoints.save(7, make_state((1, 1)))
     clock.now += 600.0
-    assert checkpoints.ask() is Asked.NOTHING
+    assert checkpoints.save_signal() is Signal.NONE
 
     written.set()
     checkpoints.wait()
 
-    assert checkpoints.ask() is Asked.SAVE
+    assert checkpoints.save_signal() is Signal.SAVE
 
 
-def test_one_process_asks_for_all(tmp_path: Path, events: Events, clock: Clock) -> None:
+def test_one_process_asks_for_all(tmp_path: Path, events: AgentEvents, clock: Clock) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, checkpoint__save__every="1m"))
-    opened = [Checkpoints(tmp_path, config, make_world(1, 2), Peers(one, 1), "index", events) for one in (0, 1)]
+    opened = [Checkpoints(tmp_path, config, make_world(1, 2), ProcessGroup(one, 1), "index", events) for one in (0, 1)]
     clock.now += 60.0
 
-    assert [checkpoints.ask() for checkpoints in opened] == [Asked.SAVE, Asked.NOTHING]
+    assert [checkpoints.save_signal() for checkpoints in opened] == [Signal.SAVE, Signal.NONE]
 
 
 def test_where_steps_alone_decide_nobody_asks(opened: Opened, clock: Clock) -> None:
     checkpoints = opened()
     clock.now += 1e6
 
-    assert checkpoints.ask() is Asked.NOTHING
+    assert checkpoints.save_signal() is Signal.NONE
 
 
 def refuse(*_: object) -> None:

@@ -13,8 +13,8 @@ from trainingjob_trainer.saving import commit
 from trainingjob_trainer.saving.commit import COMMIT_SECONDS, Committer
 from trainingjob_trainer.saving.fence import Fence
 from trainingjob_trainer.saving.integrity import Integrity, find_damage, read_integrity
-from trainingjob_trainer.saving.votes import MAX_PROBLEM, SaveFailedError, Votes, describe
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.saving.votes import MAX_PROBLEM, ErrorExchange, SaveFailedError, describe_error
+from trainingjob_trainer.world import ProcessGroup
 
 STATE: Any = None
 FULL = OSError(errno.ENOSPC, "full")
@@ -27,7 +27,7 @@ class Parts:
         self.process = process
         self.failing = failing
         self.folder = folder
-        self.problem = describe(failing.pop("copy")) if "copy" in failing else ""
+        self.problem = describe_error(failing.pop("copy")) if "copy" in failing else ""
         self.is_given_up = False
 
     def write(self) -> None:
@@ -69,10 +69,10 @@ def save(committer: Committer, folder: Path) -> str:
     return "saved"
 
 
-def start(peers: Peers, failing: dict[str, Exception], root: Path) -> Committer:
-    committer = Committer(Peers(0, 1), f"host {peers.process}", Fence(root, make_world(1, 3)))
+def start(peers: ProcessGroup, failing: dict[str, Exception], root: Path) -> Committer:
+    committer = Committer(ProcessGroup(0, 1), f"host {peers.process}", Fence(root, make_world(1, 3)))
     committer._peers = peers
-    committer._votes = Votes(peers, f"host {peers.process}", "save", COMMIT_SECONDS)
+    committer._votes = ErrorExchange(peers, f"host {peers.process}", "save", COMMIT_SECONDS)
     orbax: Any = Orbax(peers.process, failing)
     committer.orbax = orbax
     return committer
@@ -91,7 +91,7 @@ FAILURES: dict[str, tuple[int, str, Exception, str]] = {
 def test_what_fails_on_one_host_fails_the_save_on_all(
     process: int, stage: str, error: Exception, want: str, tmp_path: Path
 ) -> None:
-    def act(peers: Peers) -> tuple[str, str]:
+    def act(peers: ProcessGroup) -> tuple[str, str]:
         committer = start(peers, {stage: error} if peers.process == process else {}, tmp_path)
         return save(committer, tmp_path / "lineage-0/2"), save(committer, tmp_path / "lineage-0/4")
 
@@ -114,7 +114,7 @@ def test_what_fails_in_the_proof_fails_the_save_on_all(
 
     monkeypatch.setattr(commit, name, fail)
 
-    def act(peers: Peers) -> tuple[str, str]:
+    def act(peers: ProcessGroup) -> tuple[str, str]:
         committer = start(peers, {}, tmp_path)
         return save(committer, tmp_path / "2"), save(committer, tmp_path / "2")
 
@@ -130,7 +130,7 @@ def test_a_folder_that_takes_nothing_is_found_before_anything_is_written_and_the
 ) -> None:
     (tmp_path / "file").touch()
 
-    def act(peers: Peers) -> tuple[str, bool]:
+    def act(peers: ProcessGroup) -> tuple[str, bool]:
         committer = start(peers, {"write": AssertionError()}, tmp_path)
         orbax: Any = committer.orbax
         return save(committer, tmp_path / "file/2"), orbax.copies[0].is_given_up
@@ -139,7 +139,7 @@ def test_a_folder_that_takes_nothing_is_found_before_anything_is_written_and_the
 
 
 def test_nobody_meets_another_while_training_waits(tmp_path: Path) -> None:
-    class Lonely(Peers):
+    class Lonely(ProcessGroup):
         def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
             raise AssertionError(name)
 
@@ -167,7 +167,7 @@ def test_a_step_that_is_saved_is_not_saved_again_and_stays(tmp_path: Path) -> No
 
 
 def test_a_host_that_is_gone_is_no_failure_of_the_store(tmp_path: Path) -> None:
-    class Gone(Peers):
+    class Gone(ProcessGroup):
         def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
             if name.endswith("/0"):
                 return (text,)
@@ -178,6 +178,6 @@ def test_a_host_that_is_gone_is_no_failure_of_the_store(tmp_path: Path) -> None:
 
 
 def test_words_are_the_operating_systems_own_and_not_endless() -> None:
-    assert describe(OSError(errno.EROFS, "")) == "Read-only file system"
-    assert describe(ValueError()) == "ValueError"
-    assert len(describe(ValueError("x" * 5000))) == MAX_PROBLEM
+    assert describe_error(OSError(errno.EROFS, "")) == "Read-only file system"
+    assert describe_error(ValueError()) == "ValueError"
+    assert len(describe_error(ValueError("x" * 5000))) == MAX_PROBLEM

@@ -17,7 +17,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.saving import integrity
-from trainingjob_trainer.saving.integrity import Patience, read_integrity
+from trainingjob_trainer.saving.integrity import ReadRetry, read_integrity
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a flipped bit": (lambda folder: flip(folder / "array/0"), "array/0 has changed since it was saved"),
@@ -135,7 +135,7 @@ class Refusing:
         self.left: dict[Path, int] = {}
         self.slept = 0
         self._number = number
-        below, record = integrity.open_below, integrity.read_json
+        below, record = integrity.open_untrusted_below, integrity.read_untrusted_json
 
         def open_below(folder: Path, name: str) -> FileIO:
             self._refuse(folder / name)
@@ -148,8 +148,8 @@ class Refusing:
         def sleep(seconds: float) -> None:
             self.slept += 1
 
-        monkeypatch.setattr(integrity, "open_below", open_below)
-        monkeypatch.setattr(integrity, "read_json", read_json)
+        monkeypatch.setattr(integrity, "open_untrusted_below", open_below)
+        monkeypatch.setattr(integrity, "read_untrusted_json", read_json)
         monkeypatch.setattr("trainingjob_trainer.saving.integrity.time.sleep", sleep)
 
     def _refuse(self, path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_snapshot_is_gone_on_from_where_storage_does_not_give_a_later_step(
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainingjob_trainer.saving.restore_point.Patience", lambda: Patience(0))
+    monkeypatch.setattr("trainingjob_trainer.saving.restore_point.ReadRetry", lambda: ReadRetry(0))
 
 
 def test_a_snapshot_saves_a_job_whose_checkpoints_are_damaged(shelf: Shelf) -> None:

@@ -83,7 +83,7 @@ class Halt:
         monkeypatch.setattr(commit, stage, stop)
 
 
-@pytest.mark.parametrize("stage", ["list_files", "hash_files", "write_integrity", "put_in_place"])
+@pytest.mark.parametrize("stage", ["list_files", "hash_files", "write_integrity", "publish_step"])
 def test_a_save_under_way_never_mixes_with_its_successors(
     stage: str, first: World, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +112,7 @@ def test_what_it_put_into_place_at_the_last_moment_makes_way(first: World, secon
     late = _copy(stores, 20, "30.saving-1")
     record = read_integrity(late)
     assert record
-    commit.put_in_place(late, stores.fast / "lineage-0/30", record.model_copy(update={"step": 30}))
+    commit.publish_step(late, stores.fast / "lineage-0/30", record.model_copy(update={"step": 30}))
 
     second.save(30)
 
@@ -129,7 +129,7 @@ def test_no_copy_of_it_takes_the_place_of_its_successors(first: World, stores: S
     assert copies
     assert record
 
-    copies.finish(stores.fast / "lineage-0/20", record.model_copy(update={"step": 30}), 0)
+    copies.wait_for_last(stores.fast / "lineage-0/20", record.model_copy(update={"step": 30}), 0)
 
     assert "generation 2 of the job is there" in stores.failed[-1][1]
     copy = read_integrity(stores.slow / "lineage-0/30")

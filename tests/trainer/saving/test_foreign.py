@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,20 @@ from tests.trainer.saving.shelf import OPEN, Shelf, record
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_api.running import InitializeFrom
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.files import LARGEST_JSON, ForeignFileError, open_below, parse_number, read_foreign, read_json
+from trainingjob_trainer.files import (
+    MAX_JSON_BYTES,
+    UntrustedFileError,
+    open_untrusted_below,
+    parse_number,
+    read_untrusted,
+    read_untrusted_json,
+)
 from trainingjob_trainer.saving import owner
-from trainingjob_trainer.saving.commit import put_in_place, set_aside
+from trainingjob_trainer.saving.commit import publish_step, quarantine_step
 from trainingjob_trainer.saving.fence import Fence
 from trainingjob_trainer.saving.inherit import _list_candidates
-from trainingjob_trainer.saving.integrity import find_damage, hash_files, read_integrity, sign, write_integrity
-from trainingjob_trainer.saving.saved_steps import LEFT_OVER, list_lineages, list_saved
+from trainingjob_trainer.saving.integrity import add_hash, find_damage, hash_files, read_integrity, write_integrity
+from trainingjob_trainer.saving.saved_steps import LEFTOVER_NAME, list_lineages, list_saved
 
 NAMES = [
     "²",
@@ -62,13 +70,9 @@ def test_a_number_is_a_step(number: int) -> None:
 
 
 def bind(path: Path) -> None:
-    here = Path.cwd()
-    os.chdir(path.parent)  # the name of a socket must be short
-    try:
-        with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(path.name)
-    finally:
-        os.chdir(here)
+    # The name of a socket must be short.
+    with chdir(path.parent), socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path.name)
 
 
 def fill(path: Path, content: bytes) -> None:
@@ -94,7 +98,7 @@ NOT_RECORDS: dict[str, Callable[[Path], object]] = {
     "100,000 levels of lists": lambda path: fill(path, b"[" * 100_000 + b"]" * 100_000),
     "100,000 levels of objects": lambda path: fill(path, b'{"files":' * 100_000 + b"1" + b"}" * 100_000),
     "500 levels beside what is asked": lambda path: fill(path, b'{"x":' + b"[" * 500 + b"]" * 500 + b"}"),
-    "too large": lambda path: stretch(path, LARGEST_JSON + 1),
+    "too large": lambda path: stretch(path, MAX_JSON_BYTES + 1),
     "a list": lambda path: fill(path, b"[]"),
     "a text": lambda path: fill(path, b'"x"'),
     "nothing": lambda path: fill(path, b"null"),
@@ -162,7 +166,7 @@ def test_a_name_that_leads_out_of_a_step_is_damage(shelf: Shelf, name: str) -> N
     assert found is not None
     said = found.model_dump(mode="json")
     said["files"][name] = said["files"]["metadata"]
-    (folder / "integrity.json").write_text(json.dumps(sign(said)))
+    (folder / "integrity.json").write_text(json.dumps(add_hash(said)))
 
     assert shelf.find(OPEN) == 10
     assert "is not the name of a file below the folder" in shelf.damaged()[20]
@@ -179,9 +183,9 @@ def test_a_file_is_read_no_further_than_its_record_says(tmp_path: Path) -> None:
 def test_a_foreign_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
 
-    assert read_foreign(tmp_path / "file", 5) == b"12345"
-    with pytest.raises(ForeignFileError, match="file has more than 4 bytes"):
-        read_foreign(tmp_path / "file", 4)
+    assert read_untrusted(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(UntrustedFileError, match="file has more than 4 bytes"):
+        read_untrusted(tmp_path / "file", 4)
 
 
 def test_a_folder_that_is_a_link_is_not_followed_on_the_way_to_a_file(tmp_path: Path) -> None:
@@ -190,10 +194,10 @@ def test_a_folder_that_is_a_link_is_not_followed_on_the_way_to_a_file(tmp_path: 
     (tmp_path / "outside" / "0").write_text("secret")
     (tmp_path / "step" / "array").symlink_to(tmp_path / "outside")
 
-    with pytest.raises(ForeignFileError, match="leads through array, which is not a folder"):
-        open_below(tmp_path / "step", "array/0")
+    with pytest.raises(UntrustedFileError, match="leads through array, which is not a folder"):
+        open_untrusted_below(tmp_path / "step", "array/0")
     with pytest.raises(FileNotFoundError):
-        open_below(tmp_path / "step", "other/0")
+        open_untrusted_below(tmp_path / "step", "other/0")
 
 
 OWNERS: dict[str, Callable[[Path], object]] = {
@@ -210,12 +214,12 @@ OWNERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("make", OWNERS.values(), ids=OWNERS)
 def test_a_hostile_owner_is_told_and_nothing_is_claimed(tmp_path: Path, make: Callable[[Path], object]) -> None:
-    make(tmp_path / owner.FILE)
+    make(tmp_path / owner.OWNER_FILE)
     for takeover in (False, True):
         config = make_config(make_spec(tmp_path, tmp_path, checkpoint__takeover=takeover))
         with pytest.raises(TrainingError, match=r"is not what a TrainingJob writes\. If no job uses the folder"):
             owner.claim(tmp_path, config)
-    assert not owner.is_anothers(tmp_path, UID)
+    assert not owner.is_owned_by_other(tmp_path, UID)
 
 
 def test_a_link_in_the_place_of_a_probe_is_not_written_through(tmp_path: Path) -> None:
@@ -336,14 +340,14 @@ def test_only_what_a_killed_save_copy_or_deletion_leaves_is_deleted(shelf: Shelf
 
     assert shelf.find(OPEN) == 10
     assert (name in shelf.names()) == (name in OTHERS)
-    assert (LEFT_OVER.fullmatch(name) is None) == (name in OTHERS)
+    assert (LEFTOVER_NAME.fullmatch(name) is None) == (name in OTHERS)
 
 
 def test_what_is_set_aside_replaces_nothing_that_was_set_aside_before(tmp_path: Path) -> None:
     for content in ("a", "b", "c"):
         (tmp_path / "4").mkdir()
         (tmp_path / "4" / content).touch()
-        set_aside(tmp_path / "4", 2)
+        quarantine_step(tmp_path / "4", 2)
 
     assert {path.name: [one.name for one in path.iterdir()] for path in tmp_path.iterdir()} == {
         "4.damaged-2": ["a"],
@@ -367,7 +371,7 @@ def test_a_step_takes_the_place_of_its_own_job_s_only(tmp_path: Path, there: Any
     if there:
         write_integrity(tmp_path / "20", there)
 
-    put_in_place(tmp_path / "20.saving-3", tmp_path / "20", record(3, 20))
+    publish_step(tmp_path / "20.saving-3", tmp_path / "20", record(3, 20))
 
     assert (tmp_path / "20" / "of-20.saving-3").exists()
     assert (tmp_path / "20.damaged-3" / "of-20").exists() == stays
@@ -391,4 +395,4 @@ def test_a_folder_to_begin_from_is_read_with_the_same_care(shelf: Shelf) -> None
 def test_json_that_is_read_is_what_was_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text('{"a": [1]}')
 
-    assert read_json(tmp_path / "file") == {"a": [1]}
+    assert read_untrusted_json(tmp_path / "file") == {"a": [1]}

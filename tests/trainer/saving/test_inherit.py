@@ -15,20 +15,20 @@ from tests.trainer.tiny import make_config, make_layout, make_spec, make_world
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.running import InitializeFrom
 from trainingjob_api.world import RunConfig
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.modelling.mesh import build_mesh
 from trainingjob_trainer.modelling.signature import State
-from trainingjob_trainer.modelling.step import Steps
-from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.run import _begin
+from trainingjob_trainer.modelling.step import StepPrograms
+from trainingjob_trainer.programs import CompileCache
+from trainingjob_trainer.run import _initial_state
 from trainingjob_trainer.saving.checkpoints import Checkpoints
-from trainingjob_trainer.saving.inherit import Inherited, inherit
-from trainingjob_trainer.saving.integrity import FILE, read_integrity, write_integrity
-from trainingjob_trainer.wire import Event
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.saving.inherit import InitialParams, load_initial_params
+from trainingjob_trainer.saving.integrity import MANIFEST_FILE, read_integrity, write_integrity
+from trainingjob_trainer.wire import AgentEvent
+from trainingjob_trainer.world import ProcessGroup
 
-ALONE = Peers(0, 1)
+ALONE = ProcessGroup(0, 1)
 
 
 def place(value: Any, num_devices: int, *spec: str | None) -> jax.Array:
@@ -48,7 +48,7 @@ def save(root: Path, *steps: int) -> None:
         make_world(1, 1),
         ALONE,
         "index",
-        Events(os.open(os.devnull, os.O_WRONLY)),
+        AgentEvents(os.open(os.devnull, os.O_WRONLY)),
     )
     for step in steps:
         scalar = place(np.array(step, np.int32), 8)
@@ -74,9 +74,9 @@ def fresh(**changes: Any) -> dict[str, Any]:
     )
 
 
-def take(root: Path, step: int | None = None, *, allow_partial: bool = False, **changes: Any) -> Inherited:
+def take(root: Path, step: int | None = None, *, allow_partial: bool = False, **changes: Any) -> InitialParams:
     source = InitializeFrom(uri=str(root), step=step, allow_partial=allow_partial)
-    return inherit(source, wanted(**changes), ALONE, fresh(**changes))
+    return load_initial_params(source, wanted(**changes), ALONE, fresh(**changes))
 
 
 def leaf(*shape: int) -> jax.ShapeDtypeStruct:
@@ -84,7 +84,7 @@ def leaf(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def break_step(root: Path, step: int) -> None:
-    saved = (one for one in (root / f"lineage-0/{step}").rglob("*") if one.is_file() and one.name != FILE)
+    saved = (one for one in (root / f"lineage-0/{step}").rglob("*") if one.is_file() and one.name != MANIFEST_FILE)
     file = max(saved, key=lambda one: one.stat().st_size)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -221,7 +221,7 @@ def test_what_only_the_saved_step_has_is_left_out_where_that_is_allowed(tmp_path
     save(tmp_path, 2)
     source = InitializeFrom(uri=str(tmp_path), allow_partial=True)
 
-    found = inherit(source, {"norm": wanted()["norm"]}, ALONE, {"norm": fresh()["norm"]})
+    found = load_initial_params(source, {"norm": wanted()["norm"]}, ALONE, {"norm": fresh()["norm"]})
 
     assert list(found.params) == ["norm"]
     assert np.array_equal(found.params["norm"], np.ones(8))
@@ -233,7 +233,7 @@ def test_another_shape_is_never_allowed(tmp_path: Path) -> None:
     before = fresh(norm=leaf(4), bias=leaf())
 
     with pytest.raises(TrainingError, match=r"another model: norm is 8, not 4\. The section model") as caught:
-        inherit(
+        load_initial_params(
             InitializeFrom(uri=str(tmp_path), allow_partial=True),
             wanted(norm=leaf(4), bias=leaf()),
             ALONE,
@@ -288,22 +288,24 @@ def test_what_is_taken_is_the_sources_and_all_else_that_of_a_fresh_job_of_the_sa
     layout = make_layout()
     mesh = build_mesh(jax.devices()[: layout.num_devices], layout)
 
-    def open_job(**changes: Any) -> tuple[RunConfig, Steps, Programs]:
+    def open_job(**changes: Any) -> tuple[RunConfig, StepPrograms, CompileCache]:
         config = make_config(make_spec(tmp_path / "base", tmp_path, **changes), (layout,))
-        return config, Steps(config.spec, mesh), Programs("", tmp_path, config, layout, ALONE)
+        return config, StepPrograms(config.spec, mesh), CompileCache("", tmp_path, config, layout, ALONE)
 
     config, steps, programs = open_job(model__tieEmbeddings=True)
     base = steps.compile_init(programs)()
     log = tmp_path / "events"
     with log.open("wb", buffering=0) as file:
-        events = Events(file.fileno())
+        events = AgentEvents(file.fileno())
         checkpoints = Checkpoints(tmp_path / "base", config, make_world(1, 1), ALONE, "index", events)
         checkpoints.save(2, base)
         checkpoints.wait()
         _, steps, programs = open_job(model__tieEmbeddings=False, training__seed=7)
         fresh = steps.compile_init(programs)()
 
-        begun = _begin(InitializeFrom(uri=str(tmp_path / "base"), allow_partial=True), steps, programs, ALONE, events)
+        begun = _initial_state(
+            InitializeFrom(uri=str(tmp_path / "base"), allow_partial=True), steps, programs, ALONE, events
+        )
 
     saved = {name_leaf(path): leaf for path, leaf in jax.tree.leaves_with_path(base.params)}
     lacks = []
@@ -317,7 +319,9 @@ def test_what_is_taken_is_the_sources_and_all_else_that_of_a_fresh_job_of_the_sa
     rest = begun._replace(params=()), fresh._replace(params=())
     assert jax.tree.all(jax.tree.map(np.array_equal, *rest))
     (told,) = [
-        event.inherited for event in map(Event.model_validate_json, log.read_text().splitlines()) if event.inherited
+        event.inherited
+        for event in map(AgentEvent.model_validate_json, log.read_text().splitlines())
+        if event.inherited
     ]
     assert lacks
     assert told == f"step 2 of {tmp_path / 'base'}, but for random ones that it lacks: {', '.join(lacks)}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainingjob_trainer.saving import integrity
-from trainingjob_trainer.saving.integrity import CHUNK, Fingerprint, Pace, hash_files
+from trainingjob_trainer.saving.integrity import CHUNK_BYTES, FileHash, RateLimit, hash_files
 
 
 class Clock:
@@ -16,17 +16,17 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reading: float = 0.0) -> None:
         self.now = 1000.0
         self.waited: list[float] = []
-        real = integrity.read_parts
+        real = integrity.read_chunks
 
         def read_parts(folder: Path, name: str) -> Iterator[bytes]:
             for part in real(folder, name):
                 self.now += reading
                 yield part
 
-        monkeypatch.setattr(integrity, "read_parts", read_parts)
+        monkeypatch.setattr(integrity, "read_chunks", read_parts)
         monkeypatch.setattr("trainingjob_trainer.saving.integrity.time.monotonic", lambda: self.now)
 
-    def watch(self, pace: Pace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def watch(self, pace: RateLimit, monkeypatch: pytest.MonkeyPatch) -> None:
         def wait(seconds: float) -> None:
             if not pace._hurry.is_set():
                 self.waited.append(seconds)
@@ -37,8 +37,8 @@ class Clock:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "large").write_bytes(b"x" * 2 * CHUNK)
-    (tmp_path / "small").write_bytes(b"y" * (CHUNK // 4))
+    (tmp_path / "large").write_bytes(b"x" * 2 * CHUNK_BYTES)
+    (tmp_path / "small").write_bytes(b"y" * (CHUNK_BYTES // 4))
     return tmp_path
 
 
@@ -50,7 +50,7 @@ def test_no_more_is_read_than_so_many_bytes_a_second(
     reading: float, want: float, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first file takes two parts of 4 s each, the second one of 1 s, or as long as storage takes."""
-    pace, clock = Pace(CHUNK // 4), Clock(monkeypatch, reading)
+    pace, clock = RateLimit(CHUNK_BYTES // 4), Clock(monkeypatch, reading)
     clock.watch(pace, monkeypatch)
 
     found = hash_files(folder, NAMES, pace)
@@ -60,20 +60,20 @@ def test_no_more_is_read_than_so_many_bytes_a_second(
 
 
 def test_who_is_waited_for_does_not_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pace, clock = Pace(CHUNK // 4), Clock(monkeypatch)
+    pace, clock = RateLimit(CHUNK_BYTES // 4), Clock(monkeypatch)
     clock.watch(pace, monkeypatch)
-    pace.hurry()
+    pace.lift()
     hash_files(folder, NAMES, pace)
     assert clock.waited == []
 
-    pace.begin()
+    pace.enable()
     hash_files(folder, NAMES, pace)
     assert sum(clock.waited) == pytest.approx(9.0)
 
 
 def test_a_fingerprint_is_the_one_that_everybody_computes(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")
-    want = Fingerprint(size=3, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+    want = FileHash(size=3, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
     seen: Any = hash_files(tmp_path, ["abc"])
 
     assert seen == {"abc": want}

@@ -17,11 +17,11 @@ import pytest
 from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_api.world import Span
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.saving.checkpoints import Checkpoints
-from trainingjob_trainer.saving.restore_point import RestorePoint
+from trainingjob_trainer.saving.restore_point import RestoreSearch
 from trainingjob_trainer.shards import hash_shapes
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 CHANGES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir")
 """What Python tells its audit hooks before it does it."""
@@ -84,18 +84,18 @@ def copy(source: Path, target: Path) -> None:
 
 
 @pytest.fixture
-def events(tmp_path: Path) -> Iterator[Events]:
+def events(tmp_path: Path) -> Iterator[AgentEvents]:
     with (tmp_path / "events").open("wb", buffering=0) as file:
-        yield Events(file.fileno())
+        yield AgentEvents(file.fileno())
 
 
-def test_whenever_a_save_is_killed_the_newest_proven_step_is_found(tmp_path: Path, events: Events) -> None:
+def test_whenever_a_save_is_killed_the_newest_proven_step_is_found(tmp_path: Path, events: AgentEvents) -> None:
     root, images = tmp_path / "root", tmp_path / "images"
     root.mkdir()
     images.mkdir()
     camera = Camera(root, images)
     config = make_config(make_spec(root, root, checkpoint__keep__last=1))
-    checkpoints = Checkpoints(root, config, make_world(1, 1), Peers(0, 1), "index", events)
+    checkpoints = Checkpoints(root, config, make_world(1, 1), ProcessGroup(0, 1), "index", events)
     checkpoints.save(2, make_state((1, 1), 2))
     checkpoints.wait()
     (tmp_path / "events").write_text("")
@@ -111,7 +111,7 @@ def test_whenever_a_save_is_killed_the_newest_proven_step_is_found(tmp_path: Pat
     assert [line for line in (tmp_path / "events").read_text().splitlines() if "damaged" in line] == []
 
 
-def find(image: Path, events: Events) -> int:
+def find(image: Path, events: AgentEvents) -> int:
     """Return the step that a world goes on from that finds storage as it is in an image, also with a file cut short."""
     world = make_world(2, 1, (Span(generation=1, first=1),)).model_copy(update={"committed": 2})
     state = hash_shapes(describe(make_state((1, 1))))
@@ -123,7 +123,7 @@ def find(image: Path, events: Events) -> int:
         newest = max(files, key=lambda path: path.stat().st_mtime_ns)
         newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
 
-    folder = RestorePoint(image, world, Peers(0, 1), events, takeover=False).find("index", (state,))
+    folder = RestoreSearch(image, world, ProcessGroup(0, 1), events, takeover=False).find("index", (state,))
 
     assert isinstance(folder, Path)
     assert int(folder.name) == want

@@ -7,7 +7,7 @@ from tests.trainer.tiny import make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback, Span
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.history import belongs
+from trainingjob_trainer.history import is_in_history
 from trainingjob_trainer.saving.integrity import Integrity
 
 BACK = (Rollback(lineage=1, generation=2, step=37, parent=20),)
@@ -29,7 +29,7 @@ ROLLED_BACK: dict[str, tuple[Integrity, tuple[Span, ...], tuple[Rollback, ...], 
 def test_what_a_rollback_made_void_does_not_belong(
     saved: Integrity, lineage: tuple[Span, ...], rollbacks: tuple[Rollback, ...], want: bool
 ) -> None:
-    assert belongs(saved, make_world(5, 1, lineage, rollbacks=rollbacks), takeover=False) is want
+    assert is_in_history(saved, make_world(5, 1, lineage, rollbacks=rollbacks), takeover=False) is want
 
 
 def test_a_rollback_goes_on_from_its_parent_and_later_steps_make_way(shelf: Shelf) -> None:

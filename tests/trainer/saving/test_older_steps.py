@@ -11,24 +11,24 @@ import pytest
 
 from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import UID, make_config, make_spec, make_world
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.saving.checkpoints import Checkpoints
 from trainingjob_trainer.saving.integrity import (
     Integrity,
+    add_hash,
     hash_files,
     list_files,
     read_integrity,
-    sign,
     write_integrity,
 )
 from trainingjob_trainer.shards import hash_shapes
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 
 @pytest.fixture
-def events(tmp_path: Path) -> Iterator[Events]:
+def events(tmp_path: Path) -> Iterator[AgentEvents]:
     with (tmp_path / "events").open("wb", buffering=0) as file:
-        yield Events(file.fileno())
+        yield AgentEvents(file.fileno())
 
 
 NEWER = {
@@ -42,10 +42,10 @@ NEWER = {
 }
 
 
-def save(events: Events, root: Path) -> Path:
+def save(events: AgentEvents, root: Path) -> Path:
     """Save a step as today's trainer does, and return its folder."""
     config = make_config(make_spec(root, root))
-    saving = Checkpoints(root, config, make_world(1, 1), Peers(0, 1), "index", events)
+    saving = Checkpoints(root, config, make_world(1, 1), ProcessGroup(0, 1), "index", events)
     saving.save(7, make_state((4, 2), step=7))
     saving.wait()
     return root / "lineage-0/7"
@@ -53,7 +53,7 @@ def save(events: Events, root: Path) -> Path:
 
 @pytest.mark.parametrize("names", NEWER.values(), ids=NEWER.keys())
 def test_a_step_of_an_orbax_that_did_not_write_something_yet_is_restored(
-    names: list[str], events: Events, tmp_path: Path
+    names: list[str], events: AgentEvents, tmp_path: Path
 ) -> None:
     folder = save(events, tmp_path)
     record = read_integrity(folder)
@@ -65,18 +65,18 @@ def test_a_step_of_an_orbax_that_did_not_write_something_yet_is_restored(
     assert_restored(events, tmp_path)
 
 
-def test_a_step_that_a_newer_trainer_wrote_is_restored(events: Events, tmp_path: Path) -> None:
+def test_a_step_that_a_newer_trainer_wrote_is_restored(events: AgentEvents, tmp_path: Path) -> None:
     path = save(events, tmp_path) / "integrity.json"
     record = json.loads(path.read_bytes())
     (fingerprint, *_) = record["files"].values()
     record["addedLater"] = fingerprint["addedLater"] = {"what": "nobody knows yet"}
     del record["sha256"]
-    path.write_text(json.dumps(sign(record)))
+    path.write_text(json.dumps(add_hash(record)))
 
     assert_restored(events, tmp_path)
 
 
-def test_a_step_that_a_trainer_wrote_whose_records_had_no_hash_is_restored(events: Events, tmp_path: Path) -> None:
+def test_a_step_that_a_trainer_wrote_whose_records_had_no_hash_is_restored(events: AgentEvents, tmp_path: Path) -> None:
     path = save(events, tmp_path) / "integrity.json"
     record = json.loads(path.read_bytes())
     del record["sha256"]
@@ -85,7 +85,7 @@ def test_a_step_that_a_trainer_wrote_whose_records_had_no_hash_is_restored(event
     assert_restored(events, tmp_path)
 
 
-def test_a_step_that_an_older_orbax_wrote_is_restored(events: Events, tmp_path: Path) -> None:
+def test_a_step_that_an_older_orbax_wrote_is_restored(events: AgentEvents, tmp_path: Path) -> None:
     """`older/` has what `AsyncCheckpointer(StandardCheckpointHandler())` of that release made of the same state."""
     folder = tmp_path / "lineage-0/7"
     shutil.copytree(Path(__file__).parent / "older/orbax-0.11.0", folder)
@@ -96,9 +96,9 @@ def test_a_step_that_an_older_orbax_wrote_is_restored(events: Events, tmp_path: 
     assert_restored(events, tmp_path)
 
 
-def assert_restored(events: Events, root: Path) -> None:
+def assert_restored(events: AgentEvents, root: Path) -> None:
     config = make_config(make_spec(root, root))
-    going_on = Checkpoints(root, config, make_world(2, 1), Peers(0, 1), "index", events)
+    going_on = Checkpoints(root, config, make_world(2, 1), ProcessGroup(0, 1), "index", events)
 
     restored = going_on.restore(describe(make_state((1, 2))))
 

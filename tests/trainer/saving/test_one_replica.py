@@ -19,10 +19,10 @@ from trainingjob_api.world import Layout, Span
 from trainingjob_trainer.modelling.signature import State
 from trainingjob_trainer.saving import one_replica
 from trainingjob_trainer.saving.integrity import Integrity, hash_files, list_files, write_integrity
-from trainingjob_trainer.saving.one_replica import OneReplica
+from trainingjob_trainer.saving.one_replica import SingleReplicaRestore
 from trainingjob_trainer.saving.restore_point import verify
 from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 FOUR_SLICES = make_layout(
     num_slices=4, devices_per_host=2, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=4), rows_per_shard=1
@@ -49,15 +49,17 @@ def test_what_one_replica_reads_is_on_every_device_to_the_last_bit(
     want = make_state(described, 7)
     save(tmp_path / "7", want)
     given: list[State] = []
-    spread = one_replica.spread
+    spread = one_replica.broadcast_shards
 
     def watch(programs: Any, state: State, assembled: State) -> State:
         given.append(jax.tree.map(np.asarray, [piece.data for piece in assembled.step.addressable_shards]))
         return spread(programs, state, assembled)
 
-    monkeypatch.setattr(one_replica, "spread", watch)
+    monkeypatch.setattr(one_replica, "broadcast_shards", watch)
 
-    found = OneReplica(described, Shards(described), programs(layout), Peers(0, 1)).load(tmp_path / "7")
+    found = SingleReplicaRestore(described, Shards(described), programs(layout), ProcessGroup(0, 1)).load(
+        tmp_path / "7"
+    )
 
     assert bits(found) == bits(want)
     assert [leaf.sharding for leaf in jax.tree.leaves(found)] == [leaf.sharding for leaf in jax.tree.leaves(described)]
@@ -68,27 +70,29 @@ def test_only_devices_of_the_first_replica_are_read_to(tmp_path: Path, monkeypat
     described = describe(FOUR_SLICES, spec_with())
     save(tmp_path / "7", make_state(described, 7))
     read: set[jax.Device] = set()
-    take = OneReplica._take
+    take = SingleReplicaRestore._collect_shards
 
-    def watch(self: OneReplica, leaves: list[Any]) -> dict[int, np.ndarray]:
+    def watch(self: SingleReplicaRestore, leaves: list[Any]) -> dict[int, np.ndarray]:
         read.update(device for leaf in leaves for device in leaf.sharding.device_set)
         return take(self, leaves)
 
-    monkeypatch.setattr(OneReplica, "_take", watch)
+    monkeypatch.setattr(SingleReplicaRestore, "_collect_shards", watch)
 
-    OneReplica(described, Shards(described), programs(FOUR_SLICES), Peers(0, 1)).load(tmp_path / "7")
+    SingleReplicaRestore(described, Shards(described), programs(FOUR_SLICES), ProcessGroup(0, 1)).load(tmp_path / "7")
 
     assert read == set(jax.devices()[:2])
 
 
 def test_a_process_of_another_replica_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     described = describe(FOUR_SLICES, spec_with())
-    replica = OneReplica(described, Shards(described, local=jax.devices()[2:4]), programs(FOUR_SLICES), Peers(1, 4))
+    replica = SingleReplicaRestore(
+        described, Shards(described, local=jax.devices()[2:4]), programs(FOUR_SLICES), ProcessGroup(1, 4)
+    )
     monkeypatch.setattr(one_replica, "assemble", lambda shards, state, held, gives: (held, gives))
-    monkeypatch.setattr(one_replica, "spread", lambda programs, state, given: given)
+    monkeypatch.setattr(one_replica, "broadcast_shards", lambda programs, state, given: given)
 
     assert replica.readers == (0,)
-    assert replica.is_fewer
+    assert replica.saves_reads
     assert replica.load(tmp_path / "that is not there") == ({}, set())
 
 
@@ -96,9 +100,9 @@ def test_who_reads_is_found_where_the_runtime_counts_its_processes_otherwise(tmp
     described = describe(FOUR_SLICES, spec_with())
     want = make_state(described, 7)
     save(tmp_path / "7", want)
-    peers = renumber(Peers(1, 4), (2, 0, 3, 1))
+    peers = renumber(ProcessGroup(1, 4), (2, 0, 3, 1))
 
-    reader = OneReplica(described, Shards(described), programs(FOUR_SLICES), peers)
+    reader = SingleReplicaRestore(described, Shards(described), programs(FOUR_SLICES), peers)
 
     assert reader.readers == (1,)
     assert bits(reader.load(tmp_path / "7")) == bits(want)
@@ -107,7 +111,7 @@ def test_who_reads_is_found_where_the_runtime_counts_its_processes_otherwise(tmp
 def test_where_all_processes_are_of_the_first_replica_none_is_left_out() -> None:
     described = describe(EVERY_AXIS, spec_with())
 
-    assert not OneReplica(described, Shards(described), programs(EVERY_AXIS), Peers(0, 1)).is_fewer
+    assert not SingleReplicaRestore(described, Shards(described), programs(EVERY_AXIS), ProcessGroup(0, 1)).saves_reads
 
 
 def test_the_readers_alone_prove_the_files(tmp_path: Path) -> None:

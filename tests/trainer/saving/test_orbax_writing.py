@@ -18,19 +18,19 @@ from orbax.checkpoint._src.serialization.types import ParamInfo
 
 from tests.trainer.meeting import renumber
 from trainingjob_trainer.saving.orbax_writing import (
-    STEP_METADATA,
-    ExpectedFolder,
+    STEP_METADATA_FILE,
     OrbaxWriter,
-    Writing,
-    name_alone,
-    name_processes,
+    PendingFolder,
+    PendingWrite,
+    process_options,
+    world_options,
 )
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 STATE = {"step": jax.numpy.int32(7), "params": {"weights": jax.numpy.arange(12.0).reshape(3, 4)}}
 
 
-type Copy = Callable[[Path, dict[str, Any]], Writing]
+type Copy = Callable[[Path, dict[str, Any]], PendingWrite]
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def copy() -> Iterator[Copy]:
     """A process that copies states; no thread of Orbax's is left waiting for their folders."""
     copies = []
 
-    def copy(folder: Path, state: dict[str, Any]) -> Writing:
-        copies.append(OrbaxWriter(Peers(0, 1)).copy(folder, state))
+    def copy(folder: Path, state: dict[str, Any]) -> PendingWrite:
+        copies.append(OrbaxWriter(ProcessGroup(0, 1)).copy(folder, state))
         return copies[-1]
 
     yield copy
@@ -81,7 +81,8 @@ def test_the_files_are_those_of_orbax_own_checkpointer(copy: Copy, tmp_path: Pat
 
     assert list_names(ours) == list_names(theirs)
     assert (
-        json.loads((ours / STEP_METADATA).read_text()).keys() == json.loads((theirs / STEP_METADATA).read_text()).keys()
+        json.loads((ours / STEP_METADATA_FILE).read_text()).keys()
+        == json.loads((theirs / STEP_METADATA_FILE).read_text()).keys()
     )
 
 
@@ -98,7 +99,7 @@ def test_nothing_is_written_before_the_folder_is_there_and_the_state_may_be_cons
     writing.write()
     writing.finalize()
 
-    assert np.all(OrbaxWriter(Peers(0, 1)).restore(tmp_path / "7", after)["weights"] == 7)
+    assert np.all(OrbaxWriter(ProcessGroup(0, 1)).restore(tmp_path / "7", after)["weights"] == 7)
 
 
 def test_nobody_is_asked_for_anything_while_a_state_is_copied(
@@ -135,9 +136,9 @@ def test_a_state_that_cannot_be_copied_is_a_problem_and_no_error(copy: Copy, tmp
 
 
 def test_what_lies_below_an_expected_folder_is_expected_with_it() -> None:
-    folder = ExpectedFolder(epath.Path("there"))
+    folder = PendingFolder(epath.Path("there"))
 
-    folder.open()
+    folder.mark_created()
 
     assert asyncio.run((folder / "below").await_creation()) == epath.Path("there/below")
 
@@ -155,8 +156,8 @@ class SharedParamInfo(ParamInfo):
 
 
 def test_two_threads_may_await_the_folder_of_one_array() -> None:
-    expected = ExpectedFolder(epath.Path("there"))
-    expected.open()
+    expected = PendingFolder(epath.Path("there"))
+    expected.mark_created()
     info = SharedParamInfo(name="weights", parent_dir=expected)
     info.__dict__["folders"] = [expected, asyncio.run(expected.await_creation())]
 
@@ -168,9 +169,9 @@ def test_two_threads_may_await_the_folder_of_one_array() -> None:
 
 
 def test_orbax_hears_of_processes_by_the_numbers_that_jax_gives_them() -> None:
-    peers = renumber(Peers(1, 3), (2, 0, 1))
+    peers = renumber(ProcessGroup(1, 3), (2, 0, 1))
 
-    everyone, alone = name_processes(peers, "all"), name_alone(peers)
+    everyone, alone = world_options(peers, "all"), process_options(peers)
 
     assert (everyone.primary_host, everyone.active_processes) == (2, {0, 1, 2})
     assert (alone.primary_host, alone.active_processes) == (0, {0})

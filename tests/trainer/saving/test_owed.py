@@ -9,9 +9,9 @@ from tests.trainer.meeting import together
 from tests.trainer.saving.shelf import OPEN, Snapshots
 from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import make_config, make_spec, make_world
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.saving.checkpoints import Checkpoints
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 EVERY = 20
 CASES: dict[str, tuple[list[int], int, list[int]]] = {
@@ -25,21 +25,21 @@ CASES: dict[str, tuple[list[int], int, list[int]]] = {
 
 
 @pytest.fixture
-def events(tmp_path: Path) -> Iterator[Events]:
+def events(tmp_path: Path) -> Iterator[AgentEvents]:
     with (tmp_path / "events").open("wb", buffering=0) as file:
-        yield Events(file.fileno())
+        yield AgentEvents(file.fileno())
 
 
 @pytest.mark.parametrize(("saved", "held", "want"), CASES.values(), ids=CASES.keys())
 def test_what_was_due_and_not_saved_is_saved_at_once(
-    saved: list[int], held: int, want: list[int], events: Events, tmp_path: Path
+    saved: list[int], held: int, want: list[int], events: AgentEvents, tmp_path: Path
 ) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, checkpoint__save__everySteps=EVERY))
-    first = Checkpoints(tmp_path, config, make_world(1, 1), Peers(0, 1), "index", events)
+    first = Checkpoints(tmp_path, config, make_world(1, 1), ProcessGroup(0, 1), "index", events)
     for step in saved:
         first.save(step, make_state((1, 1), step))
         first.wait()
-    second = Checkpoints(tmp_path, config, make_world(2, 1, OPEN), Peers(0, 1), "index", events)
+    second = Checkpoints(tmp_path, config, make_world(2, 1, OPEN), ProcessGroup(0, 1), "index", events)
     second.restore(describe(make_state((1, 1))), Snapshots((1, held)))
 
     due = []
@@ -52,10 +52,10 @@ def test_what_was_due_and_not_saved_is_saved_at_once(
     assert due == want
 
 
-def test_all_processes_save_after_the_same_step(events: Events, tmp_path: Path) -> None:
+def test_all_processes_save_after_the_same_step(events: AgentEvents, tmp_path: Path) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, checkpoint__save__everySteps=EVERY))
 
-    def act(peers: Peers) -> list[int]:
+    def act(peers: ProcessGroup) -> list[int]:
         world = make_world(2, 1, OPEN)
         checkpoints = Checkpoints(tmp_path, config, world, peers, "index", events)
         checkpoints.restore(describe(make_state((1, 1))), Snapshots((1, 34)))

@@ -6,13 +6,13 @@ import pytest
 
 from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import make_config, make_spec, make_world
-from trainingjob_api.protocol import MAX_UNHEARD
+from trainingjob_api.protocol import MAX_MISSING_LINEAGE
 from trainingjob_api.world import Span
-from trainingjob_trainer.events import Events
-from trainingjob_trainer.history import Past, go_on
-from trainingjob_trainer.remembering.holdings import Holding, parse_holding
+from trainingjob_trainer.events import AgentEvents
+from trainingjob_trainer.history import Provenance, extend_provenance
+from trainingjob_trainer.remembering.holdings import ShardInventory, parse_inventory
 from trainingjob_trainer.saving.checkpoints import Checkpoints
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 FIRST = Span(generation=1, first=1)
 SECOND = Span(generation=2, first=11, tier="ram")
@@ -31,26 +31,26 @@ PASTS: dict[str, tuple[tuple[Span, ...], tuple[Span, ...], int, tuple[Span, ...]
 def test_a_past_has_what_no_lineage_has(
     lineage: tuple[Span, ...], spans: tuple[Span, ...], since: int, want: tuple[Span, ...]
 ) -> None:
-    assert go_on(Past(spans=spans), make_world(5, 1, lineage), 8, since, 30, "ram").spans == want
+    assert extend_provenance(Provenance(spans=spans), make_world(5, 1, lineage), 8, since, 30, "ram").spans == want
 
 
 def test_a_past_stays_short_however_long_nobody_hears() -> None:
-    past = Past()
-    for generation in range(1, 2 * MAX_UNHEARD):
-        past = go_on(past, make_world(generation, 1), 8, generation - 1, generation * 10, "ram")
+    past = Provenance()
+    for generation in range(1, 2 * MAX_MISSING_LINEAGE):
+        past = extend_provenance(past, make_world(generation, 1), 8, generation - 1, generation * 10, "ram")
 
-    assert len(past.spans) == MAX_UNHEARD + 1
+    assert len(past.spans) == MAX_MISSING_LINEAGE + 1
 
 
 def test_a_saved_step_tells_of_its_world_and_of_those_before_that_nobody_heard_of(tmp_path: Path) -> None:
     config = make_config(make_spec(tmp_path, tmp_path))
     state = make_state((1, 1))
     with (tmp_path / "events").open("wb", buffering=0) as file:
-        events = Events(file.fileno())
+        events = AgentEvents(file.fileno())
 
-        def live(generation: int, step: int) -> Past:
+        def live(generation: int, step: int) -> Provenance:
             world = make_world(generation, 1)  # its operator hears of none
-            checkpoints = Checkpoints(tmp_path, config, world, Peers(0, 1), "index", events)
+            checkpoints = Checkpoints(tmp_path, config, world, ProcessGroup(0, 1), "index", events)
             checkpoints.restore(describe(state))
             checkpoints.save(step, state)
             checkpoints.wait()
@@ -63,7 +63,7 @@ def test_a_saved_step_tells_of_its_world_and_of_those_before_that_nobody_heard_o
 
 
 def test_what_a_snapshot_came_from_arrives_at_all() -> None:
-    past = Past(skipped=((8, 16),), spans=(SECOND, THIRD))
-    said = Holding(1, {(3, 25): frozenset((0,))}, {(3, 25): past})
+    past = Provenance(skipped=((8, 16),), spans=(SECOND, THIRD))
+    said = ShardInventory(1, {(3, 25): frozenset((0,))}, {(3, 25): past})
 
-    assert parse_holding(said.dump()) == said
+    assert parse_inventory(said.dump()) == said

@@ -7,7 +7,7 @@ from tests.trainer.tiny import make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.history import belongs
+from trainingjob_trainer.history import is_in_history
 from trainingjob_trainer.remembering.snapshot_files import Key
 from trainingjob_trainer.saving.integrity import Integrity
 
@@ -55,7 +55,7 @@ BELONGS: dict[str, tuple[Integrity, tuple[Span, ...], bool, bool]] = {
 
 @pytest.mark.parametrize(("saved", "lineage", "takeover", "want"), BELONGS.values(), ids=BELONGS.keys())
 def test_belongs(saved: Integrity, lineage: tuple[Span, ...], takeover: bool, want: bool) -> None:
-    assert belongs(saved, make_world(5, 1, lineage), takeover=takeover) is want
+    assert is_in_history(saved, make_world(5, 1, lineage), takeover=takeover) is want
 
 
 def test_an_empty_folder_is_a_start_from_scratch(shelf: Shelf) -> None:

@@ -8,7 +8,7 @@ from tests.trainer.saving.shelf import Shelf
 from tests.trainer.tiny import make_world
 from trainingjob_api.running import Keep, KeepBest
 from trainingjob_trainer.saving.fence import Fence
-from trainingjob_trainer.saving.retention import choose_deletions, delete_old
+from trainingjob_trainer.saving.retention import choose_deletions, delete_expired
 
 
 def keep_best(count: int) -> Keep:
@@ -39,7 +39,7 @@ def test_a_rolled_back_step_is_deleted_once_its_successor_in_a_later_lineage_exi
     for step, lineage in ((4, 0), (6, 0), (10, 0), (6, 1), (8, 1)):
         shelf.save(step, 1 + lineage, lineage=lineage)
 
-    delete_old(shelf.root, Fence(shelf.root, make_world(2, 1)), Keep(last=1, every_steps=2), 8, {4})
+    delete_expired(shelf.root, Fence(shelf.root, make_world(2, 1)), Keep(last=1, every_steps=2), 8, {4})
 
     saved = sorted(str(path.parent.relative_to(shelf.root)) for path in shelf.root.rglob("integrity.json"))
     assert saved == ["lineage-0/10", "lineage-0/4", "lineage-1/6", "lineage-1/8"]

@@ -12,39 +12,41 @@ from tests.trainer.saving.test_checkpoints import describe, make_state
 from tests.trainer.tiny import UID, make_config, make_layout, make_spec, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.feeding.rows import Sizes, slots_of_step
-from trainingjob_trainer.history import Past, go_on
-from trainingjob_trainer.remembering.holdings import Holding, parse_holding
+from trainingjob_trainer.feeding.rows import BatchSizes, samples_of_step
+from trainingjob_trainer.history import Provenance, extend_provenance
+from trainingjob_trainer.remembering.holdings import ShardInventory, parse_inventory
 from trainingjob_trainer.saving.checkpoints import Checkpoints
 from trainingjob_trainer.saving.integrity import read_integrity, write_integrity
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 STEP = 10
 
 
 @pytest.fixture
-def events(tmp_path: Path) -> Iterator[Events]:
+def events(tmp_path: Path) -> Iterator[AgentEvents]:
     with (tmp_path / "events").open("wb", buffering=0) as file:
-        yield Events(file.fileno())
+        yield AgentEvents(file.fileno())
 
 
 class Stage:
     """Jobs that follow each other on one folder."""
 
-    def __init__(self, root: Path, events: Events) -> None:
+    def __init__(self, root: Path, events: AgentEvents) -> None:
         self._root, self._events = root, events
         self._number = 0
         self.step = 0
 
-    def train(self, steps: int, **training: Any) -> Past:
+    def train(self, steps: int, **training: Any) -> Provenance:
         """Let a further job take over, train and save; return what its steps carry."""
         self._number += 1
         uid = f"job-{self._number}"
         changes = {f"training__{name}": value for name, value in training.items()}
         config = make_config(make_spec(self._root, self._root, checkpoint__takeover=True, **changes), uid=uid)
-        checkpoints = Checkpoints(self._root, config, make_world(1, 1, uid=uid), Peers(0, 1), "index", self._events)
+        checkpoints = Checkpoints(
+            self._root, config, make_world(1, 1, uid=uid), ProcessGroup(0, 1), "index", self._events
+        )
         state = make_state((1, 1))
         checkpoints.restore(describe(state))
         assert checkpoints.newest == self.step
@@ -58,7 +60,7 @@ class Stage:
         return self._root / f"lineage-0/{self.step}"
 
 
-STORIES: dict[str, tuple[tuple[int, ...], Sizes]] = {
+STORIES: dict[str, tuple[tuple[int, ...], BatchSizes]] = {
     "the same batch": ((4, 4), ((1, 4),)),
     "a larger batch": ((4, 8), ((1, 4), (11, 8))),
     "a smaller batch": ((8, 2), ((1, 8), (11, 2))),
@@ -71,7 +73,7 @@ STORIES: dict[str, tuple[tuple[int, ...], Sizes]] = {
 
 @pytest.mark.parametrize(("batches", "want"), STORIES.values(), ids=STORIES.keys())
 def test_a_takeover_goes_on_with_the_next_sample(
-    events: Events, tmp_path: Path, batches: tuple[int, ...], want: Sizes
+    events: AgentEvents, tmp_path: Path, batches: tuple[int, ...], want: BatchSizes
 ) -> None:
     stage = Stage(tmp_path, events)
 
@@ -80,12 +82,12 @@ def test_a_takeover_goes_on_with_the_next_sample(
     assert pasts[-1].batch_sizes == want
     record = read_integrity(stage.record)
     assert record
-    assert record.past.batch_sizes == want
-    taken = [slot for step in range(1, stage.step + 1) for slot in slots_of_step(step, want).tolist()]
+    assert record.provenance.batch_sizes == want
+    taken = [slot for step in range(1, stage.step + 1) for slot in samples_of_step(step, want).tolist()]
     assert taken == list(range(sum(STEP * batch for batch in batches)))
 
 
-def test_a_step_of_an_older_trainer_is_taken_over(events: Events, tmp_path: Path) -> None:
+def test_a_step_of_an_older_trainer_is_taken_over(events: AgentEvents, tmp_path: Path) -> None:
     stage = Stage(tmp_path, events)
     stage.train(STEP, globalBatchSize=4)
     record = read_integrity(stage.record)
@@ -96,7 +98,7 @@ def test_a_step_of_an_older_trainer_is_taken_over(events: Events, tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", [1, 2_147_483_647])
-def test_another_order_is_refused(events: Events, tmp_path: Path, seed: int) -> None:
+def test_another_order_is_refused(events: AgentEvents, tmp_path: Path, seed: int) -> None:
     stage = Stage(tmp_path, events)
     stage.train(STEP, seed=0)
 
@@ -113,7 +115,7 @@ def test_another_order_is_refused(events: Events, tmp_path: Path, seed: int) -> 
     assert str(told).startswith("must be 0, that of the job which saved step 10")
 
 
-def test_the_same_order_is_gone_on_with(events: Events, tmp_path: Path) -> None:
+def test_the_same_order_is_gone_on_with(events: AgentEvents, tmp_path: Path) -> None:
     stage = Stage(tmp_path, events)
     stage.train(STEP, seed=3)
 
@@ -121,33 +123,33 @@ def test_the_same_order_is_gone_on_with(events: Events, tmp_path: Path) -> None:
 
 
 def test_a_rollback_after_a_takeover_leaves_out_the_samples_of_its_own_batches() -> None:
-    before = Past(batch_sizes=((1, 4),))
+    before = Provenance(batch_sizes=((1, 4),))
     back = (Rollback(generation=1, lineage=1, parent=10, step=12),)
 
-    past = go_on(before, make_world(2, 1, rollbacks=back), 8, 0, 10, "durable")
+    past = extend_provenance(before, make_world(2, 1, rollbacks=back), 8, 0, 10, "durable")
 
     assert (past.batch_sizes, past.skipped) == (((1, 4), (11, 8)), ((40, 56),))
-    assert slots_of_step(11, past.batch_sizes, past.skipped).tolist() == list(range(56, 64))
+    assert samples_of_step(11, past.batch_sizes, past.skipped).tolist() == list(range(56, 64))
 
 
 def test_a_rollback_to_before_a_takeover_s_own_steps() -> None:
-    own = Past(batch_sizes=((1, 4), (11, 8)))
+    own = Provenance(batch_sizes=((1, 4), (11, 8)))
     back = (Rollback(generation=2, lineage=1, parent=12, step=14),)
 
-    past = go_on(own, make_world(3, 1, rollbacks=back), 8, 2, 12, "ram")
+    past = extend_provenance(own, make_world(3, 1, rollbacks=back), 8, 2, 12, "ram")
 
     assert (past.batch_sizes, past.skipped) == (((1, 4), (11, 8)), ((56, 72),))
 
 
 def test_snapshots_carry_the_batch_sizes() -> None:
-    past = Past(batch_sizes=((1, 4), (11, 8)))
-    said = Holding(1, {(3, 25): frozenset((0,))}, {(3, 25): past})
+    past = Provenance(batch_sizes=((1, 4), (11, 8)))
+    said = ShardInventory(1, {(3, 25): frozenset((0,))}, {(3, 25): past})
 
-    assert parse_holding(said.dump()).pasts[3, 25] == past
+    assert parse_inventory(said.dump()).pasts[3, 25] == past
 
 
 def test_a_restart_of_the_job_itself_changes_nothing() -> None:
-    past = go_on(Past(batch_sizes=((1, 4), (11, 8))), make_world(9, 1, uid=UID), 8, 3, 30, "durable")
+    past = extend_provenance(Provenance(batch_sizes=((1, 4), (11, 8))), make_world(9, 1, uid=UID), 8, 3, 30, "durable")
 
     assert past.batch_sizes == ((1, 4), (11, 8))
 

@@ -15,24 +15,31 @@ from typing import IO, BinaryIO
 
 from trainingjob_api.protocol import Failure, ProcessState
 from trainingjob_trainer.agent.killings import count_oom_kills
-from trainingjob_trainer.agent.processes import STOPPED, Vitals, compare, look_at, read_moved, read_vitals
+from trainingjob_trainer.agent.processes import (
+    STOPPED,
+    Vitals,
+    compare_samples,
+    read_io_mebibytes,
+    read_vitals,
+    sample_process,
+)
 from trainingjob_trainer.agent.stacks import find_stacks
-from trainingjob_trainer.agent.state import Ended, Examined, Spoke
-from trainingjob_trainer.agent.tail import Tail
-from trainingjob_trainer.surroundings import forget_worlds
-from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, STANDBY, Command, Event, Start
+from trainingjob_trainer.agent.state import ChildDiagnosed, ChildExited, EventReceived
+from trainingjob_trainer.agent.tail import LogTail
+from trainingjob_trainer.surroundings import without_world_variables
+from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, STANDBY_TITLE, AgentEvent, Command, StartWorld
 
 LOG = logging.getLogger(__name__)
-LAST_WORDS_SECONDS = 2.0
+FAILURE_EXIT_SECONDS = 2.0
 """Seconds that a child may take to exit by itself after it reported a failure."""
 DRAIN_SECONDS = 2.0
 """Seconds for which pipes are read after the exit: only a process that left the group can keep them open."""
-EXAMINATION_SECONDS = 0.4
+CPU_SAMPLE_SECONDS = 0.4
 """Seconds over which CPU use is measured: long enough to tell a computing process from an idle one."""
-LONGEST_EXAMINATION_SECONDS = 1.5
+MAX_STACKS_SECONDS = 1.5
 """Maximum seconds to wait for the thread stacks; a busy machine needs longest."""
 STACKS_POLL_SECONDS = 0.1
-LONGEST_EVENT = 1 << 20
+MAX_EVENT_BYTES = 1 << 20
 CHUNK = 1 << 16
 
 
@@ -47,15 +54,19 @@ class Child:
     """
 
     def __init__(
-        self, number: int, command: Sequence[str], tell: Callable[[Spoke | Ended], None], log: BinaryIO
+        self,
+        number: int,
+        command: Sequence[str],
+        on_message: Callable[[EventReceived | ChildExited], None],
+        log: BinaryIO,
     ) -> None:
         self._number = number
-        self._tell = tell
+        self._on_message = on_message
         self._log = log
-        self._name = STANDBY
-        self._tail = Tail()
+        self._name = STANDBY_TITLE
+        self._tail = LogTail()
         self._failure: Failure | None = None
-        self._overheard: bytearray | None = None  # None: no thread stacks are awaited
+        self._stack_log: bytearray | None = None  # None: no thread stacks are awaited
         self._oom_kills = count_oom_kills()
         self._stdin: asyncio.WriteTransport | None = None
         events, events_for_child = os.pipe()
@@ -69,7 +80,11 @@ class Child:
                 pass_fds=(events_for_child,),
                 start_new_session=True,
                 bufsize=0,
-                env={**forget_worlds(os.environ), EVENTS_FD_VARIABLE: str(events_for_child), "PYTHONUNBUFFERED": "1"},
+                env={
+                    **without_world_variables(os.environ),
+                    EVENTS_FD_VARIABLE: str(events_for_child),
+                    "PYTHONUNBUFFERED": "1",
+                },
             )
         except OSError:
             self._events.close()
@@ -83,21 +98,21 @@ class Child:
         return self._process.pid
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether it is not reaped yet."""
         return self._process.returncode is None
 
     @property
-    def moved(self) -> int | None:  # None: it has exited, or the kernel does not count I/O
+    def io_mebibytes(self) -> int | None:  # None: it has exited, or the kernel does not count I/O
         """Return how many MiB it has read and written."""
-        return read_moved(self.pid) if self.lives else None
+        return read_io_mebibytes(self.pid) if self.is_alive else None
 
     @property
     def vitals(self) -> Vitals | None:  # None: it has exited
         """Return whether it is stopped, and its CPU time."""
-        return read_vitals(self.pid) if self.lives else None
+        return read_vitals(self.pid) if self.is_alive else None
 
-    async def follow(self) -> None:
+    async def forward_output(self) -> None:
         """Forward the output of the child until it has exited and is reaped. Cancellation kills it."""
         loop = asyncio.get_running_loop()
         assert self._process.stdin is not None  # noqa: S101  # PIPE was requested above
@@ -114,49 +129,49 @@ class Child:
             readers = {asyncio.create_task(self._read_events(events)), asyncio.create_task(self._read_log(output))}
             for reader in readers:
                 ending.callback(reader.cancel)
-            await self._died()
+            await self._wait_for_exit()
             drained, _ = await asyncio.wait(readers, timeout=DRAIN_SECONDS)
             for reader in drained:
                 reader.result()
-        self._tell(self._describe_end())
+        self._on_message(self._make_exit_message())
 
-    def start(self, start: Start) -> None:
+    def start(self, start: StartWorld) -> None:
         """Start the child in a world."""
         self._name = start.title
         self._write(start)
 
-    def leave(self, *, moves: bool = False) -> None:
+    def request_leave(self, *, moves: bool = False) -> None:
         """Request that it saves and leaves at the next step boundary; `moves`: a state in memory suffices."""
         self._write(Command(move=True) if moves else Command(leave=True))
 
-    def poison(self) -> None:
+    def inject_nan(self) -> None:
         """Make the gradients of its world's next step non-finite."""
         self._write(Command(poison=True))
 
-    async def examine(self) -> Examined | None:  # None: it has exited
+    async def collect_diagnostics(self) -> ChildDiagnosed | None:  # None: it has exited
         """Collect diagnostics: measure its CPU use and make it dump its thread stacks. The child continues."""
         loop = asyncio.get_running_loop()
-        begun, before = loop.time(), look_at(self.pid)
+        begun, before = loop.time(), sample_process(self.pid)
         if self._process.returncode is not None or before is None:
             return None
-        self._overheard = bytearray()
+        self._stack_log = bytearray()
         if before.state not in STOPPED:  # a stopped process does not handle signals
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)
-        await asyncio.sleep(EXAMINATION_SECONDS)
-        seconds, after = loop.time() - begun, look_at(self.pid)
+        await asyncio.sleep(CPU_SAMPLE_SECONDS)
+        seconds, after = loop.time() - begun, sample_process(self.pid)
         if self._process.returncode is not None or after is None:
             return None
-        state, cores = compare(before, after, seconds)
-        stacks = "" if state is ProcessState.STOPPED else await self._overhear(begun + LONGEST_EXAMINATION_SECONDS)
-        self._overheard = None
-        return Examined(self._number, state, cores, stacks)
+        state, cores = compare_samples(before, after, seconds)
+        stacks = "" if state is ProcessState.STOPPED else await self._wait_for_stacks(begun + MAX_STACKS_SECONDS)
+        self._stack_log = None
+        return ChildDiagnosed(self._number, state, cores, stacks)
 
-    def freeze(self) -> None:
+    def pause(self) -> None:
         """Stop it until `thaw` or `kill`."""
         self._signal(signal.SIGSTOP)
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         """Resume it."""
         self._signal(signal.SIGCONT)
 
@@ -176,20 +191,20 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
-    async def _overhear(self, until: float) -> str:
+    async def _wait_for_stacks(self, until: float) -> str:
         """Return the stacks in its log: once the dump has begun and no longer grows, or at the deadline."""
-        heard = self._overheard or bytearray()
+        heard = self._stack_log or bytearray()
         size = -1
         while asyncio.get_running_loop().time() < until and (not heard or len(heard) > size):
             size = len(heard)
             await asyncio.sleep(STACKS_POLL_SECONDS)
         return find_stacks(heard.decode(errors="replace"))
 
-    def _write(self, message: Start | Command) -> None:
+    def _write(self, message: StartWorld | Command) -> None:
         if self._stdin is not None:  # None: it exited before its pipe was connected
             self._stdin.write(message.model_dump_json(by_alias=True).encode() + b"\n")
 
-    async def _died(self) -> None:
+    async def _wait_for_exit(self) -> None:
         """Wait for the exit, then reap it."""
         loop = asyncio.get_running_loop()
         dead = asyncio.Event()
@@ -213,21 +228,21 @@ class Child:
                 line = await events.readline()
                 if not line.endswith(b"\n"):
                     return
-                event = Event.model_validate_json(line)
+                event = AgentEvent.model_validate_json(line)
             except ValueError as error:
                 LOG.warning("ignored a malformed event child=%d error=%s", self._number, error)
                 continue
             if event.failure is not None:
                 self._failure = event.failure
-                asyncio.get_running_loop().call_later(LAST_WORDS_SECONDS, self.kill)
-            self._tell(Spoke(self._number, event))
+                asyncio.get_running_loop().call_later(FAILURE_EXIT_SECONDS, self.kill)
+            self._on_message(EventReceived(self._number, event))
 
     async def _read_log(self, output: asyncio.StreamReader) -> None:
         line = b""
         while chunk := await output.read(CHUNK):
             self._tail.write(chunk)
-            if self._overheard is not None:
-                self._overheard += chunk
+            if self._stack_log is not None:
+                self._stack_log += chunk
             *whole, line = (line + chunk).split(b"\n")
             if len(line) > CHUNK:
                 whole, line = [*whole, line], b""
@@ -242,9 +257,9 @@ class Child:
                 self._log.write(b"".join(prefix + line + b"\n" for line in lines))
                 self._log.flush()
 
-    def _describe_end(self) -> Ended:
+    def _make_exit_message(self) -> ChildExited:
         code = self._process.returncode
-        return Ended(
+        return ChildExited(
             self._number,
             code=code if code >= 0 else None,
             signal=_name_signal(-code) if code < 0 else "",
@@ -255,7 +270,7 @@ class Child:
 
 
 async def _open_reader(pipe: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
-    reader = asyncio.StreamReader(limit=LONGEST_EVENT)
+    reader = asyncio.StreamReader(limit=MAX_EVENT_BYTES)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), pipe
     )

@@ -14,47 +14,47 @@ from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_trainer.agent.child import Child
 from trainingjob_trainer.agent.reporter import Reporter
-from trainingjob_trainer.agent.state import Struck
+from trainingjob_trainer.agent.state import DrillReported
 from trainingjob_trainer.files import parse_number
-from trainingjob_trainer.saving.integrity import FILE
+from trainingjob_trainer.saving.integrity import MANIFEST_FILE
 
 LOG = logging.getLogger(__name__)
 STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.1
 """Seconds for which a slow trainer is stopped and running, in turn."""
 SETTLE_SECONDS = 1.0
 """Seconds in which the peers of a stopped trainer may finish a save to which it has already contributed."""
-STEPS_TO_SPARE = 2
+MIN_CHECKPOINTS = 2
 """Minimum number of checkpoints before the newest may be damaged."""
 
 
-async def strike(
-    drill: Drill, child: Child, reporter: Reporter, checkpoints: Path, tell: Callable[[Struck], None]
+async def inject_fault(
+    drill: Drill, child: Child, reporter: Reporter, checkpoints: Path, report_result: Callable[[DrillReported], None]
 ) -> None:
     """Inject the fault, report it before its effects show, and end it if it is temporary."""
     match drill.kind:
         case DrillKind.HANG:
-            child.freeze()
-            tell(Struck(drill.id))
+            child.pause()
+            report_result(DrillReported(drill.id))
         case DrillKind.SLOW:
-            tell(Struck(drill.id))
+            report_result(DrillReported(drill.id))
             await slow_down(child, drill.seconds)
         case DrillKind.NAN:
-            child.poison()
-            tell(Struck(drill.id))
+            child.inject_nan()
+            report_result(DrillReported(drill.id))
         case DrillKind.CORRUPT_CHECKPOINT:
-            child.freeze()  # no save can complete without this process
+            child.pause()  # no save can complete without this process
             await asyncio.sleep(SETTLE_SECONDS)
-            why = await asyncio.to_thread(damage_newest, checkpoints)
-            tell(Struck(drill.id, why))
+            why = await asyncio.to_thread(corrupt_newest_checkpoint, checkpoints)
+            report_result(DrillReported(drill.id, why))
             if why:
-                child.thaw()
+                child.resume()
             else:
                 child.kill()
         case DrillKind.PARTITION:
-            tell(Struck(drill.id))
-            reporter.fall_silent(drill.seconds)
+            report_result(DrillReported(drill.id))
+            reporter.suspend(drill.seconds)
         case DrillKind.KILL_SLICE | DrillKind.KILL_HOST | DrillKind.PREEMPT | DrillKind.OPERATOR_DOWN:
-            tell(Struck(drill.id, "no host makes this drill: the operator does"))
+            report_result(DrillReported(drill.id, "no host makes this drill: the operator does"))
         case _:
             assert_never(drill.kind)
 
@@ -63,21 +63,23 @@ async def slow_down(child: Child, seconds: float) -> None:
     """Stop and resume a trainer repeatedly; it is left running."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    while loop.time() < until and child.lives:
-        child.freeze()
+    while loop.time() < until and child.is_alive:
+        child.pause()
         await asyncio.sleep(STOPPED_SECONDS)
-        child.thaw()
+        child.resume()
         await asyncio.sleep(RUNNING_SECONDS)
 
 
-def damage_newest(checkpoints: Path) -> str:
+def corrupt_newest_checkpoint(checkpoints: Path) -> str:
     """Flip a bit in the largest file of the newest checkpoint; return the reason if that fails, empty: done."""
     try:
         saved = _list_saved(checkpoints)
-        if len(saved) < STEPS_TO_SPARE:
+        if len(saved) < MIN_CHECKPOINTS:
             return f"of {len(saved)} saved steps none would be left to go on from"
         *_, newest = max(saved)
-        files = [path for path in newest.rglob("*") if path.is_file() and path.name != FILE and path.stat().st_size]
+        files = [
+            path for path in newest.rglob("*") if path.is_file() and path.name != MANIFEST_FILE and path.stat().st_size
+        ]
         path = max(files, key=lambda path: path.stat().st_size, default=None)
         if path is None:
             return f"nothing of the saved step is left in {newest}"
@@ -95,7 +97,7 @@ def damage_newest(checkpoints: Path) -> str:
 def _list_saved(checkpoints: Path) -> list[tuple[int, int, Path]]:
     """Return lineage, step and folder of each checkpoint; other names are ignored."""
     found = []
-    for path in checkpoints.glob(f"lineage-*/*/{FILE}"):
+    for path in checkpoints.glob(f"lineage-*/*/{MANIFEST_FILE}"):
         lineage = parse_number(path.parent.parent.name.removeprefix("lineage-"))
         step = parse_number(path.parent.name)
         if lineage is not None and step is not None:

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from trainingjob_api.protocol import Failure, FailureReason
 from trainingjob_api.running import EnvVar
-from trainingjob_trainer.agent.state import Ended
+from trainingjob_trainer.agent.state import ChildExited
 from trainingjob_trainer.agent.tail import excerpt
-from trainingjob_trainer.flag_errors import ENV, find_flag_error, find_variable
-from trainingjob_trainer.missed import find_missed
+from trainingjob_trainer.flag_errors import ENV_PATH, find_flag_error, locate_variable
+from trainingjob_trainer.missed import find_lost_processes
 
-OWN_FAULTS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
+CRASH_SIGNALS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
 PEER_DIED = (
     "the JAX distributed service detected fatal errors",  # its client, when the service reports a lost process
     "terminate called after throwing an instance of 'gloo::",  # gloo's own thread, on connection errors
@@ -21,15 +21,15 @@ PEER_DIED = (
 """Log lines of libraries that abort because another process of the world is gone."""
 
 
-def explain_end(ended: Ended, *, step: int | None, memory: str, env: Iterable[EnvVar] = ()) -> Failure:
+def explain_exit(ended: ChildExited, *, step: int | None, memory: str, env: Iterable[EnvVar] = ()) -> Failure:
     """Return the failure of a child that ended without a request.
 
     `step` is the newest step that it finished. `memory` is the container's memory limit as the spec writes it. `env`
     are the variables that the spec sets.
     """
     if ended.failure is not None:
-        named = ended.failure.path == ENV
-        path, value = find_variable(env, ended.failure.value) if named else (ended.failure.path, ended.failure.value)
+        named = ended.failure.path == ENV_PATH
+        path, value = locate_variable(env, ended.failure.value) if named else (ended.failure.path, ended.failure.value)
         return ended.failure.model_copy(
             update={
                 "path": path,
@@ -40,9 +40,9 @@ def explain_end(ended: Ended, *, step: int | None, memory: str, env: Iterable[En
                 "log": ended.failure.log or excerpt(ended.log),
             }
         )
-    error = find_flag_error(ended.log) if ended.code or ended.signal in OWN_FAULTS else None
+    error = find_flag_error(ended.log) if ended.code or ended.signal in CRASH_SIGNALS else None
     if error is not None:
-        path, value = find_variable(env, error.variable)
+        path, value = locate_variable(env, error.variable)
         return Failure(
             reason=FailureReason.CONFIG,
             fatal=True,
@@ -54,7 +54,7 @@ def explain_end(ended: Ended, *, step: int | None, memory: str, env: Iterable[En
             signal=ended.signal,
             log=excerpt(ended.log),
         )
-    reason, message = _guess(ended, memory)
+    reason, message = _classify_exit(ended, memory)
     out_of_memory = reason is FailureReason.OUT_OF_MEMORY
     return Failure(
         reason=reason,
@@ -65,11 +65,11 @@ def explain_end(ended: Ended, *, step: int | None, memory: str, env: Iterable[En
         exit_code=ended.code,
         signal=ended.signal,
         log=excerpt(ended.log),
-        missed=find_missed(ended.log) if reason is FailureReason.PEER else (),
+        missed=find_lost_processes(ended.log) if reason is FailureReason.PEER else (),
     )
 
 
-def _guess(ended: Ended, memory: str) -> tuple[FailureReason, str]:
+def _classify_exit(ended: ChildExited, memory: str) -> tuple[FailureReason, str]:
     if ended.signal == "SIGKILL" and ended.out_of_memory:
         message = (
             f"the trainer used up the container's memory ({memory} and its memory volumes); the kernel killed it. "
@@ -78,7 +78,7 @@ def _guess(ended: Ended, memory: str) -> tuple[FailureReason, str]:
         return FailureReason.OUT_OF_MEMORY, message + advice
     if ended.signal == "SIGABRT" and any(words in ended.log for words in PEER_DIED):
         return FailureReason.PEER, "JAX ended the trainer because another host of the world was gone."
-    if ended.signal in OWN_FAULTS:
+    if ended.signal in CRASH_SIGNALS:
         return FailureReason.CRASH, f"the trainer crashed with {ended.signal}; the last lines of its log say where."
     if ended.signal:
         return FailureReason.KILLED, f"the trainer was ended by {ended.signal}, which this agent did not send."

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from trainingjob_api.problem import Problem, in_order
-from trainingjob_api.world import Expected, RunConfig
+from trainingjob_api.world import ExpectedHardware, RunConfig
 
 PREFIX = "TRAININGJOB_"
 TERMINATION_LOG = "/dev/termination-log"
@@ -38,7 +38,7 @@ class Environment:
     host: int
     compile_cache: str
     snapshots: str
-    expected: Expected
+    expected: ExpectedHardware
     termination_log: Path
     grace_seconds: float
     finish_after_seconds: float
@@ -51,7 +51,7 @@ class Variables:
         self._values = values
         self._problems: list[Problem] = []
 
-    def blame(self, name: str, message: str) -> None:
+    def add_problem(self, name: str, message: str) -> None:
         """Record a problem of a variable."""
         self._problems.append(Problem(PREFIX + name, self.optional(name), message))
 
@@ -67,14 +67,14 @@ class Variables:
         """Return a variable that must not be empty."""
         value = self.optional(name)
         if not value:
-            self.blame(name, "must be set.")
+            self.add_problem(name, "must be set.")
         return value
 
     def count(self, name: str) -> int:
         """Return a non-negative whole number."""
         value = self.required(name)
         if value and not (value.isascii() and value.isdigit()):
-            self.blame(name, f"is '{value}' and must be a whole number from zero on.")
+            self.add_problem(name, f"is '{value}' and must be a whole number from zero on.")
         return int(value) if value.isascii() and value.isdigit() else 0
 
     def seconds(self, name: str, default: float) -> float:
@@ -85,17 +85,17 @@ class Variables:
         except ValueError:
             span = -1.0
         if not 0 <= span < float("inf"):
-            self.blame(name, f"is '{value}' and must be a number of seconds, zero or more.")
+            self.add_problem(name, f"is '{value}' and must be a number of seconds, zero or more.")
         return span
 
-    def expected(self, name: str) -> Expected:
+    def expected(self, name: str) -> ExpectedHardware:
         """Return the expected performance of the devices. Older operators do not set it."""
         text = self.optional(name, "{}")
         try:
-            return Expected.model_validate_json(text)
+            return ExpectedHardware.model_validate_json(text)
         except ValidationError:
-            self.blame(name, f"is '{text}' and must be JSON with what a device should do.")
-            return Expected()
+            self.add_problem(name, f"is '{text}' and must be JSON with what a device should do.")
+            return ExpectedHardware()
 
     def url(self, name: str, *, ca: str) -> str:
         """Return a server URL: https with a certificate authority, or http on loopback."""
@@ -106,11 +106,11 @@ class Variables:
         except ValueError:
             parts, host = urlsplit(""), ""
         if value and (parts.scheme not in {"http", "https"} or not host):
-            self.blame(name, f"is '{value}' and must be an address such as https://operator.namespace.svc:8443.")
+            self.add_problem(name, f"is '{value}' and must be an address such as https://operator.namespace.svc:8443.")
         elif parts.scheme == "http" and not _is_loopback(host):
-            self.blame(name, f"is '{value}'; without https only this machine's own loopback may be used.")
+            self.add_problem(name, f"is '{value}'; without https only this machine's own loopback may be used.")
         elif parts.scheme == "https" and not ca:
-            self.blame("CA", f"must name a file with the certificate authority of {value}.")
+            self.add_problem("CA", f"must name a file with the certificate authority of {value}.")
         return value.rstrip("/")
 
     def config(self, name: str) -> RunConfig | None:  # None: a problem was recorded
@@ -121,11 +121,11 @@ class Variables:
         try:
             return RunConfig.model_validate_json(Path(path).read_bytes())
         except OSError as error:
-            self.blame(name, f"names {path}, which cannot be read: {error.strerror}.")
+            self.add_problem(name, f"names {path}, which cannot be read: {error.strerror}.")
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "the file"
-            self.blame(
+            self.add_problem(
                 name,
                 f"names {path}, which this image does not understand: {where}: {first['msg']} "
                 f"({error.error_count()} in all). Is the image older or newer than the operator?",
@@ -150,7 +150,7 @@ def read_environment(values: Mapping[str, str]) -> Environment:
     rendezvous = variables.url("RENDEZVOUS", ca=ca)
     token, pod, pod_uid, address = (variables.required(name) for name in ("TOKEN", "POD", "POD_UID", "ADDRESS"))
     offset, index, host = (variables.count(name) for name in ("SLICE_OFFSET", "JOB_INDEX", "HOST"))
-    grace = variables.seconds("GRACE_SECONDS", config.spec.runtime.leave_seconds if config else 0.0)
+    grace = variables.seconds("GRACE_SECONDS", config.spec.runtime.trainer_grace_seconds if config else 0.0)
     expected = variables.expected("EXPECTED")
     finish_after = variables.seconds("FINISH_AFTER_SECONDS", FINISH_AFTER_SECONDS)
     problems = variables.describe_problems()

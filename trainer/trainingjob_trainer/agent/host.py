@@ -16,78 +16,78 @@ from typing import assert_never
 
 from trainingjob_api.protocol import (
     MAX_DAMAGED,
-    STARTING_UP,
+    STARTUP_PHASES,
     Answer,
+    Diagnostics,
     Directive,
-    Evidence,
     Failure,
     FailureReason,
     Phase,
     Termination,
 )
 from trainingjob_trainer.agent import shadows
-from trainingjob_trainer.agent.endings import explain_end
-from trainingjob_trainer.agent.stacks import cut_stacks
+from trainingjob_trainer.agent.endings import explain_exit
+from trainingjob_trainer.agent.stacks import truncate_stacks
 from trainingjob_trainer.agent.state import (
     Action,
-    Active,
-    Answered,
-    AskToLeave,
-    Ended,
-    ExamineChild,
-    Examined,
+    ActiveChild,
+    AnswerReceived,
+    ChildDiagnosed,
+    ChildExited,
+    DiagnoseChild,
+    DrillReported,
+    EventReceived,
     Finish,
     Host,
+    InjectFault,
     KillChild,
-    News,
+    Message,
+    RequestLeave,
     SpawnStandby,
-    Spoke,
     Standby,
     StartChild,
     State,
-    Step,
     Stop,
-    Strike,
-    Struck,
     Terminated,
-    Ticked,
+    TimerFired,
+    Transition,
 )
-from trainingjob_trainer.wire import Event
+from trainingjob_trainer.wire import AgentEvent
 
-STANDBY_TRIES = 3
+MAX_STANDBY_FAILURES = 3
 """Consecutive exits of standbys after which the host reports itself as failed."""
 BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 UNREAPED_SECONDS = 30.0
 """Seconds that a killed child may take to end: releasing many GB of memory or a device takes some seconds."""
-UNREAPED = Failure(
+UNREAPED_FAILURE = Failure(
     reason=FailureReason.KILLED,
     signal="SIGKILL",
     message=f"a trainer that was killed has not ended within {UNREAPED_SECONDS:.0f} s: the kernel holds it, for "
     "storage or a device that does not answer. No other trainer can start beside it. Look at the node, and restart it.",
 )
 """The failure that a host with such a child reports."""
-LEFT_WELL = (Phase.LEFT, Phase.DONE)
+FINAL_PHASES = (Phase.LEFT, Phase.DONE)
 """Final phases, which the exit of a child does not change."""
-OF_DEVICES = frozenset({FailureReason.CORRUPTION, FailureReason.ACCELERATOR})
+DEVICE_FAILURES = frozenset({FailureReason.CORRUPTION, FailureReason.ACCELERATOR})
 """Failures after which a host must check its devices again."""
 OUTCOME_CHARACTERS = 2048
 MAX_NAME = 256
 
 
-def begin(remembered: int, now: float) -> State:
+def initial_state(last_generation: int, now: float) -> State:
     """Return the initial state; `remembered` is the last generation of the pod before a restart, 0: none."""
-    if not remembered:
-        return State(contact=now)
+    if not last_generation:
+        return State(last_contact=now)
     failure = Failure(
         reason=FailureReason.KILLED,
         message="the container was restarted while its trainer was in this world; the pod's last state says why.",
     )
-    return State(contact=now, active=_gone(0, remembered, failure))
+    return State(last_contact=now, active=_failed_child(0, last_generation, failure))
 
 
-def react(host: Host, state: State, news: News, now: float) -> Step:
+def handle_message(host: Host, state: State, news: Message, now: float) -> Transition:
     """Return the state and actions after a message."""
-    return _advance(host, _leave_behind(_absorb(host, state, news, now), now), now)
+    return _advance(host, _abandon_unreaped(_apply_message(host, state, news, now), now), now)
 
 
 def next_tick(host: Host, state: State) -> float | None:  # None: no timer is pending
@@ -96,89 +96,91 @@ def next_tick(host: Host, state: State) -> float | None:  # None: no timer is pe
     if _wants_standby(state):
         times.append(state.spawn_after)
     if shadows.is_due(state):
-        times.append(state.shadow_after)
-    if state.stop_by is not None and state.live and not state.live.killed:
-        times.append(state.stop_by)
+        times.append(state.hot_standby_after)
+    if state.stop_deadline is not None and state.live and not state.live.killed:
+        times.append(state.stop_deadline)
     if state.live and state.live.killed:
         times.append(state.live.killed_at + UNREAPED_SECONDS)
-    if state.outcome is None and (finish_at := _finish_alone_at(host, state)) is not None:
+    if state.outcome is None and (finish_at := _unattended_finish_at(host, state)) is not None:
         times.append(finish_at)
     return min(times, default=None)
 
 
-def _absorb(host: Host, state: State, news: News, now: float) -> State:
+def _apply_message(host: Host, state: State, news: Message, now: float) -> State:
     match news:
-        case Answered(answer):
-            return _obey(host, state, answer, now)
-        case Spoke(child, event):
-            return _hear(state, child, event, now)
-        case Ended():
-            return _bury(host, state, news, now)
-        case Examined():
-            return _note(state, news)
-        case Struck(drill, why):
-            return replace(state, drilled=drill, unmade=why)
+        case AnswerReceived(answer):
+            return _apply_answer(host, state, answer, now)
+        case EventReceived(child, event):
+            return _apply_event(state, child, event, now)
+        case ChildExited():
+            return _record_exit(host, state, news, now)
+        case ChildDiagnosed():
+            return _record_diagnostics(state, news)
+        case DrillReported(drill, why):
+            return replace(state, reported_drill=drill, drill_error=why)
         case Terminated():
-            return state if state.stop_by is not None else replace(state, stop_by=now + host.grace)
-        case Ticked():
+            return state if state.stop_deadline is not None else replace(state, stop_deadline=now + host.grace)
+        case TimerFired():
             return state
         case _:
             assert_never(news)
 
 
-def _obey(host: Host, state: State, answer: Answer, now: float) -> State:
+def _apply_answer(host: Host, state: State, answer: Answer, now: float) -> State:
     world = answer.world
     if world is not None and (world.job_uid != host.job_uid or world.generation < state.newest):
-        return replace(state, contact=now)
-    heard = replace(state, contact=now, drill=answer.drill, newest=world.generation if world else state.newest)
+        return replace(state, last_contact=now)
+    updated = replace(state, last_contact=now, drill=answer.drill, newest=world.generation if world else state.newest)
     match answer.directive:
         case Directive.FINISH:
-            return replace(heard, outcome=answer.outcome[:OUTCOME_CHARACTERS])
+            return replace(updated, outcome=answer.outcome[:OUTCOME_CHARACTERS])
         case Directive.WAIT:
-            return replace(heard, target=None, leaving=False)
+            return replace(updated, target=None, leaving=False)
         case Directive.TRAIN | Directive.LEAVE:
             if world is None:
-                return heard
+                return updated
             if world.find_member(host.pod_uid) is None:
-                return replace(heard, target=None, leaving=False)
-            is_beside = answer.shadow and shadows.is_beside(host, answer.shadow, world)
+                return replace(updated, target=None, leaving=False)
+            is_beside = answer.shadow and shadows.belongs_to(host, answer.shadow, world)
             return replace(
-                heard,
+                updated,
                 target=world,
                 leaving=answer.directive is Directive.LEAVE,
-                moves=answer.moves,
-                examine=answer.examine,
-                asked=answer.shadow if is_beside else state.asked,
-                active=state.active if answer.examine else _forget_evidence(state.active),
+                may_skip_save=answer.moves,
+                diagnose=answer.examine,
+                hot_standby_world=answer.shadow if is_beside else state.hot_standby_world,
+                active=state.active if answer.examine else _clear_diagnostics(state.active),
             )
         case _:
             assert_never(answer.directive)
 
 
-def _forget_evidence(active: Active | None) -> Active | None:
+def _clear_diagnostics(active: ActiveChild | None) -> ActiveChild | None:
     """Return the child without its diagnostics, because it makes progress again."""
-    if active is None or (not active.examined and active.evidence is None):
+    if active is None or (not active.diagnostics_requested and active.evidence is None):
         return active
-    return replace(active, examined=False, evidence=None)
+    return replace(active, diagnostics_requested=False, evidence=None)
 
 
-def _hear(state: State, child: int, event: Event, now: float) -> State:
+def _apply_event(state: State, child: int, event: AgentEvent, now: float) -> State:
     if state.standby and state.standby.child == child:
         if not event.ready:
             return state
         return replace(state, standby=Standby(child, ready=True), standby_failures=0, broken=None)
-    if state.shadow and state.shadow.child == child:
-        return shadows.hear(state, state.shadow, event)
+    if state.hot_standby and state.hot_standby.child == child:
+        return shadows.apply_event(state, state.hot_standby, event)
     active = state.active
     if not active or active.child != child:
         return state
     # Events of a killed child are still valid, except its phase.
-    phase = active.phase if active.killed and event.phase not in LEFT_WELL else event.phase
+    phase = active.phase if active.killed and event.phase not in FINAL_PHASES else event.phase
     if phase and phase is not active.phase:
-        longest = max(state.phase_seconds.get(active.phase, 0.0), now - active.since)
+        longest = max(state.phase_seconds.get(active.phase, 0.0), now - active.phase_began)
         phases = {**state.phase_seconds, active.phase: longest}
-        state = replace(state, phase_seconds=phases, proven=state.proven or active.phase is Phase.COMPILING)
-        active = replace(active, phase=phase, since=now)
+        state = replace(
+            state, phase_seconds=phases, devices_verified=state.devices_verified or active.phase is Phase.COMPILING
+        )
+        active = replace(active, phase=phase, phase_began=now)
     active = replace(
         active,
         entered=active.entered + bool(event.entered),
@@ -200,56 +202,56 @@ def _hear(state: State, child: int, event: Event, now: float) -> State:
     return replace(state, active=active)
 
 
-def _note(state: State, found: Examined) -> State:
+def _record_diagnostics(state: State, diagnosed: ChildDiagnosed) -> State:
     """Return the state with the diagnostics of a child, if they are still requested."""
     active = state.active
-    if not active or active.child != found.child or not active.examined:
+    if not active or active.child != diagnosed.child or not active.diagnostics_requested:
         return state
-    evidence = Evidence(
-        state=found.state,
-        cores=round(found.cores, 2),
+    evidence = Diagnostics(
+        state=diagnosed.state,
+        cores=round(diagnosed.cores, 2),
         entered=active.entered,
         newest=active.newest[:MAX_NAME],
-        stack=cut_stacks(found.stacks),
+        stack=truncate_stacks(diagnosed.stacks),
     )
     return replace(state, active=replace(active, evidence=evidence))
 
 
-def _bury(host: Host, state: State, ended: Ended, now: float) -> State:
+def _record_exit(host: Host, state: State, ended: ChildExited, now: float) -> State:
     if ended.child == state.unreaped:
         return replace(state, unreaped=None)
     if state.standby and state.standby.child == ended.child:
-        return _bury_standby(host, state, ended, now)
-    if state.shadow and state.shadow.child == ended.child:
-        return shadows.bury(state, now)
+        return _record_standby_exit(host, state, ended, now)
+    if state.hot_standby and state.hot_standby.child == ended.child:
+        return shadows.record_exit(state, now)
     active = state.active
     if not active or active.child != ended.child:
         return state
     active = replace(active, alive=False)
-    if active.phase not in (*LEFT_WELL, Phase.IDLE):
+    if active.phase not in (*FINAL_PHASES, Phase.IDLE):
         step = active.progress.step if active.progress else active.restored
-        failure = explain_end(ended, step=step, memory=host.memory, env=host.env)
+        failure = explain_exit(ended, step=step, memory=host.memory, env=host.env)
         active = replace(active, phase=Phase.FAILED, failure=failure)
-        if failure.reason in OF_DEVICES:
-            state = replace(state, proven=False)
+        if failure.reason in DEVICE_FAILURES:
+            state = replace(state, devices_verified=False)
     return replace(state, active=active)
 
 
-def _bury_standby(host: Host, state: State, ended: Ended, now: float) -> State:
+def _record_standby_exit(host: Host, state: State, ended: ChildExited, now: float) -> State:
     failures = state.standby_failures + 1
     delay = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1]
     state = replace(state, standby=None, standby_failures=failures, spawn_after=now + delay)
-    broken = explain_end(ended, step=None, memory=host.memory, env=host.env)
-    if failures < STANDBY_TRIES and not broken.fatal:
+    broken = explain_exit(ended, step=None, memory=host.memory, env=host.env)
+    if failures < MAX_STANDBY_FAILURES and not broken.fatal:
         return state
     state = replace(state, broken=broken)
     if state.target and state.target.generation > state.started and not state.live:
         # The other hosts of this world are waiting. Report a failure in it, so that the next world is formed.
-        state = replace(state, active=_gone(ended.child, state.target.generation, broken))
+        state = replace(state, active=_failed_child(ended.child, state.target.generation, broken))
     return state
 
 
-def _leave_behind(state: State, now: float) -> State:
+def _abandon_unreaped(state: State, now: float) -> State:
     """Return the state without a killed child that the kernel has not released in time.
 
     A world that waits for this host gets a failure report for it, so that the next world is formed without the host.
@@ -258,15 +260,15 @@ def _leave_behind(state: State, now: float) -> State:
     if live and live.killed and now >= live.killed_at + UNREAPED_SECONDS:
         state = replace(state, active=replace(live, alive=False), unreaped=live.child)
     if state.unreaped is not None and state.target and state.target.generation > state.started:
-        return replace(state, active=_gone(0, state.target.generation, UNREAPED))
+        return replace(state, active=_failed_child(0, state.target.generation, UNREAPED_FAILURE))
     return state
 
 
-def _gone(child: int, generation: int, failure: Failure) -> Active:
-    return Active(child, generation, alive=False, phase=Phase.FAILED, failure=failure)
+def _failed_child(child: int, generation: int, failure: Failure) -> ActiveChild:
+    return ActiveChild(child, generation, alive=False, phase=Phase.FAILED, failure=failure)
 
 
-def _advance(host: Host, state: State, now: float) -> Step:
+def _advance(host: Host, state: State, now: float) -> Transition:
     """Return all actions that lead from the actual to the desired state."""
     actions: list[Action] = []
     while (due := _find_due(host, state, now)) is not None:
@@ -274,27 +276,29 @@ def _advance(host: Host, state: State, now: float) -> Step:
         actions.append(action)
         if isinstance(action, Finish | Stop):
             break
-    return Step(state, tuple(actions))
+    return Transition(state, tuple(actions))
 
 
 def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | None:  # None: no action is due
     """Return the next due action and the state after it; earlier rules take precedence."""
     if state.outcome is not None:
         return state, Finish(_termination(host, state, state.outcome))
-    if (finish_at := _finish_alone_at(host, state)) is not None and now >= finish_at:
+    if (finish_at := _unattended_finish_at(host, state)) is not None and now >= finish_at:
         return state, Finish(_termination(host, state, ""))
     if state.live and not state.live.killed and (due := _find_due_for_child(host, state, state.live, now)):
         return due
     if (due := shadows.find_due(host, state, now)) is not None:
         return due
-    if state.stop_by is not None:
+    if state.stop_deadline is not None:
         if state.standby:
             return replace(state, standby=None), KillChild(state.standby.child)
         return None if state.live else (state, Stop())
     if (start := _find_start(host, state)) is not None:
-        state = replace(state, active=Active(start.child, start.world.generation, since=now), shadow_failures=0)
+        state = replace(
+            state, active=ActiveChild(start.child, start.world.generation, phase_began=now), hot_standby_failures=0
+        )
         if start.world.shadow:
-            return replace(state, shadow=None, worn=True), start
+            return replace(state, hot_standby=None, hot_standby_port_used=True), start
         return replace(state, standby=None), start
     if _wants_standby(state) and now >= state.spawn_after:
         child = state.next_child
@@ -303,24 +307,24 @@ def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | No
 
 
 def _find_due_for_child(
-    host: Host, state: State, live: Active, now: float
+    host: Host, state: State, live: ActiveChild, now: float
 ) -> tuple[State, Action] | None:  # None: let it train
     """Return the due action for the child in a world: kill it, request it to leave, examine it, or start a drill."""
     in_place = state.target is not None and state.target.generation == live.generation
-    if not in_place or (state.stop_by is not None and now >= state.stop_by):
-        phase = live.phase if live.phase in LEFT_WELL else Phase.IDLE
+    if not in_place or (state.stop_deadline is not None and now >= state.stop_deadline):
+        phase = live.phase if live.phase in FINAL_PHASES else Phase.IDLE
         killed = replace(live, killed=True, killed_at=now, phase=phase)
         return replace(state, active=killed), KillChild(live.child)
-    if state.stop_by is not None or (state.leaving and not state.moves):
-        if not live.asked_to_save:
-            asked = replace(live, asked_to_leave=True, asked_to_save=True)
-            return replace(state, active=asked), AskToLeave(live.child)
-    elif state.leaving and not live.asked_to_leave:
-        return replace(state, active=replace(live, asked_to_leave=True)), AskToLeave(live.child, moves=True)
-    if state.examine and not live.examined:
-        return replace(state, active=replace(live, examined=True)), ExamineChild(live.child)
-    if state.drill and state.drill.id != state.begun and host.drills and live.phase is Phase.TRAINING:
-        return replace(state, begun=state.drill.id), Strike(live.child, state.drill)
+    if state.stop_deadline is not None or (state.leaving and not state.may_skip_save):
+        if not live.save_requested:
+            asked = replace(live, leave_requested=True, save_requested=True)
+            return replace(state, active=asked), RequestLeave(live.child)
+    elif state.leaving and not live.leave_requested:
+        return replace(state, active=replace(live, leave_requested=True)), RequestLeave(live.child, moves=True)
+    if state.diagnose and not live.diagnostics_requested:
+        return replace(state, active=replace(live, diagnostics_requested=True)), DiagnoseChild(live.child)
+    if state.drill and state.drill.id != state.started_drill and host.drills_allowed and live.phase is Phase.TRAINING:
+        return replace(state, started_drill=state.drill.id), InjectFault(live.child, state.drill)
     return None
 
 
@@ -329,8 +333,8 @@ def _find_start(host: Host, state: State) -> StartChild | None:  # None: no worl
     if not state.target or state.target.generation <= state.started:
         return None
     member = state.target.find_member(host.pod_uid)
-    if member and state.shadow and shadows.takes_over(state, state.shadow):
-        return StartChild(state.shadow.child, state.target, member.process)
+    if member and state.hot_standby and shadows.can_take_over(state, state.hot_standby):
+        return StartChild(state.hot_standby.child, state.target, member.process)
     if state.live or state.unreaped is not None:
         return None
     if not state.standby or not state.standby.ready or not member:
@@ -339,20 +343,20 @@ def _find_start(host: Host, state: State) -> StartChild | None:  # None: no worl
 
 
 def _wants_standby(state: State) -> bool:
-    if state.standby or state.stop_by is not None or state.outcome is not None:
+    if state.standby or state.stop_deadline is not None or state.outcome is not None:
         return False
     if not state.active or (state.target and state.target.generation > state.active.generation):
         return True
     phase = state.active.phase
-    is_on_its_way = phase in STARTING_UP or (phase is Phase.TRAINING and state.active.progress is None)
+    is_on_its_way = phase in STARTUP_PHASES or (phase is Phase.TRAINING and state.active.progress is None)
     return phase is not Phase.DONE and not is_on_its_way
 
 
-def _finish_alone_at(host: Host, state: State) -> float | None:  # None: steps remain to be trained or saved
+def _unattended_finish_at(host: Host, state: State) -> float | None:  # None: steps remain to be trained or saved
     """Return when a host that has trained all steps finishes without an answer from the operator."""
     if not state.active or state.active.done_at is None:
         return None
-    return max(state.contact, state.active.done_at) + host.finish_after
+    return max(state.last_contact, state.active.done_at) + host.finish_after
 
 
 def _termination(host: Host, state: State, outcome: str) -> Termination:

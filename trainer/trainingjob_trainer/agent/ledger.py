@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 
-class Ledger:
+class GenerationFile:
     """The highest generation that a child of this pod was started in.
 
     Reading and writing raise `OSError` if the folder cannot be used, and `ValueError` if the file is malformed.
@@ -31,6 +31,6 @@ class Ledger:
         fresh.write_text(str(generation))
         fresh.replace(self._path)
 
-    def forget(self) -> None:
+    def delete(self) -> None:
         """Delete the file."""
         self._path.unlink(missing_ok=True)

@@ -14,8 +14,8 @@ from trainingjob_trainer.agent.environment import (
     find_termination_log,
     read_environment,
 )
-from trainingjob_trainer.agent.orphans import adopt_orphans
-from trainingjob_trainer.agent.supervisor import Supervisor, write_last_words
+from trainingjob_trainer.agent.orphans import become_subreaper
+from trainingjob_trainer.agent.supervisor import Supervisor, write_termination_message
 
 LOG = logging.getLogger(__name__)
 
@@ -27,9 +27,9 @@ def main() -> int:
         environment = read_environment(os.environ)
     except BrokenEnvironmentError as error:
         LOG.error("%s", error)
-        write_last_words(find_termination_log(os.environ), str(error))
+        write_termination_message(find_termination_log(os.environ), str(error))
         return os.EX_CONFIG
-    adopt_orphans()
+    become_subreaper()
     return asyncio.run(_run(environment))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Container
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Become the parent of every descendant whose parent dies."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

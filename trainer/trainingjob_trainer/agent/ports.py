@@ -3,7 +3,7 @@
 import socket
 
 
-class HeldPort:
+class ReservedPort:
     """A TCP port that no other process can bind while this object holds it.
 
     The socket is bound but does not listen, so connections are refused at once.

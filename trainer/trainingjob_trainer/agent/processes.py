@@ -15,7 +15,7 @@ PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
-class Look:
+class ProcessSample:
     """A sample of a process: the main thread's state, CPU seconds, and threads in uninterruptible sleep."""
 
     state: str
@@ -40,7 +40,7 @@ def read_vitals(pid: int) -> Vitals | None:  # None: no such process
     return Vitals(fields[0] in STOPPED, (int(fields[11]) + int(fields[12])) // TICKS_PER_SECOND)
 
 
-def look_at(pid: int) -> Look | None:  # None: no such process
+def sample_process(pid: int) -> ProcessSample | None:  # None: no such process
     """Return a sample of a process."""
     try:
         fields = _read_fields(PROC / str(pid))
@@ -48,10 +48,10 @@ def look_at(pid: int) -> Look | None:  # None: no such process
     except OSError:
         return None
     cpu_seconds = (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
-    return Look(fields[0], cpu_seconds, frozenset(task.name for task in tasks))
+    return ProcessSample(fields[0], cpu_seconds, frozenset(task.name for task in tasks))
 
 
-def read_moved(pid: int) -> int | None:  # None: no such process, or the kernel does not count its I/O
+def read_io_mebibytes(pid: int) -> int | None:  # None: no such process, or the kernel does not count its I/O
     """Return how many MiB a process has read and written, from any source.
 
     The unit is whole MiB, because every process writes a few log lines, also a hung one.
@@ -63,7 +63,7 @@ def read_moved(pid: int) -> int | None:  # None: no such process, or the kernel 
         return None
 
 
-def compare(before: Look, after: Look, seconds: float) -> tuple[ProcessState, float]:
+def compare_samples(before: ProcessSample, after: ProcessSample, seconds: float) -> tuple[ProcessState, float]:
     """Return the state of a process between two samples, and how many CPU cores it used."""
     cores = max(after.cpu_seconds - before.cpu_seconds, 0.0) / seconds
     if after.state in STOPPED:

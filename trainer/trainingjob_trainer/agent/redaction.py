@@ -12,7 +12,7 @@ from trainingjob_api.protocol import HostReport
 from trainingjob_api.running import EnvVar
 
 REDACTED = "[redacted]"
-SHORTEST = 6
+MIN_SECRET_LENGTH = 6
 """Minimum length of a redacted value: shorter values are weak secrets and match parts of ordinary words."""
 _NAMES = (
     r"(?:[A-Za-z0-9_.-]*(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|"
@@ -54,14 +54,14 @@ class Redactor:
             for value in values
             for part in (value, value.strip(), *value.splitlines(), quote(value.strip(), safe=""))
         }
-        self._values = sorted((part for part in parts if len(part.strip()) >= SHORTEST), key=len, reverse=True)
+        self._values = sorted((part for part in parts if len(part.strip()) >= MIN_SECRET_LENGTH), key=len, reverse=True)
 
     def redact(self, text: str) -> str:
         """Return a text without secrets."""
         for value in self._values:
             text = text.replace(value, REDACTED)
         for value in self._values:
-            text = _cut_end(text, value)
+            text = _redact_truncated(text, value)
         for shape in _SHAPES:
             text = shape.sub(REDACTED, text)
         text = _HEADER.sub(rf"\1{REDACTED}", text)
@@ -95,9 +95,9 @@ def find_secrets(env: Iterable[EnvVar], environ: Mapping[str, str]) -> list[str]
     return [environ[one.name] for one in env if one.secret_key_ref and one.name in environ]
 
 
-def _cut_end(text: str, value: str) -> str:
+def _redact_truncated(text: str, value: str) -> str:
     """Return a text without the end of a secret value, whose beginning was truncated with the text."""
-    for length in range(len(value) - 1, SHORTEST - 1, -1):
+    for length in range(len(value) - 1, MIN_SECRET_LENGTH - 1, -1):
         if text.startswith(value[-length:]):
             return REDACTED + text[length:]
     return text

@@ -16,7 +16,7 @@ from trainingjob_api.protocol import REPORT_PATH, Answer, HostReport
 TIMEOUT_SECONDS = 10.0
 """Seconds for one exchange. The operator delays an answer by about a second; a longer wait is a dead connection."""
 CONNECT_SECONDS = 3.0
-SHOWN_CHARACTERS = 300
+MAX_SHOWN_CHARACTERS = 300
 
 
 class RendezvousError(Exception):
@@ -65,7 +65,7 @@ class Rendezvous:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise RendezvousError(f"{type(error).__name__}: {error}") from error
         if response.status != 200:
-            raise RendezvousError(f"refused with status {response.status}: {text[:SHOWN_CHARACTERS].strip()}")
+            raise RendezvousError(f"refused with status {response.status}: {text[:MAX_SHOWN_CHARACTERS].strip()}")
         try:
             return Answer.model_validate_json(text, extra="ignore")
         except ValueError as error:

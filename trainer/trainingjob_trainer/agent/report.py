@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from trainingjob_api.protocol import HostReport, Phase
-from trainingjob_trainer.agent.host import UNREAPED
+from trainingjob_trainer.agent.host import UNREAPED_FAILURE
 from trainingjob_trainer.agent.processes import Vitals
-from trainingjob_trainer.agent.shadows import has_part
+from trainingjob_trainer.agent.shadows import may_host
 from trainingjob_trainer.agent.state import Host, State
 
 
 @dataclass(frozen=True)
-class Place:
+class HostIdentity:
     """The host's position in its job, and the id of the agent process."""
 
     pod: str
@@ -20,9 +20,9 @@ class Place:
     instance: str
 
 
-def describe(
+def make_report(
     host: Host,
-    place: Place,
+    place: HostIdentity,
     state: State,
     port: int,
     shadow_port: int = 0,
@@ -35,7 +35,7 @@ def describe(
     the MiB that the child in a world has read and written. `vitals` are those of that child, or else of the standby.
     None: no such process, or unknown.
     """
-    active, shadow = state.active, state.shadow
+    active, shadow = state.active, state.hot_standby
     return HostReport(
         job_uid=host.job_uid,
         pod=place.pod,
@@ -46,9 +46,9 @@ def describe(
         instance=place.instance,
         port=port,
         standby=bool(state.standby and state.standby.ready),
-        shadow_port=(shadow_port or None) if has_part(host, state) else None,
+        shadow_port=(shadow_port or None) if may_host(host, state) else None,
         shadow=shadow.world.shadow if shadow and shadow.ready and shadow.world else "",
-        broken=state.broken or (UNREAPED if state.unreaped is not None else None),
+        broken=state.broken or (UNREAPED_FAILURE if state.unreaped is not None else None),
         unreaped=state.unreaped is not None,
         generation=state.started,
         phase=active.phase if active else Phase.IDLE,
@@ -70,15 +70,15 @@ def describe(
         cpu_seconds=vitals.cpu_seconds if vitals else None,
         entered=active.entered if active else 0,
         evidence=active.evidence if active else None,
-        drilled=state.drilled,
-        unmade=state.unmade,
+        drilled=state.reported_drill,
+        unmade=state.drill_error,
     )
 
 
-def is_news(new: HostReport, old: HostReport | None) -> bool:
+def is_urgent(new: HostReport, old: HostReport | None) -> bool:
     """Return whether a report must be sent at once. Mere progress of a child waits for the next report."""
-    return old is None or _settled(new) != _settled(old)
+    return old is None or _without_progress(new) != _without_progress(old)
 
 
-def _settled(report: HostReport) -> HostReport:
+def _without_progress(report: HostReport) -> HostReport:
     return report.model_copy(update={"progress": None, "moved_mebibytes": None, "cpu_seconds": None, "entered": 0})

@@ -20,13 +20,13 @@ from trainingjob_api.protocol import Answer, HostReport
 from trainingjob_trainer.agent.rendezvous import RendezvousError
 
 LOG = logging.getLogger(__name__)
-SPACING_SECONDS = 0.2
+MIN_INTERVAL_SECONDS = 0.2
 """Minimum seconds between the starts of two reports."""
-MAX_OVERTAKEN = 2
+MAX_PENDING = 2
 """Maximum number of pending reports beside the newest one."""
 FIRST_RETRY_SECONDS = 1.0
-LONGEST_RETRY_SECONDS = 5.0
-FAREWELL_SECONDS = 2.0
+MAX_RETRY_SECONDS = 5.0
+LAST_REPORT_SECONDS = 2.0
 
 
 class Post(Protocol):
@@ -38,49 +38,49 @@ class Post(Protocol):
 class Reporter:
     """Sends the reports of `describe`, and passes each answer on."""
 
-    def __init__(self, post: Post, describe: Callable[[], HostReport], hear: Callable[[Answer], None]) -> None:
+    def __init__(self, post: Post, describe: Callable[[], HostReport], on_answer: Callable[[Answer], None]) -> None:
         self._post = post
         self._describe = describe
-        self._hear = hear
-        self._news = asyncio.Event()
-        self._unanswered: deque[asyncio.Future[Answer]] = deque()
+        self._on_answer = on_answer
+        self._changed = asyncio.Event()
+        self._pending: deque[asyncio.Future[Answer]] = deque()
         self._failures = 0
-        self._silence = 0.0
+        self._suspended_seconds = 0.0
 
-    def fall_silent(self, seconds: float) -> None:
+    def suspend(self, seconds: float) -> None:
         """Send one more report, then none for some seconds."""
-        self._silence = seconds
+        self._suspended_seconds = seconds
 
-    def hurry(self) -> None:
+    def report_now(self) -> None:
         """Send a new report at once, because the state has changed."""
-        self._news.set()
+        self._changed.set()
 
     async def run(self) -> None:
         """Report until cancelled."""
         try:
             await self._report()
         finally:
-            unanswered = tuple(self._unanswered)
-            self._give_up(keep=0)
+            unanswered = tuple(self._pending)
+            self._cancel_pending(keep=0)
             await asyncio.gather(*unanswered, return_exceptions=True)
 
     async def _report(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            self._news.clear()
-            silence = self._silence
+            self._changed.clear()
+            silence = self._suspended_seconds
             pause = await self._exchange()
             if silence and pause:  # no newer report overtook it
-                self._silence = 0.0
+                self._suspended_seconds = 0.0
                 await asyncio.sleep(silence)
-            await asyncio.sleep(began + SPACING_SECONDS - loop.time())
-            await self._wait_for_news(began + pause - loop.time())
+            await asyncio.sleep(began + MIN_INTERVAL_SECONDS - loop.time())
+            await self._wait_for_change(began + pause - loop.time())
 
-    async def say_farewell(self) -> None:
+    async def send_last_report(self) -> None:
         """Send a last report and ignore the answer."""
         try:
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(LAST_REPORT_SECONDS):
                 await self._post(self._describe())
         except (RendezvousError, TimeoutError) as error:
             LOG.info("the last report stayed without an answer error=%r", str(error))
@@ -88,29 +88,29 @@ class Reporter:
     async def _exchange(self) -> float:
         """Send a report; return the seconds from its start to the next regular one."""
         post = asyncio.ensure_future(self._post(self._describe()))
-        self._unanswered.append(post)
-        news = asyncio.ensure_future(self._news.wait())
+        self._pending.append(post)
+        news = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait({post, news}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             news.cancel()
         if not post.done():
             post.add_done_callback(self._accept_late)
-            self._give_up(keep=MAX_OVERTAKEN)
+            self._cancel_pending(keep=MAX_PENDING)
             return 0.0
-        self._give_up(keep=0)
+        self._cancel_pending(keep=0)
         return self._accept(post)
 
     def _accept_late(self, post: asyncio.Future[Answer]) -> None:
         """Pass on the answer to an overtaken report, and cancel older reports, whose answers are now obsolete."""
-        if not post.cancelled() and post.exception() is None and post in self._unanswered:
-            self._give_up(keep=len(self._unanswered) - self._unanswered.index(post) - 1)
-            self._hear(post.result())
+        if not post.cancelled() and post.exception() is None and post in self._pending:
+            self._cancel_pending(keep=len(self._pending) - self._pending.index(post) - 1)
+            self._on_answer(post.result())
 
-    def _give_up(self, keep: int) -> None:
+    def _cancel_pending(self, keep: int) -> None:
         """Cancel all pending reports but the newest `keep`."""
-        while len(self._unanswered) > keep:
-            self._unanswered.popleft().cancel()
+        while len(self._pending) > keep:
+            self._pending.popleft().cancel()
 
     def _accept(self, post: asyncio.Future[Answer]) -> float:
         try:
@@ -118,18 +118,18 @@ class Reporter:
         except RendezvousError as error:
             if not self._failures:
                 LOG.warning("the operator cannot be reached, training goes on error=%r", str(error))
-            longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10))
+            longest = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10))
             self._failures += 1
             return random.uniform(longest / 2, longest)  # noqa: S311  # jitter, not cryptography
         if self._failures:
             LOG.info("the operator answers again failures=%d", self._failures)
             self._failures = 0
-        self._hear(answer)
+        self._on_answer(answer)
         return answer.report_again_seconds
 
-    async def _wait_for_news(self, seconds: float) -> None:
+    async def _wait_for_change(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self._changed.wait()
         except TimeoutError:
             return

@@ -28,7 +28,7 @@ def find_stacks(log: str) -> str:
     return "\n\n".join("\n".join(lines) for lines in reversed(threads))
 
 
-def cut_stacks(stacks: str, limit: int = LOG_EXCERPT_BYTES) -> str:
+def truncate_stacks(stacks: str, limit: int = LOG_EXCERPT_BYTES) -> str:
     """Return the first lines of the stacks, up to the size of an excerpt."""
     kept = stacks.encode()[: limit + 1]
     if len(kept) > limit:

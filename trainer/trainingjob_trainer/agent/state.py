@@ -11,7 +11,7 @@ from trainingjob_api.drill import Drill
 from trainingjob_api.protocol import (
     Answer,
     Damage,
-    Evidence,
+    Diagnostics,
     FailedSave,
     Failure,
     Phase,
@@ -22,7 +22,7 @@ from trainingjob_api.protocol import (
 from trainingjob_api.reading import DataReport
 from trainingjob_api.running import EnvVar
 from trainingjob_api.world import Span, Tier, World
-from trainingjob_trainer.wire import Event
+from trainingjob_trainer.wire import AgentEvent
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Host:
     memory: str
     finish_after: float = 300.0
     grace: float = 25.0
-    drills: bool = False
-    shadows: bool = False
+    drills_allowed: bool = False
+    hot_standbys_allowed: bool = False
     env: tuple[EnvVar, ...] = ()
 
 
@@ -54,7 +54,7 @@ class Standby:
 
 
 @dataclass(frozen=True)
-class Shadow:
+class HotStandby:
     """A hot standby: a child that imports, then joins a hot standby world, and then is ready to take over."""
 
     child: int
@@ -64,7 +64,7 @@ class Shadow:
 
 
 @dataclass(frozen=True)
-class Active:
+class ActiveChild:
     """The child that is in a world, or was the last to be in one, and all that it reported."""
 
     child: int
@@ -72,19 +72,19 @@ class Active:
     alive: bool = True
     killed: bool = False
     killed_at: float = 0.0
-    asked_to_leave: bool = False
-    asked_to_save: bool = False
+    leave_requested: bool = False
+    save_requested: bool = False
     """Whether it must save before it leaves."""
     phase: Phase = Phase.PREPARING
-    since: float = 0.0
+    phase_began: float = 0.0
     """When this phase began."""
     entered: int = 0
     """Number of steps, evaluations and barriers that it has entered."""
     newest: str = ""
     """Description of the newest of them."""
-    examined: bool = False
+    diagnostics_requested: bool = False
     """Whether evidence of it was requested; `evidence` follows a little later."""
-    evidence: Evidence | None = None
+    evidence: Diagnostics | None = None
     progress: Progress | None = None
     restored: int | None = None
     tier: Tier = "durable"
@@ -111,7 +111,7 @@ class State:
     next world has all hosts of this one.
 
     `standby_failures` counts consecutive exits of standbys; `broken` is the failure once there are too many. `outcome`
-    is set when the job is over, `stop_by` when the pod is being deleted.
+    is set when the job is over, `stop_deadline` when the pod is being deleted.
 
     `drill` is the requested fault. `begun` is the newest drill that was begun: none begins twice. `drilled` is the
     newest drill that was injected or refused, and `unmade` the reason of a refusal.
@@ -119,38 +119,38 @@ class State:
     `phase_seconds` is the longest time that a child took for each phase that it completed. `proven`: a child of this
     host has reached training, and no child has reported a broken device since.
 
-    `asked` is the hot standby world that a child is to join. `shadow_failures` counts the hot standbys that ended
+    `asked` is the hot standby world that a child is to join. `hot_standby_failures` counts the hot standbys that ended
     beside this world. `worn`: the reported port for hot standby worlds is used up.
 
     `unreaped` is a killed child that the kernel has not released. No other child gets a world while it exists.
     """
 
     target: World | None = None
-    asked: World | None = None
+    hot_standby_world: World | None = None
     leaving: bool = False
-    moves: bool = False
-    examine: bool = False
+    may_skip_save: bool = False
+    diagnose: bool = False
     drill: Drill | None = None
-    begun: str = ""
-    drilled: str = ""
-    unmade: str = ""
+    started_drill: str = ""
+    reported_drill: str = ""
+    drill_error: str = ""
     phase_seconds: Mapping[Phase, float] = field(default_factory=dict)
-    proven: bool = False
+    devices_verified: bool = False
     newest: int = 0
-    active: Active | None = None
+    active: ActiveChild | None = None
     standby: Standby | None = None
-    shadow: Shadow | None = None
+    hot_standby: HotStandby | None = None
     next_child: int = 1
     standby_failures: int = 0
-    shadow_failures: int = 0
-    shadow_after: float = 0.0
-    worn: bool = False
+    hot_standby_failures: int = 0
+    hot_standby_after: float = 0.0
+    hot_standby_port_used: bool = False
     spawn_after: float = 0.0
     broken: Failure | None = None
     unreaped: int | None = None
-    contact: float = 0.0
+    last_contact: float = 0.0
     outcome: str | None = None
-    stop_by: float | None = None
+    stop_deadline: float | None = None
 
     @property
     def started(self) -> int:
@@ -158,28 +158,28 @@ class State:
         return self.active.generation if self.active else 0
 
     @property
-    def live(self) -> Active | None:  # None: no child is in a world
+    def live(self) -> ActiveChild | None:  # None: no child is in a world
         """Return the running child in a world."""
         return self.active if self.active and self.active.alive else None
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnswerReceived:
     """The operator answered a report."""
 
     answer: Answer
 
 
 @dataclass(frozen=True)
-class Spoke:
+class EventReceived:
     """A child sent an event. Its failure is not reported here but with its exit."""
 
     child: int
-    event: Event
+    event: AgentEvent
 
 
 @dataclass(frozen=True)
-class Ended:
+class ChildExited:
     """A child exited: its own failure report, if any, and its exit status.
 
     `code` is None if a signal ended it. `out_of_memory`: the kernel killed a process of the container for memory while
@@ -195,7 +195,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Examined:
+class ChildDiagnosed:
     """Diagnostics of a child from outside: its process state, the CPU cores that it uses, and its thread stacks."""
 
     child: int
@@ -205,11 +205,11 @@ class Examined:
 
 
 @dataclass(frozen=True)
-class Struck:
+class DrillReported:
     """A drill was injected; or refused, for the reason in `why`."""
 
     drill: str
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -218,11 +218,11 @@ class Terminated:
 
 
 @dataclass(frozen=True)
-class Ticked:
+class TimerFired:
     """Time has passed."""
 
 
-type News = Answered | Spoke | Ended | Examined | Struck | Terminated | Ticked
+type Message = AnswerReceived | EventReceived | ChildExited | ChildDiagnosed | DrillReported | Terminated | TimerFired
 
 
 @dataclass(frozen=True)
@@ -242,14 +242,14 @@ class StartChild:
 
 
 @dataclass(frozen=True)
-class SpawnShadow:
+class SpawnHotStandby:
     """Start a child that imports everything, to join a hot standby world."""
 
     child: int
 
 
 @dataclass(frozen=True)
-class StartShadow:
+class StartHotStandby:
     """Start a hot standby in its world."""
 
     child: int
@@ -258,12 +258,12 @@ class StartShadow:
 
 
 @dataclass(frozen=True)
-class RenewPort:
+class RenewHotStandbyPort:
     """Report a new port for hot standby worlds, because the previous one is used up."""
 
 
 @dataclass(frozen=True)
-class AskToLeave:
+class RequestLeave:
     """Request that a child saves at the next step boundary and leaves its world.
 
     `moves`: without a save, if all hosts keep the step in memory.
@@ -274,14 +274,14 @@ class AskToLeave:
 
 
 @dataclass(frozen=True)
-class ExamineChild:
+class DiagnoseChild:
     """Collect diagnostics of a child; they return as `Examined`."""
 
     child: int
 
 
 @dataclass(frozen=True)
-class Strike:
+class InjectFault:
     """Inject the fault of a drill."""
 
     child: int
@@ -310,12 +310,12 @@ class Stop:
 type Action = (
     SpawnStandby
     | StartChild
-    | SpawnShadow
-    | StartShadow
-    | RenewPort
-    | AskToLeave
-    | ExamineChild
-    | Strike
+    | SpawnHotStandby
+    | StartHotStandby
+    | RenewHotStandbyPort
+    | RequestLeave
+    | DiagnoseChild
+    | InjectFault
     | KillChild
     | Finish
     | Stop
@@ -323,7 +323,7 @@ type Action = (
 
 
 @dataclass(frozen=True)
-class Step:
+class Transition:
     """The result of a message: the new state, and the actions to perform."""
 
     state: State

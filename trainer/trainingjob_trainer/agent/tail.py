@@ -4,16 +4,16 @@ import re
 
 from trainingjob_api.protocol import LOG_EXCERPT_BYTES
 
-KEPT_BYTES = 64 * 1024
+MAX_LOG_BYTES = 64 * 1024
 """Larger than any native stack trace, so that the lines before it are kept too."""
 _FATAL = re.compile(rb"^(F\d{4} \d\d:\d\d|terminate called|Fatal Python error:)", re.MULTILINE)
 """First lines of fatal errors of native libraries, C++ and Python. Stack traces and module lists follow them."""
 
 
-class Tail:
+class LogTail:
     """A buffer of the last bytes written, at most `limit`."""
 
-    def __init__(self, limit: int = KEPT_BYTES) -> None:
+    def __init__(self, limit: int = MAX_LOG_BYTES) -> None:
         self._limit = limit
         self._kept = bytearray()
 

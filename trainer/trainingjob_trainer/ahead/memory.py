@@ -5,21 +5,21 @@ from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
-VERSIONS = (
+CGROUP_FILES = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
 """Files of cgroup v2 and v1: limit, usage, and statistics, with the name of the page cache that can be reclaimed."""
 
 
-def free_memory(cgroup: Path = CGROUP, proc: Path = PROC) -> int:
+def available_memory(cgroup: Path = CGROUP, proc: Path = PROC) -> int:
     """Return the bytes that a program may allocate before the kernel kills a process."""
     of_machine = _read_line(proc / "meminfo", "MemAvailable:") * 1024
-    of_container = [free for names in VERSIONS if (free := _free_of(cgroup, *names)) is not None]
+    of_container = [free for names in CGROUP_FILES if (free := _free_of(cgroup, *names)) is not None]
     return max(min(of_machine, *of_container), 0) if of_container else of_machine
 
 
-def own_memory() -> int:
+def resident_memory() -> int:
     """Return the resident memory of this process in bytes."""
     return int((PROC / "self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -20,38 +20,38 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from trainingjob_api.running import AHEAD_BYTES
+from trainingjob_api.running import AOT_MEMORY_BYTES
 from trainingjob_api.world import Layout
-from trainingjob_trainer.ahead.memory import free_memory
-from trainingjob_trainer.ahead.request import Request, list_programs
-from trainingjob_trainer.events import Events
-from trainingjob_trainer.programs import Programs, keep_only
+from trainingjob_trainer.ahead.memory import available_memory
+from trainingjob_trainer.ahead.request import CompileRequest, program_names
+from trainingjob_trainer.events import AgentEvents
+from trainingjob_trainer.programs import CompileCache, delete_other_programs
 from trainingjob_trainer.remembering.snapshots import Snapshots
-from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, Start
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.wire import EVENTS_FD_VARIABLE, StartWorld
+from trainingjob_trainer.world import ProcessGroup
 
 LOG = logging.getLogger(__name__)
 COMPILER = (sys.executable, "-m", "trainingjob_trainer.ahead")
-SETTLED_STEPS = 20
+WARMUP_STEPS = 20
 """Steps that a world trains before the compilation starts: before, the world may be about to fail or to grow."""
 POLL_SECONDS = 0.5
 RESERVED_BYTES = 256 << 20
 """Memory that is left to other processes."""
-NEEDED_BYTES = AHEAD_BYTES - RESERVED_BYTES
+MIN_COMPILE_BYTES = AOT_MEMORY_BYTES - RESERVED_BYTES
 """Minimum memory with which a compilation is worth starting."""
-LONGEST_END_SECONDS = 5.0
-LEAST_URGENT = 19
-FIRST_TO_DIE = "1000"
-NUM_WORDS = 300
+JOIN_SECONDS = 5.0
+LOWEST_NICE = 19
+MAX_OOM_SCORE = "1000"
+MAX_LOGGED_CHARACTERS = 300
 
 
-class Neighbours:
+class NeighborCompiler:
     """Compiles programs while the context lasts, once the world has trained some steps after `restored`."""
 
     def __init__(
         self,
-        start: Start,
-        events: Events,
+        start: StartWorld,
+        events: AgentEvents,
         snapshots: Snapshots,
         *,
         restored: int,
@@ -60,9 +60,9 @@ class Neighbours:
         self._start = start
         self._events = events
         self._snapshots = snapshots
-        self._settled = restored + SETTLED_STEPS
+        self._settled = restored + WARMUP_STEPS
         self._compiler = compiler
-        self._over = threading.Event()
+        self._stop = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
 
@@ -77,48 +77,50 @@ class Neighbours:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._stop.set()
         if self._process:
             self._process.kill()
         if self._thread:
-            self._thread.join(LONGEST_END_SECONDS)  # only hanging storage takes longer
+            self._thread.join(JOIN_SECONDS)  # only hanging storage takes longer
 
     def _run(self) -> None:
         while (self._events.step or 0) < self._settled:
-            if self._over.wait(POLL_SECONDS):
+            if self._stop.wait(POLL_SECONDS):
                 return
         try:
-            self._see_to_all()
+            self._compile_missing()
         except OSError as error:
             LOG.warning("no programs are kept for other worlds error=%s", error)
 
-    def _see_to_all(self) -> None:
+    def _compile_missing(self) -> None:
         config = self._start.config
         root = Path(config.spec.checkpoint.uri)
         sizes = {one.num_slices: self._programs(root, one) for one in config.layouts}
-        names = {one.num_slices: list_programs(config.spec, one) for one in config.layouts}
-        keep_only(root, {programs.find_shared(name) for size, programs in sizes.items() for name in names[size]})
+        names = {one.num_slices: program_names(config.spec, one) for one in config.layouts}
+        delete_other_programs(
+            root, {programs.shared_path(name) for size, programs in sizes.items() for name in names[size]}
+        )
         own = len(self._start.world.slices)
-        for size in (own, *list_neighbours(own, tuple(sizes))):
-            missing = tuple(name for name in names[size] if not sizes[size].share(name))
-            if missing and size != own and not self._over.is_set():
+        for size in (own, *neighbor_sizes(own, tuple(sizes))):
+            missing = tuple(name for name in names[size] if not sizes[size].copy_to_shared(name))
+            if missing and size != own and not self._stop.is_set():
                 self._compile(size, missing)
 
-    def _programs(self, root: Path, layout: Layout) -> Programs:
+    def _programs(self, root: Path, layout: Layout) -> CompileCache:
         start = self._start
-        return Programs(start.compile_cache, root, start.config, layout, Peers(0, 1), start.program_secret)
+        return CompileCache(start.compile_cache, root, start.config, layout, ProcessGroup(0, 1), start.program_secret)
 
     def _compile(self, num_slices: int, names: tuple[str, ...]) -> None:
-        memory_bytes = free_memory() - self._snapshots.bytes_to_come - RESERVED_BYTES
-        if memory_bytes < NEEDED_BYTES:
+        memory_bytes = available_memory() - self._snapshots.unallocated_bytes - RESERVED_BYTES
+        if memory_bytes < MIN_COMPILE_BYTES:
             LOG.warning(
                 "no memory to compile ahead slices=%d free=%d needed=%d; spec.runtime.resources.memory bounds it",
                 num_slices,
                 max(memory_bytes, 0),
-                NEEDED_BYTES,
+                MIN_COMPILE_BYTES,
             )
             return
-        request = Request(
+        request = CompileRequest(
             config=self._start.config,
             num_slices=num_slices,
             names=names,
@@ -126,14 +128,16 @@ class Neighbours:
             program_secret=self._start.program_secret,
         )
         began = time.monotonic()
-        code, words = self._ask(request)
+        code, last_line = self._run_compiler(request)
         seconds = time.monotonic() - began
         if code == 0:
             LOG.info("compiled ahead slices=%d seconds=%.1f", num_slices, seconds)
-        elif not self._over.is_set():
-            LOG.warning("cannot compile ahead slices=%d code=%d words=%s", num_slices, code, words[-NUM_WORDS:])
+        elif not self._stop.is_set():
+            LOG.warning(
+                "cannot compile ahead slices=%d code=%d words=%s", num_slices, code, last_line[-MAX_LOGGED_CHARACTERS:]
+            )
 
-    def _ask(self, request: Request) -> tuple[int, str]:
+    def _run_compiler(self, request: CompileRequest) -> tuple[int, str]:
         """Return the exit code of the compiling process, and the last line of its output."""
         environment = {name: value for name, value in os.environ.items() if name != EVENTS_FD_VARIABLE}
         with subprocess.Popen(
@@ -146,9 +150,9 @@ class Neighbours:
             assert process.stdin is not None  # noqa: S101  # a pipe is requested above
             assert process.stdout is not None  # noqa: S101  # a pipe is requested above
             self._process = process
-            if self._over.is_set():
+            if self._stop.is_set():
                 process.kill()
-            make_least_urgent(process.pid)
+            lower_priority(process.pid)
             with suppress(BrokenPipeError):  # it has exited; its output says why
                 process.stdin.write(request.model_dump_json(by_alias=True).encode() + b"\n")
                 process.stdin.flush()
@@ -157,19 +161,19 @@ class Neighbours:
         return process.returncode, lines[-1] if lines else ""
 
 
-def list_neighbours(size: int, sizes: Sequence[int]) -> list[int]:
+def neighbor_sizes(size: int, sizes: Sequence[int]) -> list[int]:
     """Return the next smaller and then the next larger size: a loss comes without notice, a return with it."""
     smaller, larger = [one for one in sizes if one < size], [one for one in sizes if one > size]
     return [*([max(smaller)] if smaller else []), *([min(larger)] if larger else [])]
 
 
-def make_least_urgent(pid: int) -> None:
+def lower_priority(pid: int) -> None:
     """Give a process only CPU time that is left over, and make it the first that the kernel kills for memory."""
     if sys.platform != "linux":
         return
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, LEAST_URGENT)
+        os.setpriority(os.PRIO_PROCESS, pid, LOWEST_NICE)
     with suppress(OSError):
         os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
     with suppress(OSError):
-        Path(f"/proc/{pid}/oom_score_adj").write_text(FIRST_TO_DIE)
+        Path(f"/proc/{pid}/oom_score_adj").write_text(MAX_OOM_SCORE)

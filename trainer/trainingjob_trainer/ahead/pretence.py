@@ -16,27 +16,27 @@ from jaxlib import _jax, xla_client
 
 from trainingjob_api.world import Layout
 
-PATIENCE_SECONDS = 24 * 3600
+TIMEOUT_SECONDS = 24 * 3600
 """Timeout between the parts of this process, which runs only when no other process needs the CPU."""
 
-_others: list[object] = []
+_other_clients: list[object] = []
 """The other processes' clients. A client that is deleted leaves the world, and JAX then ends all processes in it."""
 
 
-def pretend(layout: Layout) -> None:
+def fake_topology(layout: Layout) -> None:
     """Make JAX see the CPU devices of a layout, those of process 0 as local. Call it after `configure`."""
     if layout.num_hosts == 1:
         return
-    jax.config.update("jax_cpu_get_local_topology_timeout_minutes", PATIENCE_SECONDS // 60)
-    jax.config.update("jax_cpu_get_global_topology_timeout_minutes", PATIENCE_SECONDS // 60 + 1)
+    jax.config.update("jax_cpu_get_local_topology_timeout_minutes", TIMEOUT_SECONDS // 60)
+    jax.config.update("jax_cpu_get_global_topology_timeout_minutes", TIMEOUT_SECONDS // 60 + 1)
     address = f"unix-abstract:trainingjob-ahead-{os.getpid()}"  # not reachable from outside of this pod
     state: distributed.State = distributed.global_state
     state.service = _jax.get_distributed_runtime_service(
-        address, layout.num_hosts, heartbeat_timeout=PATIENCE_SECONDS, shutdown_timeout=1, recoverable=False
+        address, layout.num_hosts, heartbeat_timeout=TIMEOUT_SECONDS, shutdown_timeout=1, recoverable=False
     )
     clients = [
         _jax.get_distributed_runtime_client(
-            address, process, init_timeout=PATIENCE_SECONDS, use_compression=True, heartbeat_timeout=PATIENCE_SECONDS
+            address, process, init_timeout=TIMEOUT_SECONDS, use_compression=True, heartbeat_timeout=TIMEOUT_SECONDS
         )
         for process in range(layout.num_hosts)
     ]
@@ -50,10 +50,10 @@ def pretend(layout: Layout) -> None:
                 node_id=process,
                 num_nodes=layout.num_hosts,
                 num_devices=layout.devices_per_host,
-                get_local_topology_timeout_minutes=PATIENCE_SECONDS // 60,
-                get_global_topology_timeout_minutes=PATIENCE_SECONDS // 60 + 1,
+                get_local_topology_timeout_minutes=TIMEOUT_SECONDS // 60,
+                get_global_topology_timeout_minutes=TIMEOUT_SECONDS // 60 + 1,
             )
             for process, client in enumerate(clients[1:], 1)
         ]
         jax.devices()
-        _others.extend((*clients, *(other.result() for other in others)))
+        _other_clients.extend((*clients, *(other.result() for other in others)))

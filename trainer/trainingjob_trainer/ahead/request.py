@@ -7,7 +7,7 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout, RunConfig
 
 
-class Request(Strict):
+class CompileRequest(Strict):
     """Request to compile programs of a size. `memory_bytes` is the memory limit of the process."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # contains a secret
@@ -18,10 +18,10 @@ class Request(Strict):
     names: tuple[str, ...]
     memory_bytes: int
     program_secret: str = Field(default="", repr=False)
-    """See `Start`."""
+    """See `StartWorld`."""
 
 
-def list_programs(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
+def program_names(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
     """Return the programs of a world that resumes from a saved step; only the first world also needs `init`."""
     is_given = spec.checkpoint.snapshots is not None or spec.checkpoint.readers == "oneReplica"
     names = {

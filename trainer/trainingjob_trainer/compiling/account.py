@@ -6,14 +6,14 @@ from pathlib import Path
 from trainingjob_api.compiled import CompiledStep
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.compiling.devices import find_devices
-from trainingjob_trainer.feeding.batches import shape_of
+from trainingjob_trainer.feeding.batches import batch_shape
 from trainingjob_trainer.hlo.arithmetic import count_flops
-from trainingjob_trainer.hlo.program import Program
+from trainingjob_trainer.hlo.program import HloProgram
 from trainingjob_trainer.hlo.traffic import count_collectives
 from trainingjob_trainer.modelling.mesh import build_mesh
-from trainingjob_trainer.modelling.step import Steps
-from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.modelling.step import StepPrograms
+from trainingjob_trainer.programs import CompileCache
+from trainingjob_trainer.world import ProcessGroup
 
 
 def compile_step(config: RunConfig, layout: Layout, dump: Path | None = None) -> CompiledStep:
@@ -23,17 +23,17 @@ def compile_step(config: RunConfig, layout: Layout, dump: Path | None = None) ->
         NoCompilerError: there is no compiler for the job's devices here.
     """
     mesh = build_mesh(find_devices(config, layout), layout)
-    steps = Steps(config.spec, mesh)
-    programs = Programs("", Path(), config, layout, Peers(0, 1))
+    steps = StepPrograms(config.spec, mesh)
+    programs = CompileCache("", Path(), config, layout, ProcessGroup(0, 1))
     began = time.monotonic()
     # What a built train step offers beyond being called is JAX's `Compiled`.
-    compiled = steps.compile_train(programs, shape_of(layout))
+    compiled = steps.compile_train(programs, batch_shape(layout))
     seconds = time.monotonic() - began
     memory = compiled.memory_analysis()  # type: ignore[attr-defined]
     text = compiled.as_text()  # type: ignore[attr-defined]
     if dump:
         dump.write_text(text)
-    program = Program(text)
+    program = HloProgram(text)
     return CompiledStep(
         num_slices=layout.num_slices,
         arguments=memory.argument_size_in_bytes,

@@ -17,25 +17,25 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.reading import MAX_WARNING, DataReport, Skipped, SkipReason, SourceReport
 from trainingjob_trainer.failures import TrainingError, shorten
-from trainingjob_trainer.feeding.sources import Document, Found, count_skipped, plural, printable
+from trainingjob_trainer.feeding.sources import Document, SourceFiles, count_skipped, plural, printable
 
 LOG = logging.getLogger(__name__)
-MANY_EPOCHS = 4
+MAX_EPOCHS_WITHOUT_WARNING = 4
 """Epochs up to which repeated text is worth about as much as new text."""
-MAX_BYTES = 12_000
+MAX_REPORT_BYTES = 12_000
 """Maximum size of a report: it is part of each heartbeat of one host, and of the job's status."""
 MAX_WARNINGS = 12
-ALARMING = {
+UNEXPECTED_SKIPS = {
     SkipReason.BROKEN_LINK: "links to what is not there",
     SkipReason.DUPLICATE: "files or folders that were reached by another name too",
 }
 """Skipped files that a user does not expect to be skipped, as text for warnings."""
-CONTINUATION = 0x80
+UTF8_CONTINUATION = 0x80
 """The two highest bits of a continuation byte of UTF-8."""
 
 
 @dataclass(frozen=True)
-class Hashed:
+class DocumentHash:
     """Hash, bytes and characters of a document's text."""
 
     sha256: str
@@ -56,7 +56,7 @@ class Hashed:
         )
 
 
-class Text(Open):
+class DatasetReport(Open):
     """Report of one token dataset: of the training text, or of one held-out text."""
 
     sources: tuple[SourceReport, ...]
@@ -65,37 +65,37 @@ class Text(Open):
     """Maps the hash of each document to one file with that content; dropped once all texts are compared."""
 
 
-def hash_document(document: Document) -> Hashed:
+def hash_document(document: Document) -> DocumentHash:
     """Read a document and return its hash and length."""
     content = document.read()
-    characters = int(np.count_nonzero((np.frombuffer(content, np.uint8) & 0xC0) != CONTINUATION))
-    return Hashed(hashlib.sha256(content).hexdigest(), len(content), characters)
+    characters = int(np.count_nonzero((np.frombuffer(content, np.uint8) & 0xC0) != UTF8_CONTINUATION))
+    return DocumentHash(hashlib.sha256(content).hexdigest(), len(content), characters)
 
 
-def describe_text(
-    found: Sequence[tuple[TextSource, Found]],
-    documents: Sequence[tuple[Document, Hashed]],
+def describe_dataset(
+    found: Sequence[tuple[TextSource, SourceFiles]],
+    documents: Sequence[tuple[Document, DocumentHash]],
     tokens: Mapping[str, int],
     warnings: Iterable[str],
     length: int,
-) -> Text:
+) -> DatasetReport:
     """Return the report of a token dataset. `tokens` per source are empty if an older trainer wrote the dataset."""
     rows = _count_rows([tokens.get(source.name) for source, _ in found], length)
     sources = tuple(
         _describe_source(source, one, documents, tokens.get(source.name), num_rows)
         for (source, one), num_rows in zip(found, rows, strict=True)
     )
-    return Text(
+    return DatasetReport(
         sources=sources,
-        warnings=(*_warn_of_files(found, documents), *warnings),
+        warnings=(*_file_warnings(found, documents), *warnings),
         files={hashed.sha256: f"{one.source}: {printable(one.name)}" for one, hashed in documents if hashed.size},
     )
 
 
 def _describe_source(
     source: TextSource,
-    found: Found,
-    documents: Sequence[tuple[Document, Hashed]],
+    found: SourceFiles,
+    documents: Sequence[tuple[Document, DocumentHash]],
     tokens: int | None,
     rows: int | None,
 ) -> SourceReport:
@@ -123,15 +123,17 @@ def _count_rows(tokens: Sequence[int | None], length: int) -> list[int | None]:
     return [after - first for first, after in pairwise(firsts)]
 
 
-def _warn_of_files(
-    found: Sequence[tuple[TextSource, Found]], documents: Sequence[tuple[Document, Hashed]]
+def _file_warnings(
+    found: Sequence[tuple[TextSource, SourceFiles]], documents: Sequence[tuple[Document, DocumentHash]]
 ) -> list[str]:
     """Return warnings about the files of a token dataset."""
     warnings = []
     for source, one in found:
         if one.unused:
             warnings.append(f"source {source.name}: its path is a file, so {one.unused} has no effect.")
-        warnings += [f"source {source.name}: {_alarm(skip)}." for skip in one.skipped if skip.reason in ALARMING]
+        warnings += [
+            f"source {source.name}: {_skip_warning(skip)}." for skip in one.skipped if skip.reason in UNEXPECTED_SKIPS
+        ]
         kinds = Counter(kind for document in one.documents if (kind := find_records(document.name)))
         warnings += [
             f"source {source.name}: {plural(count, f'{kind} file')} read as they are, with keys, quotes and separators."
@@ -148,11 +150,11 @@ def _warn_of_files(
     return warnings
 
 
-def _alarm(skip: Skipped) -> str:
-    return f"skipped {skip.count:,} {ALARMING[SkipReason(skip.reason)]} ({skip.example})"
+def _skip_warning(skip: Skipped) -> str:
+    return f"skipped {skip.count:,} {UNEXPECTED_SKIPS[SkipReason(skip.reason)]} ({skip.example})"
 
 
-def dump_texts(texts: Sequence[Text]) -> str:
+def dump_reports(texts: Sequence[DatasetReport]) -> str:
     """Return the reports of a job's texts as JSON, the training text first."""
     train, *held_out = texts
     shared: list[str] = []
@@ -169,11 +171,11 @@ def dump_texts(texts: Sequence[Text]) -> str:
     return _TEXTS.dump_json(kept, exclude_defaults=True).decode()
 
 
-_TEXTS = TypeAdapter(list[Text])
+_TEXTS = TypeAdapter(list[DatasetReport])
 
 
-def load_texts(written: str) -> list[Text]:
-    """Return the reports that `dump_texts` wrote; empty if they cannot be read."""
+def load_reports(written: str) -> list[DatasetReport]:
+    """Return the reports that `dump_reports` wrote; empty if they cannot be read."""
     try:
         return _TEXTS.validate_json(written)
     except ValueError:
@@ -181,11 +183,13 @@ def load_texts(written: str) -> list[Text]:
         return []
 
 
-def make_report(texts: Sequence[Text], num_tokens: int, rows: Mapping[str, int], spec: TrainingJobSpec) -> DataReport:
+def build_data_report(
+    texts: Sequence[DatasetReport], num_tokens: int, rows: Mapping[str, int], spec: TrainingJobSpec
+) -> DataReport:
     """Return the report that hosts send. `rows` maps each evaluation to its sequence count; "" is the training text."""
     batch, steps = spec.training.global_batch_size, spec.training.steps
     epochs = round(steps * batch / rows[""], 3)
-    warnings = [*_warn_of_length(rows, epochs, spec), *(words for text in texts for words in text.warnings)]
+    warnings = [*_length_warnings(rows, epochs, spec), *(words for text in texts for words in text.warnings)]
     sources = [
         source.model_copy(update={"evaluation": True} if number else {"epochs": epochs})
         for number, text in enumerate(texts)
@@ -198,13 +202,13 @@ def make_report(texts: Sequence[Text], num_tokens: int, rows: Mapping[str, int],
         sources=tuple(sources),
         warnings=tuple(shorten(one, MAX_WARNING) for one in warnings[:MAX_WARNINGS]),
     )
-    if len(report.model_dump_json()) > MAX_BYTES:
+    if len(report.model_dump_json()) > MAX_REPORT_BYTES:
         bare = tuple(source.model_copy(update={"skipped": ()}) for source in report.sources)
         report = report.model_copy(update={"sources": bare})
     return report
 
 
-def _warn_of_length(rows: Mapping[str, int], epochs: float, spec: TrainingJobSpec) -> list[str]:
+def _length_warnings(rows: Mapping[str, int], epochs: float, spec: TrainingJobSpec) -> list[str]:
     """Return warnings about texts that are short for what the job does with them."""
     batch, steps = spec.training.global_batch_size, spec.training.steps
     num_rows = rows[""]
@@ -214,7 +218,7 @@ def _warn_of_length(rows: Mapping[str, int], epochs: float, spec: TrainingJobSpe
     warnings = []
     if num_rows < batch:
         warnings.append(f"{length}. A batch holds the same row more than once. Add text.")
-    elif epochs > MANY_EPOCHS:
+    elif epochs > MAX_EPOCHS_WITHOUT_WARNING:
         warnings.append(f"{length}. Each row is trained on about {epochs:,.0f} times. Add text, or train fewer steps.")
     warnings += [
         f"evaluation {name}: {plural(count, 'row')} of text; a batch takes {batch:,}. The loss is that of few tokens."

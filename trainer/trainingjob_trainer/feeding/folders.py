@@ -13,12 +13,12 @@ from pathlib import Path
 from trainingjob_api.globs import Glob, States, is_hidden
 from trainingjob_api.reading import SkipReason
 
-NOT_STANDARD = frozenset({"site-packages", "dist-packages", "__pycache__"})
+NOT_STANDARD_LIBRARY = frozenset({"site-packages", "dist-packages", "__pycache__"})
 """Folders inside the standard library's folder that are not part of it."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class FoundEntry:
     """A file or folder below a source's path. `real` is its path without links. `reason` is None: read it."""
 
     names: tuple[str, ...]
@@ -43,15 +43,15 @@ class _Folder:
     is_linked: bool
 
 
-class Search:
+class FileSearch:
     """A search for the files that match a pattern and no exclude."""
 
     def __init__(self, pattern: str, exclude: Sequence[str], *, is_standard: bool = False) -> None:
         self._wanted = Glob(pattern)
         self._excludes = [Glob(one, hidden=True) for one in exclude]
-        self._left_out = NOT_STANDARD if is_standard else frozenset[str]()
+        self._left_out = NOT_STANDARD_LIBRARY if is_standard else frozenset[str]()
 
-    def walk(self, root: Path) -> Iterator[Entry]:
+    def walk(self, root: Path) -> Iterator[FoundEntry]:
         """Yield every entry below a folder, except the content of skipped folders.
 
         Entries that are reached without a link come first, then those behind links.
@@ -66,14 +66,14 @@ class Search:
             folder = folders.pop() if folders else linked.popleft()
             key = folder.real, folder.wanted, folder.excluded
             if key in seen:
-                yield Entry(folder.names, folder.path, folder.real, folder.is_linked, SkipReason.DUPLICATE)
+                yield FoundEntry(folder.names, folder.path, folder.real, folder.is_linked, SkipReason.DUPLICATE)
                 continue
             seen.add(key)
             below: list[_Folder] = []
             with os.scandir(folder.path) as items:
                 for item in sorted(items, key=lambda item: item.name):
-                    found = self._look(folder, item)
-                    if isinstance(found, Entry):
+                    found = self._classify(folder, item)
+                    if isinstance(found, FoundEntry):
                         yield found
                     elif item.is_symlink():
                         linked.append(found)
@@ -88,7 +88,7 @@ class Search:
     def _start_excludes(self) -> tuple[States, ...]:
         return tuple(glob.start for glob in self._excludes)
 
-    def _look(self, folder: _Folder, item: os.DirEntry[str]) -> Entry | _Folder:
+    def _classify(self, folder: _Folder, item: os.DirEntry[str]) -> FoundEntry | _Folder:
         wanted = self._wanted.advance(folder.wanted, item.name)
         excluded = tuple(
             glob.advance(states, item.name) for glob, states in zip(self._excludes, folder.excluded, strict=True)
@@ -113,7 +113,7 @@ class Search:
             reason = SkipReason.BROKEN_LINK if is_match or is_reached else _not_matched(item.name)
         else:
             reason = SkipReason.NOT_A_FILE if is_match else _not_matched(item.name)
-        return Entry(names, path, real, is_linked, reason)
+        return FoundEntry(names, path, real, is_linked, reason)
 
 
 def _not_matched(name: str) -> SkipReason:

@@ -50,17 +50,17 @@ MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"GGUF", "GGUF", CONVERT),
 )
 """Offset, bytes, name and remedy of each format. Used only for files that are not text."""
-LOOKED_AT = 4096
+SNIFFED_BYTES = 4096
 
 
-def describe_pointer(content: bytes) -> str:
+def describe_pointer_file(content: bytes) -> str:
     """Return the description of a pointer file, which stands for a file that was not fetched; empty: it is none."""
     if len(content) > MAX_POINTER:
         return ""
     return next((what for begin, rest, what in POINTERS if content.startswith(begin) and rest in content), "")
 
 
-def describe_binary(content: bytes) -> str:
+def describe_binary_format(content: bytes) -> str:
     """Return the format of bytes that are not UTF-8 text, and the remedy; empty: unknown."""
     for mark, name in ENCODINGS:
         if content.startswith(mark):
@@ -68,11 +68,11 @@ def describe_binary(content: bytes) -> str:
     for place, magic, name, way_out in MAGIC:
         if content.startswith(magic, place):
             return f"{name}: {way_out}"
-    wide = _find_wide(content[:LOOKED_AT])
+    wide = _detect_wide_encoding(content[:SNIFFED_BYTES])
     return f"{wide} text without a byte order mark: {ICONV.format(wide)}" if wide else ""
 
 
-def _find_wide(head: bytes) -> str:
+def _detect_wide_encoding(head: bytes) -> str:
     """Return the encoding of text whose high bytes are mostly NUL; empty: there is none."""
     share = [head[place::4].count(0) / max(len(head[place::4]), 1) for place in range(4)]
     empty = [part > 0.5 for part in share]

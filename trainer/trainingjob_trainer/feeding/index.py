@@ -28,45 +28,45 @@ from trainingjob_api.reading import DataReport
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.failures import TrainingError, foreign_error, storage_error
 from trainingjob_trainer.feeding.account import (
-    Hashed,
-    Text,
-    describe_text,
-    dump_texts,
+    DatasetReport,
+    DocumentHash,
+    build_data_report,
+    describe_dataset,
+    dump_reports,
     hash_document,
-    load_texts,
+    load_reports,
     log_report,
-    make_report,
 )
 from trainingjob_trainer.feeding.sources import Document, find_documents, plural, printable
-from trainingjob_trainer.feeding.tokens import Encoder
+from trainingjob_trainer.feeding.tokens import DocumentEncoder
 from trainingjob_trainer.files import (
-    LARGEST_JSON,
-    ForeignFileError,
-    open_foreign,
-    read_foreign,
-    read_json,
-    write_whole,
+    MAX_JSON_BYTES,
+    UntrustedFileError,
+    open_untrusted,
+    read_untrusted,
+    read_untrusted_json,
+    write_atomically,
 )
 
-FORMAT = 1
+CACHE_FORMAT = 1
 IDENTITY = re.compile(r"[0-9a-f]{64}")
 POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Index:
+class TokenDataset:
     """Tokenized text, open for reading. `identity` is the hash that names it."""
 
-    identity: str
+    dataset_hash: str
     tokens: np.ndarray
     sequence_length: int
 
     @property
-    def num_rows(self) -> int:
+    def num_sequences(self) -> int:
         """Return the number of sequences of `sequence_length` predictions in the text."""
         return (len(self.tokens) - 1) // self.sequence_length
 
-    def rows(self, numbers: np.ndarray) -> np.ndarray:
+    def sequences(self, numbers: np.ndarray) -> np.ndarray:
         """Return sequences [R, L + 1], int32."""
         starts = numbers.astype(np.int64)[:, None] * self.sequence_length
         taken: np.ndarray = self.tokens[starts + np.arange(self.sequence_length + 1)]
@@ -74,15 +74,15 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Indexes:
+class JobDatasets:
     """All token datasets of a job: the training text, and the evaluations' texts by name."""
 
-    train: Index
-    evaluations: dict[str, Index]
+    train: TokenDataset
+    evaluations: dict[str, TokenDataset]
     report: DataReport
 
 
-def prepare(root: Path, config: RunConfig, *, leads: bool) -> Indexes:
+def prepare_datasets(root: Path, config: RunConfig, *, is_leader: bool) -> JobDatasets:
     """Return the job's token datasets. The leading process creates missing ones; the others wait for it.
 
     Raises:
@@ -91,73 +91,76 @@ def prepare(root: Path, config: RunConfig, *, leads: bool) -> Indexes:
     pointer = root / "data" / f"{config.job.uid}-{_hash_sections(config.spec)}.json"
     account = pointer.with_suffix(".account.json")
     try:
-        if leads and not pointer.exists():
+        if is_leader and not pointer.exists():
             pointer.parent.mkdir(exist_ok=True)
-            made = {name: _make(root / "data", sources, config.spec) for name, sources in _fields(config.spec)}
-            write_whole(account, dump_texts([one.text for one in made.values()]).encode())
-            write_whole(pointer, json.dumps({name: one.identity for name, one in made.items()}).encode())
+            made = {
+                name: _create(root / "data", sources, config.spec) for name, sources in _sources_by_dataset(config.spec)
+            }
+            write_atomically(account, dump_reports([one.text for one in made.values()]).encode())
+            write_atomically(pointer, json.dumps({name: one.identity for name, one in made.items()}).encode())
         while not pointer.exists():
             time.sleep(POLL_SECONDS)
         identities = _read_identities(pointer, config.spec)
         opened = {
             name: _open(root / "data", identities[name], config.spec.training.sequence_length)
-            for name, _ in _fields(config.spec)
+            for name, _ in _sources_by_dataset(config.spec)
         }
         texts = _read_account(account)
     except OSError as error:
         raise storage_error(error, f"preparing the data in {root / 'data'}", str(root)) from error
-    except ForeignFileError as error:
+    except UntrustedFileError as error:
         raise foreign_error(error, root / "data", str(root)) from error
-    report = make_report(
-        texts, len(opened[""].tokens), {name: one.num_rows for name, one in opened.items()}, config.spec
+    report = build_data_report(
+        texts, len(opened[""].tokens), {name: one.num_sequences for name, one in opened.items()}, config.spec
     )
-    if leads:
+    if is_leader:
         log_report(report)
-    return Indexes(opened[""], {name: index for name, index in opened.items() if name}, report)
+    return JobDatasets(opened[""], {name: index for name, index in opened.items() if name}, report)
 
 
 def _read_identities(pointer: Path, spec: TrainingJobSpec) -> dict[str, str]:
     """Return the hash of each token dataset of a job.
 
     Raises:
-        ForeignFileError: the file is not one that `prepare` writes.
+        UntrustedFileError: the file is not one that `prepare` writes.
     """
-    identities = read_json(pointer)
+    identities = read_untrusted_json(pointer)
     if isinstance(identities, dict) and all(
-        isinstance(one := identities.get(name), str) and IDENTITY.fullmatch(one) for name, _ in _fields(spec)
+        isinstance(one := identities.get(name), str) and IDENTITY.fullmatch(one)
+        for name, _ in _sources_by_dataset(spec)
     ):
         return identities
-    raise ForeignFileError(f"{pointer.name} names no token datasets")
+    raise UntrustedFileError(f"{pointer.name} names no token datasets")
 
 
-def _read_account(account: Path) -> list[Text]:
+def _read_account(account: Path) -> list[DatasetReport]:
     """Return the reports of the texts; empty if there are none, or they cannot be read."""
     try:
-        return load_texts(read_foreign(account, LARGEST_JSON).decode(errors="replace"))
+        return load_reports(read_untrusted(account, MAX_JSON_BYTES).decode(errors="replace"))
     except FileNotFoundError:
         return []
-    except ForeignFileError:
-        return load_texts("")
+    except UntrustedFileError:
+        return load_reports("")
 
 
 def _read_description(path: Path) -> dict[str, Any]:
     """Return the content of index.json.
 
     Raises:
-        ForeignFileError: the file is not one that `_write` writes.
+        UntrustedFileError: the file is not one that `_write` writes.
     """
-    match read_json(path):
-        case {"dtype": "uint16" | "uint32", "numTokens": int(number), **others} as said if number > 0 and all(
+    match read_untrusted_json(path):
+        case {"dtype": "uint16" | "uint32", "numTokens": int(number), **others} as metadata if number > 0 and all(
             isinstance(others.get(name, kind()), kind) for name, kind in (("tokens", dict), ("warnings", list))
         ):
-            return dict(said)
-    raise ForeignFileError(f"{path.name} describes no tokens")
+            return dict(metadata)
+    raise UntrustedFileError(f"{path.name} describes no tokens")
 
 
 type Sources = Sequence[tuple[str, TextSource]]
 
 
-def _fields(spec: TrainingJobSpec) -> list[tuple[str, Sources]]:
+def _sources_by_dataset(spec: TrainingJobSpec) -> list[tuple[str, Sources]]:
     """Return the sources of each dataset, each with its path in the spec. The training text has the empty name."""
     train = [(f"spec.data.train[{place}]", source) for place, source in enumerate(spec.data.train)]
     held_out = [
@@ -170,34 +173,40 @@ def _fields(spec: TrainingJobSpec) -> list[tuple[str, Sources]]:
 def _hash_sections(spec: TrainingJobSpec) -> str:
     """Return a hash of the parts of the spec that decide the sequences."""
     of_a_source = set(TextSource.model_fields)
-    sources = [[source.model_dump(include=of_a_source) for _, source in sources] for _, sources in _fields(spec)]
-    parts = [FORMAT, sources, spec.tokenizer.model_dump(), spec.training.sequence_length, spec.model.vocab_size]
+    sources = [
+        [source.model_dump(include=of_a_source) for _, source in sources] for _, sources in _sources_by_dataset(spec)
+    ]
+    parts = [CACHE_FORMAT, sources, spec.tokenizer.model_dump(), spec.training.sequence_length, spec.model.vocab_size]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
-class _Made:
+class _CreatedDataset:
     identity: str
-    text: Text
+    text: DatasetReport
 
 
-def _make(folder: Path, sources: Sources, spec: TrainingJobSpec) -> _Made:
+def _create(folder: Path, sources: Sources, spec: TrainingJobSpec) -> _CreatedDataset:
     """Create the token dataset of some sources unless it exists."""
-    encoder = Encoder(spec.tokenizer, spec.model.vocab_size)
+    encoder = DocumentEncoder(spec.tokenizer, spec.model.vocab_size)
     length = spec.training.sequence_length
     found = [(source, find_documents(source, field)) for field, source in sources]
     documents = [(document, hash_document(document)) for _, one in found for document in one.documents]
-    identity = _identify(documents, encoder, length)
+    identity = _dataset_hash(documents, encoder, length)
     described = folder / identity / "index.json"
     if not described.exists():
         _write(folder / identity, documents, encoder, sources, length)
     said = _read_description(described)
-    text = describe_text(found, documents, said.get("tokens", {}), said.get("warnings", []), length)
-    return _Made(identity, text)
+    text = describe_dataset(found, documents, said.get("tokens", {}), said.get("warnings", []), length)
+    return _CreatedDataset(identity, text)
 
 
 def _write(
-    folder: Path, documents: Sequence[tuple[Document, Hashed]], encoder: Encoder, sources: Sources, length: int
+    folder: Path,
+    documents: Sequence[tuple[Document, DocumentHash]],
+    encoder: DocumentEncoder,
+    sources: Sources,
+    length: int,
 ) -> None:
     """Tokenize documents into a folder."""
     folder.mkdir(exist_ok=True)
@@ -230,28 +239,28 @@ def _write(
     finally:
         fresh.unlink(missing_ok=True)
     described = {
-        "format": FORMAT,
+        "format": CACHE_FORMAT,
         "numTokens": num_tokens,
         "dtype": np.dtype(encoder.dtype).name,
         "tokens": tokens,
         "warnings": encoder.quality.list_warnings(),
     }
-    write_whole(folder / "index.json", json.dumps(described).encode())
+    write_atomically(folder / "index.json", json.dumps(described).encode())
 
 
-def _identify(documents: Sequence[tuple[Document, Hashed]], encoder: Encoder, length: int) -> str:
-    digest = hashlib.sha256(json.dumps([FORMAT, encoder.identity, length], sort_keys=True).encode())
+def _dataset_hash(documents: Sequence[tuple[Document, DocumentHash]], encoder: DocumentEncoder, length: int) -> str:
+    digest = hashlib.sha256(json.dumps([CACHE_FORMAT, encoder.tokenizer_key, length], sort_keys=True).encode())
     for document, hashed in documents:
         digest.update(json.dumps([document.source, document.name, hashed.size, hashed.sha256]).encode())
     return digest.hexdigest()
 
 
-def _open(folder: Path, identity: str, sequence_length: int) -> Index:
+def _open(folder: Path, identity: str, sequence_length: int) -> TokenDataset:
     described = _read_description(folder / identity / "index.json")
     path = folder / identity / "tokens.bin"
     dtype = np.dtype(described["dtype"])
     wanted = described["numTokens"] * dtype.itemsize
-    with open_foreign(path) as file:
+    with open_untrusted(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size != wanted:
             raise TrainingError(
@@ -261,4 +270,4 @@ def _open(folder: Path, identity: str, sequence_length: int) -> Index:
                 path="spec.checkpoint.uri",
                 value=folder.parent,
             )
-        return Index(identity, np.memmap(file, dtype, mode="r"), sequence_length)
+        return TokenDataset(identity, np.memmap(file, dtype, mode="r"), sequence_length)

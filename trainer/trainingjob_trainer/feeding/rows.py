@@ -11,10 +11,10 @@ import hashlib
 
 import numpy as np
 
-type Skipped = tuple[tuple[int, int], ...]
+type ExcludedSamples = tuple[tuple[int, int], ...]
 """Excluded sample indices: half-open ranges, ascending and not adjacent."""
 
-type Sizes = tuple[tuple[int, int], ...]
+type BatchSizes = tuple[tuple[int, int], ...]
 """Global batch sizes: the first step of each size, and the size. Ascending; the first entry begins at step 1."""
 
 NUM_ROUNDS = 6
@@ -22,13 +22,13 @@ NUM_ROUNDS = 6
 """
 
 
-def count_samples(steps: int, sizes: Sizes) -> int:
+def count_samples(steps: int, sizes: BatchSizes) -> int:
     """Return how many samples the first `steps` steps of a history take."""
     ends = [first - 1 for first, _ in sizes[1:]] + [steps]
     return sum(max(min(end, steps) - first + 1, 0) * size for (first, size), end in zip(sizes, ends, strict=True))
 
 
-def change_size(sizes: Sizes, step: int, global_batch_size: int) -> Sizes:
+def change_batch_size(sizes: BatchSizes, step: int, global_batch_size: int) -> BatchSizes:
     """Return the batch sizes of a history that continues after a step with a new global batch size.
 
     If `sizes` is empty, all previous steps count as having the new size.
@@ -37,7 +37,7 @@ def change_size(sizes: Sizes, step: int, global_batch_size: int) -> Sizes:
     return before if before[-1][1] == global_batch_size else (*before, (step + 1, global_batch_size))
 
 
-def slots_of_step(step: int, sizes: Sizes, skipped: Skipped = ()) -> np.ndarray:
+def samples_of_step(step: int, sizes: BatchSizes, skipped: ExcludedSamples = ()) -> np.ndarray:
     """Return the sample indices of a step [G], counted from 1, int64."""
     start = count_samples(step - 1, sizes)
     left = count_samples(step, sizes) - start
@@ -50,23 +50,23 @@ def slots_of_step(step: int, sizes: Sizes, skipped: Skipped = ()) -> np.ndarray:
     return np.concatenate([*runs, np.arange(start, start + left, dtype=np.int64)])
 
 
-def skip(skipped: Skipped, parent: int, step: int, sizes: Sizes) -> Skipped:
+def exclude_samples(skipped: ExcludedSamples, parent: int, step: int, sizes: BatchSizes) -> ExcludedSamples:
     """Return the excluded indices after the steps from `parent` + 1 to `step` are excluded too."""
-    first = int(slots_of_step(parent + 1, sizes, skipped)[0])
-    end = int(slots_of_step(step, sizes, skipped)[-1]) + 1
+    first = int(samples_of_step(parent + 1, sizes, skipped)[0])
+    end = int(samples_of_step(step, sizes, skipped)[-1]) + 1
     apart = [gap for gap in skipped if gap[1] < first or gap[0] > end]
     touching = [gap for gap in skipped if gap not in apart]
     whole = min([first, *(gap[0] for gap in touching)]), max([end, *(gap[1] for gap in touching)])
     return tuple(sorted([*apart, whole]))
 
 
-def rows_of_slots(slots: np.ndarray, num_rows: int, seed: int) -> np.ndarray:
+def sequences_of_samples(slots: np.ndarray, num_rows: int, seed: int) -> np.ndarray:
     """Return the sequence number of each sample index, int64, of the same shape."""
-    epochs, places = np.divmod(slots.astype(np.int64), num_rows)
-    rows = np.empty_like(places)
+    epochs, positions = np.divmod(slots.astype(np.int64), num_rows)
+    rows = np.empty_like(positions)
     for epoch in np.unique(epochs):
         inside = epochs == epoch
-        rows[inside] = permute(places[inside], num_rows, seed, int(epoch))
+        rows[inside] = permute(positions[inside], num_rows, seed, int(epoch))
     return rows
 
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from trainingjob_api.data import TextSource
 from trainingjob_api.formats import find_unsupported
-from trainingjob_api.globs import find_fault
+from trainingjob_api.globs import find_pattern_problem
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.reading import MAX_EXAMPLE, Skipped, SkipReason
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.feeding.folders import Entry, Search
-from trainingjob_trainer.feeding.formats import describe_binary, describe_pointer
+from trainingjob_trainer.feeding.folders import FileSearch, FoundEntry
+from trainingjob_trainer.feeding.formats import describe_binary_format, describe_pointer_file
 
 STANDARD_LIBRARY = "python:"
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Maximum files that a message names."""
 
 
@@ -48,21 +48,21 @@ class Document:
             content = self.path.read_bytes()
         except OSError as error:
             raise self._error(f"cannot be read: {error.strerror}. Check its permissions.") from error
-        if what := describe_pointer(content):
+        if what := describe_pointer_file(content):
             raise self._error(f"is {what}.")
         try:
             content.decode()
         except UnicodeDecodeError as error:
             place = f"byte {error.start} is 0x{content[error.start]:02x} ({error.reason})"
-            raise self._not_text(content, place) from error
+            raise self._not_text_error(content, place) from error
         if (first := content.find(b"\0")) >= 0:
-            raise self._not_text(content, f"byte {first} is NUL")
+            raise self._not_text_error(content, f"byte {first} is NUL")
         return content.removeprefix(codecs.BOM_UTF8)
 
-    def _not_text(self, content: bytes, place: str) -> TrainingError:
-        what = describe_binary(content)
-        way_out = f"It is {what}" if what else "Repair the file"
-        return self._error(f"is not UTF-8 text: {place}. {way_out}, or leave it out with `exclude`.")
+    def _not_text_error(self, content: bytes, place: str) -> TrainingError:
+        what = describe_binary_format(content)
+        remedy = f"It is {what}" if what else "Repair the file"
+        return self._error(f"is not UTF-8 text: {place}. {remedy}, or leave it out with `exclude`.")
 
     def _error(self, words: str) -> TrainingError:
         path = printable(str(self.path))
@@ -70,7 +70,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Found:
+class SourceFiles:
     """The documents of a source, ordered by name, and the files that were skipped."""
 
     documents: list[Document]
@@ -79,7 +79,7 @@ class Found:
     """Fields of the source that have no effect. Empty: all have one."""
 
 
-def find_documents(source: TextSource, field: str) -> Found:
+def find_documents(source: TextSource, field: str) -> SourceFiles:
     """Return the files of a source. A file with two names is read once.
 
     Raises:
@@ -97,8 +97,10 @@ def find_documents(source: TextSource, field: str) -> Found:
             )
         if root.is_file():
             given = [name for name in ("pattern", "exclude") if name in source.model_fields_set]
-            return Found([Document(field, source.name, root.name, root, str(root.resolve()))], unused=", ".join(given))
-        search = Search(source.pattern, source.exclude, is_standard=source.path.startswith(STANDARD_LIBRARY))
+            return SourceFiles(
+                [Document(field, source.name, root.name, root, str(root.resolve()))], unused=", ".join(given)
+            )
+        search = FileSearch(source.pattern, source.exclude, is_standard=source.path.startswith(STANDARD_LIBRARY))
         entries = list(search.walk(root))
     except OSError as error:
         where = printable(str(error.filename or root))
@@ -108,12 +110,12 @@ def find_documents(source: TextSource, field: str) -> Found:
             path=f"{field}.path",
             value=source.path,
         ) from error
-    _refuse_broken(source, field, entries, search)
-    read, skipped = _without_duplicates(entries)
+    _reject_broken_links(source, field, entries, search)
+    read, skipped = _deduplicate(entries)
     if not read:
-        raise _nothing_found(source, field, root, entries)
+        raise _no_files_error(source, field, root, entries)
     documents = [Document(field, source.name, entry.name, entry.path, entry.real) for entry in read]
-    return Found(documents, count_skipped(skipped))
+    return SourceFiles(documents, count_skipped(skipped))
 
 
 def resolve_path(path: str) -> Path:
@@ -143,17 +145,17 @@ def count_skipped(skipped: Iterable[tuple[SkipReason, str]]) -> list[Skipped]:
     ]
 
 
-def _without_duplicates(entries: Iterable[Entry]) -> tuple[list[Entry], list[tuple[SkipReason, str]]]:
+def _deduplicate(entries: Iterable[FoundEntry]) -> tuple[list[FoundEntry], list[tuple[SkipReason, str]]]:
     """Return the entries to read, ordered by name, and the rest. Of two names of a file, one without links is kept."""
     skipped = [(entry.reason, entry.name) for entry in entries if entry.reason is not None]
-    taken: dict[str, Entry] = {}
+    taken: dict[str, FoundEntry] = {}
     wanted = sorted((one for one in entries if one.reason is None), key=lambda one: (one.is_linked, one.names))
     again = [entry for entry in wanted if taken.setdefault(entry.real, entry) is not entry]
     skipped += [(SkipReason.DUPLICATE, entry.name) for entry in again]
     return sorted(taken.values(), key=lambda entry: entry.names), skipped
 
 
-def _refuse_broken(source: TextSource, field: str, entries: Iterable[Entry], search: Search) -> None:
+def _reject_broken_links(source: TextSource, field: str, entries: Iterable[FoundEntry], search: FileSearch) -> None:
     """Raise if the pattern matches a broken link: its text would be missing."""
     for entry in entries:
         if entry.reason is SkipReason.BROKEN_LINK and search.is_match(entry.name):
@@ -169,14 +171,18 @@ def _refuse_broken(source: TextSource, field: str, entries: Iterable[Entry], sea
             )
 
 
-def _nothing_found(source: TextSource, field: str, root: Path, entries: list[Entry]) -> TrainingError:
+def _no_files_error(source: TextSource, field: str, root: Path, entries: list[FoundEntry]) -> TrainingError:
     """Return the error of a source without files, which lists what is there instead."""
     without = f" without {', '.join(source.exclude)}" if source.exclude else ""
     message = f"no file below {printable(str(root))} matches `{source.pattern}`{without}. "
     others = [entry.name for entry in entries if entry.reason is SkipReason.OTHER_NAME]
     rest = count_skipped((one.reason, one.name) for one in entries if one.reason)
-    there = [_name_some(others)] if others else []
-    there += [f"{one.count} {WORDS[SkipReason(one.reason)]} ({one.example})" for one in rest if one.reason in WORDS]
+    there = [_count_and_names(others)] if others else []
+    there += [
+        f"{one.count} {SKIP_DESCRIPTIONS[SkipReason(one.reason)]} ({one.example})"
+        for one in rest
+        if one.reason in SKIP_DESCRIPTIONS
+    ]
     message += f"It has {'; '.join(there)}." if there else "It is empty."
     suffixes = Counter(Path(name).suffix for name in others if _is_suggested(name))
     if suffixes:
@@ -189,7 +195,7 @@ def _nothing_found(source: TextSource, field: str, root: Path, entries: list[Ent
     return TrainingError(FailureReason.DATA, message, path=f"{field}.pattern", value=source.pattern)
 
 
-WORDS = {
+SKIP_DESCRIPTIONS = {
     SkipReason.HIDDEN: "hidden",
     SkipReason.EXCLUDED: "excluded",
     SkipReason.NOT_SEARCHED: "in folders that the pattern does not search",
@@ -200,10 +206,10 @@ WORDS = {
 """Reasons of skipped files, as text after a count."""
 
 
-def _name_some(names: list[str]) -> str:
+def _count_and_names(names: list[str]) -> str:
     """Return the number of files, and the names of the first."""
-    some = ", ".join(printable(name)[:MAX_EXAMPLE] for name in names[:MOST_NAMED])
-    more = ", ..." if len(names) > MOST_NAMED else ""
+    some = ", ".join(printable(name)[:MAX_EXAMPLE] for name in names[:MAX_NAMED])
+    more = ", ..." if len(names) > MAX_NAMED else ""
     return f"{plural(len(names), 'file')}: {some}{more}"
 
 
@@ -215,4 +221,6 @@ def plural(count: int, noun: str) -> str:
 def _is_suggested(name: str) -> bool:
     """Return whether a pattern with a file's suffix is worth suggesting."""
     suffix = Path(name).suffix
-    return bool(suffix) and suffix.isascii() and find_fault(f"*{suffix}") is None and not find_unsupported(name)
+    return (
+        bool(suffix) and suffix.isascii() and find_pattern_problem(f"*{suffix}") is None and not find_unsupported(name)
+    )

@@ -11,14 +11,14 @@ import tokenizers
 from trainingjob_api.data import Tokenizer
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.feeding.formats import describe_binary, describe_pointer
-from trainingjob_trainer.feeding.quality import Quality
+from trainingjob_trainer.feeding.formats import describe_binary_format, describe_pointer_file
+from trainingjob_trainer.feeding.quality import TokenizationStats
 
 NUM_BYTES = 256
-END_OF_BYTES = 256
+BYTE_END_TOKEN = 256
 
 
-class Encoder:
+class DocumentEncoder:
     """Encodes documents as ids below `vocab_size`, each followed by the end-of-document id if there is one.
 
     Truncation, padding and dropout of a tokenizer file are disabled: they would lose, add or vary tokens.
@@ -30,19 +30,19 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self.dtype: type[np.unsignedinteger[Any]] = np.uint16 if vocab_size <= 1 << 16 else np.uint32
         self._tokenizer: tokenizers.Tokenizer | None = None
-        self._end: int | None = END_OF_BYTES
+        self._end: int | None = BYTE_END_TOKEN
         needed = NUM_BYTES + 1
-        self.identity: dict[str, object] = {"type": tokenizer.type, "endOfDocument": tokenizer.end_of_document}
+        self.tokenizer_key: dict[str, object] = {"type": tokenizer.type, "endOfDocument": tokenizer.end_of_document}
         if tokenizer.type == "tokenizers":
             content = _read(tokenizer)
-            self.identity["sha256"] = hashlib.sha256(content).hexdigest()
+            self.tokenizer_key["sha256"] = hashlib.sha256(content).hexdigest()
             self._tokenizer = _parse(content, tokenizer)
-            if _switch_off(self._tokenizer):
-                self.identity["whole"] = True  # else the hash would match a cache of truncated or padded text
+            if _disable_modifications(self._tokenizer):
+                self.tokenizer_key["whole"] = True  # else the hash would match a cache of truncated or padded text
             needed = 1 + max(_list_vocab(self._tokenizer, tokenizer).values())
             self._end = _find_end(self._tokenizer, tokenizer)
         self._path = tokenizer.path
-        self.quality = Quality(self._tokenizer, self._end)
+        self.quality = TokenizationStats(self._tokenizer, self._end)
         if needed > vocab_size:
             raise TrainingError(
                 FailureReason.DATA,
@@ -82,7 +82,7 @@ class Encoder:
             ) from error
 
 
-def _switch_off(parsed: tokenizers.Tokenizer) -> bool:
+def _disable_modifications(parsed: tokenizers.Tokenizer) -> bool:
     """Disable everything that would change the ids of a document; return whether any of it was enabled."""
     dropout = getattr(parsed.model, "dropout", None)
     is_on = bool(parsed.truncation or parsed.padding or dropout)
@@ -121,7 +121,7 @@ def _parse(content: bytes, tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(content.decode("utf-8-sig"))
     except Exception as error:  # the library raises plain Exception
-        what = describe_pointer(content) or _describe_other(content)
+        what = describe_pointer_file(content) or _describe_wrong_file(content)
         raise TrainingError(
             FailureReason.DATA,
             f"is {what}." if what else f"is not a tokenizer.json of the `tokenizers` library: {error}.",
@@ -130,21 +130,25 @@ def _parse(content: bytes, tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         ) from error
 
 
-def _describe_other(content: bytes) -> str:
+def _describe_wrong_file(content: bytes) -> str:
     """Return what kind of file was given instead of a tokenizer.json, and what to do; empty: unknown."""
     save = "save the tokenizer with `save_pretrained` of its fast class, which writes tokenizer.json"
     try:
-        said = json.loads(content.decode("utf-8-sig"))
+        content_json = json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        if what := describe_binary(content):
+        if what := describe_binary_format(content):
             return what
         return f"not UTF-8 text, perhaps a SentencePiece model: {save}"
     except ValueError:
         return "" if content.strip() else "empty"
-    if isinstance(said, dict) and "tokenizer_class" in said:
+    if isinstance(content_json, dict) and "tokenizer_class" in content_json:
         return "a tokenizer_config.json, not a tokenizer.json: name the file beside it, or " + save
-    is_vocab = isinstance(said, dict) and "model" not in said and all(type(one) is int for one in said.values())
-    return f"a vocab.json, not a tokenizer.json: {save}" if is_vocab and said else ""
+    is_vocab = (
+        isinstance(content_json, dict)
+        and "model" not in content_json
+        and all(type(one) is int for one in content_json.values())
+    )
+    return f"a vocab.json, not a tokenizer.json: {save}" if is_vocab and content_json else ""
 
 
 def _find_end(parsed: tokenizers.Tokenizer, tokenizer: Tokenizer) -> int | None:  # None: documents have no end token

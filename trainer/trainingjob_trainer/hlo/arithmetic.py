@@ -3,15 +3,15 @@
 import math
 import re
 
-from trainingjob_trainer.hlo.program import Computation, Instruction, Program
+from trainingjob_trainer.hlo.program import Computation, HloProgram, Instruction
 
 
-def count_flops(program: Program) -> int:
+def count_flops(program: HloProgram) -> int:
     """Return the FLOPs of all matmuls in one run of a program, on one device."""
     total = 0
     for name, computation in program.computations.items():
         if times := program.runs.get(name, 0):
-            total += times * sum(_count(computation, one) for one in computation.instructions.values())
+            total += times * sum(_count(computation, instruction) for instruction in computation.instructions.values())
     return total
 
 
@@ -20,7 +20,7 @@ def _count(computation: Computation, one: Instruction) -> int:
         return 0
     left, right = (computation.instructions[operand].arrays[0].dims for operand in one.operands[:2])
     if one.opcode == "dot":
-        contracted = (int(dim) for dim in re.findall(r"\d+", one.find("lhs_contracting_dims")))
+        contracted = (int(dim) for dim in re.findall(r"\d+", one.get_attribute("lhs_contracting_dims")))
         return 2 * math.prod(one.arrays[0].dims) * math.prod(left[dim] for dim in contracted)
     return _count_convolution(one, left, right)
 
@@ -30,9 +30,9 @@ def _count_convolution(one: Instruction, left: tuple[int, ...], right: tuple[int
 
     XLA writes the batch dimensions of a matmul as spatial dimensions in which each output has one input.
     """
-    lhs, rhs, out = re.match(r"(\w+)_(\w+)->(\w+)", one.find("dim_labels")).groups()  # type: ignore[union-attr]
+    lhs, rhs, out = re.match(r"(\w+)_(\w+)->(\w+)", one.get_attribute("dim_labels")).groups()  # type: ignore[union-attr]
     result = one.arrays[0].dims
-    window = dict(part.split("=") for part in one.find("window").strip("{}").split())
+    window = dict(part.split("=") for part in one.get_attribute("window").strip("{}").split())
     pairs = 1
     for place in range(len(lhs) - 2):
         label = str(place)
@@ -46,7 +46,7 @@ def _count_convolution(one: Instruction, left: tuple[int, ...], right: tuple[int
             spread=_pick(window, "rhs_dilate", place, 1),
         )
     batch, features = result[out.index("b")], result[out.index("f")]
-    groups = int(one.find("batch_group_count") or 1)
+    groups = int(one.get_attribute("batch_group_count") or 1)
     return 2 * batch * features * right[rhs.index("i")] * pairs // groups
 
 

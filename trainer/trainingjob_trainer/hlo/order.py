@@ -7,45 +7,45 @@ another resource in the body of each loop. Collectives inside and outside of a l
 
 from collections.abc import Iterator
 
-from trainingjob_trainer.hlo.program import Computation, Instruction, Program
-from trainingjob_trainer.hlo.traffic import KINDS
+from trainingjob_trainer.hlo.program import Computation, HloProgram, Instruction
+from trainingjob_trainer.hlo.traffic import COLLECTIVE_KINDS
 
 
-def find_unordered(program: Program) -> Iterator[tuple[Instruction, Instruction]]:
+def find_unordered_collectives(program: HloProgram) -> Iterator[tuple[Instruction, Instruction]]:
     """Yield each loop or other call that contains collectives, with a collective or call that is independent of it."""
-    holders: dict[str, bool] = {}
+    cache: dict[str, bool] = {}
     for computation in program.computations.values():
         calls = {
             one.name: one
             for one in computation.instructions.values()
-            if not _is_collective(one) and any(_holds(program, called, holders) for called in one.called)
+            if not _is_collective(one) and any(_contains_collective(program, called, cache) for called in one.called)
         }
         if not calls:
             continue
-        made_of = _trace(computation)
-        rivals = [*calls.values(), *filter(_is_collective, computation.instructions.values())]
+        operands_of = _transitive_operands(computation)
+        others = [*calls.values(), *filter(_is_collective, computation.instructions.values())]
         for place, call in enumerate(calls.values()):
-            for rival in rivals[place + 1 :]:
-                if call.name not in made_of[rival.name] and rival.name not in made_of[call.name]:
+            for rival in others[place + 1 :]:
+                if call.name not in operands_of[rival.name] and rival.name not in operands_of[call.name]:
                     yield call, rival
 
 
 def _is_collective(one: Instruction) -> bool:
-    return one.opcode.removesuffix("-start") in KINDS
+    return one.opcode.removesuffix("-start") in COLLECTIVE_KINDS
 
 
-def _holds(program: Program, name: str, holders: dict[str, bool]) -> bool:
+def _contains_collective(program: HloProgram, name: str, holders: dict[str, bool]) -> bool:
     """Return whether a computation, or one that it calls, has a collective. `holders` caches the results."""
     if name not in holders:
         found = program.computations.get(name)
         holders[name] = found is not None and any(
-            _is_collective(one) or any(_holds(program, called, holders) for called in one.called)
+            _is_collective(one) or any(_contains_collective(program, called, holders) for called in one.called)
             for one in found.instructions.values()
         )
     return holders[name]
 
 
-def _trace(computation: Computation) -> dict[str, frozenset[str]]:
+def _transitive_operands(computation: Computation) -> dict[str, frozenset[str]]:
     """Return the direct and indirect operands of each instruction; operands precede their users."""
     made_of: dict[str, frozenset[str]] = {}
     for name, one in computation.instructions.items():

@@ -19,7 +19,7 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 _BITS = {"pred": 8, "token": 0, "opaque": 0}
 _NUMBERED = re.compile(r"[a-z]+(\d+)")
 """Types whose name begins with their bits, such as `bf16`, `s4`, `c64`, `f8e4m3fn` and `f4e2m1fn`."""
-_PASSING = ("copy", "bitcast", "convert", "copy-start", "copy-done", "optimization-barrier")
+_PASS_THROUGH = ("copy", "bitcast", "convert", "copy-start", "copy-done", "optimization-barrier")
 """Instructions whose result is the value of their first operand."""
 
 
@@ -80,7 +80,7 @@ class Instruction:
             names += [name.strip().lstrip("%") for name in several.split(",")] if several else [one]
         return tuple(names)
 
-    def find(self, attribute: str) -> str:
+    def get_attribute(self, attribute: str) -> str:
         """Return the text of an attribute up to the next comma outside of brackets; empty: it has none."""
         match = re.search(rf"(?:^|[ ,]){attribute}=", self.attributes)
         return _until_comma(self.attributes[match.end() :]) if match else ""
@@ -98,15 +98,15 @@ class Computation:
         """Return the instruction whose result is the computation's result."""
         return next(one for one in self.instructions.values() if one.is_root)
 
-    def source(self, name: str) -> Instruction | None:  # None: it is not an instruction of this computation
+    def producer(self, name: str) -> Instruction | None:  # None: it is not an instruction of this computation
         """Return the instruction that produces a value, past copies and casts."""
         found = self.instructions.get(name)
-        while found is not None and found.opcode in _PASSING:
+        while found is not None and found.opcode in _PASS_THROUGH:
             found = self.instructions.get(found.operands[0])
         return found
 
 
-class Program:
+class HloProgram:
     """A compiled program.
 
     `runs` maps each computation to how often it runs in one run of the program. `fused` names the computations that are
@@ -128,51 +128,51 @@ class Program:
         computation = self.computations[name]
         self.runs[name] += times
         for one in computation.instructions.values():
-            turns = self._count_turns(computation, one) if one.opcode == "while" else 1
+            iterations = self._trip_count(computation, one) if one.opcode == "while" else 1
             for called in one.called:
                 if one.opcode == "fusion":
                     self.fused.add(called)
                 if called in self.computations:
-                    self._walk(called, times * turns)
+                    self._walk(called, times * iterations)
 
-    def _count_turns(self, computation: Computation, loop: Instruction) -> int:
+    def _trip_count(self, computation: Computation, loop: Instruction) -> int:
         """Return the iterations of a loop; 1 if they are not constant, as in sorting, which has no matmul."""
         known = _TRIPS.search(loop.attributes)
         if known:
             return int(known[1])
-        condition = self.computations[loop.find("condition").lstrip("%")]
-        body = self.computations[loop.find("body").lstrip("%")]
-        test = condition.source(condition.root.name)
-        if test is None or test.opcode != "compare" or test.find("direction") != "LT":
+        condition = self.computations[loop.get_attribute("condition").lstrip("%")]
+        body = self.computations[loop.get_attribute("body").lstrip("%")]
+        test = condition.producer(condition.root.name)
+        if test is None or test.opcode != "compare" or test.get_attribute("direction") != "LT":
             return 1
-        counter, limit = (condition.source(operand) for operand in test.operands)
+        counter, limit = (condition.producer(operand) for operand in test.operands)
         if counter is None or limit is None or counter.opcode != "get-tuple-element" or limit.opcode != "constant":
             return 1
-        place = int(counter.find("index"))
-        first = self._constant(computation, computation.source(loop.operands[0]), place)
-        step = self._step(body, place)
+        place = int(counter.get_attribute("index"))
+        first = self._initial_counter(computation, computation.producer(loop.operands[0]), place)
+        step = self._counter_increment(body, place)
         return max(-(-(int(limit.literal) - first) // step), 0)
 
-    def _constant(self, computation: Computation, start: Instruction | None, place: int) -> int:
+    def _initial_counter(self, computation: Computation, start: Instruction | None, place: int) -> int:
         """Return the initial value of a loop's counter; XLA makes it 0 nearly always."""
         if start is None or start.opcode != "tuple":
             return 0
-        source = computation.source(start.operands[place])
+        source = computation.producer(start.operands[place])
         return int(source.literal) if source and source.opcode == "constant" else 0
 
-    def _step(self, body: Computation, place: int) -> int:
+    def _counter_increment(self, body: Computation, place: int) -> int:
         """Return the increment of a loop's counter."""
         root = body.root
-        counter = body.source(root.operands[place]) if root.opcode == "tuple" else None
+        counter = body.producer(root.operands[place]) if root.opcode == "tuple" else None
         if counter is None:
             return 1
         inside = body
         if counter.opcode == "fusion":
             inside = self.computations[counter.called[0]]
-            counter = inside.source(inside.root.name)
+            counter = inside.producer(inside.root.name)
         if counter is None or counter.opcode != "add":
             return 1
-        sources = (inside.source(operand) for operand in counter.operands)
+        sources = (inside.producer(operand) for operand in counter.operands)
         return next((int(one.literal) for one in sources if one and one.opcode == "constant"), 1)
 
 
@@ -200,10 +200,10 @@ def _parse_instruction(line: str) -> Instruction | None:  # None: the line holds
     if not equals:
         return None
     is_root = left.startswith("ROOT ")
-    end = _closing(right, 0) + 1 if right.startswith("(") else right.index(" ")
+    end = _closing_parenthesis(right, 0) + 1 if right.startswith("(") else right.index(" ")
     shape, rest = right[:end], right[end:].lstrip()
     opcode, _, _ = rest.partition("(")
-    close = _closing(rest, len(opcode))
+    close = _closing_parenthesis(rest, len(opcode))
     inside = rest[len(opcode) + 1 : close]
     operands = tuple(part.strip().split(" ")[-1].lstrip("%") for part in _split(inside))
     attributes = rest[close + 1 :].lstrip(", ")
@@ -212,7 +212,7 @@ def _parse_instruction(line: str) -> Instruction | None:  # None: the line holds
     )
 
 
-def _closing(text: str, start: int) -> int:
+def _closing_parenthesis(text: str, start: int) -> int:
     """Return the position of the parenthesis that closes the one at `start`."""
     depth = 0
     for place in range(start, len(text)):

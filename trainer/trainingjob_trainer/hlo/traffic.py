@@ -11,9 +11,9 @@ import numpy as np
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compiled import Collective, CollectiveKind, Network
 from trainingjob_api.world import Layout
-from trainingjob_trainer.hlo.program import Computation, Instruction, Program
+from trainingjob_trainer.hlo.program import Computation, HloProgram, Instruction
 
-KINDS: dict[str, CollectiveKind] = {
+COLLECTIVE_KINDS: dict[str, CollectiveKind] = {
     "all-gather": "all-gather",
     "reduce-scatter": "reduce-scatter",
     "all-reduce": "all-reduce",
@@ -37,7 +37,7 @@ type Group = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class _Found:
+class _CountedCollective:
     """One collective, and how often it runs."""
 
     network: Network
@@ -47,17 +47,17 @@ class _Found:
     times: int
 
 
-def count_collectives(program: Program, layout: Layout) -> tuple[Collective, ...]:
+def count_collectives(program: HloProgram, layout: Layout) -> tuple[Collective, ...]:
     """Return the bytes that one device sends in one run of a program, summed over collectives of the same kind."""
     # On a TPU a collective that overlaps other work is split into pieces that are fused with that work. The pieces have
     # the same channel and shape, and the piece that runs least often starts the collective.
-    unique: dict[tuple[str, str], _Found] = {}
+    unique: dict[tuple[str, str], _CountedCollective] = {}
     for name, computation in program.computations.items():
         times = program.runs.get(name, 0)
         for one in computation.instructions.values() if times else ():
             found = _read(computation, one, times, layout)
             is_piece = name in program.fused and one.opcode == "all-gather"
-            key = (one.find("channel_id"), str(one.arrays)) if is_piece else (name, one.name)
+            key = (one.get_attribute("channel_id"), str(one.arrays)) if is_piece else (name, one.name)
             if found and (key not in unique or unique[key].times > times):
                 unique[key] = found
     sums: dict[tuple[Network, tuple[Axis, ...], CollectiveKind], int] = defaultdict(int)
@@ -70,11 +70,13 @@ def count_collectives(program: Program, layout: Layout) -> tuple[Collective, ...
     )
 
 
-def _read(computation: Computation, one: Instruction, times: int, layout: Layout) -> _Found | None:  # None: no match
+def _read(
+    computation: Computation, one: Instruction, times: int, layout: Layout
+) -> _CountedCollective | None:  # None: no match
     if one.opcode == "send":
         return _read_send(one, times, layout)
     opcode = one.opcode.removesuffix("-start")
-    kind = KINDS.get(opcode)
+    kind = COLLECTIVE_KINDS.get(opcode)
     if kind is None:
         return None
     arrays = one.arrays
@@ -83,30 +85,30 @@ def _read(computation: Computation, one: Instruction, times: int, layout: Layout
     elif one.opcode == "collective-permute-start":
         arrays = arrays[1:2]
     num_bytes = sum(array.num_bytes for array in arrays)
-    pairs = _PAIR.findall(one.find("source_target_pairs"))
+    pairs = _PAIR.findall(one.get_attribute("source_target_pairs"))
     if kind == "permute":
         groups: Sequence[Group] = [(int(a), int(b)) for a, b in pairs]
         sent = num_bytes * len(groups) // _num_ids(layout, groups)
     else:
-        groups = list(_read_groups(one.find("replica_groups"), layout))
+        groups = list(_read_groups(one.get_attribute("replica_groups"), layout))
         size = len(groups[0])
-        if kind == "all-reduce" and (kept := _kept_of_sum(computation, one)):
+        if kind == "all-reduce" and (kept := _scattered_bytes(computation, one)):
             kind, num_bytes = "reduce-scatter", kept
-        sent = _sent(kind, num_bytes, size)
+        sent = _sent_bytes(kind, num_bytes, size)
     network, axes = _axes(groups, layout)
-    return _Found(network, axes, kind, sent, times)
+    return _CountedCollective(network, axes, kind, sent, times)
 
 
-def _read_send(one: Instruction, times: int, layout: Layout) -> _Found | None:  # None: it goes to the host
+def _read_send(one: Instruction, times: int, layout: Layout) -> _CountedCollective | None:  # None: it goes to the host
     match = re.search(r'_xla_megascale_transfer_type="(\w+)"', one.attributes)
     if not match:
         return None
     kind = _MEGASCALE[match[1]]
     axes = tuple(axis for axis, degree in layout.dcn.items() if degree > 1)
-    return _Found("dcn", axes, kind, _sent(kind, one.arrays[0].num_bytes, layout.num_slices), times)
+    return _CountedCollective("dcn", axes, kind, _sent_bytes(kind, one.arrays[0].num_bytes, layout.num_slices), times)
 
 
-def _sent(kind: CollectiveKind, num_bytes: int, size: int) -> int:
+def _sent_bytes(kind: CollectiveKind, num_bytes: int, size: int) -> int:
     """Return the bytes that a device sends in a collective over `size` devices with a result of `num_bytes`."""
     match kind:
         case "permute":
@@ -119,17 +121,17 @@ def _sent(kind: CollectiveKind, num_bytes: int, size: int) -> int:
             return 2 * num_bytes * (size - 1) // size
 
 
-def _kept_of_sum(computation: Computation, one: Instruction) -> int:
+def _scattered_bytes(computation: Computation, one: Instruction) -> int:
     """Return the bytes of a sum that a device keeps if its only results are slices of the sum; else 0."""
     root = computation.root
-    results = [computation.source(name) for name in root.operands] if root.opcode == "tuple" else [root]
+    results = [computation.producer(name) for name in root.operands] if root.opcode == "tuple" else [root]
     kept = 0
     for result in results:
         if result is None or result.opcode != "dynamic-slice":
             return 0
-        source = computation.source(result.operands[0])
+        source = computation.producer(result.operands[0])
         if source and source.opcode == "get-tuple-element":
-            source = computation.source(source.operands[0])
+            source = computation.producer(source.operands[0])
         if source is not one:
             return 0
         kept += result.arrays[0].num_bytes

@@ -15,44 +15,44 @@ from jax.sharding import Mesh, PartitionSpec
 
 from trainingjob_api.experts import Experts
 from trainingjob_api.sharding import Table
-from trainingjob_trainer.modelling.mlp import Routing
-from trainingjob_trainer.modelling.model import Params, SplitModel, Stream
-from trainingjob_trainer.modelling.parts import Parts, Sums
+from trainingjob_trainer.modelling.mlp import RoutingStats
+from trainingjob_trainer.modelling.model import HiddenStates, Params, SplitModel
+from trainingjob_trainer.modelling.parts import LossSums, PipelineParts
 from trainingjob_trainer.modelling.sharding import constrain
 from trainingjob_trainer.modelling.signature import Batch
-from trainingjob_trainer.modelling.turns import put_after
+from trainingjob_trainer.modelling.turns import order_collectives
 
 
-class Losses:
+class LossProgram:
     """Losses of a model over one mesh. `rules` shard the gradients; `experts` configures load balancing."""
 
     def __init__(self, model: SplitModel, experts: Experts | None, rules: Table, mesh: Mesh) -> None:
         self._experts = experts
         self._axes = model.axes
-        self._parts = Parts(model, mesh)
+        self._parts = PipelineParts(model, mesh)
         self._mesh = mesh
         self._rules = rules
         self._is_one_shard = mesh.shape["data"] == 1
 
-    def sum_up(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def compute_loss(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return the loss sum of a batch, and its weight in predicted tokens."""
 
         def sum_locally(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            def microstep(sums: tuple[jax.Array, jax.Array], rows: Batch) -> tuple[Any, None]:
+            def accumulation_step(sums: tuple[jax.Array, jax.Array], rows: Batch) -> tuple[Any, None]:
                 stream = self._parts.run_layers(params, self._parts.embed(params, rows))
-                then, rows = self._after((params, rows), stream.x)
-                found = self._parts.sum_losses(then, stream, rows)
-                return jax.tree.map(jnp.add, sums, (found.loss, found.weight)), None
+                then, rows = self._order_after((params, rows), stream.x)
+                loss_sums = self._parts.sum_losses(then, stream, rows)
+                return jax.tree.map(jnp.add, sums, (loss_sums.loss, loss_sums.weight)), None
 
             zero = jnp.zeros(())
-            sums, _ = jax.lax.scan(microstep, (zero, zero), batch)
+            sums, _ = jax.lax.scan(accumulation_step, (zero, zero), batch)
             reduced: tuple[jax.Array, jax.Array] = self._reduce(sums)
             return reduced
 
         sums: tuple[jax.Array, jax.Array] = self._over_data(sum_locally)(params, batch)
         return sums
 
-    def sum_gradients(self, params: Params, batch: Batch) -> tuple[Sums, Params]:
+    def compute_gradients(self, params: Params, batch: Batch) -> tuple[LossSums, Params]:
         """Return the loss sums of a batch, and the gradient of the summed training loss in float32."""
 
         def sum_locally(params: Params, batch: Batch) -> Any:
@@ -60,15 +60,15 @@ class Losses:
                 return jax.tree.map(jnp.add, sums, self._differentiate(params, rows)), None
 
             zero = jnp.zeros(())
-            nothing = Sums(zero, zero, Routing(zero, zero) if self._experts else None)
+            nothing = LossSums(zero, zero, RoutingStats(zero, zero) if self._experts else None)
             zeros = jax.tree.map(lambda param: jnp.zeros(param.shape, jnp.float32), params)
             sums, _ = jax.lax.scan(microstep, (nothing, zeros), batch)
             return self._reduce(sums)
 
-        result: tuple[Sums, Params] = self._over_data(sum_locally)(params, batch)
+        result: tuple[LossSums, Params] = self._over_data(sum_locally)(params, batch)
         return result
 
-    def _differentiate(self, params: Params, rows: Batch) -> tuple[Sums, Params]:
+    def _differentiate(self, params: Params, rows: Batch) -> tuple[LossSums, Params]:
         """Return the loss sums of microbatches [M, R, L + 1], and the gradient of their training loss in float32.
 
         The chain rule is written out, so that the collectives of one part of the model can wait for those of the part
@@ -77,31 +77,31 @@ class Losses:
         parts = self._parts
         if self._mesh.shape["stage"] > 1:
             params = as_float32(params)  # pipeline ticks sum the gradient of a parameter in the parameter's own format
-        embedding, layers, last = parts.divide(params)
-        stream, pull_through_layers = jax.vjp(
+        embedding, layers, last = parts.split_params(params)
+        stream, layers_vjp = jax.vjp(
             lambda layers, stream: parts.run_layers(params | layers, stream), layers, parts.embed(params, rows)
         )
-        last_then, rows_then = self._after((last, rows), stream.x)
+        last_then, rows_then = self._order_after((last, rows), stream.x)
 
-        def total(last: Params, stream: Stream) -> tuple[jax.Array, Sums]:
+        def total(last: Params, stream: HiddenStates) -> tuple[jax.Array, LossSums]:
             found = parts.sum_losses(params | last, stream, rows_then)
             if self._experts and found.routing:
                 return found.loss + self._experts.load_balance_weight * found.routing.load_balance, found
             return found.loss, found
 
-        loss, pull_through_losses, found = jax.vjp(total, last_then, stream, has_aux=True)
-        of_last, back = pull_through_losses(jnp.ones_like(loss))
-        of_last = self._split(of_last)
-        of_layers, back = pull_through_layers(self._after(back, found, of_last))
-        rows_then = self._after(rows, back.x)
-        _, pull_through_embedding = jax.vjp(lambda table: parts.embed(params | table, rows_then), embedding)
-        of_embedding = self._split(*pull_through_embedding(back))
-        found, of_last = self._after((found, of_last), of_embedding)
-        if "embedding" in of_last:
-            of_embedding = jax.tree.map(jnp.add, of_embedding, {"embedding": of_last["embedding"]})
-        return found, of_last | of_embedding | self._split(of_layers)
+        loss, losses_vjp, found = jax.vjp(total, last_then, stream, has_aux=True)
+        last_grads, stream_grads = losses_vjp(jnp.ones_like(loss))
+        last_grads = self._shard_gradients(last_grads)
+        layer_grads, stream_grads = layers_vjp(self._order_after(stream_grads, found, last_grads))
+        rows_then = self._order_after(rows, stream_grads.x)
+        _, embedding_vjp = jax.vjp(lambda table: parts.embed(params | table, rows_then), embedding)
+        embedding_grads = self._shard_gradients(*embedding_vjp(stream_grads))
+        found, last_grads = self._order_after((found, last_grads), embedding_grads)
+        if "embedding" in last_grads:
+            embedding_grads = jax.tree.map(jnp.add, embedding_grads, {"embedding": last_grads["embedding"]})
+        return found, last_grads | embedding_grads | self._shard_gradients(layer_grads)
 
-    def _split(self, grads: Params) -> Params:
+    def _shard_gradients(self, grads: Params) -> Params:
         """Return gradients in float32, sharded like their parameters."""
         axes = {name: self._axes[name] for name in grads}
         split: Params = jax.tree.map(
@@ -109,8 +109,8 @@ class Losses:
         )
         return split
 
-    def _after(self, tree: Any, *before: Any) -> Any:
-        return put_after(tree, *before, mesh=self._mesh)
+    def _order_after(self, tree: Any, *before: Any) -> Any:
+        return order_collectives(tree, *before, mesh=self._mesh)
 
     def _over_data(self, function: Any) -> Any:
         """Return a function of (params, batch) with the axis `data` manual, and with the mesh for `constrain`."""

@@ -22,7 +22,7 @@ from trainingjob_trainer.modelling.parameters import DTYPES, make_param
 from trainingjob_trainer.modelling.sharding import constrain
 
 
-class Routing(NamedTuple):
+class RoutingStats(NamedTuple):
     """Routing statistics of each sequence [B], summed over layers; in a layer, means over routing groups."""
 
     load_balance: jax.Array
@@ -31,10 +31,10 @@ class Routing(NamedTuple):
     """Share of the router's choices that were dropped because the expert had no free slot."""
 
 
-def start_routing(x_BLD: jax.Array) -> Routing:
+def zero_routing_stats(x_BLD: jax.Array) -> RoutingStats:
     """Return the routing statistics of the sequences before the first layer: zeros."""
     nothing_B = jnp.zeros_like(x_BLD, shape=x_BLD.shape[:1], dtype=jnp.float32)
-    return Routing(nothing_B, nothing_B)
+    return RoutingStats(nothing_B, nothing_B)
 
 
 class MLP(nnx.Module):
@@ -68,42 +68,42 @@ class RoutedMLP(nnx.Module):
         self.experts = experts
         self.dtype = DTYPES[precision.compute]
 
-    def __call__(self, x_BLD: jax.Array) -> tuple[jax.Array, Routing]:
+    def __call__(self, x_BLD: jax.Array) -> tuple[jax.Array, RoutingStats]:
         """Return the experts' output, which is added to the residual, and the routing statistics."""
         B, L, D = x_BLD.shape
-        T = self.experts.tokens_of_group(L)
+        T = self.experts.group_size(L)
         x_BNTD = constrain(x_BLD.reshape(B, L // T, T, D), "batch", "length", None, None)
-        weights_BNTE, to_places_BNTEC, routing = self._route(x_BNTD)
-        x_BNECD = jnp.einsum("BNTEC,BNTD->BNECD", to_places_BNTEC, x_BNTD)
+        weights_BNTE, dispatch_BNTEC, routing = self._route(x_BNTD)
+        x_BNECD = jnp.einsum("BNTEC,BNTD->BNECD", dispatch_BNTEC, x_BNTD)
         y_BNECD = self._run_experts(x_BNECD)
-        weights_BNEC = jnp.einsum("BNTEC,BNTE->BNEC", to_places_BNTEC, weights_BNTE)
+        weights_BNEC = jnp.einsum("BNTEC,BNTE->BNEC", dispatch_BNTEC, weights_BNTE)
         # As a matmul, because it sums the gradients of the weights in float32.
         y_BNECD = jnp.einsum("BNECD,BNEC->BNECD", y_BNECD, weights_BNEC.astype(self.dtype))
-        y_BLD = jnp.einsum("BNTEC,BNECD->BNTD", to_places_BNTEC, y_BNECD).reshape(B, L, D)
+        y_BLD = jnp.einsum("BNTEC,BNECD->BNTD", dispatch_BNTEC, y_BNECD).reshape(B, L, D)
         return y_BLD + self.shared(x_BLD) if self.experts.shared else y_BLD, routing
 
-    def _route(self, x_BNTD: jax.Array) -> tuple[jax.Array, jax.Array, Routing]:
+    def _route(self, x_BNTD: jax.Array) -> tuple[jax.Array, jax.Array, RoutingStats]:
         """Return each token's weight for each expert, one-hot capacity slots, and the routing statistics."""
         E, k = self.experts.count, self.experts.per_token
         capacity = self.experts.capacity(x_BNTD.shape[1] * x_BNTD.shape[2])
         router_DE = self.router[...].astype(jnp.float32)
         logits_BNTE = jnp.einsum("BNTD,DE->BNTE", x_BNTD.astype(jnp.float32), router_DE, precision="highest")
-        shares_BNTE = scores_BNTE = jax.nn.softmax(logits_BNTE, axis=-1)
+        probabilities_BNTE = scores_BNTE = jax.nn.softmax(logits_BNTE, axis=-1)
         if self.experts.scoring == "sigmoid":
             scores_BNTE = jax.nn.sigmoid(logits_BNTE)
-            shares_BNTE = scores_BNTE / jnp.sum(scores_BNTE, axis=-1, keepdims=True)
-        chosen_BNTE = choose(scores_BNTE, k)
+            probabilities_BNTE = scores_BNTE / jnp.sum(scores_BNTE, axis=-1, keepdims=True)
+        chosen_BNTE = top_k_mask(scores_BNTE, k)
         weights_BNTE = scores_BNTE * chosen_BNTE
         if self.experts.normalize_weights:
             weights_BNTE /= jnp.sum(weights_BNTE, axis=-1, keepdims=True)
         weights_BNTE *= self.experts.weight_scale
-        place_BNTE = jnp.cumsum(chosen_BNTE, axis=2) - 1  # position among the expert's tokens, in sequence order
-        kept_BNTE = chosen_BNTE * (place_BNTE < capacity)
-        is_place_BNTEC = place_BNTE[..., None] == jnp.arange(capacity)[None, None, None, None, :]
-        to_places_BNTEC = (is_place_BNTEC & (kept_BNTE[..., None] > 0)).astype(self.dtype)
-        balance_BN = E / k * jnp.sum(jnp.mean(chosen_BNTE, axis=2) * jnp.mean(shares_BNTE, axis=2), axis=-1)
-        dropped_BN = jnp.mean(jnp.sum(chosen_BNTE - kept_BNTE, axis=-1), axis=2) / k
-        return weights_BNTE, to_places_BNTEC, Routing(jnp.mean(balance_BN, axis=1), jnp.mean(dropped_BN, axis=1))
+        slot_BNTE = jnp.cumsum(chosen_BNTE, axis=2) - 1  # position among the expert's tokens, in sequence order
+        dispatched_BNTE = chosen_BNTE * (slot_BNTE < capacity)
+        is_slot_BNTEC = slot_BNTE[..., None] == jnp.arange(capacity)[None, None, None, None, :]
+        to_places_BNTEC = (is_slot_BNTEC & (dispatched_BNTE[..., None] > 0)).astype(self.dtype)
+        balance_BN = E / k * jnp.sum(jnp.mean(chosen_BNTE, axis=2) * jnp.mean(probabilities_BNTE, axis=2), axis=-1)
+        dropped_BN = jnp.mean(jnp.sum(chosen_BNTE - dispatched_BNTE, axis=-1), axis=2) / k
+        return weights_BNTE, to_places_BNTEC, RoutingStats(jnp.mean(balance_BN, axis=1), jnp.mean(dropped_BN, axis=1))
 
     def _run_experts(self, x_BNECD: jax.Array) -> jax.Array:
         """Return the output of each expert for its tokens, which move to the expert and back."""
@@ -117,15 +117,15 @@ class RoutedMLP(nnx.Module):
         return constrain(y_BNECD, "batch", "length", None, None, None)
 
 
-def choose(scores_BNTE: jax.Array, per_token: int) -> jax.Array:
+def top_k_mask(scores_BNTE: jax.Array, per_token: int) -> jax.Array:
     """Return 1 at each token's highest scores, the first of equal ones, and 0 elsewhere, in float32.
 
     It compares instead of indexing: XLA cannot partition gathers and scatters inside a partly manual shard_map.
     """
-    left_BNTE = jax.lax.stop_gradient(scores_BNTE)
-    chosen_BNTE = jnp.zeros_like(left_BNTE)
+    remaining_BNTE = jax.lax.stop_gradient(scores_BNTE)
+    chosen_BNTE = jnp.zeros_like(remaining_BNTE)
     for _ in range(per_token):
-        best_BNTE = jax.nn.one_hot(jnp.argmax(left_BNTE, axis=-1), scores_BNTE.shape[-1])
+        best_BNTE = jax.nn.one_hot(jnp.argmax(remaining_BNTE, axis=-1), scores_BNTE.shape[-1])
         chosen_BNTE += best_BNTE
-        left_BNTE = jnp.where(best_BNTE > 0, -1.0, left_BNTE)
+        remaining_BNTE = jnp.where(best_BNTE > 0, -1.0, remaining_BNTE)
     return chosen_BNTE

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainingjob_api.learning import Memory, Model, Precision
-from trainingjob_trainer.modelling.mlp import MLP, RoutedMLP, Routing, start_routing
+from trainingjob_trainer.modelling.mlp import MLP, RoutedMLP, RoutingStats, zero_routing_stats
 from trainingjob_trainer.modelling.parameters import DTYPES, make_param
 from trainingjob_trainer.modelling.sharding import constrain
 
@@ -24,12 +24,12 @@ type Params = dict[str, Any]
 """A tree of arrays, nested like the modules."""
 
 
-class Stream(NamedTuple):
+class HiddenStates(NamedTuple):
     """Hidden states and routing statistics that pass through the layers."""
 
     x: jax.Array
     """The residual stream [B, L, D]."""
-    routing: Routing | None
+    routing: RoutingStats | None
     """Routing statistics of each sequence so far. None: no layer has experts."""
 
 
@@ -66,30 +66,30 @@ class SplitModel:
 
     def apply(self, params: Params, tokens_BL: jax.Array) -> jax.Array:
         """Return the logits [B, L, V] in float32 that predict the next token of each position."""
-        return self.head(params, self.run_layers(params, self.embed(params, tokens_BL)).x)
+        return self.logits(params, self.run_layers(params, self.embed(params, tokens_BL)).x)
 
-    def embed(self, params: Params, tokens_BL: jax.Array) -> Stream:
+    def embed(self, params: Params, tokens_BL: jax.Array) -> HiddenStates:
         """Return the hidden states before the first layer."""
         x_BLD = self._merge(params).embed(tokens_BL)
-        return Stream(x_BLD, start_routing(x_BLD) if self._model.experts else None)
+        return HiddenStates(x_BLD, zero_routing_stats(x_BLD) if self._model.experts else None)
 
-    def run_layers(self, params: Params, stream: Stream) -> Stream:
+    def run_layers(self, params: Params, hidden: HiddenStates) -> HiddenStates:
         """Return the hidden states after all layers."""
-        return run_layers(self._merge(params).layers, stream, self._memory)
+        return run_layers(self._merge(params).layers, hidden, self._memory)
 
-    def run_stages(self, params: Params, streams: Stream, num_stages: int) -> Stream:
+    def run_stages(self, params: Params, streams: HiddenStates, num_stages: int) -> HiddenStates:
         """Return the hidden states of M microbatches after all layers, which lie on the stages of a pipeline."""
         structure, stacked = nnx.split(self._merge(params).layers)
         stages = jax.tree.map(lambda leaf: leaf.reshape(num_stages, -1, *leaf.shape[1:]), stacked)
 
-        def run_stage(stream: Stream, layers: Any) -> Stream:
+        def run_stage(stream: HiddenStates, layers: Any) -> HiddenStates:
             return run_layers(nnx.merge(structure, layers), stream, self._memory)
 
         return run_pipeline(run_stage, stages, streams, num_stages)
 
-    def head(self, params: Params, x_BLD: jax.Array) -> jax.Array:
+    def logits(self, params: Params, x_BLD: jax.Array) -> jax.Array:
         """Return the logits [B, L, V] in float32 of the last layer's hidden states."""
-        return self._merge(params).read_out(x_BLD)
+        return self._merge(params).logits(x_BLD)
 
     def _merge(self, params: Params) -> "Decoder":
         decoder: Decoder = nnx.merge(self._structure, params)
@@ -129,8 +129,8 @@ class Attention(nnx.Module):
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
         """Return the attention's output, which is added to the residual."""
         B, L, _ = x_BLD.shape
-        q_BLHK = rotate(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
-        k_BLGK = rotate(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
+        q_BLHK = apply_rope(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
+        k_BLGK = apply_rope(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
         v_BLGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.value[...].astype(self.dtype))
         # A query attends to the keys of the whole sequence: keys and values of sharded sequences are all-gathered.
         q_BLHK = constrain(q_BLHK, "batch", "length", "heads", "head")
@@ -156,15 +156,15 @@ class Layer(nnx.Module):
         experts = model.experts
         self.mlp = RoutedMLP(model, precision, experts, rngs) if experts else MLP(model, precision, rngs)
 
-    def __call__(self, stream: Stream) -> Stream:
+    def __call__(self, stream: HiddenStates) -> HiddenStates:
         """Return the hidden states after this layer."""
         x_BLD, routing = stream
         x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD))
-        added = self.mlp(self.mlp_norm(x_BLD))
-        if isinstance(added, tuple):
-            added, said = added
-            routing = jax.tree.map(jnp.add, routing, said)
-        return Stream(constrain(x_BLD + added, "batch", "length", None), routing)
+        mlp_output = self.mlp(self.mlp_norm(x_BLD))
+        if isinstance(mlp_output, tuple):
+            mlp_output, layer_routing = mlp_output
+            routing = jax.tree.map(jnp.add, routing, layer_routing)
+        return HiddenStates(constrain(x_BLD + mlp_output, "batch", "length", None), routing)
 
 
 class Decoder(nnx.Module):
@@ -185,9 +185,9 @@ class Decoder(nnx.Module):
 
     def embed(self, tokens_BL: jax.Array) -> jax.Array:
         """Return the hidden states before the first layer."""
-        return constrain(take_rows(self.embedding[...], tokens_BL, self.dtype), "batch", "length", None)
+        return constrain(embed_tokens(self.embedding[...], tokens_BL, self.dtype), "batch", "length", None)
 
-    def read_out(self, x_BLD: jax.Array) -> jax.Array:
+    def logits(self, x_BLD: jax.Array) -> jax.Array:
         """Return the logits [B, L, V] in float32 of the hidden states after the last layer."""
         x_BLD = self.norm(x_BLD)
         if self.tied:
@@ -197,7 +197,7 @@ class Decoder(nnx.Module):
         return jnp.einsum("BLD,DV->BLV", x_BLD, self.head[...].astype(self.dtype), preferred_element_type=jnp.float32)
 
 
-def take_rows(table_VD: jax.Array, tokens_BL: jax.Array, dtype: Any) -> jax.Array:
+def embed_tokens(table_VD: jax.Array, tokens_BL: jax.Array, dtype: Any) -> jax.Array:
     """Return the embeddings of tokens in a format; their gradients are summed in float32.
 
     A token may occur thousands of times in a batch. In bfloat16 such a sum stalls at 256 times its addends.
@@ -207,10 +207,10 @@ def take_rows(table_VD: jax.Array, tokens_BL: jax.Array, dtype: Any) -> jax.Arra
         # XLA cannot partition a gather from a sharded table inside a partly manual shard_map: all-gather it first.
         return jnp.take(constrain(table_VD.astype(dtype), None, None), tokens_BL, axis=0)
 
-    def take_and_keep(table_VD: jax.Array, tokens_BL: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def forward(table_VD: jax.Array, tokens_BL: jax.Array) -> tuple[jax.Array, jax.Array]:
         return take(table_VD, tokens_BL), tokens_BL
 
-    def add_up(tokens_BL: jax.Array, grads_BLD: jax.Array) -> tuple[jax.Array, None]:
+    def scatter_gradients(tokens_BL: jax.Array, grads_BLD: jax.Array) -> tuple[jax.Array, None]:
         # Each device sums a part of the width over all tokens, so that no all-reduce of the whole table is needed.
         # The constraints move one axis after the other: XLA cannot exchange both at once.
         grads_BLD = constrain(constrain(grads_BLD, None, "length", "batch"), None, None, "embed")
@@ -220,16 +220,16 @@ def take_rows(table_VD: jax.Array, tokens_BL: jax.Array, dtype: Any) -> jax.Arra
         return constrain(sums_VD, None, "embed").astype(table_VD.dtype), None
 
     taken = jax.custom_vjp(take)
-    taken.defvjp(take_and_keep, add_up)
+    taken.defvjp(forward, scatter_gradients)
     rows_BLD: jax.Array = taken(table_VD, tokens_BL)
     return rows_BLD
 
 
-def run_layers(layers: nnx.Module, stream: Stream, memory: Memory) -> Stream:
+def run_layers(layers: nnx.Module, stream: HiddenStates, memory: Memory) -> HiddenStates:
     """Return the hidden states after all layers, whose parameters are stacked along a first dimension."""
     structure, stacked = nnx.split(layers)
 
-    def run_layer(stream: Stream, params: Any) -> tuple[Stream, None]:
+    def run_layer(stream: HiddenStates, params: Any) -> tuple[HiddenStates, None]:
         return nnx.merge(structure, params)(stream), None
 
     if memory.remat == "full":
@@ -241,7 +241,9 @@ def run_layers(layers: nnx.Module, stream: Stream, memory: Memory) -> Stream:
     return stream
 
 
-def run_pipeline(run_stage: Callable[[Stream, Any], Stream], stages: Any, streams: Stream, num_stages: int) -> Stream:
+def run_pipeline(
+    run_stage: Callable[[HiddenStates, Any], HiddenStates], stages: Any, streams: HiddenStates, num_stages: int
+) -> HiddenStates:
     """Return the hidden states of microbatches after all stages (GPipe; Huang et al., arXiv 1811.06965).
 
     All stages work at once, each on another microbatch, which then moves to the next stage: M microbatches take M + S -
@@ -255,21 +257,21 @@ def run_pipeline(run_stage: Callable[[Stream, Any], Stream], stages: Any, stream
         is_first = (jnp.arange(num_stages) == 0).reshape(-1, *[1] * entering.ndim)
         return jnp.where(is_first, entering[None], jnp.roll(at_stages, 1, axis=0))
 
-    def turn(at_stages: Stream, entering: Stream) -> tuple[Stream, Stream]:
+    def tick(at_stages: HiddenStates, entering: HiddenStates) -> tuple[HiddenStates, HiddenStates]:
         x_SBLD, routing = jax.tree.map(move, at_stages, entering)
-        moved = Stream(constrain(x_SBLD, "stages", "batch", "length", None), routing)
+        moved = HiddenStates(constrain(x_SBLD, "stages", "batch", "length", None), routing)
         at_stages = run_all(moved, stages)
-        leaving = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, num_stages - 1, keepdims=False), at_stages)
-        return at_stages, leaving
+        tick_outputs = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, num_stages - 1, keepdims=False), at_stages)
+        return at_stages, tick_outputs
 
-    entering = jax.tree.map(lambda leaf: jnp.pad(leaf, [(0, num_stages - 1), *[(0, 0)] * (leaf.ndim - 1)]), streams)
+    tick_inputs = jax.tree.map(lambda leaf: jnp.pad(leaf, [(0, num_stages - 1), *[(0, 0)] * (leaf.ndim - 1)]), streams)
     idle = jax.tree.map(lambda leaf: jnp.zeros_like(leaf, shape=(num_stages, *leaf.shape[1:])), streams)
-    _, leaving = jax.lax.scan(turn, idle, entering)
-    done: Stream = jax.tree.map(lambda leaf: leaf[num_stages - 1 :], leaving)
+    _, leaving = jax.lax.scan(tick, idle, tick_inputs)
+    done: HiddenStates = jax.tree.map(lambda leaf: leaf[num_stages - 1 :], leaving)
     return done
 
 
-def rotate(x_BLHK: jax.Array, theta: float) -> jax.Array:
+def apply_rope(x_BLHK: jax.Array, theta: float) -> jax.Array:
     """Rotate pairs of features by an angle that grows with the position (Su et al., arXiv 2104.09864).
 
     A pair is one feature of each half of a head, as in Llama's published weights for transformers.

@@ -36,10 +36,10 @@ def make_optimizer(optimizer: Optimizer) -> optax.GradientTransformation:
     return optax.chain(
         clip,
         optax.scale_by_adam(b1=optimizer.beta1, b2=optimizer.beta2, eps=optimizer.epsilon),
-        optax.add_decayed_weights(optimizer.weight_decay, mask=mark_matrices),
+        optax.add_decayed_weights(optimizer.weight_decay, mask=decay_mask),
     )
 
 
-def mark_matrices(params: Params) -> Any:
+def decay_mask(params: Params) -> Any:
     """Return which parameters decay: all except the scales of norms, stacked or not."""
     return jax.tree_util.tree_map_with_path(lambda path, _: getattr(path[-1], "key", None) != "scale", params)

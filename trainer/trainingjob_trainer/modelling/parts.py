@@ -11,73 +11,73 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from trainingjob_trainer.modelling.mlp import Routing
-from trainingjob_trainer.modelling.model import Params, SplitModel, Stream
+from trainingjob_trainer.modelling.mlp import RoutingStats
+from trainingjob_trainer.modelling.model import HiddenStates, Params, SplitModel
 from trainingjob_trainer.modelling.sharding import constrain
 from trainingjob_trainer.modelling.signature import Batch
 
 
-class Sums(NamedTuple):
+class LossSums(NamedTuple):
     """Unnormalized sums over sequences; divide by `weight` for the mean per predicted token."""
 
     loss: jax.Array
     """Sum of cross-entropies."""
     weight: jax.Array
     """Number of predicted tokens that count."""
-    routing: Routing | None
+    routing: RoutingStats | None
     """Routing statistics of all layers, summed over predicted tokens. None: there are no experts."""
 
 
-class Parts:
+class PipelineParts:
     """The parts of a model on the pipeline stages of a mesh."""
 
     def __init__(self, model: SplitModel, mesh: Mesh) -> None:
         self._model = model
         self._num_stages = mesh.shape["stage"]
 
-    def divide(self, params: Params) -> tuple[Params, Params, Params]:
+    def split_params(self, params: Params) -> tuple[Params, Params, Params]:
         """Return the parameters of each part. A tied embedding is in the first and in the last."""
         last = {name: param for name, param in params.items() if name not in ("embedding", "layers")}
         embedding = {"embedding": params["embedding"]}
         return embedding, {"layers": params["layers"]}, last if "head" in last else embedding | last
 
-    def embed(self, params: Params, rows: Batch) -> Stream:
+    def embed(self, params: Params, rows: Batch) -> HiddenStates:
         """Return the hidden states before the first layer for microbatches [M, R, L + 1]."""
         if self._num_stages == 1:
             return self._model.embed(params, rows.tokens[0, :, :-1])
-        streams: Stream = jax.lax.map(lambda tokens: self._model.embed(params, tokens[:, :-1]), rows.tokens)
+        streams: HiddenStates = jax.lax.map(lambda tokens: self._model.embed(params, tokens[:, :-1]), rows.tokens)
         return streams
 
-    def run_layers(self, params: Params, stream: Stream) -> Stream:
+    def run_layers(self, params: Params, stream: HiddenStates) -> HiddenStates:
         """Return the hidden states after the last layer."""
         if self._num_stages == 1:
             return self._model.run_layers(params, stream)
         return self._model.run_stages(params, stream, self._num_stages)
 
-    def sum_losses(self, params: Params, stream: Stream, rows: Batch) -> Sums:
+    def sum_losses(self, params: Params, stream: HiddenStates, rows: Batch) -> LossSums:
         """Return the loss sums of microbatches [M, R, L + 1] from the hidden states after the last layer."""
         if self._num_stages == 1:
             (tokens,), (weights,) = rows
-            loss, weight = sum_losses(self._model.head(params, stream.x), tokens, weights)
-            return Sums(loss, weight, sum_routing(stream, weights))
+            loss, weight = sum_losses(self._model.logits(params, stream.x), tokens, weights)
+            return LossSums(loss, weight, sum_routing(stream, weights))
         # The stages share the LM head: each computes every S-th microbatch.
-        in_turns = jax.tree.map(lambda leaf: leaf.reshape(-1, self._num_stages, *leaf.shape[1:]), (stream.x, rows))
-        y_TSRLD, (tokens, weights) = in_turns
-        turns = (
+        by_tick = jax.tree.map(lambda leaf: leaf.reshape(-1, self._num_stages, *leaf.shape[1:]), (stream.x, rows))
+        y_TSRLD, (tokens, weights) = by_tick
+        ticks = (
             constrain(y_TSRLD, None, "stages", "batch", "length", None),
             Batch(constrain(tokens, None, "stages", "batch", None), constrain(weights, None, "stages", "batch")),
         )
 
-        def read_out(sums: Any, turn: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+        def sum_tick(sums: Any, turn: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             def one(y_RLD: jax.Array, rows: Batch) -> tuple[jax.Array, jax.Array]:
-                return sum_losses(self._model.head(params, y_RLD), rows.tokens, rows.weights)
+                return sum_losses(self._model.logits(params, y_RLD), rows.tokens, rows.weights)
 
             found = jax.vmap(one)(*turn)
             return jax.tree.map(lambda total, new: total + jnp.sum(new), sums, found), None
 
         zero = jnp.zeros(())
-        (loss, weight), _ = jax.lax.scan(read_out, (zero, zero), turns)
-        return Sums(loss, weight, sum_routing(stream, rows.weights))
+        (loss, weight), _ = jax.lax.scan(sum_tick, (zero, zero), ticks)
+        return LossSums(loss, weight, sum_routing(stream, rows.weights))
 
 
 def sum_losses(logits_RLV: jax.Array, tokens: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -92,9 +92,9 @@ def sum_losses(logits_RLV: jax.Array, tokens: jax.Array, weights: jax.Array) -> 
     return total, jnp.sum(weights) * losses_RL.shape[1]
 
 
-def sum_routing(stream: Stream, weights: jax.Array) -> Routing | None:  # None: there are no experts
+def sum_routing(stream: HiddenStates, weights: jax.Array) -> RoutingStats | None:  # None: there are no experts
     """Return the routing statistics of weighted sequences, summed over their predicted tokens."""
     if stream.routing is None:
         return None
     length = stream.x.shape[-2]
-    return Routing(*(length * jnp.sum(jnp.where(weights > 0, said * weights, 0.0)) for said in stream.routing))
+    return RoutingStats(*(length * jnp.sum(jnp.where(weights > 0, stats * weights, 0.0)) for stats in stream.routing))

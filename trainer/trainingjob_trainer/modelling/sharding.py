@@ -6,13 +6,13 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from trainingjob_api.sharding import RULES, Table, count_ways, find_spread_dim
+from trainingjob_api.sharding import RULES, Table, count_shards, find_zero1_dim
 
 type Axes = tuple[str | None, ...]
 """The logical axis of each dim of an array. None: the dim is not sharded."""
 
 
-def partition(
+def partition_spec(
     axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh, rules: Table = RULES
 ) -> PartitionSpec:
     """Return how a tensor with these logical axes is sharded over a mesh.
@@ -28,7 +28,7 @@ def constrain(x: jax.Array, *axes: str | None, rules: Table = RULES) -> jax.Arra
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return x
-    sharding = NamedSharding(mesh, partition(axes, x.shape, mesh, rules))
+    sharding = NamedSharding(mesh, partition_spec(axes, x.shape, mesh, rules))
     constrained: jax.Array = jax.lax.with_sharding_constraint(x, sharding)
     return constrained
 
@@ -63,20 +63,20 @@ def map_shards(function: Callable[..., jax.Array], in_axes: Sequence[Axes], out_
     return run
 
 
-def shard_like(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
+def param_shardings(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
     """Return the shardings of a tree of shapes, given a tree of logical axes of the same structure."""
     return jax.tree.map(
-        lambda shape, names: NamedSharding(mesh, partition(names, shape.shape, mesh, rules)), shapes, axes
+        lambda shape, names: NamedSharding(mesh, partition_spec(names, shape.shape, mesh, rules)), shapes, axes
     )
 
 
-def spread_like(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
-    """Return ZeRO-1 shardings: those of `shard_like`, with one dimension also sharded over `data` if one divides."""
-    ways, data = count_ways(mesh.shape, rules), mesh.shape.get("data", 1)
+def zero1_shardings(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:
+    """Return ZeRO-1 shardings: `param_shardings`, with one more dimension sharded over `data` if one divides."""
+    ways, data = count_shards(mesh.shape, rules), mesh.shape.get("data", 1)
 
     def spread(shape: Any, names: tuple[str, ...]) -> NamedSharding:
         entries = _split_dims(names, shape.shape, mesh, rules)
-        dim = find_spread_dim(names, shape.shape, ways, data)
+        dim = find_zero1_dim(names, shape.shape, ways, data)
         if dim is not None:
             entries[dim] = (*(entries[dim] or ()), "data")
         return NamedSharding(mesh, PartitionSpec(*entries))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from trainingjob_trainer.modelling.model import Params
-from trainingjob_trainer.modelling.spikes import Window
+from trainingjob_trainer.modelling.spikes import SpikeWindow
 
 
 class State(NamedTuple):
@@ -24,7 +24,7 @@ class State(NamedTuple):
     """Consecutive steps up to now whose update was skipped because loss or gradients were not finite."""
     skipped: jax.Array
     """Total number of skipped updates."""
-    window: Window | None = None
+    window: SpikeWindow | None = None
     """Statistics for spike detection. None: the spec configures none."""
 
 
@@ -35,32 +35,32 @@ class Batch(NamedTuple):
     weights: jax.Array  # float32 [A, M, R]
 
 
-class Asked(IntFlag):
+class Signal(IntFlag):
     """Control signals of a process to all processes: sent with a step, and returned to all with the step's metrics."""
 
-    NOTHING = 0
-    LEAVE = 1
+    NONE = 0
+    EXIT = 1
     """Save at this step boundary and leave the world."""
     SAVE = 2
     """Save at this step boundary, because a save is due."""
-    POISON = 4
+    INJECT_NAN = 4
     """Fault injection: make the gradients of this step non-finite. Never sent if the spec forbids drills."""
-    MOVE = 8
+    RESCALE = 8
     """Leave the world at this step boundary, without a save of a step that all hosts hold in memory."""
-    STRETCH = 16
+    STRETCH_SNAPSHOTS = 16
     """Take snapshots less often: they cost more than they are worth."""
 
 
 class Controls(NamedTuple):
     """Inputs that control a step without changing its program."""
 
-    asked: jax.Array  # int32 [devices]
-    """Control signals of the process of each device, as `Asked`."""
-    last: jax.Array
+    signals: jax.Array  # int32 [devices]
+    """Control signals of the process of each device, as `Signal`."""
+    num_steps: jax.Array
     """Total number of steps, int32; an edit of the spec may change it during training."""
 
 
-class Measures(NamedTuple):
+class StepMetrics(NamedTuple):
     """Step metrics: replicated scalars."""
 
     loss: jax.Array
@@ -68,8 +68,8 @@ class Measures(NamedTuple):
     learning_rate: jax.Array
     non_finite: jax.Array
     skipped: jax.Array
-    asked: jax.Array
-    """Control signals that any process sent with this step, as `Asked`."""
+    signals: jax.Array
+    """Control signals that any process sent with this step, as `Signal`."""
     load_balance: jax.Array | None = None
     """Load-balancing loss per layer: 1 if all experts get equally many tokens. None: there are no experts."""
     dropped: jax.Array | None = None
@@ -80,5 +80,5 @@ class Measures(NamedTuple):
 
 type BatchShape = tuple[int, int, int]
 """Gradient-accumulation steps, microbatches of each, and sequences of each microbatch."""
-type TrainStep = Callable[[State, Batch, Controls], tuple[State, Measures]]
+type TrainStep = Callable[[State, Batch, Controls], tuple[State, StepMetrics]]
 type EvaluateStep = Callable[[Params, Batch, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-class Window(NamedTuple):
+class SpikeWindow(NamedTuple):
     """Metrics of the newest steps with an applied update: W steps of M metrics."""
 
     seen: jax.Array
@@ -23,31 +23,31 @@ class Window(NamedTuple):
     """Consecutive spikes up to now, int32."""
 
 
-NUM_MEASURES = 2
+NUM_METRICS = 2
 """Loss and gradient norm."""
-FEWEST = 4
+MIN_STEPS = 4
 """Minimum steps from which the variation of a metric can be estimated; a shorter window must be full."""
-LEAST_DEVIATION = 0.001
+MIN_DEVIATION = 0.001
 """Minimum standard deviation as a share of the mean, because a few steps may be equal by chance."""
 
 
-def begin(size: int) -> Window:
+def empty_window(size: int) -> SpikeWindow:
     """Return an empty window of `size` steps."""
     zero = jnp.zeros((), jnp.int32)
-    return Window(jnp.zeros((NUM_MEASURES, size), jnp.float32), zero, zero)
+    return SpikeWindow(jnp.zeros((NUM_METRICS, size), jnp.float32), zero, zero)
 
 
-def begin_like(described: Window) -> Window:
+def empty_window_like(described: SpikeWindow) -> SpikeWindow:
     """Return an empty window with the given shapes and shardings, outside of programs."""
 
     def make(leaf: jax.Array) -> jax.Array:
         zeros = np.zeros(leaf.shape, leaf.dtype)
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda place: zeros[place])
 
-    return Window(*map(make, described))
+    return SpikeWindow(*map(make, described))
 
 
-def is_spike(window: Window, measured_M: jax.Array, sigma: float) -> jax.Array:
+def is_spike(window: SpikeWindow, measured_M: jax.Array, sigma: float) -> jax.Array:
     """Return whether any metric is more than `sigma` standard deviations above its mean.
 
     It is false until half the window is full, and before `FEWEST` steps if the window has as many.
@@ -58,17 +58,17 @@ def is_spike(window: Window, measured_M: jax.Array, sigma: float) -> jax.Array:
     divisor = jnp.maximum(known, 1).astype(jnp.float32)
     mean_M1 = jnp.sum(jnp.where(is_known_1W, window.seen, 0.0), axis=1, keepdims=True) / divisor
     square_MW = jnp.where(is_known_1W, jnp.square(window.seen - mean_M1), 0.0)
-    least_M = LEAST_DEVIATION * jnp.abs(mean_M1[:, 0])
+    least_M = MIN_DEVIATION * jnp.abs(mean_M1[:, 0])
     deviation_M = jnp.maximum(jnp.sqrt(jnp.sum(square_MW, axis=1) / divisor), least_M)
-    is_known = (2 * known >= size) & (known >= min(size, FEWEST))
+    is_known = (2 * known >= size) & (known >= min(size, MIN_STEPS))
     return is_known & jnp.any(measured_M > mean_M1[:, 0] + sigma * deviation_M)
 
 
-def follow(window: Window, measured_M: jax.Array, spike: jax.Array, taken: jax.Array) -> Window:
+def update_window(window: SpikeWindow, measured_M: jax.Array, spike: jax.Array, taken: jax.Array) -> SpikeWindow:
     """Return the window after a step, whose update was applied if `taken`."""
     size = window.seen.shape[1]
     is_place_1W = (jnp.arange(size) == window.num_steps % size)[None, :]
-    return Window(
+    return SpikeWindow(
         seen=jnp.where(taken & is_place_1W, measured_M[:, None], window.seen),
         num_steps=window.num_steps + taken.astype(jnp.int32),
         in_a_row=jnp.where(spike, window.in_a_row + 1, 0),

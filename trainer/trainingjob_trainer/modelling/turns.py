@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 
-def put_after(tree: Any, *before: Any, mesh: Mesh) -> Any:
+def order_collectives(tree: Any, *before: Any, mesh: Mesh) -> Any:
     """Return a tree of arrays unchanged, on CPUs only after the arrays of the other trees exist."""
     if mesh.devices.flat[0].platform != "cpu":
         return tree

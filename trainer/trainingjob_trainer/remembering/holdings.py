@@ -8,18 +8,18 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainingjob_trainer.history import Past
+from trainingjob_trainer.history import Provenance
 from trainingjob_trainer.metrics import Line
 from trainingjob_trainer.remembering.snapshot_files import Key
 
 
 @dataclass(frozen=True)
-class Holding:
+class ShardInventory:
     """The inventory of one process: how many shards it needs, and which of them it holds, by snapshot."""
 
     num_needed: int
     shards: Mapping[Key, frozenset[int]] = field(default_factory=dict)
-    pasts: Mapping[Key, Past] = field(default_factory=dict)
+    pasts: Mapping[Key, Provenance] = field(default_factory=dict)
     metrics: Mapping[Key, tuple[Line, ...]] = field(default_factory=dict)
 
     def dump(self) -> str:
@@ -28,7 +28,7 @@ class Holding:
             [
                 *key,
                 sorted(held),
-                self.pasts.get(key, Past()).model_dump(exclude_defaults=True),
+                self.pasts.get(key, Provenance()).model_dump(exclude_defaults=True),
                 self.metrics.get(key, ()),
             ]
             for key, held in self.shards.items()
@@ -36,19 +36,19 @@ class Holding:
         return json.dumps([self.num_needed, kept])
 
 
-def parse_holding(text: str) -> Holding:
+def parse_inventory(text: str) -> ShardInventory:
     """Return the inventory that a process dumped."""
     num_needed, snapshots = json.loads(text)
-    return Holding(
+    return ShardInventory(
         num_needed,
         {(generation, step): frozenset(held) for generation, step, held, *_ in snapshots},
-        {(generation, step): Past.model_validate(past) for generation, step, _, past, _ in snapshots if past},
+        {(generation, step): Provenance.model_validate(past) for generation, step, _, past, _ in snapshots if past},
         {(generation, step): tuple(metrics) for generation, step, _, _, metrics in snapshots if metrics},
     )
 
 
 def choose_snapshot(
-    holdings: Sequence[Holding], num_shards: int, refused: Collection[Key] = ()
+    holdings: Sequence[ShardInventory], num_shards: int, refused: Collection[Key] = ()
 ) -> Key | None:  # None: no snapshot is complete
     """Return the newest snapshot of which every shard is held by some process."""
     keys = {key for holding in holdings for key in holding.shards} - set(refused)
@@ -58,7 +58,7 @@ def choose_snapshot(
     return None
 
 
-def find_givers(holdings: Sequence[Holding], key: Key) -> dict[int, int] | None:  # None: no shard is missing
+def find_senders(holdings: Sequence[ShardInventory], key: Key) -> dict[int, int] | None:  # None: no shard is missing
     """Return the process that broadcasts each shard: the first process that holds it."""
     if all(len(holding.shards.get(key, ())) == holding.num_needed for holding in holdings):
         return None

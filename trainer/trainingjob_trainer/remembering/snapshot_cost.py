@@ -2,18 +2,18 @@
 
 from collections import deque
 
-SHARE = 0.01
+MAX_SHARE = 0.01
 """Maximum share of time that training may wait for snapshots, the same as in the plan."""
-JUDGED = 8
+NUM_MEASURED = 8
 """Number of snapshots over which the share is measured."""
 
 
 class SnapshotCost:
     """Wait times of the newest snapshots. The first `num_unlike` are excluded: each allocates its memory."""
 
-    def __init__(self, num_unlike: int) -> None:
-        self._num_left = num_unlike
-        self._spans: deque[tuple[float, float]] = deque(maxlen=JUDGED)
+    def __init__(self, num_warm_up: int) -> None:
+        self._num_left = num_warm_up
+        self._spans: deque[tuple[float, float]] = deque(maxlen=NUM_MEASURED)
         self._newest = 0.0
 
     def add(self, waited: float, now: float) -> None:
@@ -22,19 +22,19 @@ class SnapshotCost:
             self._spans.append((waited, now - self._newest))
         self._num_left, self._newest = max(self._num_left - 1, -1), now
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Discard the measurements, because the snapshot interval has changed."""
         self._spans.clear()
         self._num_left = 0
 
     @property
-    def share(self) -> float | None:  # None: fewer than `JUDGED` snapshots were measured
+    def share(self) -> float | None:  # None: fewer than `NUM_MEASURED` snapshots were measured
         """Return the share of recent time for which training waited."""
-        if len(self._spans) < JUDGED:
+        if len(self._spans) < NUM_MEASURED:
             return None
         return sum(waited for waited, _ in self._spans) / max(sum(span for _, span in self._spans), 1e-9)
 
     @property
     def is_too_high(self) -> bool:
         """Return whether the share exceeds `SHARE`."""
-        return (self.share or 0.0) > SHARE
+        return (self.share or 0.0) > MAX_SHARE

@@ -20,8 +20,8 @@ import numpy as np
 from pydantic import Field, JsonValue, ValidationError
 
 from trainingjob_api.base import Open
-from trainingjob_trainer.files import LARGEST_JSON, read_foreign
-from trainingjob_trainer.history import Record
+from trainingjob_trainer.files import MAX_JSON_BYTES, read_untrusted
+from trainingjob_trainer.history import StepRecord
 from trainingjob_trainer.shards import Shard
 
 NUM_SLOTS = 3
@@ -33,7 +33,7 @@ type Key = tuple[int, int]
 """Generation and step of a snapshot: a later generation is newer, as with checkpoints."""
 
 
-class Piece(Open):
+class ShardEntry(Open):
     """Position of a shard in the file, and the CRC-32 of its bytes."""
 
     offset: Annotated[int, Field(ge=0)]
@@ -41,10 +41,10 @@ class Piece(Open):
     crc32: int
 
 
-class Header(Record):
+class Header(StepRecord):
     """Metadata of a snapshot: its origin and step, hashes of data and state shapes, and its shards."""
 
-    pieces: dict[str, Piece]
+    pieces: dict[str, ShardEntry]
     metrics: tuple[dict[str, JsonValue], ...] = ()
     """The metrics lines of the newest steps, for the case that process 0 is lost before it writes them."""
 
@@ -77,7 +77,7 @@ class Slot:
             OSError: it cannot be read.
         """
         try:
-            digest, _, body = read_foreign(self._header, LARGEST_JSON).partition(b"\n")
+            digest, _, body = read_untrusted(self._header, MAX_JSON_BYTES).partition(b"\n")
         except FileNotFoundError:
             return None
         if hashlib.sha256(body).hexdigest().encode() != digest:
@@ -124,7 +124,7 @@ class Slot:
         return {number: _read(memory, header, shard) for number, shard in shards.items()}
 
 
-def place(shards: Iterable[Shard]) -> tuple[dict[str, int], int]:
+def lay_out_shards(shards: Iterable[Shard]) -> tuple[dict[str, int], int]:
     """Return the offset of each shard in a file, by name, and the size of the file."""
     offsets: dict[str, int] = {}
     end = 0

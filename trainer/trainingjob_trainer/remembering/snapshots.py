@@ -17,18 +17,18 @@ import jax
 import numpy as np
 
 from trainingjob_api.world import World
-from trainingjob_trainer.history import Past, belongs, is_of_known_lineage
+from trainingjob_trainer.history import Provenance, has_known_lineage, is_in_history
 from trainingjob_trainer.metrics import Line
-from trainingjob_trainer.modelling.signature import Asked, State
-from trainingjob_trainer.remembering.snapshot_cost import SHARE, SnapshotCost
-from trainingjob_trainer.remembering.snapshot_files import NUM_SLOTS, Header, Key, Piece, Slot, place
+from trainingjob_trainer.modelling.signature import Signal, State
+from trainingjob_trainer.remembering.snapshot_cost import MAX_SHARE, SnapshotCost
+from trainingjob_trainer.remembering.snapshot_files import NUM_SLOTS, Header, Key, ShardEntry, Slot, lay_out_shards
 from trainingjob_trainer.shards import Shard, Shards, hash_shapes
 
 LOG = logging.getLogger(__name__)
 SNAPSHOTS_A_LOG_LINE = 100
 
-type Kept = dict[Key, tuple[Slot, Header]]
-type Room = tuple[Slot, mmap.mmap]
+type SnapshotIndex = dict[Key, tuple[Slot, Header]]
+type SnapshotBuffer = tuple[Slot, mmap.mmap]
 
 
 class Snapshots:
@@ -39,28 +39,28 @@ class Snapshots:
     """
 
     def __init__(
-        self, folder: str, every: int, world: World, data: str, state: State, shards: Shards, *, most: int = 0
+        self, folder: str, every: int, world: World, data: str, state: State, shards: Shards, *, max_every: int = 0
     ) -> None:
         self._every = every if folder else 0
-        self._most = most
+        self._most = max_every
         self._world = world
         self._data = data
         self._state = hash_shapes(state)
         self._slots = tuple(Slot(Path(folder), number) for number in range(NUM_SLOTS)) if folder else ()
         self.shards = shards
-        self._offsets, self._size = place(self.shards.mine.values())
+        self._offsets, self._size = lay_out_shards(self.shards.local_shards.values())
         self._copiers = ThreadPoolExecutor(
             jax.local_device_count(), "snapshot-copy"
         )  # one copier cannot saturate the transfer to the host
         self._writer = ThreadPoolExecutor(1, "snapshot-write")
-        self._room: Future[Room | None] | None = None
+        self._buffer: Future[SnapshotBuffer | None] | None = None
         self._restored: Key | None = None
-        self._past = Past()
-        self._is_short = False
-        self._blocked: list[float] = []
+        self._past = Provenance()
+        self._is_volume_full = False
+        self._blocked_seconds: list[float] = []
         self._cost = SnapshotCost(NUM_SLOTS)
-        self._is_told = False
-        self._kept_until = 0  # the step from which on the interval may change again
+        self._has_warned = False
+        self._interval_fixed_until = 0  # the step from which on the interval may change again
         self.metrics: Sequence[Line] = ()
         """The metrics lines of the newest steps, which the next snapshot keeps."""
         self.newest = 0
@@ -69,24 +69,24 @@ class Snapshots:
         """Seconds for which the newest snapshot blocked training."""
 
     @property
-    def bytes_to_come(self) -> int:
+    def unallocated_bytes(self) -> int:
         """Return the memory in bytes that the snapshot files have still to allocate."""
         return sum(max(self._size - slot.num_bytes, 0) for slot in self._slots) if self._every else 0
 
-    def find(self) -> Kept:
+    def find(self) -> SnapshotIndex:
         """Return the complete snapshots of this host that the world may resume from."""
-        kept: Kept = {}
+        kept: SnapshotIndex = {}
         for slot, header in self._read_headers():
             if (
                 header
                 and (header.data, header.state) == (self._data, self._state)
-                and belongs(header, self._world, takeover=False)
-                and is_of_known_lineage(header, self._world)
+                and is_in_history(header, self._world, takeover=False)
+                and has_known_lineage(header, self._world)
             ):
                 kept[header.key] = slot, header
         return kept
 
-    def begin(self, restored: Key | None, past: Past) -> None:
+    def begin(self, restored: Key | None, past: Provenance) -> None:
         """Allocate memory for the first snapshot, in the background; the restored snapshot is kept.
 
         `past` is the past of every state that this world snapshots.
@@ -94,27 +94,27 @@ class Snapshots:
         self._restored = restored
         self._past = past
         if self._every:
-            self._room = self._writer.submit(self._make_room)
+            self._buffer = self._writer.submit(self._allocate_buffer)
 
     def is_due(self, step: int) -> bool:
         """Return whether a snapshot is due after a step."""
         return bool(self._every) and step % self._every == 0
 
-    def ask(self) -> Asked:
+    def stretch_signal(self) -> Signal:
         """Return STRETCH if this host measures that snapshots cost too much and the interval may still double."""
-        return Asked.STRETCH if self._cost.is_too_high and 2 * self._every <= self._most else Asked.NOTHING
+        return Signal.STRETCH_SNAPSHOTS if self._cost.is_too_high and 2 * self._every <= self._most else Signal.NONE
 
-    def heed(self, step: int, asked: Asked) -> None:
+    def apply_stretch(self, step: int, asked: Signal) -> None:
         """Double the snapshot interval if any host has signaled STRETCH up to this step.
 
         All hosts receive the same signals. Signals that were sent before a host received the last change are ignored.
         """
-        if Asked.STRETCH not in asked or step < self._kept_until:
+        if Signal.STRETCH_SNAPSHOTS not in asked or step < self._interval_fixed_until:
             return
         share = self._cost.share or 0.0
         self._every *= 2
-        self._kept_until = step + 2 * self._every
-        self._cost.begin_anew()
+        self._interval_fixed_until = step + 2 * self._every
+        self._cost.reset()
         LOG.warning(
             "snapshots cost too much on some host, and lie further apart from now on step=%d every=%d share_here=%.4f",
             step,
@@ -124,31 +124,31 @@ class Snapshots:
 
     def take(self, step: int, state: State) -> None:
         """Copy the state, which may be donated afterwards."""
-        if self._room is None:
+        if self._buffer is None:
             return
         jax.block_until_ready(state)
         began = time.monotonic()
-        room = self._room.result()  # the previous snapshot is complete, so all hosts have snapshots of the same steps
+        room = self._buffer.result()  # the previous snapshot is complete, so all hosts have snapshots of the same steps
         if room:
             slot, memory = room
-            pieces = self.shards.take(state)
+            pieces = self.shards.local_arrays(state)
             for _ in self._copiers.map(lambda piece: self._copy(memory, *piece), pieces):
                 pass
-            self._room = self._writer.submit(self._finish, slot, memory, step, tuple(self.metrics))
+            self._buffer = self._writer.submit(self._finish, slot, memory, step, tuple(self.metrics))
         else:
-            self._room = self._writer.submit(self._make_room)
+            self._buffer = self._writer.submit(self._allocate_buffer)
         ended = time.monotonic()
         self.seconds = ended - began
         self._log(step, self.seconds)
         self._cost.add(self.seconds, ended)
-        self._tell_cost()
+        self._warn_of_cost()
 
     def wait(self) -> None:
         """Wait until the newest snapshot is complete."""
-        if self._room:
-            self._room.result()
+        if self._buffer:
+            self._buffer.result()
 
-    def keeps(self, step: int) -> bool:
+    def has_step(self, step: int) -> bool:
         """Return whether a step is complete in this host's memory. Waits for the newest snapshot."""
         self.wait()
         return self.newest == step
@@ -163,13 +163,13 @@ class Snapshots:
         goal = np.frombuffer(memory, np.uint8, shard.num_bytes, self._offsets[shard.name])
         np.copyto(goal.view(shard.dtype).reshape(shard.shape), numbers)
 
-    def _finish(self, slot: Slot, memory: mmap.mmap, step: int, metrics: tuple[Line, ...]) -> Room | None:
+    def _finish(self, slot: Slot, memory: mmap.mmap, step: int, metrics: tuple[Line, ...]) -> SnapshotBuffer | None:
         view = memoryview(memory)
-        pieces: dict[str, Piece] = {}
-        for shard in self.shards.mine.values():
+        pieces: dict[str, ShardEntry] = {}
+        for shard in self.shards.local_shards.values():
             first = self._offsets[shard.name]
             checksum = zlib.crc32(view[first : first + shard.num_bytes])
-            pieces[shard.name] = Piece(offset=first, size=shard.num_bytes, crc32=checksum)
+            pieces[shard.name] = ShardEntry(offset=first, size=shard.num_bytes, crc32=checksum)
         header = Header(
             job_uid=self._world.job_uid,
             generation=self._world.generation,
@@ -188,24 +188,24 @@ class Snapshots:
             self.newest = step
         except OSError as error:
             LOG.warning("a snapshot cannot be kept, training goes on without it step=%d error=%s", step, error)
-        return self._make_room()
+        return self._allocate_buffer()
 
-    def _make_room(self) -> Room | None:  # None: the volume is full
+    def _allocate_buffer(self) -> SnapshotBuffer | None:  # None: the volume is full
         """Return the least valuable file, cleared for writing: never one of the two best complete snapshots."""
         headers = dict(self._read_headers())
-        slot = min(self._slots, key=lambda slot: self._rate(headers[slot]))
+        slot = min(self._slots, key=lambda slot: self._rank(headers[slot]))
         try:
             slot.clear()
             room = slot, slot.open(self._size)
         except OSError as error:
-            if not self._is_short:
+            if not self._is_volume_full:
                 LOG.warning("no room for a snapshot, training goes on without bytes=%d error=%s", self._size, error)
-            self._is_short = True
+            self._is_volume_full = True
             return None
-        self._is_short = False
+        self._is_volume_full = False
         return room
 
-    def _rate(self, header: Header | None) -> tuple[bool, bool, bool, Key]:
+    def _rank(self, header: Header | None) -> tuple[bool, bool, bool, Key]:
         """Return the value of a snapshot: snapshots of this world rank first, then the restored one."""
         if header is None:
             return False, False, False, (0, 0)
@@ -214,26 +214,28 @@ class Snapshots:
     def _read_headers(self) -> list[tuple[Slot, Header | None]]:
         return [(slot, _read(slot)) for slot in self._slots]
 
-    def _tell_cost(self) -> None:
+    def _warn_of_cost(self) -> None:
         """Warn once if snapshots block training for too long and the interval cannot grow."""
-        if self._cost.is_too_high and not (self.ask() or self._is_told):
-            self._is_told = True
+        if self._cost.is_too_high and not (self.stretch_signal() or self._has_warned):
+            self._has_warned = True
             LOG.warning(
                 "snapshots let training wait for %.1f %% of the time, more than %.0f %%: a larger "
                 "spec.checkpoint.snapshots.everySteps costs less every=%d",
                 (self._cost.share or 0.0) * 100,
-                SHARE * 100,
+                MAX_SHARE * 100,
                 self._every,
             )
 
     def _log(self, step: int, seconds: float) -> None:
-        self._blocked.append(seconds)
-        if len(self._blocked) % SNAPSHOTS_A_LOG_LINE == 1:
-            mean, most = sum(self._blocked) / len(self._blocked), max(self._blocked)
+        self._blocked_seconds.append(seconds)
+        if len(self._blocked_seconds) % SNAPSHOTS_A_LOG_LINE == 1:
+            mean, most = sum(self._blocked_seconds) / len(self._blocked_seconds), max(self._blocked_seconds)
             LOG.info(
                 "took a snapshot step=%d bytes=%d blocked_mean=%.4f blocked_max=%.4f", step, self._size, mean, most
             )
-            self._blocked = self._blocked[-1:] if len(self._blocked) > 1 else self._blocked
+            self._blocked_seconds = (
+                self._blocked_seconds[-1:] if len(self._blocked_seconds) > 1 else self._blocked_seconds
+            )
 
 
 def _read(slot: Slot) -> Header | None:
@@ -244,7 +246,7 @@ def _read(slot: Slot) -> Header | None:
         return None
 
 
-def describe_kept(kept: Kept, shards: Mapping[int, Shard]) -> dict[Key, frozenset[int]]:
+def list_held_shards(kept: SnapshotIndex, shards: Mapping[int, Shard]) -> dict[Key, frozenset[int]]:
     """Return the numbers of the given shards that each snapshot holds."""
     return {
         key: frozenset(number for number, shard in shards.items() if shard.name in header.pieces)

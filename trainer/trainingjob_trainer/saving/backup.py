@@ -22,29 +22,29 @@ from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
 from trainingjob_api.running import Keep
 from trainingjob_api.world import RunConfig, World
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.saving import owner
-from trainingjob_trainer.saving.commit import put_in_place
+from trainingjob_trainer.saving.commit import publish_step
 from trainingjob_trainer.saving.fence import Fence
 from trainingjob_trainer.saving.integrity import (
-    Fingerprint,
+    FileHash,
     Integrity,
-    Pace,
-    read_parts,
-    share,
-    take_fingerprint,
+    RateLimit,
+    hash_chunks,
+    read_chunks,
+    select_share,
     write_integrity,
 )
-from trainingjob_trainer.saving.retention import delete_old
-from trainingjob_trainer.saving.saved_steps import LEFT_OVER, UNFINISHED_COPY, lineage_folder
-from trainingjob_trainer.saving.votes import SaveFailedError, Votes, describe
-from trainingjob_trainer.wire import Event
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.saving.retention import delete_expired
+from trainingjob_trainer.saving.saved_steps import COPYING_SUFFIX, LEFTOVER_NAME, lineage_folder
+from trainingjob_trainer.saving.votes import ErrorExchange, SaveFailedError, describe_error
+from trainingjob_trainer.wire import AgentEvent
+from trainingjob_trainer.world import ProcessGroup
 
 LOG = logging.getLogger(__name__)
 FIELD = "spec.checkpoint.backup.uri"
-OFFER_SECONDS = 1800
+START_SECONDS = 1800
 COPY_SECONDS = 24 * 3600
 """Seconds for which the first process waits for the files of the last one: the store may be slow."""
 LAST_COPY_SECONDS = 3600
@@ -77,7 +77,7 @@ class Backup:
         ValueError: the spec has no backup.
     """
 
-    def __init__(self, config: RunConfig, world: World, peers: Peers, events: Events, name: str) -> None:
+    def __init__(self, config: RunConfig, world: World, peers: ProcessGroup, events: AgentEvents, name: str) -> None:
         backup = config.spec.checkpoint.backup
         if backup is None:
             raise ValueError("the spec names no backup folder")
@@ -87,24 +87,24 @@ class Backup:
         self._config = config
         self._generation = world.generation
         self._fence = Fence(Path(config.spec.checkpoint.uri), world)
-        self._peers = peers.quietly()
+        self._peers = peers.without_reports()
         self._events = events
-        self._votes = Votes(self._peers, name, "copy", COPY_SECONDS)
-        self._pace = Pace()
+        self._error_exchange = ErrorExchange(self._peers, name, "copy", COPY_SECONDS)
+        self._pace = RateLimit()
         self._exchanges = 0
-        self._begun: float | None = None  # None: this world has copied nothing yet
+        self._started_at: float | None = None  # None: this world has copied nothing yet
         self._is_failing = False
         self._newest = 0
-        self._copying: int | None = None
+        self._step_in_copy: int | None = None
         self._thread: threading.Thread | None = None
 
     @property
-    def needed(self) -> tuple[int, ...]:
+    def steps_in_use(self) -> tuple[int, ...]:
         """Return the steps that must not be deleted from the checkpoint folder, because they are being copied."""
-        step = self._copying
+        step = self._step_in_copy
         return () if step is None else (step,)
 
-    def offer(self, folder: Path, record: Integrity, restored: int) -> None:
+    def copy_if_due(self, folder: Path, record: Integrity, restored: int) -> None:
         """Begin to copy a step that was just saved, if a copy is due; process 0 decides, because clocks differ.
 
         `restored` is the step that the world resumed from: its copy is kept.
@@ -112,32 +112,32 @@ class Backup:
         Raises:
             JaxRuntimeError: another process is gone.
         """
-        said = "copy" if self._peers.process == 0 and self._is_due() else ""
-        if self._exchange(said, OFFER_SECONDS)[0]:
-            self._begin(folder, record, restored)
+        decision = "copy" if self._peers.process == 0 and self._is_due() else ""
+        if self._exchange(decision, START_SECONDS)[0]:
+            self._start_copy(folder, record, restored)
 
-    def finish(self, folder: Path, record: Integrity, restored: int) -> None:
+    def wait_for_last(self, folder: Path, record: Integrity, restored: int) -> None:
         """Wait until the last step is copied, or its copy has failed.
 
         A copy needs all processes, and one of them may still be busy with an earlier copy. So all of them begin the
         last copy, or none does.
         """
         deadline = time.monotonic() + LAST_COPY_SECONDS
-        self._pace.hurry()
+        self._pace.lift()
         self._wait(deadline)
-        late = self._copying  # read once: the thread of the copy sets it to None
+        late = self._step_in_copy  # read once: the thread of the copy sets it to None
         said = "copy" if late is None and self._newest < record.step else ""
         try:
-            is_begun = all(self._exchange(said, LAST_COPY_SECONDS + OFFER_SECONDS))
+            is_begun = all(self._exchange(said, LAST_COPY_SECONDS + START_SECONDS))
         except JaxRuntimeError as error:
-            self._tell_failure(record.step, f"another process is gone: {error}")
+            self._report_failure(record.step, f"another process is gone: {error}")
             return
         if is_begun:
-            self._begin(folder, record, restored)
+            self._start_copy(folder, record, restored)
             self._wait(deadline)
-            late = self._copying
+            late = self._step_in_copy
         if late is not None:
-            self._tell_failure(late, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")
+            self._report_failure(late, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")
 
     def _exchange(self, said: str, seconds: float) -> tuple[str, ...]:
         """Return what each process says about the next copy."""
@@ -145,19 +145,19 @@ class Backup:
         return self._peers.exchange(f"backup/{self._exchanges}", said, seconds)
 
     def _is_due(self) -> bool:
-        if self._copying is not None:
+        if self._step_in_copy is not None:
             return False
         pause = min(RETRY_SECONDS, self._every) if self._is_failing else self._every
-        return self._begun is None or time.monotonic() - self._begun >= pause
+        return self._started_at is None or time.monotonic() - self._started_at >= pause
 
     def _wait(self, deadline: float) -> None:
         if self._thread:
             self._thread.join(max(deadline - time.monotonic(), 0.0))
 
-    def _begin(self, folder: Path, record: Integrity, restored: int) -> None:
+    def _start_copy(self, folder: Path, record: Integrity, restored: int) -> None:
         if self._thread:
             self._thread.join()  # process 0 has seen its end, and the other processes are about to
-        self._begun, self._copying = time.monotonic(), record.step
+        self._started_at, self._step_in_copy = time.monotonic(), record.step
         self._thread = threading.Thread(
             target=self._copy, args=(folder, record, restored), name=f"copy-{record.step}", daemon=True
         )
@@ -165,39 +165,39 @@ class Backup:
 
     def _copy(self, folder: Path, record: Integrity, restored: int) -> None:
         goal = lineage_folder(self.root, record.lineage) / str(record.step)
-        fresh = goal.with_name(f"{goal.name}{UNFINISHED_COPY}-{self._generation}")
+        fresh = goal.with_name(f"{goal.name}{COPYING_SUFFIX}-{self._generation}")
         try:
-            self._make(folder, fresh, goal, record)
+            self._copy_in_stages(folder, fresh, goal, record)
         except SaveFailedError as error:
             self._is_failing = True
-            self._tell_failure(record.step, str(error))
+            self._report_failure(record.step, str(error))
             if self._peers.process == 0:
                 shutil.rmtree(fresh, ignore_errors=True)
         except Exception:  # another process is gone, and the training thread sees that too
             LOG.exception("a copy was given up step=%d", record.step)
         else:
             self._is_failing, self._newest = False, record.step
-            self._events.send(Event(copied=record.step))
+            self._events.send(AgentEvent(copied=record.step))
             self._delete_old(record.step, restored)
-        self._copying = None
+        self._step_in_copy = None
 
     def _delete_old(self, step: int, restored: int) -> None:
         """Delete the copies that need not be kept, on process 0."""
         if self._peers.process == 0:
             try:
-                delete_old(self.root, self._fence, self._keep, step, {restored})
+                delete_expired(self.root, self._fence, self._keep, step, {restored})
             except TrainingError as error:  # a later world exists, and the training thread sees that too
                 LOG.warning("old copies are not deleted error=%s", error)
 
-    def _make(self, source: Path, fresh: Path, goal: Path, record: Integrity) -> None:
+    def _copy_in_stages(self, source: Path, fresh: Path, goal: Path, record: Integrity) -> None:
         process = self._peers.process
-        mine = share(sorted(record.files), process, self._peers.num_processes)
-        self._votes.begin()
-        self._together(lambda: self._prepare(fresh) if process == 0 else None)
-        self._together(lambda: copy_files(source, fresh, {name: record.files[name] for name in mine}, self._pace))
-        self._together(lambda: self._put_in_place(fresh, goal, record) if process == 0 else None)
+        mine = select_share(sorted(record.files), process, self._peers.num_processes)
+        self._error_exchange.begin()
+        self._run_stage(lambda: self._prepare(fresh) if process == 0 else None)
+        self._run_stage(lambda: copy_files(source, fresh, {name: record.files[name] for name in mine}, self._pace))
+        self._run_stage(lambda: self._publish_copy(fresh, goal, record) if process == 0 else None)
 
-    def _together(self, act: Callable[[], None]) -> None:
+    def _run_stage(self, act: Callable[[], None]) -> None:
         """Run this process's part of a stage, then exchange errors with all processes.
 
         Raises:
@@ -207,29 +207,29 @@ class Backup:
         try:
             act()
         except (OSError, ValueError, TrainingError) as error:
-            problem = describe(error)
-        self._votes.cast(problem)
+            problem = describe_error(error)
+        self._error_exchange.exchange_results(problem)
 
     def _prepare(self, fresh: Path) -> None:
         _claim(self.root, self._config)
         self._fence.check()
         fresh.parent.mkdir(parents=True, exist_ok=True)
-        for left in fresh.parent.glob(f"*{UNFINISHED_COPY}*"):  # of a killed world: it may fill the disk
-            if LEFT_OVER.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
+        for left in fresh.parent.glob(f"*{COPYING_SUFFIX}*"):  # of a killed world: it may fill the disk
+            if LEFTOVER_NAME.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left)
         fresh.mkdir()
 
-    def _put_in_place(self, fresh: Path, goal: Path, record: Integrity) -> None:
+    def _publish_copy(self, fresh: Path, goal: Path, record: Integrity) -> None:
         write_integrity(fresh, record)
         self._fence.check()
-        put_in_place(fresh, goal, record)
+        publish_step(fresh, goal, record)
 
-    def _tell_failure(self, step: int, message: str) -> None:
+    def _report_failure(self, step: int, message: str) -> None:
         LOG.warning("a step could not be copied, training goes on step=%d error=%s", step, message)
-        self._events.send(Event(failed_copy=FailedSave(step=step, message=message[:MAX_MESSAGE])))
+        self._events.send(AgentEvent(failed_copy=FailedSave(step=step, message=message[:MAX_MESSAGE])))
 
 
-def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint], pace: Pace) -> None:
+def copy_files(source: Path, goal: Path, wanted: Mapping[str, FileHash], pace: RateLimit) -> None:
     """Copy files of a step from folder to folder, and compare each with its hash during the copy.
 
     Raises:
@@ -242,9 +242,9 @@ def copy_files(source: Path, goal: Path, wanted: Mapping[str, Fingerprint], pace
             raise ValueError(f"{name} has changed since it was saved")
 
 
-def _copy_file(source: Path, goal: Path, name: str, pace: Pace) -> Fingerprint:
+def _copy_file(source: Path, goal: Path, name: str, pace: RateLimit) -> FileHash:
     with (goal / name).open("xb") as writing:
-        found = take_fingerprint(_write(writing, pace.keep(read_parts(source, name))))
+        found = hash_chunks(_write(writing, pace.throttle(read_chunks(source, name))))
         writing.flush()
         os.fsync(writing.fileno())
     return found

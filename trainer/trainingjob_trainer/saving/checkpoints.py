@@ -20,38 +20,40 @@ from jax.errors import JaxRuntimeError
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave
 from trainingjob_api.world import RunConfig, Tier, World
-from trainingjob_trainer.events import Events
+from trainingjob_trainer.events import AgentEvents
 from trainingjob_trainer.failures import TrainingError, storage_error
-from trainingjob_trainer.history import Past, go_on
-from trainingjob_trainer.modelling.signature import Asked, State
-from trainingjob_trainer.modelling.spikes import begin_like
+from trainingjob_trainer.history import Provenance, extend_provenance
+from trainingjob_trainer.modelling.signature import Signal, State
+from trainingjob_trainer.modelling.spikes import empty_window_like
 from trainingjob_trainer.remembering.snapshot_files import Key
 from trainingjob_trainer.saving.backup import Backup
 from trainingjob_trainer.saving.commit import Committer
 from trainingjob_trainer.saving.fence import Fence
 from trainingjob_trainer.saving.integrity import Integrity, read_integrity
-from trainingjob_trainer.saving.inventory import Inventory
-from trainingjob_trainer.saving.one_replica import OneReplica
-from trainingjob_trainer.saving.orbax_writing import Writing
-from trainingjob_trainer.saving.restore_point import Memory, Recalled, RestorePoint
-from trainingjob_trainer.saving.retention import Bests, delete_old
+from trainingjob_trainer.saving.inventory import CheckpointInventory
+from trainingjob_trainer.saving.one_replica import SingleReplicaRestore
+from trainingjob_trainer.saving.orbax_writing import PendingWrite
+from trainingjob_trainer.saving.restore_point import RestoredSnapshot, RestoreSearch, SnapshotSource
+from trainingjob_trainer.saving.retention import BestSteps, delete_expired
 from trainingjob_trainer.saving.saved_steps import lineage_folder
 from trainingjob_trainer.saving.votes import SaveFailedError
 from trainingjob_trainer.shards import hash_shapes
-from trainingjob_trainer.wire import Event
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.wire import AgentEvent
+from trainingjob_trainer.world import ProcessGroup
 
 LOG = logging.getLogger(__name__)
 RETRY_SECONDS = 60.0
 """Seconds after a failed save at which the next save is due, unless one is due earlier."""
-INSIST_SECONDS = 10.0
+FINAL_RETRY_SECONDS = 10.0
 """Seconds between retries when no step is left to train."""
 
 
 class Checkpoints:
     """The checkpoints of a job, as one process of one world writes and reads them. `data` is the token index's hash."""
 
-    def __init__(self, root: Path, config: RunConfig, world: World, peers: Peers, data: str, events: Events) -> None:
+    def __init__(
+        self, root: Path, config: RunConfig, world: World, peers: ProcessGroup, data: str, events: AgentEvents
+    ) -> None:
         self._root = root
         self._folder = lineage_folder(root, len(world.rollbacks))
         self._batch_size = config.spec.training.global_batch_size
@@ -63,31 +65,33 @@ class Checkpoints:
         self._events = events
         self._restored = 0
         self._newest = 0
-        self._owed: int | None = None  # None: only saves by steps or time are due; else a save is due from this step on
-        self._begun = time.monotonic()
-        self._has_asked = False
-        self.inventory = Inventory()
+        self._catch_up_step: int | None = (
+            None  # None: only saves by steps or time are due; else a save is due from this step on
+        )
+        self._last_save_at = time.monotonic()
+        self._has_signaled = False
+        self.inventory = CheckpointInventory()
         """The checkpoints that existed when this world resumed; empty before `restore`."""
-        self._bests = Bests(self._checkpoint.keep.best, {})
-        self.past = Past()
+        self._bests = BestSteps(self._checkpoint.keep.best, {})
+        self.past = Provenance()
         """The past of every state that this world saves; empty before `restore`."""
-        self.recalled: Key | None = None
+        self.restored_snapshot: Key | None = None
         """The snapshot that was restored. None: a checkpoint was restored, or nothing."""
         self._commit: threading.Thread | None = None
         self._outcome: FailedSave | int | None = None  # None: no save has ended since the last check
         self._error: Exception | None = None
         self._tried: tuple[int, Mapping[str, float]] = 0, {}
-        name = _name(world, peers.process)
+        name = _host_name(world, peers.process)
         self._fence = Fence(root, world)
         self._committer = Committer(peers, name, self._fence)
         self._backup = Backup(config, world, peers, events, name) if self._checkpoint.backup else None
-        self._is_copy = False
+        self._restored_from_backup = False
         self._saved: Integrity | None = None  # None: this world has saved nothing yet
         self.is_failing = False
         """Whether the newest awaited save has failed: the same on all processes at the same step."""
 
     def restore(
-        self, state: State, memory: Memory | None = None, replica: OneReplica | None = None
+        self, state: State, memory: SnapshotSource | None = None, replica: SingleReplicaRestore | None = None
     ) -> State | None:  # None: start from scratch
         """Return the newest intact state of the job's history, from storage or memory, with the layout of `state`.
 
@@ -98,8 +102,8 @@ class Checkpoints:
         """
         takeover = self._checkpoint.takeover
         backup = self._backup.root if self._backup else None
-        fewer = replica if replica and replica.is_fewer else None
-        search = RestorePoint(
+        fewer = replica if replica and replica.saves_reads else None
+        search = RestoreSearch(
             self._root,
             self._world,
             self._peers,
@@ -110,43 +114,43 @@ class Checkpoints:
             readers=fewer.readers if fewer else None,
         )
         try:
-            found = search.find(self._data, tuple(hash_shapes(form) for form in _forms(state)), self._seed)
+            found = search.find(self._data, tuple(hash_shapes(form) for form in _accepted_forms(state)), self._seed)
         except OSError as error:
             raise storage_error(error, f"reading {self._root}", str(self._root)) from error
         if found is None:
-            self._go_on(Past(), 0)
+            self._set_past(Provenance(), 0)
             return None
-        if isinstance(found, Recalled):
-            self.recalled = found.key
+        if isinstance(found, RestoredSnapshot):
+            self.restored_snapshot = found.key
             generation, self._newest = found.key
             self._take_inventory(search, self._world.job_uid, generation)
-            self._go_on(found.past, generation)
+            self._set_past(found.past, generation)
             # worlds that keep failing before their next multiple would leave the newest checkpoint ever further behind
-            self._owed = max(self.inventory.newest + self._checkpoint.save.every_steps, self._newest + 1)
+            self._catch_up_step = max(self.inventory.newest + self._checkpoint.save.every_steps, self._newest + 1)
             return found.state
         saved = read_integrity(found)
         assert saved is not None  # noqa: S101  # it was verified above
         self._restored = self._newest = saved.step
-        self._is_copy = not found.is_relative_to(self._root)
+        self._restored_from_backup = not found.is_relative_to(self._root)
         self._take_inventory(search, saved.job_uid, saved.generation)
-        self._go_on(saved.past, saved.generation if saved.job_uid == self._world.job_uid else 0)
+        self._set_past(saved.provenance, saved.generation if saved.job_uid == self._world.job_uid else 0)
         return self._load(found, saved, state, fewer)
 
-    def _take_inventory(self, search: RestorePoint, job_uid: str, generation: int) -> None:
+    def _take_inventory(self, search: RestoreSearch, job_uid: str, generation: int) -> None:
         best = self._checkpoint.keep.best
         origin = job_uid, generation, self._newest
-        self.inventory = Inventory.take(search.saved, origin, best).agree(self._peers)
-        self._bests = Bests(best, self.inventory.losses)
+        self.inventory = CheckpointInventory.from_manifests(search.saved, origin, best).broadcast(self._peers)
+        self._bests = BestSteps(best, self.inventory.losses)
 
-    def _go_on(self, past: Past, since: int) -> None:
-        self.past = go_on(past, self._world, self._batch_size, since, self._newest, self.tier)
+    def _set_past(self, past: Provenance, since: int) -> None:
+        self.past = extend_provenance(past, self._world, self._batch_size, since, self._newest, self.tier)
 
     @property
     def tier(self) -> Tier:
         """Return the tier that the state was restored from; `durable` also for a start from scratch."""
-        if self.recalled is not None:
+        if self.restored_snapshot is not None:
             return "ram"
-        return "backup" if self._is_copy else "durable"
+        return "backup" if self._restored_from_backup else "durable"
 
     @property
     def newest(self) -> int:
@@ -155,23 +159,25 @@ class Checkpoints:
 
     def is_due(self, step: int) -> bool:
         """Return whether a save is due after a step: at the step interval, or once no save was made for that long."""
-        return step % self._checkpoint.save.every_steps == 0 or (self._owed is not None and step >= self._owed)
+        return step % self._checkpoint.save.every_steps == 0 or (
+            self._catch_up_step is not None and step >= self._catch_up_step
+        )
 
     def is_best(self, measured: Mapping[str, float]) -> bool:
         """Return whether a step with these held-out losses is to be saved as one of the best."""
-        return self._bests.is_one(measured)
+        return self._bests.is_best(measured)
 
-    def ask(self) -> Asked:
+    def save_signal(self) -> Signal:
         """Return SAVE once for each save that is due by time; only process 0 signals, because clocks differ."""
-        if self._peers.process != 0 or self._has_asked or (self._commit and self._commit.is_alive()):
-            return Asked.NOTHING
+        if self._peers.process != 0 or self._has_signaled or (self._commit and self._commit.is_alive()):
+            return Signal.NONE
         has_failed = self.is_failing if self._outcome is None else isinstance(self._outcome, FailedSave)
         every = self._checkpoint.save.every
         pause = min(RETRY_SECONDS if has_failed else inf, seconds(every) if every else inf)
-        if time.monotonic() - self._begun < pause:
-            return Asked.NOTHING
-        self._has_asked = True
-        return Asked.SAVE
+        if time.monotonic() - self._last_save_at < pause:
+            return Signal.NONE
+        self._has_signaled = True
+        return Signal.SAVE
 
     def save(self, step: int, state: State, measured: Mapping[str, float] | None = None) -> None:
         """Copy the state and write it in the background. Waits for the previous save, and raises as `wait` does.
@@ -179,11 +185,11 @@ class Checkpoints:
         `measured` are the held-out losses after this step, by evaluation name.
         """
         self.wait()
-        self._begun, self._has_asked, self._owed = time.monotonic(), False, None
+        self._last_save_at, self._has_signaled, self._catch_up_step = time.monotonic(), False, None
         finite = {name: loss for name, loss in (measured or {}).items() if isfinite(loss)}
         self._bests.add(step, finite)
         self._tried = step, finite
-        writing = self._committer.begin(self._folder / str(step), _written(state))
+        writing = self._committer.begin(self._folder / str(step), _saved_items(state))
         self._commit = threading.Thread(
             target=self._finish, args=(step, writing, hash_shapes(state), finite), name=f"commit-{step}", daemon=True
         )
@@ -197,51 +203,51 @@ class Checkpoints:
             JaxRuntimeError: another process is gone.
         """
         if self._commit:
-            self._committer.hurry()
+            self._committer.lift_rate_limit()
             self._commit.join()
             self._commit = None
-        self.check()
+        self.raise_background_error()
         match self._outcome:
             case FailedSave(step=failed):
-                self._bests.drop(failed)
+                self._bests.remove(failed)
                 self.is_failing = True
             case int(step):
                 self._newest, self.is_failing = step, False
         self._outcome = None
 
-    def insist(self, step: int, state: State) -> None:
+    def save_until_success(self, step: int, state: State) -> None:
         """Wait until a step is saved, and retry until it is: no other work is left.
 
         A retry saves the held-out losses of the failed save.
         """
         self.wait()
         while self.is_failing:
-            time.sleep(INSIST_SECONDS)
+            time.sleep(FINAL_RETRY_SECONDS)
             tried, measured = self._tried
             self.save(step, state, measured if tried == step else None)
             self.wait()
 
-    def finish_copy(self) -> None:
+    def wait_for_backup(self) -> None:
         """Wait until the newest step that this world saved is copied to the backup store, or its copy has failed."""
         if self._backup and self._saved:
-            self._backup.finish(self._folder / str(self._saved.step), self._saved, self._restored)
+            self._backup.wait_for_last(self._folder / str(self._saved.step), self._saved, self._restored)
 
-    def check(self) -> None:
+    def raise_background_error(self) -> None:
         """Raise the error of the background thread, if any."""
         if self._error:
             raise self._error
 
-    def _load(self, folder: Path, saved: Integrity, state: State, replica: OneReplica | None) -> State:
+    def _load(self, folder: Path, saved: Integrity, state: State, replica: SingleReplicaRestore | None) -> State:
         """Return a saved state. A state without a loss window, saved before spike detection, gets an empty one."""
         if replica and saved.state == hash_shapes(state):
             return replica.load(folder)
-        form = next(form for form in _forms(state) if hash_shapes(form) == saved.state)
-        restored = State(**self._committer.orbax.restore(folder, _written(form)))
+        form = next(form for form in _accepted_forms(state) if hash_shapes(form) == saved.state)
+        restored = State(**self._committer.orbax.restore(folder, _saved_items(form)))
         if state.window is None or restored.window is not None:
             return restored
-        return restored._replace(window=begin_like(state.window))
+        return restored._replace(window=empty_window_like(state.window))
 
-    def _finish(self, step: int, writing: Writing, state: str, measured: Mapping[str, float]) -> None:
+    def _finish(self, step: int, writing: PendingWrite, state: str, measured: Mapping[str, float]) -> None:
         record = Integrity(
             job_uid=self._world.job_uid,
             generation=self._world.generation,
@@ -264,7 +270,7 @@ class Checkpoints:
             self._error = error
         else:
             self._outcome = step
-            self._events.send(Event(committed=step))
+            self._events.send(AgentEvent(committed=step))
             self._clean_up(self._saved)
 
     def _clean_up(self, saved: Integrity) -> None:
@@ -272,34 +278,34 @@ class Checkpoints:
         needed = [self._restored]
         if self._backup:
             try:
-                self._backup.offer(self._folder / str(saved.step), saved, self._restored)
+                self._backup.copy_if_due(self._folder / str(saved.step), saved, self._restored)
             except JaxRuntimeError as error:
                 self._error = error
                 return
-            needed += self._backup.needed
+            needed += self._backup.steps_in_use
         if self._peers.process == 0:
             try:
-                delete_old(self._root, self._fence, self._checkpoint.keep, saved.step, needed)
+                delete_expired(self._root, self._fence, self._checkpoint.keep, saved.step, needed)
             except TrainingError as error:
                 self._error = error
 
     def _tell_failure(self, step: int, message: str) -> None:
         LOG.warning("a step could not be saved, training goes on step=%d error=%s", step, message)
         self._outcome = FailedSave(step=step, message=message[:MAX_MESSAGE])
-        self._events.send(Event(failed_save=self._outcome))
+        self._events.send(AgentEvent(failed_save=self._outcome))
 
 
-def _name(world: World, process: int) -> str:
+def _host_name(world: World, process: int) -> str:
     """Return the name of a host as messages show it."""
     member = next((member for member in world.members if member.process == process), None)
     return f"host {member.host} of slice {member.slice}" if member else f"process {process}"
 
 
-def _forms(state: State) -> list[State]:
+def _accepted_forms(state: State) -> list[State]:
     """Return the forms in which a state may have been saved, its own first."""
     return [state] if state.window is None else [state, state._replace(window=None)]
 
 
-def _written(state: State) -> dict[str, Any]:
+def _saved_items(state: State) -> dict[str, Any]:
     """Return the parts of a state that are saved: absent parts are left out."""
     return {name: value for name, value in state._asdict().items() if value is not None}

@@ -22,48 +22,48 @@ from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.saving.fence import Fence
 from trainingjob_trainer.saving.integrity import (
     Integrity,
-    Pace,
-    dump_fingerprints,
+    RateLimit,
+    dump_file_hashes,
     hash_files,
     list_files,
-    merge_fingerprints,
+    merge_file_hashes,
     read_integrity,
-    share,
+    select_share,
     write_integrity,
 )
-from trainingjob_trainer.saving.orbax_writing import OrbaxWriter, Writing
-from trainingjob_trainer.saving.votes import SaveFailedError, Votes, describe
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.saving.orbax_writing import OrbaxWriter, PendingWrite
+from trainingjob_trainer.saving.votes import ErrorExchange, SaveFailedError, describe_error
+from trainingjob_trainer.world import ProcessGroup
 
 LOG = logging.getLogger(__name__)
 COMMIT_SECONDS = 1800
-UNPROVEN = ".saving"
+UNCOMMITTED_SUFFIX = ".saving"
 """Suffix of a folder that is being written and hashed; the generation of its writer follows."""
-VOID = ".void"
+DELETING_SUFFIX = ".void"
 """Suffix of a step that is about to be deleted."""
-ASIDE = ".damaged-"
+QUARANTINE_SUFFIX = ".damaged-"
 """Suffix of a quarantined step; the generation that found the damage follows."""
 
 
 class Committer:
     """Writes steps with Orbax, one at a time, as one process of a world. `name` is the host in messages."""
 
-    def __init__(self, peers: Peers, name: str, fence: Fence) -> None:
+    def __init__(self, peers: ProcessGroup, name: str, fence: Fence) -> None:
         self._peers = peers
         self._fence = fence
-        self._votes = Votes(peers, name, "save", COMMIT_SECONDS)
-        self._pace = Pace()
+        self._votes = ErrorExchange(peers, name, "save", COMMIT_SECONDS)
+        self._pace = RateLimit()
         self.orbax = OrbaxWriter(peers)
 
-    def begin(self, folder: Path, state: Mapping[str, Any]) -> Writing:
+    def begin(self, folder: Path, state: Mapping[str, Any]) -> PendingWrite:
         """Copy the arrays of a state, which may be donated afterwards; `finish` writes them into a folder.
 
         Training is blocked here, so this method does not wait for any other process.
         """
-        self._pace.begin()
-        return self.orbax.copy(self._beside(folder), state)
+        self._pace.enable()
+        return self.orbax.copy(self._temporary_folder(folder), state)
 
-    def finish(self, folder: Path, writing: Writing, record: Integrity) -> Integrity:
+    def finish(self, folder: Path, writing: PendingWrite, record: Integrity) -> Integrity:
         """Write a copied state, hash its files, each host its share, and write the manifest with the hashes.
 
         All processes return the manifest.
@@ -75,66 +75,68 @@ class Committer:
         """
         self._votes.begin()
         try:
-            return self._prove(folder, writing, record)
+            return self._commit_in_stages(folder, writing, record)
         except SaveFailedError:
             if self._peers.process == 0:
-                shutil.rmtree(self._beside(folder), ignore_errors=True)  # the partial step may be filling the disk
+                shutil.rmtree(
+                    self._temporary_folder(folder), ignore_errors=True
+                )  # the partial step may be filling the disk
             raise
         finally:
             writing.give_up()
 
-    def hurry(self) -> None:
+    def lift_rate_limit(self) -> None:
         """Lift the rate limit of the current save: another thread waits for it."""
-        self._pace.hurry()
+        self._pace.lift()
 
-    def _beside(self, folder: Path) -> Path:
+    def _temporary_folder(self, folder: Path) -> Path:
         """Return the temporary folder in which a step is written before it is renamed."""
-        return folder.with_name(f"{folder.name}{UNPROVEN}-{self._fence.generation}")
+        return folder.with_name(f"{folder.name}{UNCOMMITTED_SUFFIX}-{self._fence.generation}")
 
-    def _prove(self, folder: Path, writing: Writing, record: Integrity) -> Integrity:
-        peers, fresh = self._peers, self._beside(folder)
-        self._votes.cast(writing.problem or (self._prepare(folder) if peers.process == 0 else ""))
+    def _commit_in_stages(self, folder: Path, writing: PendingWrite, record: Integrity) -> Integrity:
+        peers, fresh = self._peers, self._temporary_folder(folder)
+        self._votes.exchange_results(writing.problem or (self._prepare(folder) if peers.process == 0 else ""))
         try:
             writing.write()
-            self._votes.cast()
+            self._votes.exchange_results()
             listed: list[str] = []
             if peers.process == 0:
                 writing.finalize()
                 listed = list_files(fresh)
-            names: list[str] = json.loads(self._votes.cast(said=json.dumps(listed))[0])
-            mine = hash_files(fresh, share(names, peers.process, peers.num_processes), self._pace)
-            shares = self._votes.cast(said=dump_fingerprints(mine))
-            proven = record.model_copy(update={"files": merge_fingerprints(shares)})
+            names: list[str] = json.loads(self._votes.exchange_results(value=json.dumps(listed))[0])
+            mine = hash_files(fresh, select_share(names, peers.process, peers.num_processes), self._pace)
+            shares = self._votes.exchange_results(value=dump_file_hashes(mine))
+            manifest = record.model_copy(update={"files": merge_file_hashes(shares)})
             if peers.process == 0:
-                write_integrity(fresh, proven)
+                write_integrity(fresh, manifest)
                 self._fence.check()
-                put_in_place(fresh, folder, proven)
+                publish_step(fresh, folder, manifest)
         except (SaveFailedError, TrainingError):
             raise
         except Exception as error:  # Orbax reports a full disk as a ValueError
-            if self._votes.lost:
-                raise self._votes.lost from error
-            self._votes.cast(describe(error))
-        self._votes.cast()
-        return proven
+            if self._votes.lost_process_error:
+                raise self._votes.lost_process_error from error
+            self._votes.exchange_results(describe_error(error))
+        self._votes.exchange_results()
+        return manifest
 
     def _prepare(self, folder: Path) -> str:
         """Create the temporary folder of a step; return an error message, empty: success."""
-        fresh = self._beside(folder)
+        temporary = self._temporary_folder(folder)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             self._fence.check()
-            there = read_integrity(folder)
-            if there is not None and there.generation >= self._fence.generation:
+            existing = read_integrity(folder)
+            if existing is not None and existing.generation >= self._fence.generation:
                 return f"step {folder.name} is there already"
-            shutil.rmtree(fresh, ignore_errors=True)
-            fresh.mkdir()
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
         except (OSError, ValueError) as error:
-            return describe(error)
+            return describe_error(error)
         return ""
 
 
-def put_in_place(fresh: Path, folder: Path, record: Integrity) -> None:
+def publish_step(fresh: Path, folder: Path, record: Integrity) -> None:
     """Rename a complete and verified step to its final name.
 
     An existing step of that name is deleted if an earlier world of the job saved it. That world was fenced off during
@@ -149,8 +151,8 @@ def put_in_place(fresh: Path, folder: Path, record: Integrity) -> None:
     except OSError:
         if not os.path.lexists(folder):
             raise
-        if _is_of_job(folder, record):
-            void = fresh.with_name(fresh.name + VOID)
+        if _is_saved_by_job(folder, record):
+            void = fresh.with_name(fresh.name + DELETING_SUFFIX)
             folder.rename(void)  # rename first, so that the folder that is checked is the one that is deleted
             there = read_integrity(void)
             if there is None or there.generation > record.generation:
@@ -158,11 +160,11 @@ def put_in_place(fresh: Path, folder: Path, record: Integrity) -> None:
                 raise FileExistsError(f"another world has saved step {record.step}") from None
             shutil.rmtree(void)
         else:
-            LOG.warning("set aside what this job has not saved folder=%s", set_aside(folder, record.generation))
+            LOG.warning("set aside what this job has not saved folder=%s", quarantine_step(folder, record.generation))
         fresh.rename(folder)
 
 
-def _is_of_job(folder: Path, record: Integrity) -> bool:
+def _is_saved_by_job(folder: Path, record: Integrity) -> bool:
     there = _read(folder)
     return there is not None and there.job_uid == record.job_uid
 
@@ -181,19 +183,19 @@ def delete_step(folder: Path) -> None:
     Raises:
         OSError: storage refuses the rename or the deletion.
     """
-    void = folder.with_name(folder.name + VOID)
+    void = folder.with_name(folder.name + DELETING_SUFFIX)
     shutil.rmtree(void, ignore_errors=True)
     folder.rename(void)
     shutil.rmtree(void)
 
 
-def set_aside(folder: Path, generation: int) -> Path:
+def quarantine_step(folder: Path, generation: int) -> Path:
     """Rename a step so that it no longer counts as one and can still be inspected; return its new path.
 
     Raises:
         OSError: storage refuses the rename.
     """
-    name = f"{folder.name}{ASIDE}{generation}"
+    name = f"{folder.name}{QUARANTINE_SUFFIX}{generation}"
     names = chain([name], (f"{name}-{again}" for again in count(2)))
     aside = next(path for one in names if not os.path.lexists(path := folder.with_name(one)))
     folder.rename(aside)

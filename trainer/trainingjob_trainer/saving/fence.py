@@ -20,8 +20,8 @@ from trainingjob_trainer.failures import TrainingError
 from trainingjob_trainer.files import parse_number
 from trainingjob_trainer.saving import owner
 
-PREFIX = "WORLD-"
-NAME = re.compile(rf"{PREFIX}(?P<generation>[0-9]+)-(?P<uid>.+)")
+MARKER_PREFIX = "WORLD-"
+NAME = re.compile(rf"{MARKER_PREFIX}(?P<generation>[0-9]+)-(?P<uid>.+)")
 
 
 class Fence:
@@ -40,9 +40,9 @@ class Fence:
             OSError: storage does not answer.
         """
         self.check()
-        (self._root / f"{PREFIX}{self.generation}-{self.job_uid}").touch()
+        (self._root / f"{MARKER_PREFIX}{self.generation}-{self.job_uid}").touch()
         self.check()
-        for generation, path in self._list():
+        for generation, path in self._list_markers():
             if generation < self.generation:
                 with suppress(OSError):  # an old marker does no harm
                     path.unlink()
@@ -54,17 +54,17 @@ class Fence:
             TrainingError: this world is fenced off.
             OSError: storage does not answer.
         """
-        self._refresh()
-        newest = max((generation for generation, _ in self._list()), default=0)
+        self._refresh_listing()
+        newest = max((generation for generation, _ in self._list_markers()), default=0)
         if newest > self.generation:
-            raise self._cut_off(
+            raise self._fenced_off_error(
                 f"generation {newest} of the job is there, and this is generation {self.generation}. If no other pod "
                 "of the job runs, its status was lost: give the folder to a new job with `checkpoint.takeover: true`."
             )
-        if owner.is_anothers(self._root, self.job_uid):
-            raise self._cut_off("another job has taken it over.")
+        if owner.is_owned_by_other(self._root, self.job_uid):
+            raise self._fenced_off_error("another job has taken it over.")
 
-    def _refresh(self) -> None:
+    def _refresh_listing(self) -> None:
         """Invalidate the cached folder listing by creating a file: on NFS the listing may be a minute old."""
         self._root.mkdir(parents=True, exist_ok=True)
         probe = self._root / f".look.{os.uname().nodename}.{os.getpid()}.{threading.get_native_id()}"
@@ -72,16 +72,16 @@ class Fence:
         probe.touch()
         probe.unlink()
 
-    def _list(self) -> list[tuple[int, Path]]:
+    def _list_markers(self) -> list[tuple[int, Path]]:
         """Return the generations of this job that have a marker."""
-        found = ((NAME.fullmatch(path.name), path) for path in self._root.glob(f"{PREFIX}*"))
+        found = ((NAME.fullmatch(path.name), path) for path in self._root.glob(f"{MARKER_PREFIX}*"))
         return [
             (generation, path)
             for match, path in found
             if match and match["uid"] == self.job_uid and (generation := parse_number(match["generation"])) is not None
         ]
 
-    def _cut_off(self, why: str) -> TrainingError:
+    def _fenced_off_error(self, why: str) -> TrainingError:
         return TrainingError(
             FailureReason.STORAGE,
             f"this world may not write to {self._root} any more: {why}",

@@ -15,15 +15,15 @@ from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.running import InitializeFrom
 from trainingjob_trainer.failures import TrainingError, shorten
 from trainingjob_trainer.modelling.model import Params
-from trainingjob_trainer.saving.one_replica import PLACEHOLDER, describe_read
-from trainingjob_trainer.saving.orbax_writing import name_processes
+from trainingjob_trainer.saving.one_replica import PLACEHOLDER, make_restore_args
+from trainingjob_trainer.saving.orbax_writing import world_options
 from trainingjob_trainer.saving.restore_point import VERIFY_SECONDS, verify
 from trainingjob_trainer.saving.saved_steps import list_saved
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.world import ProcessGroup
 
 LOG = logging.getLogger(__name__)
-PATH = "spec.checkpoint.initializeFrom"
-MOST_NAMED = 3
+FIELD = "spec.checkpoint.initializeFrom"
+MAX_NAMED_STEPS = 3
 """Maximum number of damaged steps that a message names. Of arrays, it names all that differ: a scanned model has few.
 """
 
@@ -31,14 +31,14 @@ MOST_NAMED = 3
 type Shapes = dict[str, tuple[int, ...]]
 
 
-class Inherited(NamedTuple):
+class InitialParams(NamedTuple):
     """Parameters, and a text that names their source."""
 
     params: Params
     source: str
 
 
-def inherit(source: InitializeFrom, params: Params, peers: Peers, random: Params) -> Inherited:
+def load_initial_params(source: InitializeFrom, params: Params, peers: ProcessGroup, random: Params) -> InitialParams:
     """Return the parameters that another job saved, with the layout of `params`; all processes call this together.
 
     If the source names no step, the newest intact step is used. `random` holds the initial values of the parameters
@@ -47,15 +47,15 @@ def inherit(source: InitializeFrom, params: Params, peers: Peers, random: Params
     Raises:
         TrainingError: no intact step exists, or it holds the parameters of another model.
     """
-    orbax = _open(peers)
+    orbax = _make_checkpointer(peers)
     candidates = _list_candidates(source) if peers.process == 0 else []
     damages: list[str] = []
     while True:
-        choice = _choose(source, candidates, damages) if peers.process == 0 else ""
+        choice = _best_candidate(source, candidates, damages) if peers.process == 0 else ""
         folder = Path(peers.exchange(f"inherit/{len(damages)}", choice, VERIFY_SECONDS)[0])
         found = verify(folder, peers)
-        told = peers.exchange(f"inherited/{len(damages)}", found.damage or found.unreadable, VERIFY_SECONDS)
-        damage = next(filter(None, told), "")
+        problems = peers.exchange(f"inherited/{len(damages)}", found.damage or found.unreadable, VERIFY_SECONDS)
+        damage = next(filter(None, problems), "")
         if not damage:
             break
         LOG.warning("a saved step is passed over folder=%s damage=%s", folder, damage)
@@ -69,15 +69,15 @@ def inherit(source: InitializeFrom, params: Params, peers: Peers, random: Params
         own[name].delete()
     leaves = zip(names, jax.tree.leaves(params), strict=True)
     wanted = {"params": jax.tree.unflatten(tree, [leaf if name in theirs else PLACEHOLDER for name, leaf in leaves])}
-    how = jax.tree.map(describe_read, wanted)
+    how = jax.tree.map(make_restore_args, wanted)
     found = orbax.restore(folder, args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True))
     taken = zip(names, jax.tree.leaves(found["params"]), strict=True)
     whole = jax.tree.unflatten(tree, [own[name] if leaf is PLACEHOLDER else leaf for name, leaf in taken])
-    return Inherited(whole, _describe_source(source, folder, ours, theirs))
+    return InitialParams(whole, _describe_source(source, folder, ours, theirs))
 
 
-def _open(peers: Peers) -> ocp.Checkpointer:
-    processes = name_processes(peers, "inherit")
+def _make_checkpointer(peers: ProcessGroup) -> ocp.Checkpointer:
+    processes = world_options(peers, "inherit")
     return ocp.Checkpointer(
         ocp.PyTreeCheckpointHandler(multiprocessing_options=processes), multiprocessing_options=processes
     )
@@ -94,22 +94,22 @@ def _list_candidates(source: InitializeFrom) -> list[Path]:
         ]
     except OSError as error:
         raise TrainingError(
-            FailureReason.STORAGE, f"reading {root} failed: {error.strerror}.", path=f"{PATH}.uri", value=root
+            FailureReason.STORAGE, f"reading {root} failed: {error.strerror}.", path=f"{FIELD}.uri", value=root
         ) from error
     return [folder for _, folder in sorted(saved, reverse=True)]
 
 
-def _choose(source: InitializeFrom, candidates: list[Path], damages: list[str]) -> str:
+def _best_candidate(source: InitializeFrom, candidates: list[Path], damages: list[str]) -> str:
     """Return the best remaining folder; raise TrainingError if none remains."""
     if candidates:
         return str(candidates[0])
     what = "no whole step" if source.step is None else f"no whole step {source.step}"
-    words = f" ({'; '.join(damages[:MOST_NAMED])})" if damages else ""
+    text = f" ({'; '.join(damages[:MAX_NAMED_STEPS])})" if damages else ""
     raise TrainingError(
         FailureReason.STORAGE,
-        f"{source.uri} holds {what} of a TrainingJob{words}. Name the folder that was spec.checkpoint.uri of the job "
+        f"{source.uri} holds {what} of a TrainingJob{text}. Name the folder that was spec.checkpoint.uri of the job "
         "that saved it, on a volume that every host mounts.",
-        path=f"{PATH}.uri" if source.step is None else f"{PATH}.step",
+        path=f"{FIELD}.uri" if source.step is None else f"{FIELD}.step",
         value=source.uri if source.step is None else source.step,
     )
 
@@ -122,19 +122,21 @@ def _check_shapes(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Sh
         differing = both
     if not differing:
         return
-    words = "; ".join(f"{name} is {_show(theirs.get(name))}, not {_show(ours.get(name))}" for name in differing)
-    is_way_out = not both and not source.allow_partial
+    words = "; ".join(
+        f"{name} is {_format_shape(theirs.get(name))}, not {_format_shape(ours.get(name))}" for name in differing
+    )
+    is_partial_option = not both and not source.allow_partial
     raise TrainingError(
         FailureReason.CONFIG,
         f"step {folder.name} of {source.uri} holds the parameters of another model: {words}. "
         + (
-            f"Set {PATH}.allowPartial to true to take those that both models have and begin with random ones for the "
+            f"Set {FIELD}.allowPartial to true to take those that both models have and begin with random ones for the "
             "others, or let the section model be that of the job that saved it."
-            if is_way_out
+            if is_partial_option
             else "The section model must be that of the job that saved it."
         ),
-        path=f"{PATH}.allowPartial" if is_way_out else "spec.model",
-        value=str(source.allow_partial).lower() if is_way_out else "",
+        path=f"{FIELD}.allowPartial" if is_partial_option else "spec.model",
+        value=str(source.allow_partial).lower() if is_partial_option else "",
     )
 
 
@@ -158,5 +160,5 @@ def _shapes(tree: Any) -> Shapes:
     }
 
 
-def _show(shape: tuple[int, ...] | None) -> str:
+def _format_shape(shape: tuple[int, ...] | None) -> str:
     return "not there" if shape is None else "x".join(map(str, shape)) or "a number"

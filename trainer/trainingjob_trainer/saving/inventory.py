@@ -9,16 +9,16 @@ from pydantic import Field
 
 from trainingjob_api.base import Open
 from trainingjob_api.running import KeepBest
-from trainingjob_trainer.history import Record
+from trainingjob_trainer.history import StepRecord
 from trainingjob_trainer.saving.integrity import Integrity
-from trainingjob_trainer.saving.retention import find_losses
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.saving.retention import select_losses
+from trainingjob_trainer.world import ProcessGroup
 
 AGREE_SECONDS = 300
 """Seconds for which the first process waits for the inventory of process 0."""
 
 
-class Inventory(Open):
+class CheckpointInventory(Open):
     """The checkpoints up to the step that a world resumes from."""
 
     newest: int = 0
@@ -34,25 +34,27 @@ class Inventory(Open):
         return self.evaluated is not None
 
     @classmethod
-    def take(cls, saved: Iterable[Integrity], origin: tuple[str, int, int], best: KeepBest | None) -> "Inventory":
+    def from_manifests(
+        cls, saved: Iterable[Integrity], origin: tuple[str, int, int], best: KeepBest | None
+    ) -> "CheckpointInventory":
         """Return the inventory of a world that resumes from `origin`: a job UID, a generation and a step."""
         records = {_origin(record): record for record in saved if record.step <= origin[2]}
         own = records.get(origin)
         return cls(
             newest=max((record.step for record in records.values()), default=0),
             evaluated=frozenset(own.evaluations) if own else None,
-            losses=find_losses(best, {record.step: record.evaluations for record in records.values()}),
+            losses=select_losses(best, {record.step: record.evaluations for record in records.values()}),
         )
 
-    def agree(self, peers: Peers) -> "Inventory":
+    def broadcast(self, peers: ProcessGroup) -> "CheckpointInventory":
         """Return the inventory of process 0, on all processes of a world.
 
         Raises:
             JaxRuntimeError: another process is gone.
         """
         mine = self.model_dump_json(exclude_defaults=True) if peers.process == 0 else ""
-        return Inventory.model_validate_json(peers.exchange("saved", mine, AGREE_SECONDS)[0])
+        return CheckpointInventory.model_validate_json(peers.exchange("saved", mine, AGREE_SECONDS)[0])
 
 
-def _origin(record: Record) -> tuple[str, int, int]:
+def _origin(record: StepRecord) -> tuple[str, int, int]:
     return record.job_uid, record.generation, record.step

@@ -18,51 +18,51 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding
 
 from trainingjob_trainer.modelling.signature import State
-from trainingjob_trainer.programs import Programs
-from trainingjob_trainer.remembering.recall import assemble, spread
-from trainingjob_trainer.saving.orbax_writing import name_alone
-from trainingjob_trainer.shards import Shards, split_axes
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.programs import CompileCache
+from trainingjob_trainer.remembering.recall import assemble, broadcast_shards
+from trainingjob_trainer.saving.orbax_writing import process_options
+from trainingjob_trainer.shards import Shards, sharded_axes
+from trainingjob_trainer.world import ProcessGroup
 
 LOG = logging.getLogger(__name__)
-AXIS = "data"
+REPLICA_AXIS = "data"
 PLACEHOLDER = ocp.PLACEHOLDER
 """Marks an array that is not read."""
 
 
-class OneReplica:
+class SingleReplicaRestore:
     """Restores states for a world with one reading replica. `state` describes the state, `shards` its shards."""
 
-    def __init__(self, state: State, shards: Shards, programs: Programs, peers: Peers) -> None:
+    def __init__(self, state: State, shards: Shards, programs: CompileCache, peers: ProcessGroup) -> None:
         self._state = state
         self._shards = shards
         self._programs = programs
         self._peers = peers
-        self._mesh = _cut(jax.tree.leaves(state)[0].sharding.mesh)
-        self._first = frozenset(self._mesh.devices.flat)
-        self.readers: tuple[int, ...] = tuple(sorted({peers.owner(device) for device in self._first}))
+        self._mesh = _first_replica(jax.tree.leaves(state)[0].sharding.mesh)
+        self._reading_devices = frozenset(self._mesh.devices.flat)
+        self.readers: tuple[int, ...] = tuple(sorted({peers.process_of(device) for device in self._reading_devices}))
         """The processes of that replica."""
 
     @property
-    def is_fewer(self) -> bool:
+    def saves_reads(self) -> bool:
         """Return whether some processes need not read."""
         return len(self.readers) < self._peers.num_processes
 
     def load(self, folder: Path) -> State:
         """Return the state that is saved in a folder, on every device of the world."""
         leaves, tree = jax.tree.flatten(self._state)
-        split = [AXIS in split_axes(leaf.sharding.spec) for leaf in leaves]
+        split = [REPLICA_AXIS in sharded_axes(leaf.sharding.spec) for leaf in leaves]
         read: list[Any] = [PLACEHOLDER] * len(leaves)
         if self._peers.process in self.readers:
             wanted = [self._on_replica(leaf) for leaf in leaves]
-            read = self._read(folder, tree, _only(wanted, [not one for one in split]))
+            read = self._read(folder, tree, _mask_unwanted(wanted, [not one for one in split]))
         if any(split):
-            own = self._read(folder, tree, _only(leaves, split))
+            own = self._read(folder, tree, _mask_unwanted(leaves, split))
             read = [mine if is_split else shared for mine, shared, is_split in zip(own, read, split, strict=True)]
-        held = self._take(read)
+        held = self._collect_shards(read)
         num_bytes = sum(numbers.nbytes for numbers in held.values())
         LOG.info("read one replica of a state folder=%s readers=%d bytes_here=%d", folder, len(self.readers), num_bytes)
-        return spread(self._programs, self._state, assemble(self._shards, self._state, held, set(held)))
+        return broadcast_shards(self._programs, self._state, assemble(self._shards, self._state, held, set(held)))
 
     def _on_replica(self, leaf: Any) -> Any:
         sharding = NamedSharding(self._mesh, leaf.sharding.spec)
@@ -70,42 +70,42 @@ class OneReplica:
 
     def _read(self, folder: Path, tree: Any, wanted: list[Any]) -> list[Any]:
         """Return the wanted arrays, as far as their shards are on this process; others are not read."""
-        who = name_alone(self._peers)
+        who = process_options(self._peers)
         reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=who), multiprocessing_options=who)
         state = jax.tree.unflatten(tree, wanted)
         item = {name: value for name, value in state._asdict().items() if value is not None}
-        how = jax.tree.map(describe_read, item)
+        how = jax.tree.map(make_restore_args, item)
         found = reader.restore(folder, args=ocp.args.PyTreeRestore(item=item, restore_args=how))
         return jax.tree.leaves(State(**found))
 
-    def _take(self, read: list[Any]) -> dict[int, np.ndarray]:
+    def _collect_shards(self, read: list[Any]) -> dict[int, np.ndarray]:
         """Return the shards that this process broadcasts, by number: each shard has one sender."""
         on_device = [
             {} if leaf is PLACEHOLDER else {piece.device: piece.data for piece in leaf.addressable_shards}
             for leaf in read
         ]
         held = {}
-        for number, shard in self._shards.mine.items():
-            giver = next((device for device in shard.devices if device in self._first), shard.devices[0])
-            if giver in self._shards.here(shard):
-                held[number] = np.asarray(on_device[shard.leaf][giver])
+        for number, shard in self._shards.local_shards.items():
+            sender = next((device for device in shard.devices if device in self._reading_devices), shard.devices[0])
+            if sender in self._shards.replica_devices(shard):
+                held[number] = np.asarray(on_device[shard.leaf][sender])
         for leaf in read:  # both may not fit in memory
             if leaf is not PLACEHOLDER:
                 leaf.delete()
         return held
 
 
-def _cut(mesh: Mesh) -> Mesh:
+def _first_replica(mesh: Mesh) -> Mesh:
     """Return the first slice of a mesh along the data axis."""
-    place = mesh.axis_names.index(AXIS)
+    place = mesh.axis_names.index(REPLICA_AXIS)
     return Mesh(mesh.devices.take([0], place), mesh.axis_names, axis_types=mesh.axis_types)
 
 
-def _only(leaves: list[Any], wanted: list[bool]) -> list[Any]:
+def _mask_unwanted(leaves: list[Any], wanted: list[bool]) -> list[Any]:
     return [leaf if is_wanted else PLACEHOLDER for leaf, is_wanted in zip(leaves, wanted, strict=True)]
 
 
-def describe_read(leaf: Any) -> Any:
+def make_restore_args(leaf: Any) -> Any:
     """Return Orbax's restore arguments of an array: sharding, shape and dtype. A placeholder is not read."""
     if leaf is PLACEHOLDER:
         return ocp.RestoreArgs()

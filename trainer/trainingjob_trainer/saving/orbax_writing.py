@@ -20,15 +20,15 @@ from etils import epath
 from etils.epath.gpath import PosixGPath  # the class that `epath.Path` returns, imported by name
 from orbax.checkpoint._src.futures.future import AwaitableSignalsContract  # it has no public name
 
-from trainingjob_trainer.saving.votes import describe
-from trainingjob_trainer.world import Peers
+from trainingjob_trainer.saving.votes import describe_error
+from trainingjob_trainer.world import ProcessGroup
 
 WRITE_SECONDS = 1200
-PART_BYTES = 4 << 20
+MIN_REPLICA_WRITE_BYTES = 4 << 20
 """Minimum bytes that each replica writes of a shared shard; below that, one replica writes the whole shard."""
-STEP_METADATA = "_CHECKPOINT_METADATA"
+STEP_METADATA_FILE = "_CHECKPOINT_METADATA"
 """The file in which Orbax records what wrote a folder."""
-SUCCESS = "commit_success.txt"
+COMMIT_SUCCESS_FILE = "commit_success.txt"
 """Without this file Orbax takes a folder for incomplete, on stores that cannot rename a folder."""
 
 
@@ -45,41 +45,41 @@ class CreatedFolder(PosixGPath):  # type: ignore[misc]  # etils has no types
         return self
 
 
-class ExpectedFolder:
+class PendingFolder:
     """A folder that does not exist yet, in the form that Orbax waits for (its `PathAwaitingCreation`)."""
 
     def __init__(self, path: epath.Path, made: "Future[None] | None" = None) -> None:
         self.path = path
-        self._made: Future[None] = made or Future()
+        self._created: Future[None] = made or Future()
 
-    def __truediv__(self, name: epath.PathLike) -> "ExpectedFolder":
-        return ExpectedFolder(self.path / name, self._made)
+    def __truediv__(self, name: epath.PathLike) -> "PendingFolder":
+        return PendingFolder(self.path / name, self._created)
 
     async def await_creation(self) -> epath.Path:
         """Return the path once it may be written to; raise CancelledError if `give_up` was called."""
-        await asyncio.wrap_future(self._made)
+        await asyncio.wrap_future(self._created)
         return CreatedFolder(self.path)
 
-    def open(self) -> None:
+    def mark_created(self) -> None:
         """Signal that the folder exists."""
-        self._made.set_result(None)
+        self._created.set_result(None)
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """Cancel the waiters, unless the folder exists: they end without an error message."""
-        self._made.cancel()
+        self._created.cancel()
 
 
-class Writing:
+class PendingWrite:
     """A copied state that is to be written into a folder. `problem` is the error of the copy; empty: none."""
 
     def __init__(
-        self, handler: ocp.StandardCheckpointHandler, folder: ExpectedFolder, parts: Iterable[Any], problem: str = ""
+        self, handler: ocp.StandardCheckpointHandler, folder: PendingFolder, parts: Iterable[Any], problem: str = ""
     ) -> None:
         self.problem = problem
         self._handler = handler
         self._folder = folder
         self._parts = parts
-        self._begun = time.time_ns()
+        self._started_at_ns = time.time_ns()
 
     def write(self) -> None:
         """Write this process's part into the folder, which must exist.
@@ -87,7 +87,7 @@ class Writing:
         Raises:
             Exception: any error of Orbax when storage refuses a write; for a full disk it is a ValueError.
         """
-        self._folder.open()
+        self._folder.mark_created()
         for part in self._parts:
             part.result(timeout=WRITE_SECONDS)
 
@@ -103,35 +103,35 @@ class Writing:
             "item_handlers": self._handler.typestr(),
             "metrics": {},
             "performance_metrics": {},
-            "init_timestamp_nsecs": self._begun,
+            "init_timestamp_nsecs": self._started_at_ns,
             "commit_timestamp_nsecs": time.time_ns(),
             "custom_metadata": {},
         }
-        ocp.metadata.metadata_store(enable_write=True, blocking_write=True).write(folder / STEP_METADATA, metadata)
-        (folder / SUCCESS).write_text("Orbax has written all of it.\n")
+        ocp.metadata.metadata_store(enable_write=True, blocking_write=True).write(folder / STEP_METADATA_FILE, metadata)
+        (folder / COMMIT_SUCCESS_FILE).write_text("Orbax has written all of it.\n")
 
     def give_up(self) -> None:
         """Discard the copy, if none of it is written yet."""
-        self._folder.give_up()
+        self._folder.discard()
 
 
 class OrbaxWriter:
     """Orbax's handler of complete states, as one process of a world."""
 
-    def __init__(self, peers: Peers) -> None:
-        share_out_large_arrays()
-        self._handler = ocp.StandardCheckpointHandler(multiprocessing_options=name_processes(peers, "trainingjob"))
+    def __init__(self, peers: ProcessGroup) -> None:
+        limit_replica_writes()
+        self._handler = ocp.StandardCheckpointHandler(multiprocessing_options=world_options(peers, "trainingjob"))
 
-    def copy(self, folder: Path, state: Mapping[str, Any]) -> Writing:
+    def copy(self, folder: Path, state: Mapping[str, Any]) -> PendingWrite:
         """Copy a state to host memory, to be written into a folder later; its arrays may be donated afterwards."""
-        expected = ExpectedFolder(epath.Path(folder))
+        expected = PendingFolder(epath.Path(folder))
         try:
-            with awaiting_no_signals():
+            with without_orbax_signals():
                 parts = asyncio.run(self._handler.async_save(expected, args=ocp.args.StandardSave(state)))
         except Exception as error:  # noqa: BLE001  # the other processes write on, and get this error later
-            expected.give_up()
-            return Writing(self._handler, expected, (), describe(error))
-        return Writing(self._handler, expected, parts or ())
+            expected.discard()
+            return PendingWrite(self._handler, expected, (), describe_error(error))
+        return PendingWrite(self._handler, expected, parts or ())
 
     def restore(self, folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return a saved state with the shapes and shardings of `state`; all processes read it, without a barrier."""
@@ -139,7 +139,7 @@ class OrbaxWriter:
         return restored
 
 
-def share_out_large_arrays() -> None:
+def limit_replica_writes() -> None:
     """Make Orbax split the write of a shard between its replicas only where each part is large.
 
     A compiled program cuts out each part. The first save of every world would compile one program for each shape while
@@ -147,11 +147,11 @@ def share_out_large_arrays() -> None:
     """
     # Registering another handler would log a warning in every world, and would not write the files beside the arrays.
     handler: Any = ocp.type_handlers.get_type_handler(jax.Array)
-    handler._min_slice_bytes_for_replica_parallel = PART_BYTES  # noqa: SLF001  # settable only in its constructor
+    handler._min_slice_bytes_for_replica_parallel = MIN_REPLICA_WRITE_BYTES  # noqa: SLF001  # settable only in its constructor
 
 
 @contextmanager
-def awaiting_no_signals() -> Iterator[None]:
+def without_orbax_signals() -> Iterator[None]:
     """Disable Orbax's cross-process signal handshake: a save waits only for its folder.
 
     For each part of a save, Orbax would query the coordination service in process 0 while training waits. If process 0
@@ -165,7 +165,7 @@ def awaiting_no_signals() -> Iterator[None]:
         AwaitableSignalsContract.get_awaitable_signals_from_contract = known
 
 
-def name_processes(peers: Peers, prefix: str) -> ocp.options.MultiprocessingOptions:
+def world_options(peers: ProcessGroup, prefix: str) -> ocp.options.MultiprocessingOptions:
     """Return Orbax's options for all processes of a world, with process 0 as primary.
 
     `prefix` separates its barriers from others. With named processes, Orbax uses barriers of the coordination service
@@ -174,13 +174,13 @@ def name_processes(peers: Peers, prefix: str) -> ocp.options.MultiprocessingOpti
     `get_barrier_sync_fn`). Both numberings have the same set for all processes together, but not for a subset of
     several processes.
     """
-    indices = [peers.index(process) for process in range(peers.num_processes)]
+    indices = [peers.runtime_index(process) for process in range(peers.num_processes)]
     return ocp.options.MultiprocessingOptions(
         primary_host=indices[0], active_processes=set(indices), barrier_sync_key_prefix=prefix
     )
 
 
-def name_alone(peers: Peers) -> ocp.options.MultiprocessingOptions:
+def process_options(peers: ProcessGroup) -> ocp.options.MultiprocessingOptions:
     """Return Orbax's options for this process alone: no barriers with other processes."""
-    index = peers.index(peers.process)
+    index = peers.runtime_index(peers.process)
     return ocp.options.MultiprocessingOptions(primary_host=index, active_processes={index})

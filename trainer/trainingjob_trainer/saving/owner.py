@@ -13,10 +13,10 @@ from typing import Any
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.failures import TrainingError, storage_error
-from trainingjob_trainer.files import read_foreign, read_json, write_whole
+from trainingjob_trainer.files import read_untrusted, read_untrusted_json, write_atomically
 
-FILE = "OWNER"
-LARGEST = 4096
+OWNER_FILE = "OWNER"
+MAX_BYTES = 4096
 """Maximum size of OWNER in bytes: names of Kubernetes objects are shorter."""
 UNFINISHED_SECONDS = 2.0
 """Seconds for which an empty OWNER file counts as being written by a job."""
@@ -45,9 +45,9 @@ def claim(root: Path, config: RunConfig, field: str = "spec.checkpoint.uri") -> 
         TrainingError: another job owns the folder and the spec has no takeover, or the folder cannot be written.
     """
     job = config.job
-    mine = {"uid": job.uid, "job": f"{job.namespace}/{job.name}"}
-    path = root / FILE
-    content = json.dumps(mine).encode() + b"\n"
+    own_entry = {"uid": job.uid, "job": f"{job.namespace}/{job.name}"}
+    path = root / OWNER_FILE
+    content = json.dumps(own_entry).encode() + b"\n"
     try:
         try:
             with path.open("xb") as file:
@@ -57,7 +57,7 @@ def claim(root: Path, config: RunConfig, field: str = "spec.checkpoint.uri") -> 
         else:
             return
         if owner is None or (owner["uid"] != job.uid and config.spec.checkpoint.takeover):
-            write_whole(path, content)
+            write_atomically(path, content)
         elif owner["uid"] != job.uid:
             raise TrainingError(
                 FailureReason.CONFIG,
@@ -70,25 +70,25 @@ def claim(root: Path, config: RunConfig, field: str = "spec.checkpoint.uri") -> 
         raise storage_error(error, f"claiming {path}", str(root), field) from error
 
 
-def is_anothers(root: Path, uid: str) -> bool:
+def is_owned_by_other(root: Path, uid: str) -> bool:
     """Return whether another job owns a folder.
 
     Raises:
         OSError: storage does not answer.
     """
     try:
-        return bool(_parse(read_json(root / FILE, LARGEST))["uid"] != uid)
+        return bool(_parse(read_untrusted_json(root / OWNER_FILE, MAX_BYTES))["uid"] != uid)
     except (FileNotFoundError, ValueError):  # no job owns it, or the file is being written
         return False
 
 
-def _parse(said: Any) -> dict[str, str]:
+def _parse(entry: Any) -> dict[str, str]:
     """Return the validated content of OWNER.
 
     Raises:
         ValueError: the content is not what a job writes.
     """
-    match said:
+    match entry:
         case {"uid": str(uid), "job": str(job)} if uid.isprintable() and job.isprintable():
             return {"uid": uid, "job": job}
     raise ValueError("it names no job")
@@ -99,8 +99,8 @@ def _read(path: Path, field: str) -> dict[str, str] | None:  # None: its writer 
     deadline = time.monotonic() + UNFINISHED_SECONDS
     while True:
         try:
-            if read_foreign(path, LARGEST).endswith(b"\n"):
-                return _parse(read_json(path, LARGEST))
+            if read_untrusted(path, MAX_BYTES).endswith(b"\n"):
+                return _parse(read_untrusted_json(path, MAX_BYTES))
         except ValueError as error:
             raise TrainingError(
                 FailureReason.STORAGE,

@@ -8,12 +8,12 @@ from pathlib import Path
 from trainingjob_api.running import Keep, KeepBest
 from trainingjob_trainer.saving.commit import delete_step
 from trainingjob_trainer.saving.fence import Fence
-from trainingjob_trainer.saving.saved_steps import delete_aside, list_saved
+from trainingjob_trainer.saving.saved_steps import delete_quarantined, list_saved
 
 LOG = logging.getLogger(__name__)
 
 
-class Bests:
+class BestSteps:
     """The losses of the saved steps in the selecting evaluation. All processes of a world hold the same values.
 
     With `keep` None, no step counts as best.
@@ -23,7 +23,7 @@ class Bests:
         self._keep = keep
         self._losses = dict(losses)
 
-    def is_one(self, measured: Mapping[str, float]) -> bool:
+    def is_best(self, measured: Mapping[str, float]) -> bool:
         """Return whether a step with these losses would be among the best."""
         if self._keep is None or not isfinite(loss := measured.get(self._keep.evaluation, nan)):
             return False
@@ -35,19 +35,19 @@ class Bests:
         if self._keep and isfinite(loss := measured.get(self._keep.evaluation, nan)):
             self._losses[step] = loss
 
-    def drop(self, step: int) -> None:
+    def remove(self, step: int) -> None:
         """Remove a step whose save failed."""
         self._losses.pop(step, None)
 
 
-def find_losses(keep: KeepBest | None, saved: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
+def select_losses(keep: KeepBest | None, saved: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
     """Return the selecting losses of the saved steps that have one."""
     if keep is None:
         return {}
     return {step: measured[keep.evaluation] for step, measured in saved.items() if keep.evaluation in measured}
 
 
-def delete_old(root: Path, fence: Fence, keep: Keep, step: int, needed: Collection[int]) -> None:
+def delete_expired(root: Path, fence: Fence, keep: Keep, step: int, protected: Collection[int]) -> None:
     """Delete the job's own steps below `root` that need not be kept, up to the step that was just committed.
 
     Of one step in several lineages, the latest lineage's counts; the others were rolled back and are deleted.
@@ -63,13 +63,13 @@ def delete_old(root: Path, fence: Fence, keep: Keep, step: int, needed: Collecti
         committed = {record.step: folder for folder, record in own}
         latest = set(committed.values())
         deleted = choose_deletions(
-            {record.step: record.evaluations for folder, record in own if folder in latest}, keep, needed
+            {record.step: record.evaluations for folder, record in own if folder in latest}, keep, protected
         )
         rolled_back = [folder for folder, _ in own if folder not in latest]
         for old in (*rolled_back, *(committed[number] for number in deleted)):
             fence.check()
             delete_step(old)
-        delete_aside(root, min(committed.keys() - set(deleted), default=0), fence.job_uid)
+        delete_quarantined(root, min(committed.keys() - set(deleted), default=0), fence.job_uid)
     except OSError as error:  # the next call retries
         LOG.warning("an old step cannot be deleted error=%s", error)
 
@@ -80,7 +80,7 @@ def choose_deletions(saved: Mapping[int, Mapping[str, float]], keep: Keep, neede
     Needed are the step that was restored and a step that is being copied. `saved` maps each step to its held-out
     losses. Of steps with the same loss, the earlier step is better.
     """
-    losses = find_losses(keep.best, saved)
+    losses = select_losses(keep.best, saved)
     best = sorted(losses, key=lambda step: (losses[step], step))[: keep.best.count if keep.best else 0]
     kept = {*needed, *sorted(saved)[-keep.last :], *best}
     return [step for step in saved if step not in kept and not (keep.every_steps and step % keep.every_steps == 0)]

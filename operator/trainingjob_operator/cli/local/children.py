@@ -19,7 +19,7 @@ NODE = "this-machine"
 
 
 @dataclass(frozen=True)
-class ContainerEnd:
+class ContainerExit:
     """How a container ended: its exit code, the signal that killed it, and its termination message."""
 
     exit_code: int
@@ -55,12 +55,12 @@ def make_pod(job: Manifest, host: int, suffix: str) -> Manifest:
     }
 
 
-def started_pod(pod: Manifest, now: datetime) -> Manifest:
+def with_running_container(pod: Manifest, now: datetime) -> Manifest:
     """Return the pod after its container started."""
     return _with_container(pod, "Running", {"running": {"startedAt": format_time(now)}}, ready=True)
 
 
-def ended_pod(pod: Manifest, end: ContainerEnd, now: datetime) -> Manifest:
+def with_exited_container(pod: Manifest, end: ContainerExit, now: datetime) -> Manifest:
     """Return the pod after its container ended: Succeeded or Failed."""
     succeeded = end.exit_code == 0
     terminated: dict[str, Any] = {
@@ -72,7 +72,7 @@ def ended_pod(pod: Manifest, end: ContainerEnd, now: datetime) -> Manifest:
     if end.signal:
         terminated["signal"] = end.signal
     ended = _with_container(pod, "Succeeded" if succeeded else "Failed", {"terminated": terminated}, ready=False)
-    return ended if succeeded else {**ended, "status": {**ended["status"], "message": _describe_end(end)}}
+    return ended if succeeded else {**ended, "status": {**ended["status"], "message": _describe_exit(end)}}
 
 
 def local_node() -> Manifest:
@@ -97,7 +97,7 @@ def host_of(pod: Manifest) -> int:
     return int(pod["metadata"]["labels"][HOST_LABEL])
 
 
-def _describe_end(end: ContainerEnd) -> str:
+def _describe_exit(end: ContainerExit) -> str:
     if end.signal:
         return f"its process was killed ({signal.Signals(end.signal).name})"
     return f"its process ended with exit code {end.exit_code}: {end.message}".rstrip(": \n")

@@ -11,7 +11,7 @@ from trainingjob_operator.cli.local.children import NODE, local_node
 from trainingjob_operator.cli.local.controllers import Controllers
 from trainingjob_operator.cli.local.objects import Objects
 from trainingjob_operator.core.manifests import Children
-from trainingjob_operator.core.running.telling.announce import Happening
+from trainingjob_operator.core.running.telling.announce import JobEvent
 from trainingjob_operator.shell.ports import ConflictError, Manifest
 
 
@@ -25,7 +25,7 @@ class LocalCluster:
         controllers: Controllers,
         *,
         save_job: Callable[[Manifest], None],
-        emit: Callable[[Happening], None],
+        emit: Callable[[JobEvent], None],
     ) -> None:
         """Hold one job. `save_job` receives every new state of it before any reader can act on that state."""
         self.job = job
@@ -75,7 +75,7 @@ class LocalCluster:
     async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
         """Pass an event to the callback `emit`."""
         del job
-        self._emit(Happening(warning=warning, reason=reason, message=message))
+        self._emit(JobEvent(is_warning=warning, reason=reason, message=message))
 
     def edit(self, **sections: Any) -> None:
         """Replace sections of the spec, as `kubectl patch` would."""

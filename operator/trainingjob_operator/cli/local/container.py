@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainingjob_operator.cli.companions import DIE_WITH_PARENT
+from trainingjob_operator.cli.companions import KILL_WITH_PARENT
 from trainingjob_operator.cli.errors import UsageError
-from trainingjob_operator.cli.local.children import ContainerEnd
+from trainingjob_operator.cli.local.children import ContainerExit
 from trainingjob_operator.cli.local.paths import Mounts, move_path, move_paths
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.render.configmap import RUN_CONFIG_KEY
@@ -40,7 +40,7 @@ class Container:
         """Return the process id of the container's first process."""
         return self._process.pid
 
-    async def wait(self) -> ContainerEnd:
+    async def wait(self) -> ContainerExit:
         """Wait for the first process to end, kill the container's other processes, and return the exit.
 
         The container's memory volumes are deleted.
@@ -53,7 +53,7 @@ class Container:
         message = ""
         with contextlib.suppress(OSError):
             message = self._termination_log.read_bytes()[:_MESSAGE_BYTES].decode(errors="replace")
-        return ContainerEnd(128 - code, -code, message) if code < 0 else ContainerEnd(code, message=message)
+        return ContainerExit(128 - code, -code, message) if code < 0 else ContainerExit(code, message=message)
 
     async def stop(self, grace_seconds: float) -> None:
         """Terminate the container; kill it if it still runs after the grace period."""
@@ -104,7 +104,7 @@ async def start_container(
             stderr=output,
             env=environment,
             start_new_session=True,
-            preexec_fn=DIE_WITH_PARENT,
+            preexec_fn=KILL_WITH_PARENT,
         )
     return Container(process, termination_log, memory)
 

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 
 from trainingjob_operator.cli.local.children import (
-    ContainerEnd,
+    ContainerExit,
     child_jobs,
-    ended_pod,
     host_of,
     make_pod,
     slice_of,
-    started_pod,
+    with_exited_container,
+    with_running_container,
 )
 from trainingjob_operator.cli.local.container import Container
 from trainingjob_operator.cli.local.objects import Objects
@@ -60,7 +60,7 @@ class Controllers:
         self._away_seconds = away_seconds
         self._containers: dict[str, Container] = {}  # running containers, by pod UID
         self._tokens: dict[str, str] = {}  # token -> pod UID
-        self._back_at: dict[tuple[str, int], float] = {}  # (Job name, host number) -> time of return
+        self._return_times: dict[tuple[str, int], float] = {}  # (Job name, host number) -> time of return
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
@@ -68,7 +68,7 @@ class Controllers:
     async def running(self) -> AsyncIterator[None]:
         """Follow the objects while the context lasts; at its end kill the remaining processes."""
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(self._follow())
+            following = group.create_task(self._reconcile_loop())
             try:
                 yield
             finally:
@@ -125,14 +125,14 @@ class Controllers:
         for container in self._containers.values():
             container.kill()
 
-    async def _follow(self) -> None:
+    async def _reconcile_loop(self) -> None:
         while True:
             self._changed.clear()
-            wait = await self._settle()
+            wait = await self._reconcile()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), wait)
 
-    async def _settle(self) -> float | None:  # None: no failed host is due
+    async def _reconcile(self) -> float | None:  # None: no failed host is due
         """Create missing objects and delete orphans; return the seconds until a failed host returns."""
         for orphan in self._objects.find_orphans(self._job_uid):
             self.delete(orphan)
@@ -142,7 +142,7 @@ class Controllers:
         waits = []
         for job in self._objects.of_kind("Job"):
             for host in self._missing_hosts(job):
-                wait = self._back_at.get((job["metadata"]["name"], host), clock) - clock
+                wait = self._return_times.get((job["metadata"]["name"], host), clock) - clock
                 if wait > 0:
                     waits.append(wait)
                 else:
@@ -174,14 +174,14 @@ class Controllers:
         try:
             container = await self._start_pod(pod, token)
         except OSError as error:  # out of memory or process ids: a later attempt may succeed
-            self._end_pod(pod, ContainerEnd(CANNOT_START, message=str(error)))
+            self._end_pod(pod, ContainerExit(CANNOT_START, message=str(error)))
             return
         self._containers[pod["metadata"]["uid"]] = container
         now = datetime.now(UTC)
         if self._objects.find(pod["metadata"]["uid"]) is None:  # deleted meanwhile
             container.kill()
         else:
-            self._objects.put(started_pod(pod, now), now)
+            self._objects.put(with_running_container(pod, now), now)
         self._spawn(self._watch(pod, container))
         self._notify()
 
@@ -190,18 +190,18 @@ class Controllers:
         del self._containers[pod["metadata"]["uid"]]
         self._end_pod(pod, end)
 
-    def _end_pod(self, started: Manifest, end: ContainerEnd) -> None:
+    def _end_pod(self, started: Manifest, end: ContainerExit) -> None:
         """Record how a pod ended, or remove the pod if it was deleted meanwhile."""
         pod = self._objects.find(started["metadata"]["uid"])
         if pod is not None and "deletionTimestamp" in pod["metadata"]:
             self._objects.remove(pod)
         elif pod is not None:
             now = datetime.now(UTC)
-            self._objects.put(ended_pod(pod, end, now), now)
+            self._objects.put(with_exited_container(pod, end, now), now)
             if end.exit_code != 0:
                 self._count_failure(pod, now)
                 back_at = asyncio.get_running_loop().time() + self._away_seconds
-                self._back_at[_job_name(pod), host_of(pod)] = back_at
+                self._return_times[_job_name(pod), host_of(pod)] = back_at
         self._changed.set()
         self._notify()
 

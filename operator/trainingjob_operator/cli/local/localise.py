@@ -12,7 +12,7 @@ _CLUSTER_ONLY = ("scheduling", "suspend", "ttlSecondsAfterFinished")
 _CLUSTER_ONLY_RUNTIME = ("image", "imagePullPolicy", "imagePullSecrets", "serviceAccountName")
 
 
-def localise(spec: TrainingJobSpec, num_slices: int | None) -> dict[str, Any]:
+def localize_spec(spec: TrainingJobSpec, num_slices: int | None) -> dict[str, Any]:
     """Return the raw spec of a local run. `num_slices` is the maximum number of slices; None: as in the spec."""
     raw: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name in _CLUSTER_ONLY:
@@ -25,7 +25,7 @@ def localise(spec: TrainingJobSpec, num_slices: int | None) -> dict[str, Any]:
     return raw
 
 
-def variables_from_objects(spec: TrainingJobSpec) -> tuple[str, ...]:
+def external_variables(spec: TrainingJobSpec) -> tuple[str, ...]:
     """Return the environment variables that a cluster takes from Secrets and ConfigMaps.
 
     In a local run the shell must set them.
@@ -36,7 +36,7 @@ def variables_from_objects(spec: TrainingJobSpec) -> tuple[str, ...]:
 def _limit(spec: TrainingJobSpec, num_slices: int) -> dict[str, Any]:
     if spec.slices.count is not None:
         return {"count": num_slices}
-    limits: dict[str, Any] = {"min": min(spec.slices.fewest, num_slices), "max": num_slices}
+    limits: dict[str, Any] = {"min": min(spec.slices.min_slices, num_slices), "max": num_slices}
     if spec.slices.allowed is not None:
         limits["allowed"] = [number for number in spec.slices.allowed if number <= num_slices] or [num_slices]
     return limits

@@ -9,14 +9,14 @@ from trainingjob_operator.cli.local.controllers import Controllers
 from trainingjob_operator.cli.local.objects import Objects
 from trainingjob_operator.cli.local.paths import Mounts
 from trainingjob_operator.cli.local.workspace import Workspace
-from trainingjob_operator.core.running.telling.announce import Happening
-from trainingjob_operator.shell.ports import Caller, Manifest, UnknownCallerError
+from trainingjob_operator.core.running.telling.announce import JobEvent
+from trainingjob_operator.shell.ports import Caller, Manifest, UnauthenticatedCallerError
 
-AWAY_SECONDS = 10.0
+HOST_RETURN_SECONDS = 10.0
 """Seconds until a failed host returns. The other hosts recover first, without sharing the machine with it."""
 
 
-class Machine:
+class LocalBackend:
     """The stand-in for a cluster during a local run. It also maps tokens to pods."""
 
     def __init__(
@@ -27,8 +27,8 @@ class Machine:
         *,
         notify: Callable[[], None],
         save_job: Callable[[Manifest], None],
-        emit: Callable[[Happening], None],
-        away_seconds: float = AWAY_SECONDS,
+        emit: Callable[[JobEvent], None],
+        host_return_seconds: float = HOST_RETURN_SECONDS,
     ) -> None:
         """Hold one job; nothing runs yet.
 
@@ -39,14 +39,16 @@ class Machine:
         self._workspace = workspace
         self._objects = Objects()
         uid: str = job["metadata"]["uid"]
-        self.controllers = Controllers(uid, self._objects, self._start_pod, notify=notify, away_seconds=away_seconds)
+        self.controllers = Controllers(
+            uid, self._objects, self._start_pod, notify=notify, away_seconds=host_return_seconds
+        )
         self.cluster = LocalCluster(job, self._objects, self.controllers, save_job=save_job, emit=emit)
 
-    async def identify(self, token: str, peer: str = "") -> Caller:
-        """Return the pod that a token was issued to. Raises `UnknownCallerError` if there is none."""
+    async def authenticate(self, token: str, peer: str = "") -> Caller:
+        """Return the pod that a token was issued to. Raises `UnauthenticatedCallerError` if there is none."""
         pod = self.controllers.find_pod(token)
         if pod is None:
-            raise UnknownCallerError("no pod of this run was given that token")
+            raise UnauthenticatedCallerError("no pod of this run was given that token")
         metadata = self.cluster.job["metadata"]
         return Caller(pod["metadata"]["uid"], metadata["namespace"], metadata["name"], metadata["uid"])
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status import Attempt, TrainingJobStatus
 from trainingjob_operator.cli.report import describe_data, describe_recovery
-from trainingjob_operator.core.running.observing.hearing import Hearing
+from trainingjob_operator.core.running.observing.hearing import HeartbeatState
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.telling.announce import Happening
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.running.telling.announce import JobEvent
+from trainingjob_operator.core.units import pluralize
 
-_TOLD_OTHERWISE = frozenset({Reason.FORMED, Reason.COMPLETED, Reason.SUSPENDING, Reason.SUSPENDED})
+_REASONS_WITH_OWN_LINES = frozenset({Reason.FORMED, Reason.COMPLETED, Reason.SUSPENDING, Reason.SUSPENDED})
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class RunProgress:
     """Progress of a run at one moment, more current than its status."""
 
     step: int
@@ -31,18 +31,20 @@ class Snapshot:
     """Metrics of the newest step."""
 
 
-def take_snapshot(status: TrainingJobStatus, hearing: Hearing) -> Snapshot:
+def read_run_progress(status: TrainingJobStatus, hearing: HeartbeatState) -> RunProgress:
     """Return the progress of a run from its status and the latest reports of its hosts."""
     step = status.progress.step if status.progress else 0
     if status.world is None:
-        return Snapshot(step, 0, status.phase.lower() or "starting")
-    reports = [news.report for news in hearing.news.values() if news.report.generation == status.world.generation]
+        return RunProgress(step, 0, status.phase.lower() or "starting")
+    reports = [
+        news.report for news in hearing.latest_reports.values() if news.report.generation == status.world.generation
+    ]
     steps = [report.progress for report in reports if report.progress]
     newest = max(steps, key=lambda progress: (progress.step, progress.loss is not None), default=None)
     order = list(Phase)
     slowest = min((report.phase for report in reports), key=order.index, default=Phase.IDLE)
     activity = status.phase.lower() if slowest is Phase.IDLE else slowest.value
-    return Snapshot(
+    return RunProgress(
         step=newest.step if newest else step,
         num_slices=len(status.world.slices),
         activity="" if newest and slowest is Phase.TRAINING else activity,
@@ -51,7 +53,7 @@ def take_snapshot(status: TrainingJobStatus, hearing: Hearing) -> Snapshot:
     )
 
 
-def tell_change(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
+def describe_status_change(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
     """Return lines about a change of the status: the data that was read, and each world that made its first step."""
     known = {attempt.generation: attempt for attempt in before.attempts}
     text = (
@@ -61,13 +63,15 @@ def tell_change(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str
     for number, attempt in enumerate(after.attempts):
         old = known.get(attempt.generation)
         if number > 0 and attempt.recovery_seconds is not None and (old is None or old.recovery_seconds is None):
-            lines.append(_tell_recovery(after.attempts[number - 1], attempt))
+            lines.append(_describe_recovery_line(after.attempts[number - 1], attempt))
     return lines
 
 
-def tell_happening(happening: Happening, status: TrainingJobStatus) -> str:
+def describe_event(happening: JobEvent, status: TrainingJobStatus) -> str:
     """Return the line about an event; empty if another line covers it."""
-    if happening.reason in _TOLD_OTHERWISE or status.completion_time is not None:  # the end of a run has its own lines
+    if (
+        happening.reason in _REASONS_WITH_OWN_LINES or status.completion_time is not None
+    ):  # the end of a run has its own lines
         return ""
     ended = [attempt.cause.message for attempt in status.attempts[:-1] if attempt.cause]
     recovers = bool(status.attempts) and status.attempts[-1].ended is None
@@ -76,7 +80,7 @@ def tell_happening(happening: Happening, status: TrainingJobStatus) -> str:
     return happening.message
 
 
-def _tell_recovery(ended: Attempt, begun: Attempt) -> str:
+def _describe_recovery_line(ended: Attempt, begun: Attempt) -> str:
     cause = ended.cause.message.splitlines()[0] if ended.cause and ended.cause.message else "the world ended"
-    parts = [cause, f"now {plural(begun.slices, 'slice')}", *describe_recovery(begun).split(", ")]
+    parts = [cause, f"now {pluralize(begun.slices, 'slice')}", *describe_recovery(begun).split(", ")]
     return " · ".join(parts)

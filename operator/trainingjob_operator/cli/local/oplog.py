@@ -12,13 +12,13 @@ NAME = "operator.log"
 
 
 @contextlib.contextmanager
-def operator_log(workspace: Workspace, view: View) -> Iterator[None]:
+def capture_operator_log(workspace: Workspace, view: View) -> Iterator[None]:
     """Write the operator's log to its file while the context lasts; show each distinct error once in the view."""
     path = workspace.logs / NAME
     file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(TextFormatter())
     logger = logging.getLogger(ROOT)
-    handlers = (file, _Shown(view, f"see {path}"))
+    handlers = (file, _ViewHandler(view, f"see {path}"))
     before = logger.level, logger.propagate
     logger.propagate = False
     logger.setLevel(logging.INFO)
@@ -34,18 +34,18 @@ def operator_log(workspace: Workspace, view: View) -> Iterator[None]:
         file.close()
 
 
-class _Shown(logging.Handler):
+class _ViewHandler(logging.Handler):
     """Shows errors to the user."""
 
     def __init__(self, view: View, hint: str) -> None:
         super().__init__(logging.ERROR)
         self._view = view
         self._hint = hint
-        self._said: set[str] = set()
+        self._shown_lines: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         line = f"{record.getMessage()}: {type(error).__name__}: {error}" if error else record.getMessage()
-        if line not in self._said:
-            self._said.add(line)
-            self._view.say(f"internal error: {line}; {self._hint}")
+        if line not in self._shown_lines:
+            self._shown_lines.add(line)
+            self._view.print_line(f"internal error: {line}; {self._hint}")

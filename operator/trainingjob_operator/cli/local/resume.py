@@ -7,23 +7,23 @@ status of the last run's end is dropped, so that a new run can always start.
 from datetime import datetime
 from typing import Any
 
-from trainingjob_api.cel import SPEC_RULES, UNCHANGED
+from trainingjob_api.cel import IMMUTABLE, SPEC_RULES
 from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
-from trainingjob_operator.core.manifests import Manifest, dig, number
+from trainingjob_operator.core.manifests import Manifest, get_int, get_value
 from trainingjob_operator.core.remember import read_status, write_status
 from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.running.telling.situation import Stage
 from trainingjob_operator.core.times import format_time
 
 NAMESPACE = "local"
-LEARNING = ("model", "data", "tokenizer", "training", "optimizer", "schedule", "precision")
+STATE_SECTIONS = ("model", "data", "tokenizer", "training", "optimizer", "schedule", "precision")
 """Sections of the spec that saved state depends on. Fields that the API server lets change may change here too."""
-FIXED = frozenset(
+IMMUTABLE_PATHS = frozenset(
     path
     for path, rules in SPEC_RULES.items()
-    if path[0] in LEARNING and any(rule["rule"] == UNCHANGED for rule in rules)
+    if path[0] in STATE_SECTIONS and any(rule["rule"] == IMMUTABLE for rule in rules)
 )
 
 
@@ -43,12 +43,12 @@ def new_job(name: str, spec: dict[str, Any], uid: str, now: datetime) -> Manifes
 def has_succeeded(job: Manifest) -> bool:
     """Return whether a job has trained all the steps of its spec."""
     status = read_status(job)
-    steps = number(job, "spec", "training", "steps")
+    steps = get_int(job, "spec", "training", "steps")
     done = status.progress.step if status.progress else 0
     return status.phase == Stage.SUCCEEDED and (steps is None or done == 0 or steps <= done)
 
 
-def take_up(job: Manifest, spec: dict[str, Any]) -> Manifest:
+def resume_job(job: Manifest, spec: dict[str, Any]) -> Manifest:
     """Return the job with the new spec, ready to resume. A job that has trained all its steps is unchanged.
 
     Raises:
@@ -56,9 +56,9 @@ def take_up(job: Manifest, spec: dict[str, Any]) -> Manifest:
     """
     changed = [
         f"spec.{'.'.join(path)}: {after!r}, was {before!r}"
-        for name in LEARNING
-        for path, before, after in _differences((name,), dig(job, "spec", name), spec[name])
-        if any(path[:length] in FIXED for length in range(1, len(path) + 1))
+        for name in STATE_SECTIONS
+        for path, before, after in _differences((name,), get_value(job, "spec", name), spec[name])
+        if any(path[:length] in IMMUTABLE_PATHS for length in range(1, len(path) + 1))
     ]
     if changed:
         lines = "".join(f"\n  {line}" for line in changed)
@@ -69,10 +69,10 @@ def take_up(job: Manifest, spec: dict[str, Any]) -> Manifest:
     if has_succeeded({**job, "spec": spec}):
         return job
     metadata = {**job["metadata"], "generation": job["metadata"]["generation"] + 1}
-    return {**job, "metadata": metadata, "spec": spec, "status": write_status(_rested(read_status(job)))}
+    return {**job, "metadata": metadata, "spec": spec, "status": write_status(_reset_after_pause(read_status(job)))}
 
 
-def _rested(status: TrainingJobStatus) -> TrainingJobStatus:
+def _reset_after_pause(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status after a pause. The time since the last run counts as suspended, and a failure is cleared."""
     if status.completion_time is None:
         return status.model_copy(

@@ -15,12 +15,12 @@ from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.errors import CommandError, UsageError
 from trainingjob_operator.cli.local.container import find_program
-from trainingjob_operator.cli.local.localise import localise, variables_from_objects
+from trainingjob_operator.cli.local.localise import external_variables, localize_spec
 from trainingjob_operator.cli.local.objects import new_uid
-from trainingjob_operator.cli.local.oplog import operator_log
+from trainingjob_operator.cli.local.oplog import capture_operator_log
 from trainingjob_operator.cli.local.paths import Mounts, move_path
-from trainingjob_operator.cli.local.resume import has_succeeded, new_job, take_up
-from trainingjob_operator.cli.local.runner import Fault, run_job
+from trainingjob_operator.cli.local.resume import has_succeeded, new_job, resume_job
+from trainingjob_operator.cli.local.runner import ScheduledKill, run_job
 from trainingjob_operator.cli.local.view import choose_view
 from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.cli.report import describe_attempts, describe_goodput, describe_progress, find_condition
@@ -30,7 +30,7 @@ from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.summary import describe_parameters
 from trainingjob_operator.core.remember import read_status
 from trainingjob_operator.core.running.telling.situation import Stage
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation.validate_update import warn_of_update
 from trainingjob_operator.render.volumes import CACHE_FOLDER
 
@@ -50,7 +50,7 @@ class Options:
     volumes: Sequence[str] = ()
     """Each is `NAME=FOLDER`."""
     fresh: bool = False
-    faults: Sequence[Fault] = ()
+    faults: Sequence[ScheduledKill] = ()
 
 
 def run_file(file: str, options: Options, console: SafeConsole) -> int:
@@ -65,17 +65,17 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
     _require_linux()
     _require_trainer()
     workspace = Workspace(options.folder or Path(FOLDER) / document.name)
-    with workspace.held():
-        volumes = {CACHE_FOLDER: workspace.cache, **workspace.bind(plan.spec.runtime.volumes, options.volumes)}
-        spec = localise(plan.spec, options.num_slices)
-        plan, warnings = require_valid(Document(document.place, {**document.content, "spec": spec}))
+    with workspace.locked():
+        volumes = {CACHE_FOLDER: workspace.cache, **workspace.bind_volumes(plan.spec.runtime.volumes, options.volumes)}
+        spec = localize_spec(plan.spec, options.num_slices)
+        plan, warnings = require_valid(Document(document.location, {**document.content, "spec": spec}))
         _require_cpu(plan)
         checkpoints = Path(move_path(plan.spec.checkpoint.uri, volumes))
         for line in (headline(document.name, plan), *warning_lines(warnings), *missing):
             _print(console, line)
         if options.fresh:
             backup = plan.spec.checkpoint.backup
-            workspace.forget(checkpoints, *([Path(move_path(backup.uri, volumes))] if backup else []))
+            workspace.delete_results(checkpoints, *([Path(move_path(backup.uri, volumes))] if backup else []))
         job = _open_job(document.name, spec, workspace, console)
         if has_succeeded(job):
             _print(console, "all steps were trained in an earlier run; --fresh starts anew")
@@ -83,7 +83,7 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
             if (saved := read_status(job).checkpoint) is not None:
                 _print(console, f"goes on from step {saved.step:,}, the last that an earlier run saved")
             job = _run(job, volumes, workspace, options.faults, console)
-        return _conclude(job, checkpoints, workspace, console)
+        return _print_result(job, checkpoints, workspace, console)
 
 
 def headline(name: str, plan: Plan) -> str:
@@ -95,12 +95,12 @@ def headline(name: str, plan: Plan) -> str:
         shape.accelerator,
         " x ".join(
             (
-                plural(plan.allowed[-1], "slice"),
-                plural(shape.num_hosts, "host"),
-                plural(shape.devices_per_host, "device"),
+                pluralize(plan.allowed_sizes[-1], "slice"),
+                pluralize(shape.num_hosts, "host"),
+                pluralize(shape.devices_per_host, "device"),
             )
         ),
-        plural(plan.spec.training.steps, "step"),
+        pluralize(plan.spec.training.steps, "step"),
     )
     return " · ".join(parts)
 
@@ -109,20 +109,20 @@ def _open_job(name: str, spec: dict[str, Any], workspace: Workspace, console: Sa
     job = workspace.load_job()
     if job is None:
         return new_job(name, spec, new_uid(), datetime.now(UTC))
-    taken = take_up(job, spec)
-    for line in warning_lines(warn_of_update(job, taken)):
+    resumed = resume_job(job, spec)
+    for line in warning_lines(warn_of_update(job, resumed)):
         _print(console, line)
-    return taken
+    return resumed
 
 
 def _run(
-    job: Manifest, volumes: Mounts, workspace: Workspace, faults: Sequence[Fault], console: SafeConsole
+    job: Manifest, volumes: Mounts, workspace: Workspace, faults: Sequence[ScheduledKill], console: SafeConsole
 ) -> Manifest:
-    with choose_view(console, job["spec"]["training"]["steps"]) as view, operator_log(workspace, view):
+    with choose_view(console, job["spec"]["training"]["steps"]) as view, capture_operator_log(workspace, view):
         return asyncio.run(run_job(job, volumes, workspace, view, faults))
 
 
-def _conclude(job: Manifest, checkpoints: Path, workspace: Workspace, console: SafeConsole) -> int:
+def _print_result(job: Manifest, checkpoints: Path, workspace: Workspace, console: SafeConsole) -> int:
     """Print the result of the run; return the exit code."""
     status = read_status(job)
     failed = find_condition(status, "Failed")
@@ -130,7 +130,9 @@ def _conclude(job: Manifest, checkpoints: Path, workspace: Workspace, console: S
         _print(console, describe_progress(status.progress))
     for line in (*describe_attempts(status.attempts), *describe_goodput(status.goodput)):
         _print(console, line)
-    _print(console, f"checkpoints and metrics in {_near(checkpoints)}, logs in {_near(workspace.logs)}")
+    _print(
+        console, f"checkpoints and metrics in {_relative_path(checkpoints)}, logs in {_relative_path(workspace.logs)}"
+    )
     if failed and failed.status == "True":
         _print(console, f"failed: {failed.message}")
         return FAILED
@@ -164,13 +166,13 @@ def _require_cpu(plan: Plan) -> None:
 
 
 def _missing_variables(spec: TrainingJobSpec) -> list[str]:
-    missing = [name for name in variables_from_objects(spec) if name not in os.environ]
+    missing = [name for name in external_variables(spec) if name not in os.environ]
     return [
         f"Warning  spec.runtime.env: {name} is not set in this shell; there are no Secrets here." for name in missing
     ]
 
 
-def _near(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     """Return a path relative to the working directory if it is below it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 

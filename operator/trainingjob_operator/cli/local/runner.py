@@ -15,14 +15,14 @@ from datetime import datetime
 from aiohttp import web
 
 from trainingjob_operator.cli.local.local_operator import LocalOperator
-from trainingjob_operator.cli.local.machine import Machine
-from trainingjob_operator.cli.local.narrate import take_snapshot, tell_change, tell_happening
+from trainingjob_operator.cli.local.machine import LocalBackend
+from trainingjob_operator.cli.local.narrate import describe_event, describe_status_change, read_run_progress
 from trainingjob_operator.cli.local.paths import Mounts
 from trainingjob_operator.cli.local.view import View
 from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.telling.announce import Happening
+from trainingjob_operator.core.running.telling.announce import JobEvent
 from trainingjob_operator.core.running.telling.situation import Stage
 from trainingjob_operator.render.settings import RenderSettings
 from trainingjob_operator.shell.rendezvous import route_reports
@@ -32,12 +32,12 @@ IMAGE = "this-machine"
 """Placeholder for the image of pods, which run the installed programs."""
 REFRESH_SECONDS = 0.25
 """Seconds between two updates of the view, which read the memory of this process."""
-FAREWELL_SECONDS = 15.0
+AGENT_EXIT_SECONDS = 15.0
 """Seconds that agents may take to exit after the job has ended."""
 
 
 @dataclass(frozen=True)
-class Fault:
+class ScheduledKill:
     """A slice to kill, as in a power failure, when the job reaches a step."""
 
     slice: int
@@ -45,7 +45,7 @@ class Fault:
 
 
 async def run_job(
-    job: Manifest, volumes: Mounts, workspace: Workspace, view: View, faults: Sequence[Fault] = ()
+    job: Manifest, volumes: Mounts, workspace: Workspace, view: View, faults: Sequence[ScheduledKill] = ()
 ) -> Manifest:
     """Run a job until it has ended or the user stops it; return its final state.
 
@@ -58,7 +58,7 @@ class Runner:
     """Runs one job until it has ended, has saved after an interrupt, or is interrupted again."""
 
     def __init__(
-        self, job: Manifest, volumes: Mounts, workspace: Workspace, view: View, faults: Sequence[Fault]
+        self, job: Manifest, volumes: Mounts, workspace: Workspace, view: View, faults: Sequence[ScheduledKill]
     ) -> None:
         """Prepare a job; nothing runs yet."""
         metadata = job["metadata"]
@@ -68,7 +68,9 @@ class Runner:
         self._uid: str = metadata["uid"]
         self._namespace: str = metadata["namespace"]
         self._status = read_status(job)
-        self._machine = Machine(job, volumes, workspace, notify=self._wake, save_job=self._save, emit=self._tell)
+        self._machine = LocalBackend(
+            job, volumes, workspace, notify=self._wake, save_job=self._save, emit=self._report_event
+        )
         key = metadata["namespace"], metadata["name"]
         self._operator = LocalOperator(
             key, self._machine.cluster, self._machine, self._render_settings, secret=workspace.read_secret()
@@ -80,7 +82,7 @@ class Runner:
         """Run the job; return its final state."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._interrupt)
+            loop.add_signal_handler(number, self._handle_interrupt)
         server = serve(route_reports(self._operator.rendezvous.report))
         async with server as self._url, self._machine.controllers.running():
             self._operator.start()
@@ -90,36 +92,34 @@ class Runner:
 
     async def _watch(self) -> None:
         """Show the progress and inject the faults until the run is over."""
-        begun = time.monotonic()
+        started_at = time.monotonic()
         ended = None
         while not self._stop.is_set():
             now = time.monotonic()
-            snapshot = take_snapshot(self._status, self._operator.hub.hearing((self._namespace, self._uid)))
-            self._view.show(snapshot, now - begun)
+            snapshot = read_run_progress(self._status, self._operator.hub.heartbeat_state((self._namespace, self._uid)))
+            self._view.show_progress(snapshot, now - started_at)
             while self._faults and snapshot.step >= self._faults[-1].step:
                 self._machine.controllers.kill_slice(self._faults.pop().slice)
             if self._is_over():
                 ended = ended or now
-                if not self._machine.controllers.num_containers or now - ended > FAREWELL_SECONDS:
+                if not self._machine.controllers.num_containers or now - ended > AGENT_EXIT_SECONDS:
                     return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), REFRESH_SECONDS)
 
     def _is_over(self) -> bool:
-        return self._status.completion_time is not None or (
-            self._is_asked_to_stop and self._status.phase == Stage.SUSPENDED
-        )
+        return self._status.completion_time is not None or (self._is_stopping and self._status.phase == Stage.SUSPENDED)
 
     @property
-    def _is_asked_to_stop(self) -> bool:
+    def _is_stopping(self) -> bool:
         return bool(self._machine.cluster.job["spec"].get("suspend"))
 
-    def _interrupt(self) -> None:
+    def _handle_interrupt(self) -> None:
         """Save and stop; stop at once on a second interrupt, or if the run is over."""
-        if self._is_asked_to_stop or self._is_over():
+        if self._is_stopping or self._is_over():
             self._stop.set()
             return
-        self._view.say("saving and stopping; press Ctrl-C again to stop without a save")
+        self._view.print_line("saving and stopping; press Ctrl-C again to stop without a save")
         self._machine.cluster.edit(suspend=True)
         self._wake()
 
@@ -129,15 +129,15 @@ class Runner:
     def _save(self, job: Manifest) -> None:
         self._workspace.save_job(job)
         before, self._status = self._status, read_status(job)
-        for line in tell_change(before, self._status):
-            self._say(line)
+        for line in describe_status_change(before, self._status):
+            self._print_with_time(line)
 
-    def _tell(self, happening: Happening) -> None:
-        if line := tell_happening(happening, self._status):
-            self._say(line)
+    def _report_event(self, happening: JobEvent) -> None:
+        if line := describe_event(happening, self._status):
+            self._print_with_time(line)
 
-    def _say(self, line: str) -> None:
-        self._view.say(f"{datetime.now().astimezone():%H:%M:%S}  {line}")
+    def _print_with_time(self, line: str) -> None:
+        self._view.print_line(f"{datetime.now().astimezone():%H:%M:%S}  {line}")
 
     def _render_settings(self) -> RenderSettings:
         return RenderSettings(trainer_image=IMAGE, rendezvous_url=self._url, ca_pem="")

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from trainingjob_operator.cli.console import SafeConsole
-from trainingjob_operator.cli.local.narrate import Snapshot
-from trainingjob_operator.core.units import plural, short
+from trainingjob_operator.cli.local.narrate import RunProgress
+from trainingjob_operator.core.units import format_count, pluralize
 
-SECONDS_BETWEEN_LINES = 10.0
+LINE_INTERVAL_SECONDS = 10.0
 MAX_BAR_WIDTH = 30
-WIDTH_OF_WORDS = 62
+TEXT_WIDTH = 62
 """Columns reserved for the text of the live line; the bar takes the rest of a narrow terminal."""
 
 
@@ -35,11 +35,11 @@ class View(Protocol):
         """Restore the terminal."""
         ...
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a permanent line."""
         ...
 
-    def show(self, snapshot: Snapshot, seconds: float) -> None:
+    def show_progress(self, snapshot: RunProgress, seconds: float) -> None:
         """Show the progress of the run after `seconds`."""
         ...
 
@@ -64,17 +64,17 @@ class LiveView:
         """Remove the line."""
         self._live.stop()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line above the live line."""
         self._console.print(Text(text), soft_wrap=True)
 
-    def show(self, snapshot: Snapshot, seconds: float) -> None:
+    def show_progress(self, snapshot: RunProgress, seconds: float) -> None:
         """Redraw the line."""
         row = Table.grid(padding=(0, 1))
-        width = max(min(MAX_BAR_WIDTH, self._console.width - WIDTH_OF_WORDS), 1)
+        width = max(min(MAX_BAR_WIDTH, self._console.width - TEXT_WIDTH), 1)
         bar = ProgressBar(total=self._num_steps, completed=snapshot.step, width=width)
-        words = (count_steps(snapshot, self._num_steps), describe(snapshot), clock(seconds))
-        step, now, time = (Text(word, no_wrap=True, overflow="ellipsis") for word in words)
+        texts = (format_steps(snapshot, self._num_steps), format_activity(snapshot), format_clock(seconds))
+        step, now, time = (Text(word, no_wrap=True, overflow="ellipsis") for word in texts)
         row.add_row(step, bar, now, time)
         self._live.update(row)
 
@@ -98,20 +98,22 @@ class PlainView:
     ) -> None:
         """Nothing to restore."""
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line."""
         self._console.print(Text(text), soft_wrap=True)
 
-    def show(self, snapshot: Snapshot, seconds: float) -> None:
+    def show_progress(self, snapshot: RunProgress, seconds: float) -> None:
         """Print a line if one is due."""
         state = ("" if snapshot.is_training else snapshot.activity, snapshot.num_slices)
         if state == self._last and seconds < self._due:
             return
-        self._last, self._due = state, seconds + SECONDS_BETWEEN_LINES
-        self.say(f"{count_steps(snapshot, self._num_steps)}  {describe(snapshot)}  {clock(seconds)}")
+        self._last, self._due = state, seconds + LINE_INTERVAL_SECONDS
+        self.print_line(
+            f"{format_steps(snapshot, self._num_steps)}  {format_activity(snapshot)}  {format_clock(seconds)}"
+        )
 
 
-def count_steps(snapshot: Snapshot, num_steps: int) -> str:
+def format_steps(snapshot: RunProgress, num_steps: int) -> str:
     """Return the current and the total number of steps; a run may have trained more steps than its spec has."""
     return f"step {snapshot.step}/{max(num_steps, snapshot.step)}"
 
@@ -121,18 +123,18 @@ def choose_view(console: SafeConsole, num_steps: int) -> View:
     return LiveView(console, num_steps) if console.is_terminal else PlainView(console, num_steps)
 
 
-def describe(snapshot: Snapshot) -> str:
+def format_activity(snapshot: RunProgress) -> str:
     """Return the activity, or the metrics of the newest step."""
     parts = [snapshot.activity] if snapshot.activity else []
     if snapshot.progress and snapshot.progress.loss is not None:
         parts.append(f"loss {snapshot.progress.loss:.3f}")
     if snapshot.progress and snapshot.progress.tokens_per_second and not snapshot.activity:
-        parts.append(f"{short(snapshot.progress.tokens_per_second)} tokens/s")
+        parts.append(f"{format_count(snapshot.progress.tokens_per_second)} tokens/s")
     if snapshot.num_slices:
-        parts.append(plural(snapshot.num_slices, "slice"))
+        parts.append(pluralize(snapshot.num_slices, "slice"))
     return "  ".join(parts)
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Return a duration in clock format: `0:01:12`."""
     return str(timedelta(seconds=int(seconds)))

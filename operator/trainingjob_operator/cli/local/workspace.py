@@ -29,7 +29,7 @@ from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.shell.ports import Manifest
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # the run creates a private folder in it
-_ALLOWED = re.compile(r"/[A-Za-z0-9_@%+=:,./-]*")
+_ALLOWED_PATH = re.compile(r"/[A-Za-z0-9_@%+=:,./-]*")
 
 
 class Workspace:
@@ -71,7 +71,7 @@ class Workspace:
         return self.logs / f"slice-{slice_number}-host-{host}.log"
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Create the folder and hold its lock while the context lasts.
 
         Raises:
@@ -92,15 +92,15 @@ class Workspace:
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
-            self._forget_pods()  # left by a run that was killed
+            self._delete_pod_folders()  # left by a run that was killed
             try:
                 self.pods.mkdir(mode=0o700)
                 self.memory.mkdir(mode=0o700)
                 yield
             finally:
-                self._forget_pods()
+                self._delete_pod_folders()
 
-    def bind(self, volumes: Sequence[Volume], chosen: Sequence[str]) -> dict[str, Path]:
+    def bind_volumes(self, volumes: Sequence[Volume], chosen: Sequence[str]) -> dict[str, Path]:
         """Return the folder behind each volume's mount path: a chosen one (`NAME=FOLDER`), or one in this workspace.
 
         Raises:
@@ -118,7 +118,7 @@ class Workspace:
             folders.setdefault(volume.name, own).mkdir(parents=True, exist_ok=True)
         return {volume.mount_path: folders[volume.name] for volume in volumes}
 
-    def forget(self, *folders: Path) -> None:
+    def delete_results(self, *folders: Path) -> None:
         """Delete the results of earlier runs: the job, its logs, and its checkpoints in `folders`. Other files stay.
 
         Raises:
@@ -132,7 +132,7 @@ class Workspace:
             log.unlink()
         (self.root / "job.json").unlink(missing_ok=True)
 
-    def _forget_pods(self) -> None:
+    def _delete_pod_folders(self) -> None:
         for folder in (self.memory, self.pods):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -186,5 +186,5 @@ def _parse_choice(choice: str, names: Sequence[str]) -> tuple[str, Path]:
 
 
 def _check_path(path: Path) -> None:
-    if not _ALLOWED.fullmatch(str(path)):
+    if not _ALLOWED_PATH.fullmatch(str(path)):
         raise UsageError(f"{path}: the path may hold letters, digits and _@%+=:,.- only. Choose another folder.")

@@ -10,24 +10,24 @@ Shapes: L length, D model width, H query heads, G key and value heads, K head wi
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
-from trainingjob_api.sharding import count_ways
+from trainingjob_api.sharding import count_shards
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.mesh import combine, pipeline_ticks
-from trainingjob_operator.core.planner.parameters import count_active_parameters, list_leaves, split_size
+from trainingjob_operator.core.planner.mesh import combine_degrees, pipeline_ticks
+from trainingjob_operator.core.planner.parameters import count_active_parameters, list_parameter_tensors, split_size
 from trainingjob_operator.core.planner.workload import Workload
 
-FORWARD, BACKWARD = 2, 4
+FORWARD_FLOPS, BACKWARD_FLOPS = 2, 4
 """Operations per parameter and token in each pass."""
 
 
 def count_step_flops(workload: Workload, layout: Layout) -> int:
     """Return the FLOPs of one device in one step of a layout, including padding and idle pipeline ticks."""
-    degrees = combine(layout.ici, layout.dcn)
+    degrees = combine_degrees(layout.ici, layout.dcn)
     others = tuple((axis, degree) for axis, degree in degrees.items() if axis != "data")  # `data` splits only the batch
     layers, head = _count_token_flops(workload, others)
     tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
-    turns = pipeline_ticks(layout.microbatches, degrees["stage"])
-    return tokens * (turns * layers + layout.microbatches * head // degrees["stage"])
+    ticks = pipeline_ticks(layout.microbatches, degrees["stage"])
+    return tokens * (ticks * layers + layout.microbatches * head // degrees["stage"])
 
 
 def count_useful_flops(workload: Workload) -> int:
@@ -47,28 +47,32 @@ def count_useful_flops(workload: Workload) -> int:
 def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -> tuple[int, int]:
     """Return the FLOPs of a device per token in the layers of one stage, and in the output projection."""
     degrees, model = dict(axes), workload.model
-    ways = count_ways(degrees)
-    again = workload.remat == "full"
-    passes = FORWARD + BACKWARD + (FORWARD if again else 0)
-    weights = spared = 0
-    for leaf in list_leaves(model):
+    ways = count_shards(degrees)
+    has_full_remat = workload.remat == "full"
+    passes = FORWARD_FLOPS + BACKWARD_FLOPS + (FORWARD_FLOPS if has_full_remat else 0)
+    weights = skipped = 0
+    for leaf in list_parameter_tensors(model):
         if "layers" not in leaf.axes or leaf.name.endswith(".scale"):
             continue
         size = leaf.gathered_size(ways) // model.num_layers
         if model.experts and "experts" in leaf.axes:  # experts also compute the empty capacity slots of the mesh axis
-            places = model.experts.capacity(workload.length) * degrees["expert"]
-            size = size * places // model.experts.tokens_of_group(workload.length)
+            capacity_slots = model.experts.capacity(workload.length) * degrees["expert"]
+            size = size * capacity_slots // model.experts.group_size(workload.length)
         weights += size
         if leaf.name.endswith(".down") and not model.experts:
-            spared += size
+            skipped += size
     heads = split_size(model.num_heads, "heads", ways)
     scores = 2 * heads * model.head_dim * workload.length
-    layer = passes * (weights + scores) - FORWARD * spared * again + _count_routing(workload, again=again)
-    head = (FORWARD + BACKWARD) * model.embed_dim * split_size(model.vocab_size, "vocab", ways)
+    layer = (
+        passes * (weights + scores)
+        - FORWARD_FLOPS * skipped * has_full_remat
+        + _count_routing_flops(workload, again=has_full_remat)
+    )
+    head = (FORWARD_FLOPS + BACKWARD_FLOPS) * model.embed_dim * split_size(model.vocab_size, "vocab", ways)
     return model.num_layers // degrees["stage"] * layer, head
 
 
-def _count_routing(workload: Workload, *, again: bool) -> int:
+def _count_routing_flops(workload: Workload, *, again: bool) -> int:
     """Return the FLOPs per token of dispatching to the experts and combining, as matmuls with one-hot matrices."""
     experts = workload.model.experts
     if experts is None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
-from trainingjob_operator.core.planner.mesh import REST, describe_degrees
+from trainingjob_operator.core.planner.mesh import INFERRED, describe_degrees
 
 EXPLICIT = "explicit"
 """The strategy of a spec with explicit parallelism degrees."""
@@ -17,7 +17,7 @@ class Candidate:
     ici: AxisDegrees
     dcn: AxisDegrees
     remat: str
-    seconds: float
+    step_seconds: float
     """Lower bound of the step time at the largest size."""
     score: float
     """Sum of the step times at the smallest and the largest size, in seconds."""
@@ -25,7 +25,7 @@ class Candidate:
     @property
     def rank(self) -> tuple[float, int]:
         """Return the sort key; the smallest is best. Equal scores are ordered by the number of sharded axes."""
-        axes = sum(degree not in (1, REST) for degrees in (self.ici, self.dcn) for _, degree in degrees.items())
+        axes = sum(degree not in (1, INFERRED) for degrees in (self.ici, self.dcn) for _, degree in degrees.items())
         return float(f"{self.score:.4g}"), axes
 
     def apply(self, spec: TrainingJobSpec) -> TrainingJobSpec:
@@ -43,10 +43,10 @@ class Candidate:
 class Choice:
     """The mesh that `strategy: auto` chose, with the runners-up."""
 
-    best: Candidate
-    others: tuple[Candidate, ...]
+    chosen: Candidate
+    runners_up: tuple[Candidate, ...]
     """The best of the other candidates."""
-    num_fitting: int
+    num_candidates: int
     """Number of candidates that fit at the largest size."""
-    is_timed: bool
+    has_known_rates: bool
     """Whether the step times are meaningful: the accelerator's rates are known."""

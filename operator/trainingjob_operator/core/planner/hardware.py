@@ -12,8 +12,8 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from trainingjob_api.problem import as_text
-from trainingjob_operator.core.planner.plan import UNKNOWN, Rates, SliceShape
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.planner.plan import UNKNOWN_RATES, Rates, SliceShape
+from trainingjob_operator.core.units import pluralize
 
 type Dims = tuple[int, ...]
 
@@ -25,7 +25,7 @@ NODE_POOL_LABEL = "cloud.google.com/gke-nodepool"
 
 
 @dataclass(frozen=True)
-class Slice:
+class SliceTopology:
     """One slice that a provider offers. The dims of its topology multiply to its number of chips."""
 
     topology: str
@@ -49,7 +49,7 @@ class Accelerator:
     """JAX platform name, `tpu` or `cuda`."""
     resource: str
     """The extended resource that counts the chips of a node."""
-    slices: tuple[Slice, ...]
+    slices: tuple[SliceTopology, ...]
     memory_bytes: int
     """Memory of one device. 0: unknown, not limited."""
     node_labels: tuple[tuple[str, str], ...] = ()
@@ -60,21 +60,21 @@ class Accelerator:
     taints: tuple[str, ...] = ()
     """Keys of further taints of its nodes, besides the resource name."""
     devices_per_chip: int = 1
-    rates: Rates = UNKNOWN
+    rates: Rates = UNKNOWN_RATES
     host_memory_per_chip: int = 0
     """Host memory of a machine divided by its chips, in bytes. 0: unknown, not limited."""
     source: str = ""
     """Source of the numbers."""
 
-    def find(self, topology: str) -> Slice | None:  # None: no such slice
+    def find_topology(self, topology: str) -> SliceTopology | None:  # None: no such slice
         """Return the slice of a topology."""
         return next((one for one in self.slices if one.topology == topology), None)
 
-    def shape(self, one: Slice, exclusive_topology: str | None) -> SliceShape:
+    def slice_shape(self, one: SliceTopology, exclusive_topology: str | None) -> SliceShape:
         """Return the shape of one of the slices. `exclusive_topology` overrides the accelerator's own node label."""
         # A single-host slice has no hosts to keep together, and a node pool holds many of them.
         own = self.exclusive_topology if one.num_hosts > 1 else ""
-        told = ((self.topology_label, one.topology),) if self.topology_label else ()
+        topology_labels = ((self.topology_label, one.topology),) if self.topology_label else ()
         return SliceShape(
             accelerator=self.name,
             platform=self.platform,
@@ -82,7 +82,7 @@ class Accelerator:
             num_hosts=one.num_hosts,
             devices_per_host=one.num_chips // one.num_hosts * self.devices_per_chip,
             resource=self.resource,
-            node_labels=(*self.node_labels, *told),
+            node_labels=(*self.node_labels, *topology_labels),
             exclusive_topology=own if exclusive_topology is None else exclusive_topology,
             memory_bytes=self.memory_bytes,
             devices_per_chip=self.devices_per_chip,
@@ -97,16 +97,16 @@ class Accelerator:
 class Hardware:
     """The hardware table: every accelerator by name, and `cpu`."""
 
-    rows: Mapping[str, Accelerator]
+    accelerators_by_name: Mapping[str, Accelerator]
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def accelerators(self) -> tuple[str, ...]:
         """Return the names of all accelerators, `cpu` first."""
-        return (CPU, *self.rows)
+        return (CPU, *self.accelerators_by_name)
 
     def with_rows(self, rows: Iterable[Accelerator]) -> "Hardware":
         """Return the table with rows added. A row replaces the row of the same name."""
-        return Hardware(MappingProxyType({**self.rows, **{row.name: row for row in rows}}))
+        return Hardware(MappingProxyType({**self.accelerators_by_name, **{row.name: row for row in rows}}))
 
     def find_shape(
         self, accelerator: str, topology: str, exclusive_topology: str | None = None
@@ -114,9 +114,9 @@ class Hardware:
         """Return the shape of one slice. `exclusive_topology` overrides the accelerator's own node label."""
         if accelerator == CPU:
             return _cpu_shape(topology, exclusive_topology)
-        row = self.rows.get(accelerator)
-        one = row.find(topology) if row else None
-        return row.shape(one, exclusive_topology) if row and one else None
+        row = self.accelerators_by_name.get(accelerator)
+        one = row.find_topology(topology) if row else None
+        return row.slice_shape(one, exclusive_topology) if row and one else None
 
     def nearest_topologies(self, accelerator: str, topology: str, count: int = 2) -> list[str]:
         """Return the accelerator's topologies closest to a wanted one, closest first, each with its number of chips."""
@@ -124,16 +124,16 @@ class Hardware:
         if accelerator == CPU:
             hosts, devices, *_ = (*wanted, 1, 1)
             return [format_dims((min(max(hosts, 1), CPU_MAX[0]), min(max(devices, 1), CPU_MAX[1])))]
-        row = self.rows[accelerator]
+        row = self.accelerators_by_name[accelerator]
         noun = "GPU" if row.platform == "cuda" else "chip"
         nearest = sorted(row.slices, key=lambda one: _distance(wanted, parse_dims(one.topology)))
-        return [f"{as_text(one.topology)} ({plural(one.num_chips, noun)})" for one in nearest[:count]]
+        return [f"{as_text(one.topology)} ({pluralize(one.num_chips, noun)})" for one in nearest[:count]]
 
     def larger_topologies(self, shape: SliceShape) -> list[str]:
         """Return the most compact topology of each larger number of chips, ascending; none for `cpu`."""
         if shape.accelerator == CPU:
             return []
-        larger = [one for one in self.rows[shape.accelerator].slices if one.num_chips > shape.num_chips]
+        larger = [one for one in self.accelerators_by_name[shape.accelerator].slices if one.num_chips > shape.num_chips]
         larger.sort(key=lambda one: (one.num_chips, max(parse_dims(one.topology))))
         compact: dict[int, str] = {}
         for one in larger:

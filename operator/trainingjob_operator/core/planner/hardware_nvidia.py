@@ -16,7 +16,7 @@ Sources, read in autumn 2026:
 - network: the machine's bandwidth on Google Cloud for traffic between GPUs, shared by its GPUs. Other clouds differ.
 """
 
-from trainingjob_operator.core.planner.hardware import NODE_POOL_LABEL, Accelerator, Slice
+from trainingjob_operator.core.planner.hardware import NODE_POOL_LABEL, Accelerator, SliceTopology
 from trainingjob_operator.core.planner.plan import Rates
 
 RESOURCE = "nvidia.com/gpu"
@@ -28,7 +28,7 @@ _MIB = 2**20
 _TERA = 1e12
 _GIGA = 1e9
 _GBIT = 1e9 / 8
-_NODE = tuple(Slice(topology) for topology in ("1", "2", "4", "8"))
+_NODE = tuple(SliceTopology(topology) for topology in ("1", "2", "4", "8"))
 _GPUS_PER_GRACE_HOST = 4
 
 _A100 = {
@@ -58,7 +58,7 @@ def _nvidia(
     rates: Rates,
     source: str,
     *,
-    slices: tuple[Slice, ...] = _NODE,
+    slices: tuple[SliceTopology, ...] = _NODE,
     exclusive_topology: str = "",
     taints: tuple[str, ...] = (),
 ) -> Accelerator:
@@ -85,7 +85,7 @@ NVIDIA: tuple[Accelerator, ...] = (
         85,
         Rates(**_A100, memory=1555 * _GIGA, network=100 * _GBIT / 8),  # network: a2-highgpu-8g [from memory]
         "a100",
-        slices=(*_NODE, Slice("16")),  # a2-megagpu-16g
+        slices=(*_NODE, SliceTopology("16")),  # a2-megagpu-16g
     ),
     _nvidia(
         "a100-80gb",
@@ -156,7 +156,7 @@ NVIDIA: tuple[Accelerator, ...] = (
             network=1600 * _GBIT / 4,  # a4x-highgpu-4g [from memory]
         ),
         "gb200-nvl72",
-        slices=tuple(Slice(str(gpus), gpus // _GPUS_PER_GRACE_HOST) for gpus in (4, 8, 16, 32, 36, 64, 72)),
+        slices=tuple(SliceTopology(str(gpus), gpus // _GPUS_PER_GRACE_HOST) for gpus in (4, 8, 16, 32, 36, 64, 72)),
         exclusive_topology=NODE_POOL_LABEL,  # a node pool of these machines is one rack
         taints=(ARCHITECTURE_TAINT,),
     ),

@@ -16,7 +16,7 @@ Sources, read in autumn 2026:
 
 from collections.abc import Iterator
 
-from trainingjob_operator.core.planner.hardware import NODE_POOL_LABEL, Accelerator, Dims, Slice, format_dims
+from trainingjob_operator.core.planner.hardware import NODE_POOL_LABEL, Accelerator, Dims, SliceTopology, format_dims
 from trainingjob_operator.core.planner.plan import Rates
 
 RESOURCE = "google.com/tpu"
@@ -29,43 +29,43 @@ _GIGA = 1e9
 _GBIT = 1e9 / 8
 _PCIE = 15 * _GIGA
 _CUBE = 4
-_LONGEST = 256
+_MAX_DIM = 256
 """Chips along the longest dim of any cube topology."""
-_RING = 16
+_WRAPPED_DIM = 16
 """Chips along a dim that closes to a ring, on v5e and v6e."""
 _CHIPS_PER_HOST = 4
 _SINGLE_HOST_2D = 8
 """Chips of the largest single-host slice on v5e and v6e: 1x1, 2x2 and 2x4 have one host each."""
 
-_PLANE: tuple[Dims, ...] = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
-_PART_OF_CUBE: tuple[Dims, ...] = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
+_PLANE_DIMS: tuple[Dims, ...] = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+_SUB_CUBE_DIMS: tuple[Dims, ...] = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 
-def _plane_slices() -> Iterator[Slice]:
+def _plane_slices() -> Iterator[SliceTopology]:
     """Yield the slices of v5e and v6e."""
-    for dims in _PLANE:
+    for dims in _PLANE_DIMS:
         num_chips = dims[0] * dims[1]
         num_hosts = 1 if num_chips <= _SINGLE_HOST_2D else num_chips // _CHIPS_PER_HOST
-        yield Slice(format_dims(dims), num_hosts, tuple(dim == _RING for dim in dims))
+        yield SliceTopology(format_dims(dims), num_hosts, tuple(dim == _WRAPPED_DIM for dim in dims))
 
 
-def _cube_slices(max_cubes: int, *smaller: Dims) -> Iterator[Slice]:
+def _cube_slices(max_cubes: int, *smaller: Dims) -> Iterator[SliceTopology]:
     """Yield the slices of a 3D generation: parts of a cube, then all whole-cube slices with ascending dims."""
-    for dims in (*smaller, *_PART_OF_CUBE):
-        yield Slice(format_dims(dims), max(dims[0] * dims[1] * dims[2] // _CHIPS_PER_HOST, 1), (False,) * 3)
-    longest = _LONGEST // _CUBE
+    for dims in (*smaller, *_SUB_CUBE_DIMS):
+        yield SliceTopology(format_dims(dims), max(dims[0] * dims[1] * dims[2] // _CHIPS_PER_HOST, 1), (False,) * 3)
+    longest = _MAX_DIM // _CUBE
     for a in range(1, longest + 1):
         for b in range(a, longest + 1):
             for c in range(b, min(longest, max_cubes // (a * b)) + 1):
                 num_chips = a * b * c * _CUBE**3
                 dims = (a * _CUBE, b * _CUBE, c * _CUBE)
-                yield Slice(format_dims(dims), num_chips // _CHIPS_PER_HOST, (True,) * 3)
+                yield SliceTopology(format_dims(dims), num_chips // _CHIPS_PER_HOST, (True,) * 3)
 
 
 def _tpu(
     name: str,
     label: str,
-    slices: Iterator[Slice],
+    slices: Iterator[SliceTopology],
     memory: int,
     host_memory: int,
     rates: Rates,

@@ -10,22 +10,22 @@ from collections.abc import Mapping
 from trainingjob_api.base import Axis
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_operator.core.planner.plan import SliceShape
-from trainingjob_operator.core.planner.torus import AxisPlace, place_axes
+from trainingjob_operator.core.planner.torus import AxisPlacement, place_axes
 
-SMALLEST_RING = 3
+MIN_RING_SIZE = 3
 """Smallest ring with two distinct neighbours. Two devices have one link, whether or not the dim wraps around."""
 
 
-def axis_rates(shape: SliceShape, ici: AxisDegrees) -> Mapping[Axis, float]:
+def axis_bandwidths(shape: SliceShape, ici: AxisDegrees) -> Mapping[Axis, float]:
     """Return the bytes/s that a device can send along each sharded axis. 0: unknown."""
     rates = shape.rates
     if not shape.torus:
-        return {axis: rates.link * rates.num_links for axis, _ in ici.split()}
+        return {axis: rates.link * rates.num_links for axis, _ in ici.sharded()}
     return {place.axis: rates.link * _count_links(place, shape) for place in place_axes(shape, ici)}
 
 
-def _count_links(place: AxisPlace, shape: SliceShape) -> int:
+def _count_links(place: AxisPlacement, shape: SliceShape) -> int:
     """Return the number of links that a device uses at once to send along an axis."""
-    if not place.stretches:  # along one ring through all chips
-        return 2 if place.degree == shape.num_devices >= SMALLEST_RING else 1
-    return sum(2 if one.ring and one.of >= SMALLEST_RING else 1 for one in place.stretches)
+    if not place.spans:  # along one ring through all chips
+        return 2 if place.degree == shape.num_devices >= MIN_RING_SIZE else 1
+    return sum(2 if span.wraps and span.dim_size >= MIN_RING_SIZE else 1 for span in place.spans)

@@ -18,28 +18,28 @@ from functools import lru_cache
 
 from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.sharding import RULES, Ways, count_ways, merge_rules
-from trainingjob_operator.core.planner.parameters import list_leaves, split_size
+from trainingjob_api.sharding import RULES, ShardCounts, count_shards, merge_rules
+from trainingjob_operator.core.planner.parameters import list_parameter_tensors, split_size
 from trainingjob_operator.core.planner.plan import MemoryEstimate
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, describe_workload
 
-USABLE = 0.92
+USABLE_MEMORY_SHARE = 0.92
 """Usable share of a device's memory. The runtime, compiled code and fragmentation take the rest."""
 
 
-PIPELINED = 12
+PIPELINE_RESIDUAL_TENTHS = 12
 """Memory of a pipeline stage, in tenths of the residuals of its layers. The two extra tenths are copies in the loop
 over pipeline ticks, as measured on TPU."""
-PIECES = 4
+GRADIENT_PIECES_IN_FLIGHT = 4
 """Pieces of the output projection's gradient that are in flight during its reduce-scatter over devices."""
 
 
 @dataclass(frozen=True)
-class Moment:
+class PeakPoint:
     """Temporary bytes at one of the two points where memory peaks: a fixed part, and a part per sequence."""
 
-    fixed: int
-    per_row: int
+    fixed_bytes: int
+    per_sequence: int
 
 
 @dataclass(frozen=True)
@@ -49,91 +49,102 @@ class DeviceMemory:
     params: int
     gradients: int
     optimizer: int
-    kept_per_row: int
+    residuals_per_sequence: int
     """Residuals that all layers save for the backward pass, per sequence."""
-    table: int
+    gathered_embedding: int
     """The gathered embedding table. It stays allocated while more accumulation steps follow, if `data` has degree 1 or
     the platform is `cpu`."""
-    layers: int
+    gathered_layers: int
     """The gathered matrices of all layers of a stage. Only one layer is gathered at a time."""
-    head: int
+    gathered_lm_head: int
     """The gathered output projection."""
-    logits_per_row: int
-    moments: tuple[Moment, ...]
+    logits_per_sequence: int
+    peak_points: tuple[PeakPoint, ...]
 
-    def estimate(self, rows: int, turns: int, *, keeps_table: bool = True) -> MemoryEstimate:
+    def estimate(self, sequences: int, ticks: int, *, keeps_embedding: bool = True) -> MemoryEstimate:
         """Return the bytes for `rows` sequences. A pipeline keeps the residuals of all its ticks."""
         return MemoryEstimate(
             params=self.params,
             gradients=self.gradients,
             optimizer=self.optimizer,
-            activations=turns * rows * self.kept_per_row,
-            temporaries=self.table * keeps_table + max([one.fixed + rows * one.per_row for one in self.moments]),
+            activations=ticks * sequences * self.residuals_per_sequence,
+            temporaries=self.gathered_embedding * keeps_embedding
+            + max([mlp_bytes.fixed_bytes + sequences * mlp_bytes.per_sequence for mlp_bytes in self.peak_points]),
         )
 
-    def most_rows(self, memory_bytes: int, turns: int, *, keeps_table: bool = True) -> int:
+    def max_sequences(self, memory_bytes: int, turns: int, *, keeps_table: bool = True) -> int:
         """Return the most sequences per microbatch that fit a device with this memory. 0: not even one fits."""
-        state = self.params + self.gradients + self.optimizer + self.table * keeps_table
-        free = int(memory_bytes * USABLE) - state
-        return max(min([(free - one.fixed) // (turns * self.kept_per_row + one.per_row) for one in self.moments]), 0)
+        state = self.params + self.gradients + self.optimizer + self.gathered_embedding * keeps_table
+        free = int(memory_bytes * USABLE_MEMORY_SHARE) - state
+        return max(
+            min(
+                [
+                    (free - one.fixed_bytes) // (turns * self.residuals_per_sequence + one.per_sequence)
+                    for one in self.peak_points
+                ]
+            ),
+            0,
+        )
 
 
-def measure_device(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> DeviceMemory:
+def estimate_device_memory(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> DeviceMemory:
     """Return the memory of a device of a mesh."""
     # Otherwise `data` splits only the batch.
     data = degrees["data"] if spec.parallelism.shard_optimizer_over_data else 1
-    return measure_workload(describe_workload(spec), {**degrees, "data": data})
+    return estimate_workload_memory(describe_workload(spec), {**degrees, "data": data})
 
 
-def measure_workload(workload: Workload, degrees: Mapping[Axis, int]) -> DeviceMemory:
+def estimate_workload_memory(workload: Workload, degrees: Mapping[Axis, int]) -> DeviceMemory:
     """Return the memory of a device for a workload. The degree of `data` is the one that shards the optimizer state."""
-    return _measure(workload, tuple(degrees.items()))
+    return _estimate_memory(workload, tuple(degrees.items()))
 
 
 @lru_cache(maxsize=256)  # the sizes of an elastic job mostly share these degrees
-def _measure(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMemory:
+def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMemory:
     degrees = dict(axes)
-    model, leaves = program.model, list_leaves(program.model)
-    ways, at_rest = count_ways(degrees), count_ways(degrees, merge_rules(program.rules.written()))
-    held = sum([leaf.shard_size(at_rest) for leaf in leaves])
+    model, leaves = program.model, list_parameter_tensors(program.model)
+    ways, storage_ways = count_shards(degrees), count_shards(degrees, merge_rules(program.rules.overrides()))
+    sharded_params = sum([leaf.shard_size(storage_ways) for leaf in leaves])
     layers = sum([leaf.gathered_size(ways) for leaf in leaves if "layers" in leaf.axes])
     table = program.compute_bytes * model.vocab_size * model.embed_dim
     head = table // degrees["tensor"]
     shards = math.prod(degrees[axis] for axis in RULES["embed"])
-    pieces = FLOAT32 * head // program.compute_bytes * min(shards, PIECES) // shards if shards > 1 else 0
+    gradient_pieces = (
+        FLOAT32 * head // program.compute_bytes * min(shards, GRADIENT_PIECES_IN_FLIGHT) // shards if shards > 1 else 0
+    )
     if program.is_cpu:  # XLA for CPUs all-reduces whole gradients, and gathers the head once a step
-        pieces = FLOAT32 * (2 * head + table) // program.compute_bytes
+        gradient_pieces = FLOAT32 * (2 * head + table) // program.compute_bytes
     # Where `data` shards the optimizer state, new parameters are gathered beside the old ones, as compiled steps show.
-    gathered = held * FLOAT32 if degrees["data"] > 1 else 0
+    gathered = sharded_params * FLOAT32 if degrees["data"] > 1 else 0
     # A pipeline accumulates gradients in float32 over its ticks. It holds a float32 copy of the parameters beside them.
     if degrees["stage"] > 1 and program.param_bytes < FLOAT32:
-        gathered += held * FLOAT32
+        gathered += sharded_params * FLOAT32
     context = degrees["context"]
     length = program.length // context
-    kept = model.num_layers // degrees["stage"] * length * _kept(program, context, ways)
-    logits = length * _logits(program, ways)
-    pipelined = PIPELINED if degrees["stage"] > 1 else 10
+    residuals = model.num_layers // degrees["stage"] * length * _residual_bytes(program, context, ways)
+    logits = length * _logits_bytes(program, ways)
+    pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 else 10
     return DeviceMemory(
-        params=held * program.param_bytes,
-        gradients=held * FLOAT32,
-        optimizer=2 * sum([leaf.spread_size(at_rest, degrees["data"]) for leaf in leaves]) * FLOAT32,
-        kept_per_row=kept * pipelined // 10,
-        table=table,
-        layers=layers * program.compute_bytes // degrees["stage"],
-        head=head,
-        logits_per_row=logits,
-        moments=(
-            Moment(gathered + head + pieces, logits),  # its gradient is reduced in float32, piece by piece
+        params=sharded_params * program.param_bytes,
+        gradients=sharded_params * FLOAT32,
+        optimizer=2 * sum([leaf.data_sharded_size(storage_ways, degrees["data"]) for leaf in leaves]) * FLOAT32,
+        residuals_per_sequence=residuals * pipelined // 10,
+        gathered_embedding=table,
+        gathered_layers=layers * program.compute_bytes // degrees["stage"],
+        gathered_lm_head=head,
+        logits_per_sequence=logits,
+        peak_points=(
+            PeakPoint(gathered + head + gradient_pieces, logits),  # its gradient is reduced in float32, piece by piece
             # Values and gradients of one layer's gathered parameters, and of its attention scores.
-            Moment(
+            PeakPoint(
                 gathered + 2 * program.compute_bytes * layers // model.num_layers,
-                length * _layer(program, context, ways),
+                length * _layer_backward_bytes(program, context, ways),
             ),
         ),
     )
 
 
-def _kept(program: Workload, context: int, ways: Ways) -> int:
+def _residual_bytes(program: Workload, context: int, ways: ShardCounts) -> int:
     """Return the residual bytes that one layer saves per token, including gathered keys and values."""
     model, compute = program.model, program.compute_bytes
     if program.remat == "full":
@@ -143,28 +154,28 @@ def _kept(program: Workload, context: int, ways: Ways) -> int:
     projections = compute * model.head_dim * (2 * heads + 2 * kv_heads)
     gathered = compute * model.head_dim * 2 * kv_heads * (context - 1)
     scores = heads * program.length * (FLOAT32 + compute)
-    return norms + projections + gathered + scores + _mlp(program, ways)
+    return norms + projections + gathered + scores + _mlp_residual_bytes(program, ways)
 
 
-def _mlp(program: Workload, ways: Ways) -> int:
+def _mlp_residual_bytes(program: Workload, ways: ShardCounts) -> int:
     """Return the residual bytes per token in the MLP, or in the experts with their capacity slots and routing."""
     model, compute = program.model, program.compute_bytes
     one = 6 * compute * split_size(model.mlp_dim, "mlp", ways)
     if (experts := model.experts) is None:
         return one
     places = experts.count * experts.capacity(program.length)
-    in_places = places * (one + 3 * compute * model.embed_dim) // experts.tokens_of_group(program.length)
+    in_places = places * (one + 3 * compute * model.embed_dim) // experts.group_size(program.length)
     return in_places + places * compute + 4 * FLOAT32 * experts.count + experts.shared * one
 
 
-def _layer(program: Workload, context: int, ways: Ways) -> int:
+def _layer_backward_bytes(program: Workload, context: int, ways: ShardCounts) -> int:
     """Return the bytes per token of the layer whose backward pass runs: its residuals without rematerialization."""
-    at_hand = _kept(replace(program, remat="none"), context, ways)
+    backward_bytes = _residual_bytes(replace(program, remat="none"), context, ways)
     scores = split_size(program.model.num_heads, "heads", ways) * program.length * FLOAT32
-    return at_hand if program.remat == "full" else at_hand + scores
+    return backward_bytes if program.remat == "full" else backward_bytes + scores
 
 
-def _logits(program: Workload, ways: Ways) -> int:
+def _logits_bytes(program: Workload, ways: ShardCounts) -> int:
     """Return the bytes per token of the logits, and of their gradients in the format of the matmul."""
     number = 2 * FLOAT32 if program.is_cpu else FLOAT32
     return split_size(program.model.vocab_size, "vocab", ways) * (number + program.compute_bytes)

@@ -13,27 +13,27 @@ from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import Problem
 from trainingjob_api.world import Layout
 
-REST = -1
+INFERRED = -1
 """Degree of an axis that takes all remaining devices."""
-LAST_RESORTS = ("stage", "expert", "context")
+UNCOMMON_AXES = ("stage", "expert", "context")
 """Axes that users shard only for a specific reason."""
 
 
-class Written(NamedTuple):
+class WrittenDegrees(NamedTuple):
     """Degrees as written in the spec."""
 
-    known: int
+    explicit_product: int
     """The product of the explicit degrees."""
-    rest: tuple[Axis, ...]
+    inferred_axes: tuple[Axis, ...]
     """The axes with degree -1."""
 
 
 @lru_cache(maxsize=1024)  # all sizes of a job share the written degrees
-def read_degrees(degrees: AxisDegrees) -> Written:
+def summarize_degrees(degrees: AxisDegrees) -> WrittenDegrees:
     """Return the product of the explicit degrees, and the axes with degree -1."""
     items = degrees.items()
-    known = math.prod(degree for _, degree in items if degree != REST)
-    return Written(known, tuple(axis for axis, degree in items if degree == REST))
+    known = math.prod(degree for _, degree in items if degree != INFERRED)
+    return WrittenDegrees(known, tuple(axis for axis, degree in items if degree == INFERRED))
 
 
 def pipeline_ticks(microbatches: int, stages: int) -> int:
@@ -42,18 +42,20 @@ def pipeline_ticks(microbatches: int, stages: int) -> int:
 
 
 @lru_cache(maxsize=1024)  # the sizes of a job share their ICI degrees
-def resolve(degrees: AxisDegrees, total: int) -> AxisDegrees | None:  # None: the degrees cannot multiply to the total
+def resolve_degrees(
+    degrees: AxisDegrees, total: int
+) -> AxisDegrees | None:  # None: the degrees cannot multiply to the total
     """Return the degrees with -1 replaced, so that they multiply to the total."""
-    known, rest = read_degrees(degrees)
+    known, rest = summarize_degrees(degrees)
     if len(rest) > 1 or known < 1 or total % known or (not rest and known != total):
         return None
     return degrees.model_copy(update=dict.fromkeys(rest, total // known))
 
 
 @lru_cache(maxsize=1024)
-def check_form(path: str, degrees: AxisDegrees) -> tuple[Problem, ...]:
+def check_degree_form(path: str, degrees: AxisDegrees) -> tuple[Problem, ...]:
     """Check the rules that hold for any total: no 0, at most one -1."""
-    rest = read_degrees(degrees).rest
+    rest = summarize_degrees(degrees).inferred_axes
     problems = [
         Problem(f"{path}.{axis}", 0, "0 is no degree: an axis that is not split has degree 1.", ("1", "-1"))
         for axis, degree in degrees.items()
@@ -64,25 +66,25 @@ def check_form(path: str, degrees: AxisDegrees) -> tuple[Problem, ...]:
         message = f"{names} are {'both' if len(rest) == 2 else 'all'} -1, but only one axis can take what is left."
         # One of the axes keeps -1; the others get degree 1.
         nearest = tuple(" and ".join(f"{axis}: 1" for axis in rest if axis != kept) for kept in rest)
-        problems.append(Problem(path, dict.fromkeys(rest, REST), message, nearest))
+        problems.append(Problem(path, dict.fromkeys(rest, INFERRED), message, nearest))
     return tuple(problems)
 
 
 @lru_cache(maxsize=1024)
-def check_product(path: str, degrees: AxisDegrees, total: int, what: str) -> tuple[Problem, ...]:
+def check_degree_product(path: str, degrees: AxisDegrees, total: int, what: str) -> tuple[Problem, ...]:
     """Check that well-formed degrees multiply to a total. `what` names the total: `the 4 devices of a slice`."""
-    if check_form(path, degrees) or resolve(degrees, total):
+    if check_degree_form(path, degrees) or resolve_degrees(degrees, total):
         return ()
-    factors = " x ".join([f"{axis}={degree}" for axis, degree in degrees.split()])
-    known, rest = read_degrees(degrees)
+    factors = " x ".join([f"{axis}={degree}" for axis, degree in degrees.sharded()])
+    known, rest = summarize_degrees(degrees)
     if rest:
         message = f"{factors} cannot fill {what}: {total} is not a multiple of {known}."
     else:
         message = f"{factors or 'no axis split'} makes {known}, but must fill {what}."
-    return (Problem(path, dict(degrees.items()), message, _nearest(degrees, total)),)
+    return (Problem(path, dict(degrees.items()), message, _nearest_changes(degrees, total)),)
 
 
-def combine(ici: AxisDegrees, dcn: AxisDegrees) -> dict[Axis, int]:
+def combine_degrees(ici: AxisDegrees, dcn: AxisDegrees) -> dict[Axis, int]:
     """Return the degrees of the whole mesh."""
     return {axis: inner * outer for (axis, inner), (_, outer) in zip(ici.items(), dcn.items(), strict=True)}
 
@@ -98,7 +100,7 @@ def describe_mesh(layout: Layout) -> str:
 
 def describe_degrees(degrees: AxisDegrees) -> str:
     """Return degrees as text, without those of degree 1: `fsdp=16 tensor=4`."""
-    return " ".join(f"{axis}={degree}" for axis, degree in degrees.split())
+    return " ".join(f"{axis}={degree}" for axis, degree in degrees.sharded())
 
 
 @lru_cache(maxsize=1024)
@@ -110,8 +112,11 @@ def divisors(number: int) -> tuple[int, ...]:
 
 def nearest_divisors(number: int, wanted: int) -> tuple[int, ...]:
     """Return the divisors of a number next below and next above a wanted number, ascending."""
-    found = divisors(number)
-    return (*found[: bisect_left(found, wanted)][-1:], *found[bisect_right(found, wanted) :][:1])
+    all_divisors = divisors(number)
+    return (
+        *all_divisors[: bisect_left(all_divisors, wanted)][-1:],
+        *all_divisors[bisect_right(all_divisors, wanted) :][:1],
+    )
 
 
 def nearest_multiples(factor: int, wanted: int) -> tuple[int, ...]:
@@ -120,15 +125,15 @@ def nearest_multiples(factor: int, wanted: int) -> tuple[int, ...]:
     return (below, below + factor) if below else (factor,)
 
 
-def _nearest(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
+def _nearest_changes(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
     """Return changes of one axis that make the degrees multiply to the total, the smallest change first.
 
     Changes that shard the model further come last, because the model dims may not be divisible.
     """
     changes: list[tuple[int, int, str]] = []
-    known, rest = read_degrees(degrees)
+    known, rest = summarize_degrees(degrees)
     for axis, degree in degrees.items():
-        if degree == REST:
+        if degree == INFERRED:
             continue
         # An axis with degree -1 absorbs the rest, so any divisor of the rest works. Without one the degree must be
         # exact.
@@ -136,12 +141,14 @@ def _nearest(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
         if over:
             continue
         fitting = nearest_divisors(left, degree) if rest else (left,)
-        changes += [(_odds(axis, degree, value), abs(value - degree), f"{axis}: {value}") for value in fitting]
+        changes += [
+            (_implausibility(axis, degree, value), abs(value - degree), f"{axis}: {value}") for value in fitting
+        ]
     return tuple(text for *_, text in sorted(changes)[:3])
 
 
-def _odds(axis: Axis, degree: int, value: int) -> int:
+def _implausibility(axis: Axis, degree: int, value: int) -> int:
     """Rank how unlikely the user is to have meant this degree (0 = most likely)."""
     if axis == "data" or value < degree:
         return 0
-    return 2 if degree == 1 and axis in LAST_RESORTS else 1
+    return 2 if degree == 1 and axis in UNCOMMON_AXES else 1

@@ -9,15 +9,15 @@ from functools import cached_property, lru_cache
 
 from trainingjob_api.experts import Experts
 from trainingjob_api.learning import Model
-from trainingjob_api.sharding import Ways, find_spread_dim, split_ways
+from trainingjob_api.sharding import ShardCounts, find_zero1_dim, shards_of_dim
 
-GATHERED = ("layers", "embed", "expert_embed")
+GATHERED_AXES = ("layers", "embed", "expert_embed")
 """Logical axes of dims that are sharded in storage and gathered for compute. Heads, MLP columns and experts stay
 sharded."""
 
 
 @dataclass(frozen=True)
-class Leaf:
+class ParameterTensor:
     """One parameter tensor: its name in the model, its shape, and the logical axis of each dim."""
 
     name: str
@@ -29,80 +29,84 @@ class Leaf:
         """Return the number of parameters."""
         return math.prod(self.shape)
 
-    def shard_size(self, ways: Ways) -> int:
+    def shard_size(self, ways: ShardCounts) -> int:
         """Return the parameters per device when each dim is split `ways` ways."""
         size = self.size
         for axis, dim in zip(self.axes, self.shape, strict=True):
-            size //= split_ways(axis, dim, ways)
+            size //= shards_of_dim(axis, dim, ways)
         return size
 
-    def spread_size(self, ways: Ways, data: int) -> int:
+    def data_sharded_size(self, ways: ShardCounts, data: int) -> int:
         """Return the elements per device of a tensor of this shape that is sharded over `data` too."""
-        can = data > 1 and find_spread_dim(self.axes, self.shape, ways, data) is not None
+        can = data > 1 and find_zero1_dim(self.axes, self.shape, ways, data) is not None
         return self.shard_size(ways) // (data if can else 1)
 
-    def gathered_size(self, ways: Ways) -> int:
+    def gathered_size(self, ways: ShardCounts) -> int:
         """Return the parameters per device while they are gathered for compute."""
         size = self.size
         for axis, dim in zip(self.axes, self.shape, strict=True):
-            if axis not in GATHERED:
-                size //= split_ways(axis, dim, ways)
+            if axis not in GATHERED_AXES:
+                size //= shards_of_dim(axis, dim, ways)
         return size
 
 
-def split_size(size: int, logical_axis: str, ways: Ways) -> int:
+def split_size(size: int, logical_axis: str, ways: ShardCounts) -> int:
     """Return the size of a dim on one device."""
-    return size // split_ways(logical_axis, size, ways)
+    return size // shards_of_dim(logical_axis, size, ways)
 
 
 @lru_cache(maxsize=64)  # a strategy search calls this thousands of times
-def list_leaves(model: Model) -> tuple[Leaf, ...]:
+def list_parameter_tensors(model: Model) -> tuple[ParameterTensor, ...]:
     """Return all parameter tensors of a model."""
     layers, dim, mlp = model.num_layers, model.embed_dim, model.mlp_dim
     heads, kv_heads, head = model.num_heads, model.num_kv_heads, model.head_dim
-    kv = Leaf("layers.attention.key", (layers, dim, kv_heads, head), ("layers", "embed", "kv_heads", "head"))
+    kv = ParameterTensor("layers.attention.key", (layers, dim, kv_heads, head), ("layers", "embed", "kv_heads", "head"))
     leaves = (
-        Leaf("embedding", (model.vocab_size, dim), ("vocab", "embed")),
-        Leaf("layers.attention_norm.scale", (layers, dim), ("layers", "norm")),
-        Leaf("layers.attention.query", (layers, dim, heads, head), ("layers", "embed", "heads", "head")),
+        ParameterTensor("embedding", (model.vocab_size, dim), ("vocab", "embed")),
+        ParameterTensor("layers.attention_norm.scale", (layers, dim), ("layers", "norm")),
+        ParameterTensor("layers.attention.query", (layers, dim, heads, head), ("layers", "embed", "heads", "head")),
         kv,
-        Leaf("layers.attention.value", kv.shape, kv.axes),
-        Leaf("layers.attention.out", (layers, heads, head, dim), ("layers", "heads", "head", "embed")),
-        Leaf("layers.mlp_norm.scale", (layers, dim), ("layers", "norm")),
+        ParameterTensor("layers.attention.value", kv.shape, kv.axes),
+        ParameterTensor("layers.attention.out", (layers, heads, head, dim), ("layers", "heads", "head", "embed")),
+        ParameterTensor("layers.mlp_norm.scale", (layers, dim), ("layers", "norm")),
         *(_list_experts(model, experts) if (experts := model.experts) else _list_mlp("layers.mlp", layers, dim, mlp)),
-        Leaf("norm.scale", (dim,), ("norm",)),
+        ParameterTensor("norm.scale", (dim,), ("norm",)),
     )
-    return leaves if model.tie_embeddings else (*leaves, Leaf("head", (dim, model.vocab_size), ("embed", "vocab")))
+    return (
+        leaves
+        if model.tie_embeddings
+        else (*leaves, ParameterTensor("head", (dim, model.vocab_size), ("embed", "vocab")))
+    )
 
 
 def count_parameters(model: Model) -> int:
     """Return the number of parameters of a model."""
-    return sum(leaf.size for leaf in list_leaves(model))
+    return sum(leaf.size for leaf in list_parameter_tensors(model))
 
 
 def count_active_parameters(model: Model) -> int:
     """Return the number of parameters that are active per token: only the routed experts count."""
     if (experts := model.experts) is None:
         return count_parameters(model)
-    routed = sum(leaf.size for leaf in list_leaves(model) if "experts" in leaf.axes)
+    routed = sum(leaf.size for leaf in list_parameter_tensors(model) if "experts" in leaf.axes)
     return count_parameters(model) - routed // experts.count * (experts.count - experts.per_token)
 
 
-def _list_mlp(name: str, layers: int, dim: int, mlp: int) -> tuple[Leaf, ...]:
+def _list_mlp(name: str, layers: int, dim: int, mlp: int) -> tuple[ParameterTensor, ...]:
     """Return the tensors of one gated MLP per layer."""
-    gate = Leaf(f"{name}.gate", (layers, dim, mlp), ("layers", "embed", "mlp"))
-    down = Leaf(f"{name}.down", (layers, mlp, dim), ("layers", "mlp", "embed"))
-    return (gate, Leaf(f"{name}.up", gate.shape, gate.axes), down)
+    gate = ParameterTensor(f"{name}.gate", (layers, dim, mlp), ("layers", "embed", "mlp"))
+    down = ParameterTensor(f"{name}.down", (layers, mlp, dim), ("layers", "mlp", "embed"))
+    return (gate, ParameterTensor(f"{name}.up", gate.shape, gate.axes), down)
 
 
-def _list_experts(model: Model, experts: Experts) -> tuple[Leaf, ...]:
+def _list_experts(model: Model, experts: Experts) -> tuple[ParameterTensor, ...]:
     """Return the tensors of the router and of all experts."""
     layers, dim, mlp, count = model.num_layers, model.embed_dim, model.mlp_dim, experts.count
-    gate = Leaf("layers.mlp.gate", (layers, count, dim, mlp), ("layers", "experts", "expert_embed", "mlp"))
+    gate = ParameterTensor("layers.mlp.gate", (layers, count, dim, mlp), ("layers", "experts", "expert_embed", "mlp"))
     return (
-        Leaf("layers.mlp.router", (layers, dim, count), ("layers", "embed", "router")),
+        ParameterTensor("layers.mlp.router", (layers, dim, count), ("layers", "embed", "router")),
         gate,
-        Leaf("layers.mlp.up", gate.shape, gate.axes),
-        Leaf("layers.mlp.down", (layers, count, mlp, dim), ("layers", "experts", "mlp", "expert_embed")),
+        ParameterTensor("layers.mlp.up", gate.shape, gate.axes),
+        ParameterTensor("layers.mlp.down", (layers, count, mlp, dim), ("layers", "experts", "mlp", "expert_embed")),
         *(_list_mlp("layers.mlp.shared", layers, dim, experts.shared * mlp) if experts.shared else ()),
     )

@@ -1,7 +1,7 @@
 """The plan: all numbers derived from a spec, for every allowed number of slices.
 
-`planning.assemble` builds it. The webhook, the reconciler and the command line get it from `validate.check_manifest`.
-The manifests and the trainer's RunConfig are built from the plan.
+`planning.assemble` builds it. The webhook, the reconciler and the command line get it from
+`validate.validate_manifest`. The manifests and the trainer's RunConfig are built from the plan.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Rates:
     """Bandwidth from a device to host memory."""
 
 
-UNKNOWN = Rates()
+UNKNOWN_RATES = Rates()
 SHM_BYTES = 256 * 2**20
 """Size of a pod's /dev/shm. The container runtime's default of 64 MiB is too small for libraries that pass arrays
 between processes."""
@@ -72,7 +72,7 @@ class SliceShape:
     torus: tuple[tuple[int, bool], ...] = ()
     """Chips along each dim of the interconnect, and whether the dim wraps around to a ring. Empty: switches, where
     every device reaches every other directly."""
-    rates: Rates = UNKNOWN
+    rates: Rates = UNKNOWN_RATES
     host_memory_bytes: int = 0
     """Memory of a host's machine, or the host's part of a machine that several hosts share. 0: unknown, not limited."""
 
@@ -125,7 +125,7 @@ class MemoryEstimate:
         return self.params + self.gradients + self.optimizer + self.activations + self.temporaries
 
 
-SNAPSHOTS = 3
+SNAPSHOT_COPIES = 3
 """Snapshots that host memory must hold: two complete ones, and one being written."""
 
 
@@ -136,13 +136,13 @@ class SnapshotPlan:
     every_steps: int
     bytes_per_host: int
     """Bytes of one snapshot on a host, at the size where it is largest."""
-    is_chosen: bool = False
+    is_interval_chosen: bool = False
     """Whether the planner chose the interval. Then hosts may lengthen it if a snapshot costs more than planned."""
 
     @property
     def memory_bytes(self) -> int:
         """Return the bytes of all snapshots on a host."""
-        return SNAPSHOTS * self.bytes_per_host
+        return SNAPSHOT_COPIES * self.bytes_per_host
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class SizePlan:
     num_slices: int
     layout: Layout | None
     memory: MemoryEstimate | None
-    why: str = ""
+    invalid_reason: str = ""
 
     @property
     def is_valid(self) -> bool:
@@ -185,18 +185,18 @@ class Plan:
         return self.spec.training.global_batch_size * self.spec.training.sequence_length
 
     @cached_property
-    def allowed(self) -> tuple[int, ...]:
+    def allowed_sizes(self) -> tuple[int, ...]:
         """Return the numbers of slices that the job can train on, ascending."""
         return tuple(size.num_slices for size in self.sizes if size.is_valid)
 
     @property
-    def silence_seconds(self) -> float:
+    def heartbeat_timeout_seconds(self) -> float:
         """Return the seconds without a heartbeat after which a host counts as lost."""
         return float(seconds(self.spec.elastic.silence_after))
 
-    def find_largest(self, healthy: int) -> int | None:  # None: too few slices for any size
+    def find_largest_size(self, healthy: int) -> int | None:  # None: too few slices for any size
         """Return the largest allowed number of slices that is at most `healthy`."""
-        return max((size for size in self.allowed if size <= healthy), default=None)
+        return max((size for size in self.allowed_sizes if size <= healthy), default=None)
 
     def layout(self, num_slices: int) -> Layout:
         """Return the layout of a size.

@@ -12,37 +12,37 @@ from trainingjob_operator.core.planner.parameters import count_parameters
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.sizes import SizePlanner
 from trainingjob_operator.core.planner.snapshots import plan_snapshots
-from trainingjob_operator.core.planner.strategy import settle
+from trainingjob_operator.core.planner.strategy import resolve_strategy
 
-type Outcome = SizePlan | list[Problem]
+type SizeOutcome = SizePlan | list[Problem]
 """The plan of a size, or the problems that prevent training at that size."""
-type Sizes = Mapping[int, Outcome]
+type SizeOutcomes = Mapping[int, SizeOutcome]
 """The outcome for each number of slices of the spec."""
 
 
-class LazySizes(Mapping[int, Outcome]):
+class LazySizeOutcomes(Mapping[int, SizeOutcome]):
     """Outcomes that are computed on first access.
 
     A job that cannot train at its smallest size reports only that size. The other sizes, up to 255, need no planning
     then.
     """
 
-    def __init__(self, planner: SizePlanner, outcomes: dict[int, Outcome | None], num_extra: int = 0) -> None:
+    def __init__(self, planner: SizePlanner, outcomes: dict[int, SizeOutcome | None], num_extra: int = 0) -> None:
         """Hold the known outcome of each size. None: not planned yet. `num_extra`: other plans made for them."""
         self._planner = planner
         self._num_extra = num_extra
         self._outcomes = outcomes
 
-    def tell(self, num_slices: int, outcome: Outcome, num_plans: int = 0) -> "LazySizes":
+    def with_outcome(self, num_slices: int, outcome: SizeOutcome, num_plans: int = 0) -> "LazySizeOutcomes":
         """Return these sizes with the outcome of one size replaced, for which so many plans were made."""
-        return LazySizes(self._planner, self._outcomes | {num_slices: outcome}, self._num_extra + num_plans)
+        return LazySizeOutcomes(self._planner, self._outcomes | {num_slices: outcome}, self._num_extra + num_plans)
 
     @property
     def num_planned(self) -> int:
         """Return the number of plans that were made so far."""
         return self._num_extra + sum(outcome is not None for outcome in self._outcomes.values())
 
-    def __getitem__(self, num_slices: int) -> Outcome:
+    def __getitem__(self, num_slices: int) -> SizeOutcome:
         outcome = self._outcomes[num_slices]
         if outcome is None:
             outcome = self._outcomes[num_slices] = self._planner.plan(num_slices)
@@ -61,24 +61,26 @@ def plan_job(spec: TrainingJobSpec, hardware: Hardware = BUILTIN) -> Plan:
     Raises:
         ValueError: the hardware table has no such slice.
     """
-    shape = find_slice(spec, hardware)
+    shape = find_slice_shape(spec, hardware)
     if shape is None:
         raise ValueError(f"{spec.slices.accelerator} has no slice of topology {spec.slices.topology}")
-    settled, choice = settle(spec, shape)
-    return assemble(settled, shape, plan_sizes(settled, shape), choice)
+    settled, choice = resolve_strategy(spec, shape)
+    return assemble_plan(settled, shape, plan_sizes(settled, shape), choice)
 
 
-def find_slice(spec: TrainingJobSpec, hardware: Hardware) -> SliceShape | None:  # None: the table has no such slice
+def find_slice_shape(
+    spec: TrainingJobSpec, hardware: Hardware
+) -> SliceShape | None:  # None: the table has no such slice
     """Return the shape of a job's slices."""
     return hardware.find_shape(spec.slices.accelerator, spec.slices.topology, spec.scheduling.exclusive_topology)
 
 
-def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> LazySizes:
+def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> LazySizeOutcomes:
     """Return the outcome of each number of slices of the spec, planned on first access."""
-    return LazySizes(SizePlanner(spec, shape), dict.fromkeys(spec.slices.numbers))
+    return LazySizeOutcomes(SizePlanner(spec, shape), dict.fromkeys(spec.slices.slice_counts))
 
 
-def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes, choice: Choice | None = None) -> Plan:
+def assemble_plan(spec: TrainingJobSpec, shape: SliceShape, sizes: SizeOutcomes, choice: Choice | None = None) -> Plan:
     """Return the plan with the given outcomes."""
     planned = tuple(
         outcome
@@ -86,9 +88,9 @@ def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes, choice: Cho
         else SizePlan(num_slices, None, None, " ".join(str(problem) for problem in outcome))
         for num_slices, outcome in sizes.items()
     )
-    snapshots = plan_snapshots(spec, shape, (one.layout for one in planned if one.layout))
+    snapshots = plan_snapshots(spec, shape, (size.layout for size in planned if size.layout))
     return Plan(
-        spec=_write_interval(spec, snapshots),
+        spec=_set_snapshot_interval(spec, snapshots),
         shape=shape,
         num_parameters=count_parameters(spec.model),
         sizes=planned,
@@ -97,7 +99,7 @@ def assemble(spec: TrainingJobSpec, shape: SliceShape, sizes: Sizes, choice: Cho
     )
 
 
-def _write_interval(spec: TrainingJobSpec, snapshots: SnapshotPlan | None) -> TrainingJobSpec:
+def _set_snapshot_interval(spec: TrainingJobSpec, snapshots: SnapshotPlan | None) -> TrainingJobSpec:
     if snapshots is None:
         return spec
     written = Snapshots(every_steps=snapshots.every_steps)

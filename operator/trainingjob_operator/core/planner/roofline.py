@@ -22,14 +22,14 @@ from trainingjob_api.compiled import Network
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.arithmetic import count_step_flops, count_useful_flops
-from trainingjob_operator.core.planner.interconnect import axis_rates
-from trainingjob_operator.core.planner.memory import measure_workload
-from trainingjob_operator.core.planner.mesh import combine, pipeline_ticks
+from trainingjob_operator.core.planner.interconnect import axis_bandwidths
+from trainingjob_operator.core.planner.memory import estimate_workload_memory
+from trainingjob_operator.core.planner.mesh import combine_degrees, pipeline_ticks
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.core.planner.traffic import Traffic, predict_traffic
 from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
 
-STATE_PASSES = 7
+OPTIMIZER_VALUES_PER_PARAMETER = 7
 """Values that the optimizer moves per parameter: it reads the parameter, its gradient and two moments, and writes
 three."""
 
@@ -44,11 +44,11 @@ class Roofline:
     """Bytes that the device sends inside the slice."""
     dcn_bytes: int
     """Bytes that the device sends to other slices."""
-    products: float
-    memory: float
-    gathers: float
+    matmul_seconds: float
+    memory_seconds: float
+    overlapped_seconds: float
     """Seconds of collectives that overlap with matmuls, over the slower of both networks."""
-    waiting: float
+    exposed_seconds: float
     """Seconds of collectives that the next matmul depends on."""
     mfu: float
     """Model FLOPs divided by the peak FLOPs of the step time."""
@@ -56,7 +56,7 @@ class Roofline:
     @property
     def seconds(self) -> float:
         """Return the lower bound of the step time."""
-        return max(self.products, self.memory, self.gathers) + self.waiting
+        return max(self.matmul_seconds, self.memory_seconds, self.overlapped_seconds) + self.exposed_seconds
 
 
 def knows_rates(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
@@ -68,24 +68,29 @@ def knows_rates(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bo
 
 def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Roofline | None:  # None: not known
     """Return the roofline of one step of a layout."""
-    if not knows_rates(spec, shape, layout.num_slices) or spec.parallelism.rules.written():
+    if not knows_rates(spec, shape, layout.num_slices) or spec.parallelism.rules.overrides():
         return None
     rates, peak = shape.rates, _peak(spec, shape)
     workload = describe_workload(spec)
     traffic = predict_traffic(workload, layout, shape.platform)
     flops = count_step_flops(workload, layout)
-    found = Roofline(
+    roofline = Roofline(
         flops=flops,
         ici_bytes=_sum_bytes(traffic, "ici"),
         dcn_bytes=_sum_bytes(traffic, "dcn"),
-        products=flops / peak,
-        memory=_move_bytes(spec, layout) / rates.memory,
-        gathers=max(_send((one for one in traffic if not one.is_awaited), shape, layout).values(), default=0.0),
-        waiting=sum(_send((one for one in traffic if one.is_awaited), shape, layout).values()),
+        matmul_seconds=flops / peak,
+        memory_seconds=_memory_traffic_bytes(spec, layout) / rates.memory,
+        overlapped_seconds=max(
+            _transfer_seconds(
+                (traffic_item for traffic_item in traffic if not traffic_item.is_exposed), shape, layout
+            ).values(),
+            default=0.0,
+        ),
+        exposed_seconds=sum(_transfer_seconds((one for one in traffic if one.is_exposed), shape, layout).values()),
         mfu=0.0,
     )
     tokens = spec.training.global_batch_size * spec.training.sequence_length
-    return replace(found, mfu=count_useful_flops(workload) * tokens / (layout.num_devices * peak * found.seconds))
+    return replace(roofline, mfu=count_useful_flops(workload) * tokens / (layout.num_devices * peak * roofline.seconds))
 
 
 def _peak(spec: TrainingJobSpec, shape: SliceShape) -> float:
@@ -102,9 +107,9 @@ def _sum_bytes(traffic: Iterable[Traffic], network: Network) -> int:
     return sum(one.num_bytes for one in traffic if one.network == network)
 
 
-def _send(traffic: Iterable[Traffic], shape: SliceShape, layout: Layout) -> dict[Network, float]:
+def _transfer_seconds(traffic: Iterable[Traffic], shape: SliceShape, layout: Layout) -> dict[Network, float]:
     """Return the seconds that each network needs for some traffic."""
-    inside = axis_rates(shape, layout.ici)
+    inside = axis_bandwidths(shape, layout.ici)
     seconds: dict[Network, float] = defaultdict(float)
     for one in traffic:
         ici = sum(inside[axis] for axis in one.axes if axis in inside)
@@ -113,17 +118,17 @@ def _send(traffic: Iterable[Traffic], shape: SliceShape, layout: Layout) -> dict
     return seconds
 
 
-def _move_bytes(spec: TrainingJobSpec, layout: Layout) -> float:
+def _memory_traffic_bytes(spec: TrainingJobSpec, layout: Layout) -> float:
     """Return the bytes that move between a device and its memory in one step."""
-    degrees = combine(layout.ici, layout.dcn)
+    degrees = combine_degrees(layout.ici, layout.dcn)
     workload = describe_workload(spec)
-    device = measure_workload(replace(workload, remat="none"), {**degrees, "data": 1})
+    device = estimate_workload_memory(replace(workload, remat="none"), {**degrees, "data": 1})
     passes = 3 if workload.remat == "full" else 2
     turns = layout.accumulation * pipeline_ticks(layout.microbatches, degrees["stage"])
     reads = layout.accumulation * layout.microbatches / degrees["stage"]
     numbers = device.params / workload.param_bytes
-    matrices = (passes + 1) * device.layers * turns + 3 * device.head * reads
-    kept = passes * device.kept_per_row * layout.rows_per_shard * turns
-    logits = 2 * device.logits_per_row * layout.rows_per_shard * reads
+    matrices = (passes + 1) * device.gathered_layers * turns + 3 * device.gathered_lm_head * reads
+    kept = passes * device.residuals_per_sequence * layout.rows_per_shard * turns
+    logits = 2 * device.logits_per_sequence * layout.rows_per_shard * reads
     sums = 2 * FLOAT32 * numbers * layout.accumulation
-    return matrices + kept + logits + sums + STATE_PASSES * FLOAT32 * numbers
+    return matrices + kept + logits + sums + OPTIMIZER_VALUES_PER_PARAMETER * FLOAT32 * numbers

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from trainingjob_api.world import Expected, JobIdentity, Layout, RunConfig, World
+from trainingjob_api.world import ExpectedHardware, JobIdentity, Layout, RunConfig, World
 from trainingjob_operator.core.planner.plan import Plan
 
 
-def run_config(identity: JobIdentity, plan: Plan) -> RunConfig:
+def build_run_config(identity: JobIdentity, plan: Plan) -> RunConfig:
     """Return the RunConfig of a job: its spec and the layout of every valid size."""
     return RunConfig(
         job=identity,
@@ -16,18 +16,21 @@ def run_config(identity: JobIdentity, plan: Plan) -> RunConfig:
     )
 
 
-def tell_program(world: World, plan: Plan, layout: Layout | None) -> World:
+def attach_program_config(world: World, plan: Plan, layout: Layout | None) -> World:
     """Return a world with the program config of its hosts: layout, remat policy and snapshot interval."""
-    told: dict[str, Any] = {"layout": layout, "remat": plan.spec.memory.remat}
+    program_config: dict[str, Any] = {"layout": layout, "remat": plan.spec.memory.remat}
     if plan.snapshots:
-        told |= {"snapshots": plan.snapshots.every_steps, "snapshots_may_stretch": plan.snapshots.is_chosen}
-    return world.model_copy(update=told)
+        program_config |= {
+            "snapshots": plan.snapshots.every_steps,
+            "snapshots_may_stretch": plan.snapshots.is_interval_chosen,
+        }
+    return world.model_copy(update=program_config)
 
 
-def expect(plan: Plan) -> Expected:
+def expected_hardware(plan: Plan) -> ExpectedHardware:
     """Return the rates and memory that the devices of a job must have."""
     rates = plan.shape.rates
-    return Expected(
+    return ExpectedHardware(
         flops=rates.bfloat16,
         link=rates.link * rates.num_links,
         network=plan.shape.network_per_host,

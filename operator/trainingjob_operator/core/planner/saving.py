@@ -5,18 +5,18 @@ save.
 """
 
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.snapshots import measure_largest
+from trainingjob_operator.core.planner.snapshots import max_snapshot_bytes
 
 
-def measure_save(plan: Plan) -> int:
+def max_save_bytes(plan: Plan) -> int:
     """Return the most bytes that one host writes in a save, at the size where they are most.
 
     The hosts that hold one replica of the state write that replica. Each of them writes as much as its snapshot of the
     replica holds.
     """
-    return measure_largest(plan.spec, (one.layout for one in plan.sizes if one.layout))
+    return max_snapshot_bytes(plan.spec, (size.layout for size in plan.sizes if size.layout))
 
 
-def needed_rate(plan: Plan) -> float:
+def required_storage_rate(plan: Plan) -> float:
     """Return the storage rate in bytes/s per host at which a deleted pod can save within its grace period."""
-    return measure_save(plan) / plan.spec.runtime.leave_seconds
+    return max_save_bytes(plan) / plan.spec.runtime.trainer_grace_seconds

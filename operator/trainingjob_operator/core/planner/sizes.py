@@ -7,9 +7,15 @@ from typing import Any
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.batch import accumulates, fewest_turns, split_batch
-from trainingjob_operator.core.planner.memory import USABLE, DeviceMemory, measure_device
-from trainingjob_operator.core.planner.mesh import check_form, check_product, combine, nearest_multiples, resolve
+from trainingjob_operator.core.planner.batch import accumulates, min_pipeline_ticks, split_batch
+from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, DeviceMemory, estimate_device_memory
+from trainingjob_operator.core.planner.mesh import (
+    check_degree_form,
+    check_degree_product,
+    combine_degrees,
+    nearest_multiples,
+    resolve_degrees,
+)
 from trainingjob_operator.core.planner.plan import MemoryEstimate, SizePlan, SliceShape
 from trainingjob_operator.core.planner.splits import (
     DCN,
@@ -18,15 +24,15 @@ from trainingjob_operator.core.planner.splits import (
     LAYERS,
     SEQUENCE,
     Mesh,
+    check_divisible,
     check_experts,
-    check_groups,
-    check_rules,
-    check_split,
-    check_width,
+    check_model_width,
+    check_routing_groups,
+    check_sharding_rules,
 )
-from trainingjob_operator.core.units import plural, size
+from trainingjob_operator.core.units import format_size, pluralize
 
-TOO_LARGE = "spec.model"
+OUT_OF_MEMORY_PATH = "spec.model"
 """Path of the problem that a device has too little memory. No other problem of a size has this path."""
 
 
@@ -40,8 +46,8 @@ class SizePlanner:
         """Plan a spec on slices of a shape."""
         self._spec = spec
         self._shape = shape
-        self._ici = resolve(spec.parallelism.ici, shape.num_devices)
-        self._mistakes = _check_slice(spec, shape)
+        self._ici = resolve_degrees(spec.parallelism.ici, shape.num_devices)
+        self._degree_problems = _check_slice(spec, shape)
         self._devices: dict[tuple[int, ...], DeviceMemory | list[Problem]] = {}
         """Device memory, or the dims that the mesh does not divide, by the DCN degrees that shard more than the
         batch."""
@@ -49,45 +55,49 @@ class SizePlanner:
     def plan(self, num_slices: int) -> SizePlan | list[Problem]:
         """Return the plan for a number of slices, or the problems that prevent training at that size."""
         spec, shape = self._spec, self._shape
-        dcn = resolve(spec.parallelism.dcn, num_slices)
+        dcn = resolve_degrees(spec.parallelism.dcn, num_slices)
         if self._ici is None or dcn is None:
-            outer = check_product(DCN, spec.parallelism.dcn, num_slices, plural(num_slices, "slice"))
-            return [*self._mistakes, *outer]
+            outer = check_degree_product(DCN, spec.parallelism.dcn, num_slices, pluralize(num_slices, "slice"))
+            return [*self._degree_problems, *outer]
         mesh = Mesh(self._ici, dcn)
-        degrees = combine(mesh.ici, mesh.dcn)
-        is_spread = spec.parallelism.shard_optimizer_over_data
-        key = tuple([degree for axis, degree in dcn.items() if axis != "data" or is_spread])
+        degrees = combine_degrees(mesh.ici, mesh.dcn)
+        is_optimizer_sharded = spec.parallelism.shard_optimizer_over_data
+        key = tuple([degree for axis, degree in dcn.items() if axis != "data" or is_optimizer_sharded])
         device = self._devices.get(key)
         if device is None:
-            device = self._devices[key] = _check_splits(spec, mesh) or measure_device(spec, degrees)
+            device = self._devices[key] = _check_splits(spec, mesh) or estimate_device_memory(spec, degrees)
         if isinstance(device, list):
             return device
-        keeps_table = degrees["data"] == 1 or shape.platform == "cpu"
-        batch = split_batch(spec, degrees, device, shape.memory_bytes, keeps_table=keeps_table)
+        keeps_embedding = degrees["data"] == 1 or shape.platform == "cpu"
+        batch = split_batch(spec, degrees, device, shape.memory_bytes, keeps_table=keeps_embedding)
         if batch is None:
-            keeps = keeps_table and accumulates(spec, degrees)
-            return [self._too_large(num_slices, device.estimate(1, fewest_turns(spec, degrees), keeps_table=keeps))]
+            keeps = keeps_embedding and accumulates(spec, degrees)
+            return [
+                self._out_of_memory_problem(
+                    num_slices, device.estimate(1, min_pipeline_ticks(spec, degrees), keeps_embedding=keeps)
+                )
+            ]
         layout = Layout(
             num_slices=num_slices,
             hosts_per_slice=shape.num_hosts,
             devices_per_host=shape.devices_per_host,
             ici=mesh.ici,
             dcn=mesh.dcn,
-            rows_per_shard=batch.rows,
+            rows_per_shard=batch.sequences,
             accumulation=batch.accumulation,
             microbatches=batch.microbatches,
             padding_rows=batch.padding,
         )
-        keeps = keeps_table and batch.accumulation > 1
-        return SizePlan(num_slices, layout, device.estimate(batch.rows, batch.turns, keeps_table=keeps))
+        keeps = keeps_embedding and batch.accumulation > 1
+        return SizePlan(num_slices, layout, device.estimate(batch.sequences, batch.ticks, keeps_embedding=keeps))
 
-    def _too_large(self, num_slices: int, need: MemoryEstimate) -> Problem:
+    def _out_of_memory_problem(self, num_slices: int, memory: MemoryEstimate) -> Problem:
         return Problem(
-            TOO_LARGE,
+            OUT_OF_MEMORY_PATH,
             self._model,
-            f"needs about {size(need.total)} a device to train one sequence on {plural(num_slices, 'slice')} "
-            f"({_describe_need(need)}); "
-            f"{self._shape.accelerator} has {size(int(self._shape.memory_bytes * USABLE))} to use.",
+            f"needs about {format_size(memory.total)} a device to train one sequence on "
+            f"{pluralize(num_slices, 'slice')} ({_describe_memory(memory)}); "
+            f"{self._shape.accelerator} has {format_size(int(self._shape.memory_bytes * USABLE_MEMORY_SHARE))} to use.",
         )
 
     @cached_property
@@ -119,17 +129,21 @@ def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
 
 def describe_slice(shape: SliceShape) -> str:
     """Return a description of a slice's devices, for messages about the degrees that must fill them."""
-    return f"the {plural(shape.num_devices, 'device')} of a slice of {shape.accelerator} {shape.topology}"
+    return f"the {pluralize(shape.num_devices, 'device')} of a slice of {shape.accelerator} {shape.topology}"
 
 
 def _check_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
     """Check that the mesh divides the dims that it shards. `data` does not matter, because it splits only the batch."""
     return [
-        *(problem for split in (LAYERS, SEQUENCE, HEADS) for problem in check_split(spec, split, mesh, is_filled=True)),
-        *check_width(spec, mesh, is_filled=True),
-        *check_rules(spec, mesh),
+        *(
+            problem
+            for split in (LAYERS, SEQUENCE, HEADS)
+            for problem in check_divisible(spec, split, mesh, is_filled=True)
+        ),
+        *check_model_width(spec, mesh, is_filled=True),
+        *check_sharding_rules(spec, mesh),
         *check_experts(spec, mesh, is_filled=True),
-        *check_groups(spec, mesh),
+        *check_routing_groups(spec, mesh),
         *check_microbatches(spec, mesh),
     ]
 
@@ -137,12 +151,12 @@ def _check_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
 def _check_slice(spec: TrainingJobSpec, shape: SliceShape) -> tuple[Problem, ...]:
     """Check the degrees independently of the number of slices: their form, and that they fill a slice."""
     ici, dcn = spec.parallelism.ici, spec.parallelism.dcn
-    inner = check_product(ICI, ici, shape.num_devices, describe_slice(shape))
-    return (*check_form(ICI, ici), *check_form(DCN, dcn), *inner)
+    inner = check_degree_product(ICI, ici, shape.num_devices, describe_slice(shape))
+    return (*check_degree_form(ICI, ici), *check_degree_form(DCN, dcn), *inner)
 
 
 @lru_cache(maxsize=64)  # most sizes need the same memory
-def _describe_need(need: MemoryEstimate) -> str:
+def _describe_memory(need: MemoryEstimate) -> str:
     parts = {
         "parameters": need.params,
         "gradients": need.gradients,
@@ -150,4 +164,4 @@ def _describe_need(need: MemoryEstimate) -> str:
         "activations": need.activations,
         "temporaries": need.temporaries,
     }
-    return ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in parts.items())
+    return ", ".join(f"{name} {format_size(num_bytes)}" for name, num_bytes in parts.items())

@@ -8,7 +8,7 @@ during the copy, so
 Here one thread per device copies at the slower of the device's rate (`Rates.host`) and the thread's rate (`COPY_RATE`).
 The share is `ENOUGH`. It rises up to `SHARE` where otherwise fewer than two snapshots would fit between two
 checkpoints. Real steps take longer than the roofline estimate, so the real share is smaller. Where no step time is
-known, as on `cpu`, the interval is `UNTIMED_STEPS`.
+known, as on `cpu`, the interval is `DEFAULT_INTERVAL_STEPS`.
 """
 
 import math
@@ -16,17 +16,17 @@ from collections.abc import Iterable
 
 from trainingjob_api.base import Axis, seconds
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.sharding import count_ways, merge_rules
+from trainingjob_api.sharding import count_shards, merge_rules
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.mesh import combine
-from trainingjob_operator.core.planner.parameters import list_leaves
+from trainingjob_operator.core.planner.mesh import combine_degrees
+from trainingjob_operator.core.planner.parameters import list_parameter_tensors
 from trainingjob_operator.core.planner.plan import SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import predict_step
 from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
 
-SHARE = 0.01
+MAX_COPY_SHARE = 0.01
 """Maximum share of the time that training may wait for copies."""
-ENOUGH = 0.001
+TARGET_COPY_SHARE = 0.001
 """Target share of the time for copies. At one lost slice per day, the lost steps cost about the same time, and the sum
 of both is minimal (Young, 1974); `simulate` shows this."""
 COPY_RATE = 5e9
@@ -34,8 +34,8 @@ COPY_RATE = 5e9
 HASH_RATE = 2e9
 """Bytes/s that one thread hashes in parallel with training. A snapshot waits for the hash of the previous one. A single
 thread reached 4e9 on a small virtual machine."""
-UNTIMED_STEPS = 10
-SHARD_SLACK = 64
+DEFAULT_INTERVAL_STEPS = 10
+SHARD_PADDING_BYTES = 64
 """Alignment padding of a shard, in bytes."""
 _MIB = 2**20
 
@@ -52,58 +52,61 @@ def plan_snapshots(
     if wanted is None or not sizes:
         return None
     interval = wanted.every_steps or max(choose_interval(spec, shape, layout) for layout in (sizes[0], sizes[-1]))
-    return SnapshotPlan(interval, measure_largest(spec, sizes), is_chosen=wanted.every_steps is None)
+    return SnapshotPlan(interval, max_snapshot_bytes(spec, sizes), is_interval_chosen=wanted.every_steps is None)
 
 
-def measure_largest(spec: TrainingJobSpec, layouts: Iterable[Layout]) -> int:
+def max_snapshot_bytes(spec: TrainingJobSpec, layouts: Iterable[Layout]) -> int:
     """Return the bytes of one snapshot on a host at the size where it is largest; 0 if there are no layouts."""
-    split = {tuple(_split_degrees(spec, layout).values()): layout for layout in layouts}  # most differ in `data` alone
-    return max((measure_snapshot(spec, layout) for layout in split.values()), default=0)
+    split = {tuple(_state_degrees(spec, layout).values()): layout for layout in layouts}  # most differ in `data` alone
+    return max((snapshot_bytes(spec, layout) for layout in split.values()), default=0)
 
 
-def measure_snapshot(spec: TrainingJobSpec, layout: Layout) -> int:
+def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
     """Return the most bytes that one snapshot takes on a host.
 
     A host holds at most as many different shards as devices.
     """
-    degrees = _split_degrees(spec, layout)
-    ways, devices = count_ways(degrees, merge_rules(spec.parallelism.rules.written())), layout.devices_per_host
+    degrees = _state_degrees(spec, layout)
+    ways, devices = count_shards(degrees, merge_rules(spec.parallelism.rules.overrides())), layout.devices_per_host
     param_bytes = describe_workload(spec).param_bytes
     total = 0
-    for leaf in list_leaves(spec.model):
-        param, moment = leaf.shard_size(ways), leaf.spread_size(ways, degrees["data"])
-        total += min(devices, leaf.size // param) * (param * param_bytes + SHARD_SLACK)
-        total += min(devices, leaf.size // moment) * 2 * (moment * FLOAT32 + SHARD_SLACK)
+    for leaf in list_parameter_tensors(spec.model):
+        param, moment = leaf.shard_size(ways), leaf.data_sharded_size(ways, degrees["data"])
+        total += min(devices, leaf.size // param) * (param * param_bytes + SHARD_PADDING_BYTES)
+        total += min(devices, leaf.size // moment) * 2 * (moment * FLOAT32 + SHARD_PADDING_BYTES)
     return -(-total // _MIB) * _MIB
 
 
-def serves(spec: TrainingJobSpec, taken: Layout, wanted: Layout) -> bool:
+def is_snapshot_compatible(spec: TrainingJobSpec, taken: Layout, wanted: Layout) -> bool:
     """Return whether a snapshot of one size can be restored at another: both shard the state alike."""
-    return _split_degrees(spec, taken) == _split_degrees(spec, wanted)
+    return _state_degrees(spec, taken) == _state_degrees(spec, wanted)
 
 
 def choose_interval(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> int:
     """Return the snapshot interval in steps: the target share where possible, and never above the maximum share."""
     step = predict_step(spec, shape, layout)
     if step is None or not shape.rates.host:
-        return UNTIMED_STEPS
-    enough = math.ceil(copy_seconds(spec, shape, layout) / step.seconds / ENOUGH)
+        return DEFAULT_INTERVAL_STEPS
+    target_interval = math.ceil(copy_seconds(spec, shape, layout) / step.seconds / TARGET_COPY_SHARE)
     return max(
-        fewest_steps(spec, shape, layout, step.seconds), min(enough, steps_between_saves(spec, step.seconds) // 2)
+        min_interval_steps(spec, shape, layout, step.seconds),
+        min(target_interval, steps_between_saves(spec, step.seconds) // 2),
     )
 
 
-def fewest_steps(spec: TrainingJobSpec, shape: SliceShape, layout: Layout, step_seconds: float) -> int:
+def min_interval_steps(spec: TrainingJobSpec, shape: SliceShape, layout: Layout, step_seconds: float) -> int:
     """Return the smallest interval in steps at which copies take at most their maximum share of the time."""
-    copying = copy_seconds(spec, shape, layout) / SHARE
-    hashing = measure_snapshot(spec, layout) / HASH_RATE
+    copying = copy_seconds(spec, shape, layout) / MAX_COPY_SHARE
+    hashing = snapshot_bytes(spec, layout) / HASH_RATE
     return max(math.ceil(max(copying, hashing) / step_seconds), 1)
 
 
-def waiting_share(spec: TrainingJobSpec, shape: SliceShape, layout: Layout, every: int, step_seconds: float) -> float:
+def snapshot_cost_share(
+    spec: TrainingJobSpec, shape: SliceShape, layout: Layout, every: int, step_seconds: float
+) -> float:
     """Return the time that training waits for snapshots at an interval, as a share of the step time."""
     between = every * step_seconds
-    hashing = measure_snapshot(spec, layout) / HASH_RATE
+    hashing = snapshot_bytes(spec, layout) / HASH_RATE
     return (copy_seconds(spec, shape, layout) + max(hashing - between, 0.0)) / between
 
 
@@ -118,10 +121,10 @@ def steps_between_saves(spec: TrainingJobSpec, step_seconds: float) -> int:
 def copy_seconds(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> float:
     """Return the seconds that a host needs to copy one snapshot. An unknown device rate is not a limit."""
     rate = min(shape.rates.host or COPY_RATE, COPY_RATE) * shape.devices_per_host
-    return measure_snapshot(spec, layout) / rate
+    return snapshot_bytes(spec, layout) / rate
 
 
-def _split_degrees(spec: TrainingJobSpec, layout: Layout) -> dict[Axis, int]:
+def _state_degrees(spec: TrainingJobSpec, layout: Layout) -> dict[Axis, int]:
     """Return the degrees that shard the state. `data` shards only the optimizer state, if the spec enables that."""
-    degrees = combine(layout.ici, layout.dcn)
+    degrees = combine_degrees(layout.ici, layout.dcn)
     return degrees if spec.parallelism.shard_optimizer_over_data else {**degrees, "data": 1}

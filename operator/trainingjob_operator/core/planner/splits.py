@@ -13,7 +13,7 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees, Rules
 from trainingjob_api.problem import Problem
 from trainingjob_api.sharding import RULES
-from trainingjob_operator.core.planner.mesh import REST, combine, nearest_divisors, nearest_multiples
+from trainingjob_operator.core.planner.mesh import INFERRED, combine_degrees, nearest_divisors, nearest_multiples
 
 ICI = "spec.parallelism.ici"
 DCN = "spec.parallelism.dcn"
@@ -28,7 +28,7 @@ class Mesh:
 
 
 @dataclass(frozen=True)
-class Split:
+class ShardedDims:
     """Mesh axes that shard some dims together: the product of their degrees must divide each of these dims."""
 
     axes: tuple[Axis, ...]
@@ -36,13 +36,13 @@ class Split:
     """Dims by the path of their field, without `spec`."""
 
 
-LAYERS = Split(("stage",), {"model.numLayers": lambda spec: spec.model.num_layers})
-WIDTH = Split(RULES["embed"], {"model.embedDim": lambda spec: spec.model.embed_dim})
-SEQUENCE = Split(("context",), {"training.sequenceLength": lambda spec: spec.training.sequence_length})
-EXPERTS = Split(
+LAYERS = ShardedDims(("stage",), {"model.numLayers": lambda spec: spec.model.num_layers})
+WIDTH = ShardedDims(RULES["embed"], {"model.embedDim": lambda spec: spec.model.embed_dim})
+SEQUENCE = ShardedDims(("context",), {"training.sequenceLength": lambda spec: spec.training.sequence_length})
+EXPERTS = ShardedDims(
     ("expert",), {"model.experts.count": lambda spec: spec.model.experts.count if spec.model.experts else 1}
 )
-HEADS = Split(
+HEADS = ShardedDims(
     ("tensor",),
     {
         "model.numHeads": lambda spec: spec.model.num_heads,
@@ -50,7 +50,7 @@ HEADS = Split(
         "model.mlpDim": lambda spec: spec.model.mlp_dim,
     },
 )
-RULED: Mapping[str, tuple[str, Callable[[TrainingJobSpec], int]]] = {
+RULE_DIMS: Mapping[str, tuple[str, Callable[[TrainingJobSpec], int]]] = {
     "embed": ("model.embedDim", lambda spec: spec.model.embed_dim),
     "vocab": ("model.vocabSize", lambda spec: spec.model.vocab_size),
     "heads": ("model.numHeads", lambda spec: spec.model.num_heads),
@@ -63,7 +63,7 @@ RULED: Mapping[str, tuple[str, Callable[[TrainingJobSpec], int]]] = {
 size. Size 0: the model has no such dim."""
 
 
-def check_split(spec: TrainingJobSpec, split: Split, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
+def check_divisible(spec: TrainingJobSpec, split: ShardedDims, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
     """Check that the degrees of the mesh divide the dims that they shard."""
     factors = [
         (path, axis, value)
@@ -80,8 +80,8 @@ def check_split(spec: TrainingJobSpec, split: Split, mesh: Mesh, *, is_filled: b
         return
     (path, axis, value), *others = factors
     product = " x ".join(f"{'ici' if network == ICI else 'dcn'} {name}={of}" for network, name, of in factors)
-    who = f"{product} = {degree}" if others else str(value)
-    message = f"{who} does not divide {' and '.join(undivided)}."
+    shown_degree = f"{product} = {degree}" if others else str(value)
+    message = f"{shown_degree} does not divide {' and '.join(undivided)}."
     fixed = degree // value
     common = math.gcd(*dims.values())
     if len(dims) == 1:  # a dim is easier to change than a mesh
@@ -93,23 +93,23 @@ def check_split(spec: TrainingJobSpec, split: Split, mesh: Mesh, *, is_filled: b
     yield Problem(f"{path}.{axis}", value, message, nearest)
 
 
-def check_width(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
+def check_model_width(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
     """Check that the model width is divisible where the spec keeps the built-in sharding rules."""
-    written = spec.parallelism.rules.written()
+    written = spec.parallelism.rules.overrides()
     if "embed" not in written:
-        yield from check_split(spec, WIDTH, mesh, is_filled=is_filled)
+        yield from check_divisible(spec, WIDTH, mesh, is_filled=is_filled)
     elif spec.model.experts and "expert_embed" not in written:
-        yield from check_split(spec, replace(WIDTH, axes=RULES["expert_embed"]), mesh, is_filled=is_filled)
+        yield from check_divisible(spec, replace(WIDTH, axes=RULES["expert_embed"]), mesh, is_filled=is_filled)
 
 
-def check_rules(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
+def check_sharding_rules(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
     """Check that the mesh divides the dims of the spec's sharding rules."""
-    written = spec.parallelism.rules.written()
+    written = spec.parallelism.rules.overrides()
     if not written:
         return
-    degrees = combine(mesh.ici, mesh.dcn)
+    degrees = combine_degrees(mesh.ici, mesh.dcn)
     for name, axes in written.items():
-        field, read = RULED[name]
+        field, read = RULE_DIMS[name]
         dim, split = read(spec), {axis: degrees[axis] for axis in axes if degrees[axis] > 1}
         if dim % math.prod(split.values()):
             product = " x ".join(f"{axis}={degree}" for axis, degree in split.items())
@@ -119,15 +119,15 @@ def check_rules(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
                 for count in range(len(axes), -1, -1)
                 if dim % math.prod(degrees[axis] for axis in axes[:count]) == 0
             )
-            yield Problem(path_of_rule(name), list(axes), message, (write_axes(kept),))
+            yield Problem(rule_path(name), list(axes), message, (format_axes(kept),))
 
 
-def path_of_rule(name: str) -> str:
+def rule_path(name: str) -> str:
     """Return the path of the rule for a logical axis."""
     return f"spec.parallelism.rules.{Rules.model_fields[name].alias}"
 
 
-def write_axes(axes: tuple[Axis, ...]) -> str:
+def format_axes(axes: tuple[Axis, ...]) -> str:
     """Return axes as a YAML list: `[fsdp, tensor]`."""
     return f"[{', '.join(axes)}]"
 
@@ -135,7 +135,7 @@ def write_axes(axes: tuple[Axis, ...]) -> str:
 def check_experts(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
     """Check that the model has experts to shard, and that the expert degree divides their number."""
     if spec.model.experts:
-        yield from check_split(spec, EXPERTS, mesh, is_filled=is_filled)
+        yield from check_divisible(spec, EXPERTS, mesh, is_filled=is_filled)
         return
     for path, degree in ((ICI, mesh.ici.expert), (DCN, mesh.dcn.expert)):
         if degree > 1:
@@ -144,13 +144,13 @@ def check_experts(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iter
             yield Problem(f"{path}.expert", degree, message, nearest)
 
 
-def check_groups(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
+def check_routing_groups(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
     """Check that no routing group crosses the boundary between two context shards."""
     experts, length = spec.model.experts, spec.training.sequence_length
     context = mesh.ici.context * mesh.dcn.context
     if experts is None or length % context:
         return
-    part, tokens = length // context, experts.tokens_of_group(length)
+    part, tokens = length // context, experts.group_size(length)
     if part % tokens and length % tokens == 0:
         message = f"{tokens} tokens do not fit evenly into {part}, the part of a sequence that the axis context leaves."
         nearest = tuple(str(near) for near in nearest_divisors(part, tokens))
@@ -166,7 +166,7 @@ def _nearest_degrees(
     splits only the batch.
     """
     degrees, written = (mesh.ici, spec.parallelism.ici) if path == ICI else (mesh.dcn, spec.parallelism.dcn)
-    rest = next((other for other, degree in written.items() if degree == REST and other != axis), None)
+    rest = next((other for other, degree in written.items() if degree == INFERRED and other != axis), None)
     if rest and not is_filled:
         return tuple(str(near) for near in nearest_divisors(common, getattr(degrees, axis)))
     kept = math.prod(degree for other, degree in degrees.items() if other not in (axis, rest or "data"))

@@ -20,34 +20,34 @@ from trainingjob_api.base import AXES, Axis
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees, Parallelism
 from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
-from trainingjob_operator.core.planner.mesh import REST, divisors
+from trainingjob_operator.core.planner.mesh import INFERRED, divisors
 from trainingjob_operator.core.planner.plan import Rates, SizePlan, SliceShape
 from trainingjob_operator.core.planner.roofline import knows_rates, predict_step
 from trainingjob_operator.core.planner.sizes import PlanCounter, SizePlanner
 
 AUTO = "auto"
-MANY = 128
+MAX_FULL_SEARCH = 128
 """Factorizations of a slice above which the search first leaves out `context` and `stage`. Without known rates it
 always does."""
-OUTER: tuple[Axis, ...] = ("data", "fsdp", "stage")
+SLICE_AXES: tuple[Axis, ...] = ("data", "fsdp", "stage")
 """Axes that may span the slices. `tensor`, `context` and `expert` would wait for the network in every layer."""
-MAX_CUTS = 512
+MAX_FACTORIZATIONS = 512
 """Upper limit of factorizations per search, so that no spec makes a search long."""
 FINALISTS = 16
 """Best candidates at the largest size that are measured at the smallest size too."""
 RUNNERS_UP = 3
-LEFT_OUT = ("stage", "context")
+LAST_RESORT_AXES = ("stage", "context")
 """Axes that a large search uses only if nothing else fits."""
-TYPICAL = Rates(bfloat16=200e12, float32=100e12, memory=1e12, link=50e9, num_links=4, network=5e9)
-REMATS = ("none", "full")
+TYPICAL_RATES = Rates(bfloat16=200e12, float32=100e12, memory=1e12, link=50e9, num_links=4, network=5e9)
+REMAT_POLICIES = ("none", "full")
 
 
 def is_auto(spec: TrainingJobSpec) -> bool:
     """Return whether the planner chooses the mesh: `auto` is set, and no field that it chooses is set."""
-    return spec.parallelism.strategy == AUTO and not list_written(spec)
+    return spec.parallelism.strategy == AUTO and not list_explicit_fields(spec)
 
 
-def list_written(spec: TrainingJobSpec) -> tuple[str, ...]:
+def list_explicit_fields(spec: TrainingJobSpec) -> tuple[str, ...]:
     """Return the fields of `parallelism` that `auto` chooses and that differ from the default.
 
     An explicit default value is indistinguishable from a value that the API server filled in.
@@ -56,7 +56,9 @@ def list_written(spec: TrainingJobSpec) -> tuple[str, ...]:
     return tuple(name for name in ("ici", "dcn", "rules") if getattr(spec.parallelism, name) != getattr(default, name))
 
 
-def settle(spec: TrainingJobSpec, shape: SliceShape) -> tuple[TrainingJobSpec, Choice | None]:  # None: no choice
+def resolve_strategy(
+    spec: TrainingJobSpec, shape: SliceShape
+) -> tuple[TrainingJobSpec, Choice | None]:  # None: no choice
     """Return a spec with an explicit mesh, and how the planner chose it.
 
     If nothing fits, the spec gets the default mesh and `remat: full`. The errors then describe the most memory-saving
@@ -64,15 +66,15 @@ def settle(spec: TrainingJobSpec, shape: SliceShape) -> tuple[TrainingJobSpec, C
     """
     if not is_auto(spec):
         return spec, None
-    choice = choose(spec, shape)
+    choice = choose_strategy(spec, shape)
     if choice:
-        return choice.best.apply(spec), choice
+        return choice.chosen.apply(spec), choice
     parallelism = spec.parallelism.model_copy(update={"strategy": EXPLICIT})
     memory = spec.memory.model_copy(update={"remat": "full"})
     return spec.model_copy(update={"parallelism": parallelism, "memory": memory}), None
 
 
-def choose(spec: TrainingJobSpec, shape: SliceShape) -> Choice | None:  # None: nothing fits
+def choose_strategy(spec: TrainingJobSpec, shape: SliceShape) -> Choice | None:  # None: nothing fits
     """Return the best mesh and remat policy for a job."""
     search = describe_search(spec, shape)
     return search.run().choice if search else None
@@ -80,10 +82,10 @@ def choose(spec: TrainingJobSpec, shape: SliceShape) -> Choice | None:  # None: 
 
 def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | None":  # None: there are no slices
     """Return the search for the mesh of a job, which other jobs may share."""
-    asked = ("full",) if spec.memory.remat == "full" else REMATS
-    slices = spec.slices.numbers
+    remats = ("full",) if spec.memory.remat == "full" else REMAT_POLICIES
+    slices = spec.slices.slice_counts
     # Only the fields that determine a plan: names, data and storage would make each job a separate cache entry.
-    essence = TrainingJobSpec.model_construct(
+    key_spec = TrainingJobSpec.model_construct(
         slices=spec.slices,
         parallelism=spec.parallelism,
         model=spec.model,
@@ -91,11 +93,11 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
         precision=spec.precision,
         memory=spec.memory,
     )
-    return MeshSearch(_Question(essence), shape, slices, asked) if slices else None
+    return MeshSearch(_SearchKey(key_spec), shape, slices, remats) if slices else None
 
 
 @dataclass(frozen=True)
-class _Question:
+class _SearchKey:
     """A hashable spec, as a cache key."""
 
     spec: TrainingJobSpec
@@ -118,44 +120,56 @@ class Searched:
 class MeshSearch:
     """A search for the mesh of a job. Equal searches have the same result, which is cached."""
 
-    question: _Question
+    question: _SearchKey
     shape: SliceShape
     slices: Sequence[int]
     remats: Sequence[str]
 
     def run(self) -> Searched:
         """Return the result."""
-        return _search(self)
+        return _run_search(self)
 
 
 @lru_cache(maxsize=256)
-def _search(search: MeshSearch) -> Searched:
+def _run_search(search: MeshSearch) -> Searched:
     counter = PlanCounter()
-    choice = _choose(search.question.spec, search.shape, search.slices, search.remats, counter)
+    choice = _search(search.question.spec, search.shape, search.slices, search.remats, counter)
     return Searched(choice, counter.num_plans)
 
 
-def _choose(
+def _search(
     spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], remats: Sequence[str], counter: PlanCounter
 ) -> Choice | None:
     is_timed = knows_rates(spec, shape, slices[-1])
-    rated = shape if is_timed else replace(shape, rates=TYPICAL)
-    cuts = list(_cut_slice(spec, shape.num_devices))
-    small = [cut for cut in cuts if all(cut.get(axis, 1) == 1 for axis in LEFT_OUT)]
-    few = is_timed and len(cuts) <= MANY
-    searches = ((cuts, OUTER),) if few else ((_bound(small), OUTER[:-1]), (_bound(cuts), OUTER))
-    for tried, outer in searches:
-        rough = _measure(spec, rated, slices[-1], tried, outer if slices[-1] > 1 else OUTER[:1], remats, counter)
-        finalists = sorted(rough, key=_rank)
-        fitting = (one for one in finalists if _fits_all(one.apply(spec), shape, slices, counter))
+    rated_shape = shape if is_timed else replace(shape, rates=TYPICAL_RATES)
+    factorizations = list(_factorize_slice(spec, shape.num_devices))
+    small = [
+        factorization
+        for factorization in factorizations
+        if all(factorization.get(axis, 1) == 1 for axis in LAST_RESORT_AXES)
+    ]
+    is_full_search = is_timed and len(factorizations) <= MAX_FULL_SEARCH
+    searches = (
+        ((factorizations, SLICE_AXES),)
+        if is_full_search
+        else ((_limit_factorizations(small), SLICE_AXES[:-1]), (_limit_factorizations(factorizations), SLICE_AXES))
+    )
+    for tried, slice_axes in searches:
+        candidates = _list_candidates(
+            spec, rated_shape, slices[-1], tried, slice_axes if slices[-1] > 1 else SLICE_AXES[:1], remats, counter
+        )
+        finalists = sorted(candidates, key=_rank)
+        fitting = (
+            candidate for candidate in finalists if _fits_all_sizes(candidate.apply(spec), shape, slices, counter)
+        )
         best = islice(fitting, FINALISTS)
-        ranked = sorted((_add_smallest(one, spec, rated, slices, counter) for one in best), key=_rank)
+        ranked = sorted((_score_smallest_size(one, spec, rated_shape, slices, counter) for one in best), key=_rank)
         if ranked:
             return Choice(ranked[0], tuple(ranked[1 : 1 + RUNNERS_UP]), len(finalists), is_timed)
     return None
 
 
-def _cut_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mapping[Axis, int]]:
+def _factorize_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mapping[Axis, int]]:
     """Yield the degrees that multiply to a slice's devices and divide the dims that they shard.
 
     Degrees of 1 are left out.
@@ -184,16 +198,16 @@ def _cut_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mapping[Axis
     return extend(tuple(axis for axis in AXES if axis != "data"), num_devices, model.embed_dim)
 
 
-def _bound(cuts: Sequence[Mapping[Axis, int]]) -> list[Mapping[Axis, int]]:
-    """Return at most `MAX_CUTS` factorizations, in their order.
+def _limit_factorizations(cuts: Sequence[Mapping[Axis, int]]) -> list[Mapping[Axis, int]]:
+    """Return at most `MAX_FACTORIZATIONS` factorizations, in their order.
 
     The selection prefers a small `data` degree, which replicates less of the state, and then few axes.
     """
     ranked = sorted(range(len(cuts)), key=lambda index: (cuts[index].get("data", 1), len(cuts[index])))
-    return [cuts[index] for index in sorted(ranked[:MAX_CUTS])]
+    return [cuts[index] for index in sorted(ranked[:MAX_FACTORIZATIONS])]
 
 
-def _measure(
+def _list_candidates(
     spec: TrainingJobSpec,
     shape: SliceShape,
     num_slices: int,
@@ -206,32 +220,32 @@ def _measure(
     for cut in cuts:
         for axis in outer:
             for remat in remats:
-                one = Candidate(AxisDegrees(**cut), AxisDegrees(**{"data": 1, axis: REST}), remat, 0.0, 0.0)
-                if seconds := _time(one.apply(spec), shape, num_slices, counter):
-                    yield replace(one, seconds=seconds, score=seconds)
+                one = Candidate(AxisDegrees(**cut), AxisDegrees(**{"data": 1, axis: INFERRED}), remat, 0.0, 0.0)
+                if seconds := _step_seconds(one.apply(spec), shape, num_slices, counter):
+                    yield replace(one, step_seconds=seconds, score=seconds)
                     break
 
 
-def _add_smallest(
+def _score_smallest_size(
     one: Candidate, spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], counter: PlanCounter
 ) -> Candidate:
     """Return a candidate whose score includes the step time at the smallest size. The candidate fits all sizes."""
     if len(slices) == 1:
         return one
-    return replace(one, score=one.seconds + _time(one.apply(spec), shape, slices[0], counter))
+    return replace(one, score=one.step_seconds + _step_seconds(one.apply(spec), shape, slices[0], counter))
 
 
 def _rank(one: Candidate) -> tuple[float, int]:
     return one.rank
 
 
-def _time(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter) -> float:
+def _step_seconds(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter) -> float:
     """Return the seconds of a step; 0 if the spec cannot train at this size."""
     size = counter.plan(SizePlanner(spec, shape), num_slices)
     roofline = predict_step(spec, shape, size.layout) if isinstance(size, SizePlan) and size.layout else None
     return roofline.seconds if roofline else 0.0
 
 
-def _fits_all(spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], counter: PlanCounter) -> bool:
+def _fits_all_sizes(spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], counter: PlanCounter) -> bool:
     planner = SizePlanner(spec, shape)
     return all(isinstance(counter.plan(planner, number), SizePlan) for number in slices)

@@ -3,7 +3,7 @@
 from trainingjob_api.status import PlanStatus, SizeStatus
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
-from trainingjob_operator.core.units import plural, runs, short
+from trainingjob_operator.core.units import format_count, format_ranges, pluralize
 
 
 def describe_plan(plan: Plan) -> PlanStatus:
@@ -18,14 +18,14 @@ def describe_plan(plan: Plan) -> PlanStatus:
 
 def describe_sizes(plan: Plan) -> str:
     """Return the allowed numbers of slices as text: `1 slice`, `2 to 4 slices`, `1, 2 and 4 slices`."""
-    return f"{runs(plan.allowed)} {'slice' if plan.allowed == (1,) else 'slices'}"
+    return f"{format_ranges(plan.allowed_sizes)} {'slice' if plan.allowed_sizes == (1,) else 'slices'}"
 
 
 def describe_parameters(plan: Plan) -> str:
     """Return the model size as text: `8.03 B parameters`, `46.7 B parameters · 8 experts, 12.9 B active`."""
-    parameters, experts = f"{short(plan.num_parameters)} parameters", plan.spec.model.experts
+    parameters, experts = f"{format_count(plan.num_parameters)} parameters", plan.spec.model.experts
     return (
-        f"{parameters} · {plural(experts.count, 'expert')}, {short(plan.num_active_parameters)} active"
+        f"{parameters} · {pluralize(experts.count, 'expert')}, {format_count(plan.num_active_parameters)} active"
         if experts
         else parameters
     )
@@ -34,7 +34,7 @@ def describe_parameters(plan: Plan) -> str:
 def _size_status(plan: Plan, size: SizePlan) -> SizeStatus:
     devices = size.num_slices * plan.shape.num_devices
     if size.layout is None:
-        return SizeStatus(slices=size.num_slices, devices=devices, valid=False, why=size.why[:1024])
+        return SizeStatus(slices=size.num_slices, devices=devices, valid=False, why=size.invalid_reason[:1024])
     return SizeStatus(
         slices=size.num_slices,
         devices=devices,

@@ -9,32 +9,32 @@ from collections.abc import Iterator
 
 from trainingjob_api.base import Axis
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.sharding import count_ways, find_spread_dim, merge_rules, split_ways
+from trainingjob_api.sharding import count_shards, find_zero1_dim, merge_rules, shards_of_dim
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.mesh import combine
-from trainingjob_operator.core.planner.parameters import list_leaves
+from trainingjob_operator.core.planner.mesh import combine_degrees
+from trainingjob_operator.core.planner.parameters import list_parameter_tensors
 
 
-def slices_to_spare(spec: TrainingJobSpec, layout: Layout) -> int:
+def max_losable_slices(spec: TrainingJobSpec, layout: Layout) -> int:
     """Return how many slices, whichever they are, can be lost at once while other slices still hold every shard."""
-    across = dict(layout.dcn.items())
-    reach = max(math.prod(across[axis] for axis in axes) for axes in _splits(spec, layout))
-    return layout.num_slices // reach - 1
+    dcn_degrees = dict(layout.dcn.items())
+    slices_per_copy = max(math.prod(dcn_degrees[axis] for axis in axes) for axes in _sharding_axes(spec, layout))
+    return layout.num_slices // slices_per_copy - 1
 
 
-def _splits(spec: TrainingJobSpec, layout: Layout) -> Iterator[set[Axis]]:
+def _sharding_axes(spec: TrainingJobSpec, layout: Layout) -> Iterator[set[Axis]]:
     """Yield the mesh axes that split each tensor of the state."""
-    degrees = combine(layout.ici, layout.dcn)
-    rules = merge_rules(spec.parallelism.rules.written())
-    ways = count_ways(degrees, rules)
-    for leaf in list_leaves(spec.model):
+    degrees = combine_degrees(layout.ici, layout.dcn)
+    rules = merge_rules(spec.parallelism.rules.overrides())
+    ways = count_shards(degrees, rules)
+    for leaf in list_parameter_tensors(spec.model):
         axes = {
             axis
             for logical, size in zip(leaf.axes, leaf.shape, strict=True)
-            if split_ways(logical, size, ways) > 1
+            if shards_of_dim(logical, size, ways) > 1
             for axis in rules[logical]
         }
         is_spread = spec.parallelism.shard_optimizer_over_data and (
-            find_spread_dim(leaf.axes, leaf.shape, ways, degrees["data"]) is not None
+            find_zero1_dim(leaf.axes, leaf.shape, ways, degrees["data"]) is not None
         )
         yield axes | ({"data"} if is_spread else set())

@@ -23,43 +23,43 @@ type Shares = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class AxisSpan:
     """The part of one dim that an axis spans: `size` of `of` chips."""
 
     dim: str
     size: int
-    of: int
-    ring: bool
+    dim_size: int
+    wraps: bool
     """Whether the axis spans a whole dim that wraps around."""
 
 
 @dataclass(frozen=True)
-class AxisPlace:
+class AxisPlacement:
     """A sharded axis of a slice and its placement. No stretches: one ring through all chips."""
 
     axis: Axis
     degree: int
-    stretches: tuple[Stretch, ...]
+    spans: tuple[AxisSpan, ...]
 
 
-def place_axes(shape: SliceShape, ici: AxisDegrees) -> tuple[AxisPlace, ...]:
+def place_axes(shape: SliceShape, ici: AxisDegrees) -> tuple[AxisPlacement, ...]:
     """Return the placement of each sharded axis of a slice; empty where switches connect the chips."""
-    split = ici.split()
+    split = ici.sharded()
     if not shape.torus or not split:
         return ()
     if _is_one_ring(shape, max(degree for _, degree in split)):
-        return tuple(AxisPlace(axis, degree, ()) for axis, degree in split)
+        return tuple(AxisPlacement(axis, degree, ()) for axis, degree in split)
     cores = ((shape.devices_per_chip, True),) if shape.devices_per_chip > 1 else ()
     dims = (*shape.torus, *cores)
     names = (*_NAMES[: len(shape.torus)], *([CORE] if cores else ()))
     sizes = tuple(size for size, _ in dims)
-    places = assign(sizes, [degree for _, degree in split], fast=len(shape.torus) if cores else None)
+    places = assign_dims(sizes, [degree for _, degree in split], fast=len(shape.torus) if cores else None)
     return tuple(
-        AxisPlace(
+        AxisPlacement(
             axis,
             degree,
             tuple(
-                Stretch(name, share, size, ring=ring and share == size)
+                AxisSpan(name, share, size, wraps=ring and share == size)
                 for name, share, (size, ring) in zip(names, shares, dims, strict=True)
                 if share > 1
             ),
@@ -68,52 +68,52 @@ def place_axes(shape: SliceShape, ici: AxisDegrees) -> tuple[AxisPlace, ...]:
     )
 
 
-def assign(dims: Sequence[int], degrees: Sequence[int], fast: int | None = None) -> tuple[Shares, ...]:
+def assign_dims(dims: Sequence[int], degrees: Sequence[int], fast: int | None = None) -> tuple[Shares, ...]:
     """Return the chips that each axis spans in each dim, in mesh order. The degrees multiply to the devices.
 
     `fast` is the index of a dim that is faster than the others.
     """
-    return _assign_whole(dims, degrees, fast) or _assign_parts(dims, degrees)
+    return _assign_whole_dims(dims, degrees, fast) or _assign_partial_dims(dims, degrees)
 
 
-def _assign_whole(dims: Sequence[int], degrees: Sequence[int], fast: int | None) -> tuple[Shares, ...]:
+def _assign_whole_dims(dims: Sequence[int], degrees: Sequence[int], fast: int | None) -> tuple[Shares, ...]:
     """Return the shares if every axis can have whole dims; empty otherwise."""
     free = list(dims)
     shares: list[Shares] = []
     for degree in reversed(degrees):
-        chosen = next((places for places in _choices(len(dims), fast) if _volume(free, places) == degree), None)
+        chosen = next((places for places in _dim_sets(len(dims), fast) if _volume(free, places) == degree), None)
         if chosen is None:
             return ()
-        shares.append(tuple(dims[place] if place in chosen else 1 for place in range(len(dims))))
+        shares.append(tuple(dims[dim_index] if dim_index in chosen else 1 for dim_index in range(len(dims))))
         free = [0 if place in chosen else size for place, size in enumerate(free)]
     return tuple(reversed(shares))
 
 
-def _choices(num_dims: int, fast: int | None) -> Iterator[tuple[int, ...]]:
+def _dim_sets(num_dims: int, fast: int | None) -> Iterator[tuple[int, ...]]:
     """Yield sets of dims, larger sets first, and among these the sets with the fast dim first."""
     for count in range(num_dims, 0, -1):
         sets = list(combinations(range(num_dims), count))
         yield from sets if fast is None else sorted(sets, key=lambda places: fast not in places)
 
 
-def _assign_parts(dims: Sequence[int], degrees: Sequence[int]) -> tuple[Shares, ...]:
-    taken = [1] * len(dims)
+def _assign_partial_dims(dims: Sequence[int], degrees: Sequence[int]) -> tuple[Shares, ...]:
+    used = [1] * len(dims)
     shares: list[Shares] = []
     for degree in reversed(degrees):
-        best = max(_factorings(dims, taken, degree), key=lambda one: _merit(one, dims, taken))
+        best = max(_factorizations(dims, used, degree), key=lambda one: _preference(one, dims, used))
         shares.append(best)
-        taken = [before * share for before, share in zip(taken, best, strict=True)]
+        used = [before * share for before, share in zip(used, best, strict=True)]
     return tuple(reversed(shares))
 
 
-def _factorings(dims: Sequence[int], taken: Sequence[int], degree: int) -> Iterator[Shares]:
+def _factorizations(dims: Sequence[int], taken: Sequence[int], degree: int) -> Iterator[Shares]:
     """Yield the factorizations of a degree into divisors of the remaining chips of each dim."""
     left = [size // before for size, before in zip(dims, taken, strict=True)]
     parts = [[part for part in range(1, size + 1) if size % part == 0 and degree % part == 0] for size in left]
     return (one for one in product(*parts) if math.prod(one) == degree)
 
 
-def _merit(shares: Shares, dims: Sequence[int], taken: Sequence[int]) -> tuple[object, ...]:
+def _preference(shares: Shares, dims: Sequence[int], taken: Sequence[int]) -> tuple[object, ...]:
     """Return the sort key of one factorization, as in JAX: the largest is best."""
     whole = [share for share, size in zip(shares, dims, strict=True) if share == size]
     overlap = math.prod(share for share, before in zip(shares, taken, strict=True) if before > 1)

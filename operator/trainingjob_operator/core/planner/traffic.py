@@ -23,13 +23,13 @@ from dataclasses import dataclass
 
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compiled import Network
-from trainingjob_api.sharding import RULES, count_ways
+from trainingjob_api.sharding import RULES, count_shards
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.mesh import combine, pipeline_ticks
-from trainingjob_operator.core.planner.parameters import Leaf, list_leaves
+from trainingjob_operator.core.planner.mesh import combine_degrees, pipeline_ticks
+from trainingjob_operator.core.planner.parameters import ParameterTensor, list_parameter_tensors
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload
 
-PIECEWISE = 4
+MIN_DECOMPOSED_RING = 4
 """Devices of a ring from which on XLA for TPUs takes it apart."""
 
 
@@ -40,12 +40,12 @@ class Traffic:
     network: Network
     axes: tuple[Axis, ...]
     num_bytes: int
-    is_awaited: bool
+    is_exposed: bool
     """Whether the next product waits for it; else it travels beside products."""
 
 
 @dataclass(frozen=True)
-class _Ring:
+class _DeviceGroup:
     """A group of devices along some axes."""
 
     axes: tuple[Axis, ...]
@@ -54,23 +54,25 @@ class _Ring:
     platform: str
 
     @property
-    def is_piecewise(self) -> bool:
+    def is_decomposed(self) -> bool:
         """Whether the compiler takes its gathers apart."""
-        return self.platform == "tpu" and self.ici >= PIECEWISE and len(self.axes) == 1
+        return self.platform == "tpu" and self.ici >= MIN_DECOMPOSED_RING and len(self.axes) == 1
 
     @property
     def size(self) -> int:
         """Return the number of devices."""
         return self.ici * self.dcn
 
-    def scatter(self, num_bytes: float, extra: int = 0) -> Iterator[Traffic]:
+    def reduce_scatter(self, num_bytes: float, extra_pieces: int = 0) -> Iterator[Traffic]:
         """Yield what a sum of so many bytes sends of which each device keeps a part."""
-        yield from self.sum(num_bytes) if self.platform == "cpu" else self.gather(num_bytes, extra=extra)
+        yield from (
+            self.all_reduce(num_bytes) if self.platform == "cpu" else self.all_gather(num_bytes, extra=extra_pieces)
+        )
 
-    def gather(self, num_bytes: float, *, is_awaited: bool = False, extra: int = 0) -> Iterator[Traffic]:
+    def all_gather(self, num_bytes: float, *, is_awaited: bool = False, extra: int = 0) -> Iterator[Traffic]:
         """Yield what a gather of so many bytes sends; `extra` pieces more go around than must."""
         if self.ici > 1:
-            pieces = self.ici - 1 + (extra if self.is_piecewise else 0)
+            pieces = self.ici - 1 + (extra if self.is_decomposed else 0)
             yield Traffic("ici", self.axes, round(num_bytes / self.ici * pieces), is_awaited)
         if self.dcn > 1:
             yield Traffic("dcn", self.axes, round(num_bytes / self.size * (self.dcn - 1)), is_awaited)
@@ -78,11 +80,11 @@ class _Ring:
     def exchange(self, num_bytes: float) -> Iterator[Traffic]:
         """Yield the traffic of an all-to-all: each device sends a part of its bytes to every other device."""
         if self.ici > 1:
-            yield Traffic("ici", self.axes, round(num_bytes * (self.ici - 1) / self.size), is_awaited=False)
+            yield Traffic("ici", self.axes, round(num_bytes * (self.ici - 1) / self.size), is_exposed=False)
         if self.dcn > 1:
-            yield Traffic("dcn", self.axes, round(num_bytes * (self.dcn - 1) / self.dcn), is_awaited=False)
+            yield Traffic("dcn", self.axes, round(num_bytes * (self.dcn - 1) / self.dcn), is_exposed=False)
 
-    def sum(self, num_bytes: float, *, is_awaited: bool = False) -> Iterator[Traffic]:
+    def all_reduce(self, num_bytes: float, *, is_awaited: bool = False) -> Iterator[Traffic]:
         """Yield what a sum of so many bytes sends: first inside slices, then parts of it between them."""
         if self.ici > 1:
             yield Traffic("ici", self.axes, round(2 * num_bytes * (self.ici - 1) / self.ici), is_awaited)
@@ -92,159 +94,166 @@ class _Ring:
 
 def predict_traffic(workload: Workload, layout: Layout, platform: str) -> tuple[Traffic, ...]:
     """Return what a device sends in one step of a layout. `platform` is JAX's name: `cpu`, `tpu` or `cuda`."""
-    return tuple(one for one in _Step(workload, layout, platform).all() if one.num_bytes)
+    return tuple(one for one in _StepTraffic(workload, layout, platform).all_terms() if one.num_bytes)
 
 
-class _Step:
+class _StepTraffic:
     """The terms of one step."""
 
     def __init__(self, workload: Workload, layout: Layout, platform: str) -> None:
         self._workload = workload
         self._layout = layout
         self._platform = platform
-        self._compute = FLOAT32 if platform == "cpu" else workload.compute_bytes
+        self._value_bytes = FLOAT32 if platform == "cpu" else workload.compute_bytes
         """Bytes of a number that is sent."""
-        self._degrees = combine(layout.ici, layout.dcn)
-        self._ways = count_ways(self._degrees)
-        self._again = workload.remat == "full"
+        self._degrees = combine_degrees(layout.ici, layout.dcn)
+        self._ways = count_shards(self._degrees)
+        self._has_full_remat = workload.remat == "full"
         self._is_replicated = self._degrees["data"] > 1
-        self._is_staged = self._degrees["stage"] > 1
-        self._turns = layout.accumulation * pipeline_ticks(layout.microbatches, self._degrees["stage"])
+        self._is_pipelined = self._degrees["stage"] > 1
+        self._ticks = layout.accumulation * pipeline_ticks(layout.microbatches, self._degrees["stage"])
         """How often a stage runs in a step, with microbatches or idle."""
-        self._reads = layout.accumulation * layout.microbatches // self._degrees["stage"]
+        self._lm_head_runs = layout.accumulation * layout.microbatches // self._degrees["stage"]
         """How often a device runs the head in a step."""
 
-    def all(self) -> Iterator[Traffic]:
+    def all_terms(self) -> Iterator[Traffic]:
         """Yield every term."""
-        matrices = [leaf for leaf in list_leaves(self._workload.model) if not leaf.name.endswith(".scale")]
+        matrices = [leaf for leaf in list_parameter_tensors(self._workload.model) if not leaf.name.endswith(".scale")]
         for leaf in matrices:
             if "layers" in leaf.axes:
-                yield from self._move_layer(leaf)
-        yield from self._move_embedding()
-        yield from self._move_head()
-        yield from self._sum_streams()
-        yield from self._exchange()
-        held = sum(leaf.shard_size(self._ways) for leaf in matrices)
-        yield from self._ring(("data",)).sum(FLOAT32 * held, is_awaited=True)
+                yield from self._layer_traffic(leaf)
+        yield from self._embedding_traffic()
+        yield from self._lm_head_traffic()
+        yield from self._tensor_parallel_traffic()
+        yield from self._token_traffic()
+        sharded_params = sum(leaf.shard_size(self._ways) for leaf in matrices)
+        yield from self._device_group(("data",)).all_reduce(FLOAT32 * sharded_params, is_awaited=True)
 
-    def _ring(self, axes: tuple[Axis, ...]) -> _Ring:
+    def _device_group(self, axes: tuple[Axis, ...]) -> _DeviceGroup:
         ici = math.prod(getattr(self._layout.ici, axis) for axis in axes)
         dcn = math.prod(getattr(self._layout.dcn, axis) for axis in axes)
         split = tuple(axis for axis in AXES if axis in axes and self._degrees[axis] > 1)
-        return _Ring(split, ici, dcn, self._platform)
+        return _DeviceGroup(split, ici, dcn, self._platform)
 
-    def _move_layer(self, leaf: Leaf) -> Iterator[Traffic]:
+    def _layer_traffic(self, leaf: ParameterTensor) -> Iterator[Traffic]:
         """Yield what one matrix of the layers sends: gathered forward and back, its gradient summed."""
         rule = "expert_embed" if "expert_embed" in leaf.axes else "embed"
-        ring = self._ring(RULES[rule])
-        size = self._turns * self._compute * leaf.gathered_size(self._ways) // self._degrees["stage"]
-        more = 2 if ring.ici > PIECEWISE else 0
-        yield from ring.gather(size, extra=more)
+        ring = self._device_group(RULES[rule])
+        size = self._ticks * self._value_bytes * leaf.gathered_size(self._ways) // self._degrees["stage"]
+        extra_pieces = 2 if ring.ici > MIN_DECOMPOSED_RING else 0
+        yield from ring.all_gather(size, extra=extra_pieces)
         # Going back over a layer that is computed again, one gather serves both; the last products of each half of the
         # layer need not be computed again, so that theirs stay apart.
         is_last = leaf.name.endswith((".out", ".down"))
-        yield from ring.gather(size, extra=more if is_last or not self._again else 0)
-        if self._again and leaf.name.endswith(".out") and ring.is_piecewise and not self._is_replicated:
-            yield from ring.gather(size, extra=more)
+        yield from ring.all_gather(size, extra=extra_pieces if is_last or not self._has_full_remat else 0)
+        if self._has_full_remat and leaf.name.endswith(".out") and ring.is_decomposed and not self._is_replicated:
+            yield from ring.all_gather(size, extra=extra_pieces)
         # Of four pieces the two sums of zeros that begin a ring are made once for matrices of the same shape. Beside
         # replicas some TPUs take these sums apart and others do not: one piece is between both.
-        twins = (".value", ".up", ".down") if self._is_replicated else (".value", ".up")
-        is_twin = leaf.name.endswith(twins) and ring.ici == PIECEWISE
-        yield from ring.scatter(size, extra=0 if is_twin else 1 if self._is_replicated else 2)
-        fsdp, context = self._ring(("fsdp",)), self._ring(("context",))
+        same_shape_suffixes = (".value", ".up", ".down") if self._is_replicated else (".value", ".up")
+        has_same_shape = leaf.name.endswith(same_shape_suffixes) and ring.ici == MIN_DECOMPOSED_RING
+        yield from ring.reduce_scatter(size, extra_pieces=0 if has_same_shape else 1 if self._is_replicated else 2)
+        fsdp, context = self._device_group(("fsdp",)), self._device_group(("context",))
         if leaf.name.endswith(".out") and min(fsdp.size, context.size) > 1 and not self._workload.is_cpu:
             # Where both axes split tokens, TPUs sum a part of this gradient along one after the other.
-            yield from fsdp.sum(size / context.size)
-            yield from context.sum(size / fsdp.size)
+            yield from fsdp.all_reduce(size / context.size)
+            yield from context.all_reduce(size / fsdp.size)
 
-    def _move_embedding(self) -> Iterator[Traffic]:
+    def _embedding_traffic(self) -> Iterator[Traffic]:
         """Yield the traffic of the embedding: gathers of the whole table, and the exchange of the stream's gradient."""
-        model, compute = self._workload.model, self._compute
+        model, compute = self._workload.model, self._value_bytes
         microsteps = self._layout.accumulation * self._layout.microbatches
         table = compute * model.vocab_size * model.embed_dim
         if self._workload.is_cpu:
             times = 1 if self._is_replicated else microsteps
-            yield from self._ring(RULES["embed"]).gather(times * table // self._degrees["tensor"])
-            yield from self._ring(RULES["vocab"]).gather(table)
+            yield from self._device_group(RULES["embed"]).all_gather(times * table // self._degrees["tensor"])
+            yield from self._device_group(RULES["vocab"]).all_gather(table)
         else:
             # Without replicas XLA gathers the table once for all microsteps.
-            whole = self._ring((*RULES["embed"], *RULES["vocab"]))
-            yield from whole.gather((microsteps if self._is_replicated else 1) * table)
+            whole = self._device_group((*RULES["embed"], *RULES["vocab"]))
+            yield from whole.all_gather((microsteps if self._is_replicated else 1) * table)
         # A device sums a part of the gradient's width over all rows, then over the whole length.
         exchanged: tuple[tuple[Axis, ...], ...] = (("fsdp", "expert"), ("context",))
         for axes in exchanged:
-            yield from self._ring(axes).exchange(microsteps * self._stream)
+            yield from self._device_group(axes).exchange(microsteps * self._hidden_state_bytes)
 
-    def _move_head(self) -> Iterator[Traffic]:
+    def _lm_head_traffic(self) -> Iterator[Traffic]:
         """Yield what the output projection sends: gathered once a microstep, its gradient summed in float32."""
         model = self._workload.model
-        ring = self._ring(RULES["embed"])
+        ring = self._device_group(RULES["embed"])
         size = model.vocab_size * model.embed_dim // self._degrees["tensor"]
-        if self._workload.is_cpu or (self._is_replicated and ring.is_piecewise):
+        if self._workload.is_cpu or (self._is_replicated and ring.is_decomposed):
             # XLA gathers it once for all microsteps; on CPUs it gathers it in each, after the stream.
-            yield from ring.gather((self._reads if self._workload.is_cpu else 1) * self._compute * size)
-            yield from ring.scatter(self._reads * FLOAT32 * size)
+            yield from ring.all_gather((self._lm_head_runs if self._workload.is_cpu else 1) * self._value_bytes * size)
+            yield from ring.reduce_scatter(self._lm_head_runs * FLOAT32 * size)
         else:
             # Between the turns of a pipeline the gathered head is not kept for the way back.
-            yield from ring.gather((1 + self._is_staged) * self._reads * self._compute * size)
-            yield from ring.scatter(self._reads * FLOAT32 * size, extra=2)
+            yield from ring.all_gather((1 + self._is_pipelined) * self._lm_head_runs * self._value_bytes * size)
+            yield from ring.reduce_scatter(self._lm_head_runs * FLOAT32 * size, extra_pieces=2)
 
     @property
-    def _stream(self) -> int:
+    def _hidden_state_bytes(self) -> int:
         """Return the bytes of the stream of a microbatch on one device."""
         rows = self._layout.rows_per_shard * (self._workload.length // self._degrees["context"])
-        return rows * self._workload.model.embed_dim * self._compute
+        return rows * self._workload.model.embed_dim * self._value_bytes
 
     @property
-    def _layers(self) -> int:
+    def _layer_runs(self) -> int:
         """Return how often a device runs a layer in a step."""
-        return self._turns * self._workload.model.num_layers // self._degrees["stage"]
+        return self._ticks * self._workload.model.num_layers // self._degrees["stage"]
 
-    def _sum_streams(self) -> Iterator[Traffic]:
+    def _tensor_parallel_traffic(self) -> Iterator[Traffic]:
         """Yield the sums of the stream over tensor: after attention and MLP, forward and back, and behind the head."""
-        ring = self._ring(RULES["heads"])
-        after_attention, after_mlp = 2 + self._again, 2 * self._places
+        ring = self._device_group(RULES["heads"])
+        after_attention, after_mlp = 2 + self._has_full_remat, 2 * self._expert_slots_per_token
         if self._workload.is_cpu:  # going back over matrices that read the same, it sums what comes from each
             after_attention, after_mlp = after_attention + 2, after_mlp + 1
-        yield from ring.sum(self._layers * (after_attention + after_mlp) * self._stream, is_awaited=True)
-        yield from ring.sum(self._reads * self._stream, is_awaited=True)
+        yield from ring.all_reduce(
+            self._layer_runs * (after_attention + after_mlp) * self._hidden_state_bytes, is_awaited=True
+        )
+        yield from ring.all_reduce(self._lm_head_runs * self._hidden_state_bytes, is_awaited=True)
 
     @property
-    def _places(self) -> float:
+    def _expert_slots_per_token(self) -> float:
         """Return in how many places of experts a token is computed, those that stay empty counted; 1 in an MLP."""
         experts, length = self._workload.model.experts, self._workload.length
         if experts is None:
             return 1.0
-        return experts.count * experts.capacity(length) / experts.tokens_of_group(length) + experts.shared
+        return experts.count * experts.capacity(length) / experts.group_size(length) + experts.shared
 
-    def _exchange(self) -> Iterator[Traffic]:
+    def _token_traffic(self) -> Iterator[Traffic]:
         """Yield what goes between tokens: keys and values along context, tokens to experts, streams to stages."""
         model, workload = self._workload.model, self._workload
-        context, expert, stage = (self._ring((axis,)) for axis in ("context", "expert", "stage"))
-        tokens = self._layout.rows_per_shard * workload.length * self._layers
+        context, expert, stage = (self._device_group((axis,)) for axis in ("context", "expert", "stage"))
+        tokens = self._layout.rows_per_shard * workload.length * self._layer_runs
         # Keys travel before they are cast from the float32 in which they were rotated.
-        keys = tokens * model.head_dim * model.num_kv_heads // self._degrees["tensor"] * (FLOAT32 + self._compute)
-        yield from context.gather((1 + self._again) * keys, is_awaited=True)
-        yield from context.scatter(keys)
+        keys = tokens * model.head_dim * model.num_kv_heads // self._degrees["tensor"] * (FLOAT32 + self._value_bytes)
+        yield from context.all_gather((1 + self._has_full_remat) * keys, is_awaited=True)
+        yield from context.reduce_scatter(keys)
         if model.experts:
-            ways = 6 if self._again else 4  # there and back: forward, backward, and where layers are computed again
-            yield from expert.gather(ways * self._layers * self._places * self._stream, is_awaited=True)
-        if self._is_staged:
-            yield from self._move_on(stage)
+            num_transfers = (
+                6 if self._has_full_remat else 4
+            )  # there and back: forward, backward, and where layers are computed again
+            yield from expert.all_gather(
+                num_transfers * self._layer_runs * self._expert_slots_per_token * self._hidden_state_bytes,
+                is_awaited=True,
+            )
+        if self._is_pipelined:
+            yield from self._pipeline_traffic(stage)
 
-    def _move_on(self, stage: _Ring) -> Iterator[Traffic]:
+    def _pipeline_traffic(self, stage: _DeviceGroup) -> Iterator[Traffic]:
         """Yield what a pipeline sends, as XLA was seen to make it."""
         network: Network = "dcn" if stage.dcn > 1 else "ici"
-        yield Traffic(network, stage.axes, 3 * self._turns * self._stream, is_awaited=True)
-        yield from stage.sum(2 * self._turns * self._stream, is_awaited=True)
+        yield Traffic(network, stage.axes, 3 * self._ticks * self._hidden_state_bytes, is_exposed=True)
+        yield from stage.all_reduce(2 * self._ticks * self._hidden_state_bytes, is_awaited=True)
         microbatches = self._layout.accumulation * self._layout.microbatches
-        yield from stage.gather(microbatches * self._stream, is_awaited=True)
+        yield from stage.all_gather(microbatches * self._hidden_state_bytes, is_awaited=True)
         # Every stage embeds, so that the table's gradients are summed over stages too, and every turn gathers what all
         # turns hand on.
-        split = self._ring(RULES["embed"])
+        split = self._device_group(RULES["embed"])
         table = FLOAT32 * self._workload.model.vocab_size * self._workload.model.embed_dim
-        yield from stage.sum(table / split.size / self._degrees["tensor"], is_awaited=True)
-        yield from split.gather(self._turns**2 / self._layout.accumulation * split.size * self._stream)
+        yield from stage.all_reduce(table / split.size / self._degrees["tensor"], is_awaited=True)
+        yield from split.all_gather(self._ticks**2 / self._layout.accumulation * split.size * self._hidden_state_bytes)
 
 
 def sum_by_axes(traffic: tuple[Traffic, ...]) -> Mapping[tuple[Network, tuple[Axis, ...]], int]:

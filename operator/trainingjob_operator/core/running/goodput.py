@@ -33,7 +33,7 @@ class Bucket(StrEnum):
     LOST_STEPS = "lostSteps"  # training of steps that were repeated
 
 
-OF_PHASE = {
+BUCKET_BY_PHASE = {
     Phase.PREPARING: Bucket.PREPARING,
     Phase.RESTORING: Bucket.RESTORING,
     Phase.COMPILING: Bucket.COMPILING,
@@ -44,44 +44,44 @@ OF_PHASE = {
 """Bucket of each phase of a world. Other phases count as starting, or as recovering after the first world."""
 
 
-ROUNDING = timedelta(milliseconds=10)
+ROUNDING_TOLERANCE = timedelta(milliseconds=10)
 """Tolerance by which the sum of seconds may exceed the elapsed time, because each bucket is rounded."""
 
 
-def account(status: TrainingJobStatus, now: datetime) -> Goodput:
+def count_until_now(status: TrainingJobStatus, now: datetime) -> Goodput:
     """Return the goodput with all seconds up to now. A clock that was set back adds none."""
-    spent = sum(status.goodput.seconds.values())
-    passed = seconds_between(status.start_time, now) - spent
-    return _add(status.goodput, status.goodput.current, passed) if passed > 0 else status.goodput
+    counted = sum(status.goodput.seconds.values())
+    uncounted = seconds_between(status.start_time, now) - counted
+    return _add_seconds(status.goodput, status.goodput.current, uncounted) if uncounted > 0 else status.goodput
 
 
-def find_start(status: TrainingJobStatus, now: datetime) -> str:
+def adjusted_start_time(status: TrainingJobStatus, now: datetime) -> str:
     """Return the start time of the job. After a clock was set back, move it back to match the counted seconds."""
     start = parse_time(status.start_time)
     if start is None:
         return format_time(now)
-    ahead = start + timedelta(seconds=sum(status.goodput.seconds.values())) - now
-    return format_time(start - (ahead if ahead > ROUNDING else timedelta()))
+    excess = start + timedelta(seconds=sum(status.goodput.seconds.values())) - now
+    return format_time(start - (excess if excess > ROUNDING_TOLERANCE else timedelta()))
 
 
-def move(goodput: Goodput, source: str, target: str, seconds: float) -> Goodput:
+def move_seconds(goodput: Goodput, source: str, target: str, seconds: float) -> Goodput:
     """Return the goodput with seconds moved from one bucket to another, at most as many as the source holds."""
     seconds = min(max(seconds, 0.0), goodput.seconds.get(source, 0.0))
-    return _add(_add(goodput, source, -seconds), target, seconds) if seconds else goodput
+    return _add_seconds(_add_seconds(goodput, source, -seconds), target, seconds) if seconds else goodput
 
 
-def running_seconds(goodput: Goodput) -> float:
+def unsuspended_seconds(goodput: Goodput) -> float:
     """Return the seconds in which the job was not suspended."""
     return sum(seconds for bucket, seconds in goodput.seconds.items() if bucket != Bucket.SUSPENDED)
 
 
-def _add(goodput: Goodput, bucket: str, seconds: float) -> Goodput:
+def _add_seconds(goodput: Goodput, bucket: str, seconds: float) -> Goodput:
     spent = dict(goodput.seconds)
     spent[bucket or Bucket.STARTING] = max(round(spent.get(bucket or Bucket.STARTING, 0.0) + seconds, 3), 0.0)
-    return goodput.model_copy(update={"seconds": spent, "ratio": _ratio(spent)})
+    return goodput.model_copy(update={"seconds": spent, "ratio": _training_ratio(spent)})
 
 
-def _ratio(spent: dict[str, float]) -> float:
+def _training_ratio(spent: dict[str, float]) -> float:
     """Return the share of training time. Suspended time is excluded."""
-    whole = sum(seconds for bucket, seconds in spent.items() if bucket != Bucket.SUSPENDED)
-    return round(spent.get(Bucket.TRAINING, 0.0) / whole, 4) if whole > 0 else 0.0
+    total = sum(seconds for bucket, seconds in spent.items() if bucket != Bucket.SUSPENDED)
+    return round(spent.get(Bucket.TRAINING, 0.0) / total, 4) if total > 0 else 0.0

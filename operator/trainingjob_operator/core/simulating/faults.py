@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """The kind of a fault."""
 
     LOSS = "loss"  # a slice loses its nodes without notice
@@ -25,8 +25,8 @@ class Fault:
 
     at: float
     slice: int
-    away: float
-    kind: Kind = Kind.LOSS
+    repair_seconds: float
+    kind: FaultKind = FaultKind.LOSS
 
 
 class Spares:
@@ -35,7 +35,7 @@ class Spares:
     def __init__(self, count: int) -> None:
         self._free_at = [0.0] * count
 
-    def find_replacement(self, lost: float, away: float) -> float:
+    def replacement_time(self, lost: float, away: float) -> float:
         """Return the time at which a lost slice has nodes again: its own nodes, or a spare's if that is sooner."""
         repaired = lost + away
         if not self._free_at or max(first := min(self._free_at), lost) >= repaired:
@@ -45,6 +45,6 @@ class Spares:
         return max(first, lost)
 
 
-def in_order(faults: Sequence[Fault]) -> list[Fault]:
+def sort_faults(faults: Sequence[Fault]) -> list[Fault]:
     """Return faults in order of time."""
     return sorted(faults, key=lambda fault: (fault.at, fault.slice))

@@ -8,38 +8,43 @@ from trainingjob_operator.core.planner.roofline import predict_sizes
 
 
 @dataclass(frozen=True)
-class Pace:
+class Durations:
     """Durations in seconds. Heartbeat timeouts and cooldowns are not included, because the real rules apply them."""
 
-    steps: Mapping[int, float]
+    step_seconds: Mapping[int, float]
     """Step time by number of slices."""
-    start: float = 120.0
+    pod_start: float = 120.0
     """From available nodes to a host that can join a world: pod scheduling, start and imports."""
-    join: float = 10.0
+    world_join: float = 10.0
     """From the claim of a world to its first step: connecting, restoring, compiling or loading programs."""
     save: float = 30.0
     """From a step to the commit of its checkpoint. Training continues meanwhile."""
-    block: float = 0.5
+    save_block: float = 0.5
     """Part of `save` during which training is blocked by the copy of the state."""
-    copy: float = 0.1
+    snapshot_copy: float = 0.1
     """Time for which training is blocked by a snapshot in host memory."""
 
-    def step_seconds(self, num_slices: int, every: int, snapshots: int | None) -> float:
+    def average_step_seconds(self, num_slices: int, save_interval: int, snapshots: int | None) -> float:
         """Return the average step time, including the amortized blocking of checkpoints and snapshots."""
-        return self.steps[num_slices] + self.block / every + (self.copy / snapshots if snapshots else 0.0)
+        return (
+            self.step_seconds[num_slices]
+            + self.save_block / save_interval
+            + (self.snapshot_copy / snapshots if snapshots else 0.0)
+        )
 
 
-def scale_steps(plan: Plan, largest: float | None) -> dict[int, float] | None:  # None: unknown
+def step_seconds_by_size(plan: Plan, largest_step_seconds: float | None) -> dict[int, float] | None:  # None: unknown
     """Return the step time at each allowed size.
 
     `largest` is the step time at the largest size. None: the lower bound of the roofline. The roofline scales the other
     sizes; without it step times are inversely proportional to the number of slices.
     """
     rooflines = predict_sizes(plan)
-    most = plan.allowed[-1]
+    most = plan.allowed_sizes[-1]
     relative = {
-        size: rooflines[size].seconds / rooflines[most].seconds if rooflines else most / size for size in plan.allowed
+        size: rooflines[size].seconds / rooflines[most].seconds if rooflines else most / size
+        for size in plan.allowed_sizes
     }
-    if largest is None and rooflines:
-        largest = rooflines[most].seconds
-    return {size: largest * share for size, share in relative.items()} if largest else None
+    if largest_step_seconds is None and rooflines:
+        largest_step_seconds = rooflines[most].seconds
+    return {size: largest_step_seconds * share for size, share in relative.items()} if largest_step_seconds else None

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trainingjob_api.protocol import Phase
-from trainingjob_operator.core.simulating.faults import Kind
-from trainingjob_operator.core.simulating.pace import Pace
+from trainingjob_operator.core.simulating.faults import FaultKind
+from trainingjob_operator.core.simulating.pace import Durations
 
 
 @dataclass(frozen=True)
-class Moment:
+class WorldState:
     """The state that the hosts of a world report at one time."""
 
     phase: Phase
@@ -28,33 +28,33 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Training:
+class SimulatedWorld:
     """A world's course. Times are seconds since the job began."""
 
     generation: int
     slices: tuple[int, ...]
-    pace: Pace
-    formed: float
-    restored: int
-    last: int
+    pace: Durations
+    formed_at: float
+    restored_step: int
+    final_step: int
     """The last step of the job."""
-    every: int
+    save_interval: int
     """Steps between two checkpoints."""
-    saved: int
+    committed_step: int
     """The newest committed checkpoint step when the world was formed; `restored` may be newer, from memory."""
-    snapshots: int | None = None
+    snapshot_interval: int | None = None
     """Steps between two snapshots in host memory. None: no snapshots."""
-    asked_to_leave: float | None = None
-    moves: bool = False
+    drain_requested_at: float | None = None
+    drains_to_memory: bool = False
     """Whether draining keeps the last step in host memory alone, without a checkpoint."""
-    broken: float | None = None
-    culprit: int | None = None
+    broken_at: float | None = None
+    failed_slice: int | None = None
     """The slice whose process broke the world. None: broken from outside, or not broken."""
-    fault: Kind | None = None
+    fault: FaultKind | None = None
     """The fault of that process."""
-    examined: float | None = None
+    diagnostics_requested_at: float | None = None
     """Time at which the operator requested diagnostics. None: not yet."""
-    known_seconds: Mapping[Phase, float] = field(default_factory=dict)
+    known_phase_seconds: Mapping[Phase, float] = field(default_factory=dict)
     """Durations of phases that previous worlds measured."""
 
     @cached_property
@@ -63,93 +63,101 @@ class Training:
         return frozenset(self.slices)
 
     @property
-    def begins(self) -> float:
+    def starts_at(self) -> float:
         """Return the start time of its first step."""
-        return self.formed + self.pace.join
+        return self.formed_at + self.pace.world_join
 
     @property
-    def ends(self) -> float:
+    def ends_at(self) -> float:
         """Return the time at which the world has drained or completed, if nothing breaks it.
 
         Its last step is committed then, or in memory.
         """
-        is_kept = self.moves and self._last_step < self.last
-        return self._time_of(self._last_step) + (self.pace.copy if is_kept else self.pace.save)
+        ends_in_memory = self.drains_to_memory and self._last_step < self.final_step
+        return self._time_of(self._last_step) + (self.pace.snapshot_copy if ends_in_memory else self.pace.save)
 
     @property
     def milestones(self) -> tuple[float, ...]:
         """Return the times of its first training, first finished step, last step and end, unless it breaks."""
-        return self.begins, self._time_of(self.restored + 1), self._time_of(self._last_step), self.ends
+        return self.starts_at, self._time_of(self.restored_step + 1), self._time_of(self._last_step), self.ends_at
 
     @cached_property
     def step_seconds(self) -> float:
         """Return the step time, including the amortized blocking of saves."""
-        return self.pace.step_seconds(len(self.slices), self.every, self.snapshots)
+        return self.pace.average_step_seconds(len(self.slices), self.save_interval, self.snapshot_interval)
 
-    def at(self, now: float) -> Moment:
+    def state_at(self, now: float) -> WorldState:
         """Return the state that its hosts report at a time. A broken world keeps reporting the state at its break."""
-        time = now if self.broken is None else min(now, self.broken)
-        if time < self.begins:
-            return Moment(Phase.RESTORING, self.restored, self.formed, self.saved)
+        time = now if self.broken_at is None else min(now, self.broken_at)
+        if time < self.starts_at:
+            return WorldState(Phase.RESTORING, self.restored_step, self.formed_at, self.committed_step)
         step = min(self._step_at(time), self._last_step)
         if step < self._last_step:
-            return Moment(Phase.TRAINING, step, self._time_of(step), self._committed(step, time))
-        if time < self.ends:
-            return Moment(Phase.SAVING, step, self._time_of(step), self._committed(step - 1, time))
-        if step >= self.last:
-            return Moment(Phase.DONE, step, self.ends, step)
-        return Moment(Phase.LEFT, step, self.ends, self._committed(step - 1, time) if self.moves else step)
+            return WorldState(Phase.TRAINING, step, self._time_of(step), self._committed(step, time))
+        if time < self.ends_at:
+            return WorldState(Phase.SAVING, step, self._time_of(step), self._committed(step - 1, time))
+        if step >= self.final_step:
+            return WorldState(Phase.DONE, step, self.ends_at, step)
+        return WorldState(
+            Phase.LEFT, step, self.ends_at, self._committed(step - 1, time) if self.drains_to_memory else step
+        )
 
-    def leave(self, now: float, *, moves: bool = False) -> "Training":
+    def drain(self, now: float, *, moves: bool = False) -> "SimulatedWorld":
         """Return the world with a request to drain at its next step.
 
         The world commits that step before it ends. With `moves` in all requests, it only keeps the step in host memory.
         """
-        if self.asked_to_leave is None:
-            return replace(self, asked_to_leave=now, moves=moves)
-        return replace(self, moves=self.moves and moves)
+        if self.drain_requested_at is None:
+            return replace(self, drain_requested_at=now, drains_to_memory=moves)
+        return replace(self, drains_to_memory=self.drains_to_memory and moves)
 
-    def lose_member(self, now: float) -> "Training":
+    def lose_member(self, now: float) -> "SimulatedWorld":
         """Return the world after the loss of a member. A drained or completed world needs none of its members."""
-        return self if self.broken is not None or now >= self.ends else replace(self, broken=now)
+        return self if self.broken_at is not None or now >= self.ends_at else replace(self, broken_at=now)
 
-    def fail(self, culprit: int, fault: Kind, now: float) -> "Training":
+    def fail(self, culprit: int, fault: FaultKind, now: float) -> "SimulatedWorld":
         """Return the world broken by the process of one of its slices."""
         broken = self.lose_member(now)
-        return self if broken is self else replace(broken, culprit=culprit, fault=fault)
+        return self if broken is self else replace(broken, failed_slice=culprit, fault=fault)
 
-    def examine(self, now: float) -> "Training":
+    def request_diagnostics(self, now: float) -> "SimulatedWorld":
         """Return the world with a request for diagnostics. Only the first request counts."""
-        return self if self.examined is not None else replace(self, examined=now)
+        return self if self.diagnostics_requested_at is not None else replace(self, diagnostics_requested_at=now)
 
-    def remembered(self, now: float) -> int:
+    def snapshot_step(self, now: float) -> int:
         """Return the newest step in the memory of its hosts."""
-        if not self.snapshots:
+        if not self.snapshot_interval:
             return 0
-        moment = self.at(now)
+        moment = self.state_at(now)
         if moment.phase is Phase.LEFT:
             return moment.step
-        return max(moment.step // self.snapshots * self.snapshots, self.restored)
+        return max(moment.step // self.snapshot_interval * self.snapshot_interval, self.restored_step)
 
     @property
     def _last_step(self) -> int:
-        if self.asked_to_leave is None:
-            return self.last
-        seconds = max(self.asked_to_leave - self.begins, 0.0)
-        return min(self.restored + max(math.ceil(seconds / self.step_seconds), 1), self.last)
+        if self.drain_requested_at is None:
+            return self.final_step
+        seconds = max(self.drain_requested_at - self.starts_at, 0.0)
+        return min(self.restored_step + max(math.ceil(seconds / self.step_seconds), 1), self.final_step)
 
     def _step_at(self, time: float) -> int:
-        return self.restored + int((time - self.begins) / self.step_seconds + 1e-9)
+        return self.restored_step + int((time - self.starts_at) / self.step_seconds + 1e-9)
 
     def _time_of(self, step: int) -> float:
-        return self.begins + (step - self.restored) * self.step_seconds
+        return self.starts_at + (step - self.restored_step) * self.step_seconds
 
     def _committed(self, step: int, time: float) -> int:
         """Return the newest checkpoint step, at most `step`, that is committed at a time."""
-        saved = step // self.every * self.every
-        while saved > self.restored and self._time_of(saved) + self.pace.save > time:
-            saved -= self.every
-        if saved > self.restored:
+        saved = step // self.save_interval * self.save_interval
+        while saved > self.restored_step and self._time_of(saved) + self.pace.save > time:
+            saved -= self.save_interval
+        if saved > self.restored_step:
             return saved
-        owed = max(self.saved + self.every, self.restored + 1)  # first save after a restore from a newer snapshot
-        return owed if owed <= step and self._time_of(owed) + self.pace.save <= time else self.saved
+        first_save = max(
+            self.committed_step + self.save_interval, self.restored_step + 1
+        )  # first save after a restore from a newer snapshot
+        return (
+            first_save
+            if first_save <= step and self._time_of(first_save) + self.pace.save <= time
+            else self.committed_step
+        )

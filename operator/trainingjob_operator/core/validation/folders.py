@@ -7,7 +7,17 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 TMP = "/tmp"  # noqa: S108  # a folder inside the pod
-RESERVED = ("/dev", "/etc", "/opt/venv", "/proc", "/sys", TMP, "/usr", "/var/cache/trainingjob", "/var/run/secrets")
+RESERVED_FOLDERS = (
+    "/dev",
+    "/etc",
+    "/opt/venv",
+    "/proc",
+    "/sys",
+    TMP,
+    "/usr",
+    "/var/cache/trainingjob",
+    "/var/run/secrets",
+)
 
 
 def is_below(path: str, mount: str) -> bool:
@@ -19,5 +29,5 @@ def is_below(path: str, mount: str) -> bool:
 def is_reserved(folder: str) -> bool:
     """Return whether a mount would hide a reserved folder or lie in one. Folders below /tmp are allowed."""
     mount = PurePosixPath(folder)
-    hides = any(PurePosixPath(reserved).is_relative_to(mount) for reserved in RESERVED)
-    return hides or any(mount.is_relative_to(reserved) for reserved in RESERVED if reserved != TMP)
+    hides = any(PurePosixPath(reserved).is_relative_to(mount) for reserved in RESERVED_FOLDERS)
+    return hides or any(mount.is_relative_to(reserved) for reserved in RESERVED_FOLDERS if reserved != TMP)

@@ -14,14 +14,14 @@ from typing import Any
 from trainingjob_api.cel import SPEC_RULES
 from trainingjob_api.schema import spec_schema
 from trainingjob_api.wording import PATTERNS
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation.field_units import find_unit
-from trainingjob_operator.core.validation.rule import AnyRule
+from trainingjob_operator.core.validation.rule import ValidationRule
 from trainingjob_operator.core.validation.validate import PLAN_WARNINGS, RULES, SIZES_RULES, WARNINGS
 
-UNCHANGED = "self == oldSelf"
+IMMUTABLE_RULE = "self == oldSelf"
 """The CEL rule of an immutable field."""
-CANNOT_CHANGE = "cannot change: "
+IMMUTABLE_PREFIX = "cannot change: "
 """Prefix of the message of each immutability rule."""
 _TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text"}
 _NUMBERS = ("integer", "number")
@@ -56,7 +56,7 @@ class FieldReference:
     @property
     def names(self) -> Names:
         """Return the path of the field as names, without `spec`."""
-        return _names(self.path)
+        return _split_path(self.path)
 
 
 @cache
@@ -72,7 +72,7 @@ def find_field(text: str) -> FieldReference | None:  # None: no field or several
 
     `spec.training.steps`, `training.steps` and `sequenceLength` all match.
     """
-    names = _names(text)
+    names = _split_path(text)
     exact = [field for field in list_fields() if field.names == names]
     endings = [field for field in list_fields() if names and field.names[-len(names) :] == names]
     return next(iter(exact or (endings if len(endings) == 1 else [])), None)
@@ -80,12 +80,17 @@ def find_field(text: str) -> FieldReference | None:  # None: no field or several
 
 def nearest_fields(text: str, count: int = 4) -> tuple[str, ...]:
     """Return the paths of the fields closest to a text: by name first, then by the whole path."""
-    names = _names(text)
-    last = _plain(names[-1]) if names else ""
-    by_name = [field.path for field in list_fields() if field.names and _plain(field.names[-1]) == last]
-    close_names = get_close_matches(last, {_plain(field.names[-1]) for field in list_fields() if field.names}, n=count)
+    names = _split_path(text)
+    last = _normalize_name(names[-1]) if names else ""
+    by_name = [field.path for field in list_fields() if field.names and _normalize_name(field.names[-1]) == last]
+    close_names = get_close_matches(
+        last, {_normalize_name(field.names[-1]) for field in list_fields() if field.names}, n=count
+    )
     by_close_name = [
-        field.path for name in close_names for field in list_fields() if field.names and _plain(field.names[-1]) == name
+        field.path
+        for name in close_names
+        for field in list_fields()
+        if field.names and _normalize_name(field.names[-1]) == name
     ]
     by_path = get_close_matches(
         ".".join(("spec", *names)), [field.path for field in list_fields()], n=count, cutoff=0.7
@@ -93,7 +98,7 @@ def nearest_fields(text: str, count: int = 4) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*by_name, *by_path, *by_close_name]))[:count]
 
 
-def fields_below(field: FieldReference) -> tuple[FieldReference, ...]:
+def descendant_fields(field: FieldReference) -> tuple[FieldReference, ...]:
     """Return all descendants of a field."""
     return tuple(one for one in list_fields() if one.names[: len(field.names)] == field.names and one != field)
 
@@ -109,7 +114,7 @@ def _walk(path: str, node: dict[str, Any], *, required: bool) -> Iterator[FieldR
 
 
 def _describe(path: str, node: dict[str, Any], fields: tuple[str, ...], *, required: bool) -> FieldReference:
-    names = _names(path)
+    names = _split_path(path)
     has_unit = node.get("type") in _NUMBERS or "x-kubernetes-int-or-string" in node
     return FieldReference(
         path=path,
@@ -119,9 +124,9 @@ def _describe(path: str, node: dict[str, Any], fields: tuple[str, ...], *, requi
         allowed=_allowed(node),
         required=required,
         default=node.get("default"),
-        frozen=_frozen(names),
-        rules=(*_sentences(names, (*RULES, *SIZES_RULES)), *_cel_messages(names)),
-        warnings=_sentences(names, (*WARNINGS, *PLAN_WARNINGS)),
+        frozen=_immutable_reason(names),
+        rules=(*_rule_summaries(names, (*RULES, *SIZES_RULES)), *_cel_messages(names)),
+        warnings=_rule_summaries(names, (*WARNINGS, *PLAN_WARNINGS)),
         fields=fields,
     )
 
@@ -142,14 +147,14 @@ def _allowed(node: dict[str, Any]) -> str:
     if "enum" in node:
         return ", ".join(node["enum"])
     if node.get("type") in _NUMBERS:
-        least = f"{'above' if node.get('exclusiveMinimum') else 'at least'} {_number(node['minimum'])}"
-        return f"{least}, {'below' if node.get('exclusiveMaximum') else 'at most'} {_number(node['maximum'])}"
+        least = f"{'above' if node.get('exclusiveMinimum') else 'at least'} {_format_bound(node['minimum'])}"
+        return f"{least}, {'below' if node.get('exclusiveMaximum') else 'at most'} {_format_bound(node['maximum'])}"
     if "pattern" in node:
         return PATTERNS[node["pattern"]]
     choices = [f"of {', '.join(item['enum'])}"] if "enum" in (item := node.get("items", {})) else []
     lengths = [
-        f"{words} {plural(node[key], unit)}"
-        for key, words, unit in (
+        f"{bound} {pluralize(node[key], unit)}"
+        for key, bound, unit in (
             ("minLength", "at least", "character"),
             ("maxLength", "at most", "character"),
             ("minItems", "at least", "item"),
@@ -161,19 +166,19 @@ def _allowed(node: dict[str, Any]) -> str:
     return ", ".join([*choices, *lengths])
 
 
-def _number(number: float) -> str:
+def _format_bound(number: float) -> str:
     """Return a bound as written in a spec."""
     return f"{number:g}" if isinstance(number, float) else str(number)
 
 
-def _frozen(names: Names) -> str:
+def _immutable_reason(names: Names) -> str:
     """Return why a field is immutable. The rule of an enclosing object applies too."""
     messages = [
-        rule["message"].removeprefix(CANNOT_CHANGE)
+        rule["message"].removeprefix(IMMUTABLE_PREFIX)
         for path, rules in SPEC_RULES.items()
         if names[: len(place := _without_lists(path))] == place
         for rule in rules
-        if rule["rule"] == UNCHANGED
+        if rule["rule"] == IMMUTABLE_RULE
     ]
     return next(iter(messages), "")
 
@@ -185,18 +190,18 @@ def _without_lists(path: Names) -> Names:
 
 def _cel_messages(names: Names) -> tuple[str, ...]:
     """Return the messages of the other CEL rules of a field."""
-    found: list[str] = []
+    messages: list[str] = []
     for path, rules in SPEC_RULES.items():
         place = _without_lists(path)
         for rule in rules:
             field = rule.get("fieldPath", "").removeprefix(".")
             at = (*place, field) if field else place
-            if at == names and not rule["message"].startswith(CANNOT_CHANGE):
-                found.append(rule["message"])
-    return tuple(found)
+            if at == names and not rule["message"].startswith(IMMUTABLE_PREFIX):
+                messages.append(rule["message"])
+    return tuple(messages)
 
 
-def _sentences(names: Names, rules: Iterable[AnyRule]) -> tuple[str, ...]:
+def _rule_summaries(names: Names, rules: Iterable[ValidationRule]) -> tuple[str, ...]:
     """Return the first docstring lines of the rules that read a field.
 
     The spec itself has none, because every rule reads it.
@@ -204,21 +209,23 @@ def _sentences(names: Names, rules: Iterable[AnyRule]) -> tuple[str, ...]:
     if not names:
         return ()
     return tuple(
-        str(rule.check.__doc__).partition("\n")[0] for rule in rules if any(_meet(names, read) for read in rule.reads)
+        str(rule.check.__doc__).partition("\n")[0]
+        for rule in rules
+        if any(_is_related(names, read) for read in rule.reads)
     )
 
 
-def _meet(names: Names, read: str) -> bool:
+def _is_related(names: Names, read: str) -> bool:
     """Return whether a rule that reads one path concerns the other: one path must be a prefix of the other."""
-    return all(mine == theirs for mine, theirs in zip(names, read.split("."), strict=False))
+    return all(name == theirs for name, theirs in zip(names, read.split("."), strict=False))
 
 
-def _names(path: str) -> Names:
+def _split_path(path: str) -> Names:
     """Return the names of a path, without `spec` and list indices."""
     names = tuple(re.sub(r"\[[^\]]*\]", "", path).strip(".").split("."))
     names = names[1:] if names[0] == "spec" else names
     return tuple(name for name in names if name)
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.lower().replace("_", "")

@@ -12,7 +12,7 @@ from trainingjob_api.parse import Parsed
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.planning import Sizes
+from trainingjob_operator.core.planner.planning import SizeOutcomes
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Rule:
     reads: tuple[str, ...]
     check: Callable[[TrainingJobSpec], Iterable[Problem]]
 
-    def find(self, spec: TrainingJobSpec, hardware: Hardware) -> Iterable[Problem]:
+    def find_violations(self, spec: TrainingJobSpec, hardware: Hardware) -> Iterable[Problem]:
         """Return the violations of the rule, which does not depend on the hardware."""
         del hardware
         return self.check(spec)
@@ -35,7 +35,7 @@ class HardwareRule:
     reads: tuple[str, ...]
     check: Callable[[TrainingJobSpec, Hardware], Iterable[Problem]]
 
-    def find(self, spec: TrainingJobSpec, hardware: Hardware) -> Iterable[Problem]:
+    def find_violations(self, spec: TrainingJobSpec, hardware: Hardware) -> Iterable[Problem]:
         """Return the violations of the rule."""
         return self.check(spec, hardware)
 
@@ -45,7 +45,7 @@ class SizesRule:
     """A check of the outcomes of all sizes. `reads` includes the fields that determine the outcomes."""
 
     reads: tuple[str, ...]
-    check: Callable[[TrainingJobSpec, Sizes, Hardware], Iterable[Problem]]
+    check: Callable[[TrainingJobSpec, SizeOutcomes, Hardware], Iterable[Problem]]
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class PlanWarning:
     """A check of a plan and of the outcomes of all sizes for valid but wasteful settings."""
 
     reads: tuple[str, ...]
-    check: Callable[[Plan, Sizes], Iterable[Problem]]
+    check: Callable[[Plan, SizeOutcomes], Iterable[Problem]]
 
 
-type AnyRule = Rule | HardwareRule | SizesRule | PlanWarning
+type ValidationRule = Rule | HardwareRule | SizesRule | PlanWarning
 
 
 def apply_rules(rules: Sequence[Rule | HardwareRule], parsed: Parsed, hardware: Hardware) -> list[Problem]:
@@ -64,4 +64,9 @@ def apply_rules(rules: Sequence[Rule | HardwareRule], parsed: Parsed, hardware: 
     spec = parsed.spec
     if spec is None:
         return []
-    return [problem for rule in rules if parsed.is_intact(rule.reads) for problem in rule.find(spec, hardware)]
+    return [
+        problem
+        for rule in rules
+        if parsed.is_as_written(rule.reads)
+        for problem in rule.find_violations(spec, hardware)
+    ]

@@ -16,7 +16,7 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.wording import describe_fields
 
 type Document = dict[str, Any]
-type Judge = Callable[[Document], Sequence[Problem]]
+type ProblemFinder = Callable[[Document], Sequence[Problem]]
 """Return the problems of a document. Their suggestions need not be legal."""
 
 MAX_CHECKS = 48
@@ -30,7 +30,7 @@ MAX_CHECKED_BYTES = 2**20
 """Total bytes that these validations may read."""
 MAX_FURTHER_CHANGES = 4
 """Changes of other fields that one suggestion may require."""
-UNKNOWN = " is not a field of "
+UNKNOWN_FIELD = " is not a field of "
 """Part of the message about an unknown field. The suggestion of that problem is the right name."""
 
 _REMARK = re.compile(r" \([^()]*\)$")
@@ -39,25 +39,27 @@ _CHANGE = re.compile(r"([A-Za-z][\w.\[\]]*): (.*)", re.DOTALL)
 _INDEX = re.compile(r"\[(\d+)\]")
 _NAME = re.compile(r"[^.\[]+")
 
-type _Place = tuple[str | int, ...]
+type _Path = tuple[str | int, ...]
 
 
-def follow(document: Document, problem: Problem, suggestion: str) -> Document | None:  # None: not applicable
+def apply_suggestion(document: Document, problem: Problem, suggestion: str) -> Document | None:  # None: not applicable
     """Return the document with a suggestion applied."""
-    if UNKNOWN in problem.message:
-        return _change(document, lambda changed: _rename(changed, _find_place(changed, problem.path), suggestion))
-    return _apply(document, dict(_read_changes(problem.path, suggestion)))
+    if UNKNOWN_FIELD in problem.message:
+        return _copy_and_change(
+            document, lambda changed: _rename(changed, _parse_path(changed, problem.path), suggestion)
+        )
+    return _apply_changes(document, dict(_parse_changes(problem.path, suggestion)))
 
 
-def _apply(document: Document, changes: Mapping[str, str]) -> Document | None:  # None: no such field
+def _apply_changes(document: Document, changes: Mapping[str, str]) -> Document | None:  # None: no such field
     def set_all(changed: Document) -> None:
         for path, text in changes.items():
-            _set(changed, _find_place(changed, path), read_value(text))
+            _set(changed, _parse_path(changed, path), parse_value(text))
 
-    return _change(document, set_all)
+    return _copy_and_change(document, set_all)
 
 
-def _change(document: Document, change: Callable[[Document], None]) -> Document | None:
+def _copy_and_change(document: Document, change: Callable[[Document], None]) -> Document | None:
     try:
         changed = copy.deepcopy(document)
         change(changed)
@@ -66,14 +68,14 @@ def _change(document: Document, change: Callable[[Document], None]) -> Document 
     return changed
 
 
-class Search:
+class SuggestionFilter:
     """Validates the suggestions for one document within a budget."""
 
     def __init__(
         self,
         document: Document,
         problems: Sequence[Problem],
-        judge: Judge,
+        find_problems: ProblemFinder,
         num_plans: Callable[[], int] = lambda: 0,
     ) -> None:
         """Take a document, its problems, and the function that finds the problems of a changed document.
@@ -81,122 +83,132 @@ class Search:
         `num_plans` returns the number of sizes that were planned for the document and its changes so far.
         """
         self._document = document
-        self._judge = judge
-        self._paths = {problem.path for problem in problems}
-        self._told = {(problem.path, problem.message) for problem in problems}
+        self._find_problems = find_problems
+        self._problem_paths = {problem.path for problem in problems}
+        self._known_problems = {(problem.path, problem.message) for problem in problems}
         num_bytes = count_bytes(document)
         most = (MAX_CHECKS, MAX_CHECKED_PROBLEMS // max(len(problems), 1), MAX_CHECKED_BYTES // max(num_bytes, 1))
-        self._left = min(most) if num_bytes else 0
+        self._checks_left = min(most) if num_bytes else 0
         self._num_plans = num_plans
         self._limit_plans()
 
-    def keep_legal(self, told: Sequence[Problem]) -> list[Problem]:
+    def keep_legal_suggestions(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return problems or warnings with only their legal suggestions.
 
         The first suggestion of each is validated first.
 
         First suggestions beyond the budget are validated together, and kept if all of them are legal.
         """
-        reached = len(told) if self._left else 0
+        reached = len(problems) if self._checks_left else 0
         best = []
-        for number, problem in enumerate(told):
-            if problem.nearest and self._left <= 1 and number < reached:
+        for number, problem in enumerate(problems):
+            if problem.nearest and self._checks_left <= 1 and number < reached:
                 reached = number
             best.append(self._find_legal(problem, problem.nearest[:1]) if number < reached else [])
-        if reached < len(told) and self._are_legal(told[reached:]):
-            best[reached:] = [list(problem.nearest[:1]) for problem in told[reached:]]
-        rest = [self._find_legal(problem, problem.nearest[1:]) for problem in told]
+        if reached < len(problems) and self._are_legal(problems[reached:]):
+            best[reached:] = [list(problem.nearest[:1]) for problem in problems[reached:]]
+        rest = [self._find_legal(problem, problem.nearest[1:]) for problem in problems]
         return [
-            _replace_suggestions(problem, tuple(dict.fromkeys((*first, *others))) or self._find_resolved(problem))
-            for problem, first, others in zip(told, best, rest, strict=True)
+            _replace_suggestions(
+                problem, tuple(dict.fromkeys((*first, *others))) or self._find_extended_suggestion(problem)
+            )
+            for problem, first, others in zip(problems, best, rest, strict=True)
         ]
 
     def _limit_plans(self) -> None:
         """Leave at most one validation once too many sizes were planned."""
         if self._num_plans() >= MAX_PLANS:
-            self._left = min(self._left, 1)
+            self._checks_left = min(self._checks_left, 1)
 
     def _are_legal(self, told: Sequence[Problem]) -> bool:
         """Return whether the first suggestions of several problems are legal together."""
         changed: Document | None = self._document
         for problem in told:
             if problem.nearest:
-                changed = follow(changed, problem, problem.nearest[0]) if changed else None
-        if changed is None or self._left <= 0:
+                changed = apply_suggestion(changed, problem, problem.nearest[0]) if changed else None
+        if changed is None or self._checks_left <= 0:
             return False
-        self._left -= 1
+        self._checks_left -= 1
         solved = {(problem.path, problem.message) for problem in told if problem.nearest}
-        after = {(problem.path, problem.message) for problem in self._judge(changed)}
-        return not after & solved and after <= self._told
+        after = {(problem.path, problem.message) for problem in self._find_problems(changed)}
+        return not after & solved and after <= self._known_problems
 
     def _find_legal(self, problem: Problem, suggestions: Sequence[str]) -> list[str]:
         """Return the suggestions that solve the problem and cause no new one."""
-        if self._left <= 0:
+        if self._checks_left <= 0:
             return []
-        return [one for one in suggestions if self._judge_change(problem, follow(self._document, problem, one)) == []]
+        return [
+            one
+            for one in suggestions
+            if self._find_problems_after(problem, apply_suggestion(self._document, problem, one)) == []
+        ]
 
-    def _find_resolved(self, problem: Problem) -> tuple[str, ...]:
+    def _find_extended_suggestion(self, problem: Problem) -> tuple[str, ...]:
         """Return the first suggestion that is legal together with the changes that it requires.
 
         A suggestion that only corrects the spelling of the user's value is kept if it has no problem itself.
         """
         for suggestion in problem.nearest:
-            resolved = "" if UNKNOWN in problem.message else self._resolve(problem, suggestion)
+            resolved = "" if UNKNOWN_FIELD in problem.message else self._extend_suggestion(problem, suggestion)
             if resolved:
                 return (resolved,)
-        return next(((one,) for one in problem.nearest if self._is_respelt(problem, one)), ())
+        return next(((one,) for one in problem.nearest if self._corrects_spelling(problem, one)), ())
 
-    def _resolve(self, problem: Problem, suggestion: str) -> str:
+    def _extend_suggestion(self, problem: Problem, suggestion: str) -> str:
         """Return a suggestion with all further changes that it requires, or an empty string if these have no end.
 
         It is empty too if a further change has no suggestion.
         """
-        changes = dict(_read_changes(problem.path, suggestion))
+        changes = dict(_parse_changes(problem.path, suggestion))
         for _ in range(MAX_FURTHER_CHANGES):
-            left = self._judge_change(problem, _apply(self._document, changes))
+            left = self._find_problems_after(problem, _apply_changes(self._document, changes))
             if not left:
-                return _write_changes(problem.path, changes) if left == [] else ""
-            if not all(one.nearest and UNKNOWN not in one.message for one in left):
+                return _format_changes(problem.path, changes) if left == [] else ""
+            if not all(one.nearest and UNKNOWN_FIELD not in one.message for one in left):
                 return ""
-            changes |= dict(_read_changes(left[0].path, left[0].nearest[0]))
+            changes |= dict(_parse_changes(left[0].path, left[0].nearest[0]))
         return ""
 
-    def _is_respelt(self, problem: Problem, suggestion: str) -> bool:
-        if _letters(problem.value) not in _letters(suggestion) and UNKNOWN not in problem.message:
+    def _corrects_spelling(self, problem: Problem, suggestion: str) -> bool:
+        if _normalize_text(problem.value) not in _normalize_text(suggestion) and UNKNOWN_FIELD not in problem.message:
             return False
-        left = self._judge_change(problem, follow(self._document, problem, suggestion))
+        left = self._find_problems_after(problem, apply_suggestion(self._document, problem, suggestion))
         parent = problem.path.rpartition(".")[0]
-        path = f"{parent}.{suggestion}".lstrip(".") if UNKNOWN in problem.message else problem.path
+        path = f"{parent}.{suggestion}".lstrip(".") if UNKNOWN_FIELD in problem.message else problem.path
         return left is not None and all(one.path not in (problem.path, path) for one in left)
 
-    def _judge_change(self, problem: Problem, changed: Document | None) -> list[Problem] | None:  # None: not validated
+    def _find_problems_after(
+        self, problem: Problem, changed: Document | None
+    ) -> list[Problem] | None:  # None: not validated
         """Return the problems that remain or appear after a change of the document."""
-        if changed is None or self._left <= 0:
+        if changed is None or self._checks_left <= 0:
             return None
-        self._left -= 1
-        after = self._judge(changed)
+        self._checks_left -= 1
+        after = self._find_problems(changed)
         self._limit_plans()
-        return [one for one in after if self._is_worse(problem, one)]
+        return [one for one in after if self._is_remaining_or_new(problem, one)]
 
-    def _is_worse(self, problem: Problem, after: Problem) -> bool:
+    def _is_remaining_or_new(self, problem: Problem, after: Problem) -> bool:
         told = (after.path, after.message)
         if told == (problem.path, problem.message):
             return True
-        return told not in self._told and (after.path == problem.path or after.path not in self._paths)
+        return told not in self._known_problems and (
+            after.path == problem.path or after.path not in self._problem_paths
+        )
 
 
 def _replace_suggestions(problem: Problem, nearest: tuple[str, ...]) -> Problem:
     message = problem.message
-    if problem.nearest and not nearest and message.endswith(f"{UNKNOWN}{problem.path.rpartition('.')[0]}."):
+    if problem.nearest and not nearest and message.endswith(f"{UNKNOWN_FIELD}{problem.path.rpartition('.')[0]}."):
         message += describe_fields(problem.path)
     return replace(problem, message=message, nearest=nearest)
 
 
-def _letters(value: object) -> str:
+def _normalize_text(value: object) -> str:
     return re.sub(r"[^a-z0-9]", "", str(value).lower())
 
 
-def _read_changes(path: str, suggestion: str) -> Iterator[tuple[str, str]]:
+def _parse_changes(path: str, suggestion: str) -> Iterator[tuple[str, str]]:
     """Yield the changes of a suggestion: the full path of each field, and the text of its value."""
     for change in _NEXT_CHANGE.split(_REMARK.sub("", suggestion)):
         match = _CHANGE.fullmatch(change)
@@ -207,13 +219,13 @@ def _read_changes(path: str, suggestion: str) -> Iterator[tuple[str, str]]:
             yield (field if field.startswith("spec.") else f"{path}.{field}"), text
 
 
-def _write_changes(path: str, changes: Mapping[str, str]) -> str:
+def _format_changes(path: str, changes: Mapping[str, str]) -> str:
     return " and ".join(
         text if field == path else f"{field.removeprefix(f'{path}.')}: {text}" for field, text in changes.items()
     )
 
 
-def read_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Return the value of a suggestion's text: JSON, a list or a map of plain words, or plain text."""
     try:
         return json.loads(text)
@@ -222,13 +234,13 @@ def read_value(text: str) -> Any:
     items = text[1:-1].split(", ")
     match text[:1], text[-1:]:
         case "[", "]":
-            return [read_value(item) for item in items]
+            return [parse_value(item) for item in items]
         case "{", "}" if all(": " in item for item in items):
-            return {name: read_value(value) for name, _, value in (item.partition(": ") for item in items)}
+            return {name: parse_value(value) for name, _, value in (item.partition(": ") for item in items)}
     return text
 
 
-def _find_place(document: Any, path: str) -> _Place:
+def _parse_path(document: Any, path: str) -> _Path:
     """Return the parts of a path. An existing key may contain dots and brackets itself, as label keys do."""
     place, rest, parts = document, path, []
     while rest:
@@ -250,7 +262,7 @@ def _find_place(document: Any, path: str) -> _Place:
     return tuple(parts)
 
 
-def _set(document: Any, place: _Place, value: Any) -> None:
+def _set(document: Any, place: _Path, value: Any) -> None:
     *parents, last = place
     for part in parents:
         if isinstance(part, str) and document.get(part) is None:
@@ -259,7 +271,7 @@ def _set(document: Any, place: _Place, value: Any) -> None:
     document[last] = value
 
 
-def _rename(document: Any, place: _Place, name: str) -> None:
+def _rename(document: Any, place: _Path, name: str) -> None:
     """Rename a field. Raises `LookupError` if a field of the new name exists."""
     *parents, last = place
     for part in parents:

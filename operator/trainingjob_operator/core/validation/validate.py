@@ -10,17 +10,23 @@ from dataclasses import dataclass, replace
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.parse import MAX_PROBLEMS, Parsed, parse_spec
 from trainingjob_api.problem import Problem, in_order
-from trainingjob_api.wording import show, slug
-from trainingjob_operator.core.manifests import text
-from trainingjob_operator.core.names import MAX_LABEL, longest_pod_name
+from trainingjob_api.wording import format_value, slug
+from trainingjob_operator.core.manifests import get_text
+from trainingjob_operator.core.names import MAX_LABEL_LENGTH, longest_pod_name
 from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.planning import LazySizes, Sizes, assemble, find_slice, plan_sizes
-from trainingjob_operator.core.planner.strategy import MeshSearch, describe_search, is_auto, settle
-from trainingjob_operator.core.planner.ways_out import suggest_ways_out
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.planner.planning import (
+    LazySizeOutcomes,
+    SizeOutcomes,
+    assemble_plan,
+    find_slice_shape,
+    plan_sizes,
+)
+from trainingjob_operator.core.planner.strategy import MeshSearch, describe_search, is_auto, resolve_strategy
+from trainingjob_operator.core.planner.ways_out import suggest_oom_fixes
+from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation import (
     validate_backup,
     validate_data,
@@ -39,7 +45,7 @@ from trainingjob_operator.core.validation import (
     validate_storage,
 )
 from trainingjob_operator.core.validation.rule import apply_rules
-from trainingjob_operator.core.validation.suggestions import Document, Search
+from trainingjob_operator.core.validation.suggestions import Document, SuggestionFilter
 
 RULES = (
     *validate_machine.RULES,
@@ -74,7 +80,7 @@ _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
 @dataclass(frozen=True)
-class Checked:
+class ValidationResult:
     """The result of a validation. There is a plan if and only if there are no problems."""
 
     spec: TrainingJobSpec | None
@@ -95,123 +101,125 @@ class _Cost:
     def num_plans(self) -> int:
         return sum(self._searches.values()) + self._num_sizes
 
-    def add(self, written: Parsed, sizes: Sizes, hardware: Hardware) -> None:
+    def add(self, written: Parsed, sizes: SizeOutcomes, hardware: Hardware) -> None:
         """Count the plans of one validation. Equal searches for a mesh count once, because their result is cached."""
-        if not isinstance(sizes, LazySizes) or written.spec is None:
+        if not isinstance(sizes, LazySizeOutcomes) or written.spec is None:
             return
         self._num_sizes += sizes.num_planned
-        shape = find_slice(written.spec, hardware)
+        shape = find_slice_shape(written.spec, hardware)
         search = describe_search(written.spec, shape) if shape and is_auto(written.spec) else None
         if search:
             self._searches[search] = search.run().num_plans
 
 
-def check_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> Checked:
+def validate_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> ValidationResult:
     """Return the plan of a job or all its problems, and warnings about valid but wasteful settings."""
-    return check_manifest({"metadata": {"name": name}, "spec": raw_spec}, hardware)
+    return validate_manifest({"metadata": {"name": name}, "spec": raw_spec}, hardware)
 
 
-def check_manifest(manifest: Document, hardware: Hardware = BUILTIN) -> Checked:
-    """Validate a whole object like `check_job`, including the fields beside its spec."""
+def validate_manifest(manifest: Document, hardware: Hardware = BUILTIN) -> ValidationResult:
+    """Validate a whole object like `validate_job`, including the fields beside its spec."""
     written = parse_spec(manifest.get("spec"))
-    parsed, choice = _settle(written, hardware)
+    parsed, choice = _resolve_strategy(written, hardware)
     sizes = _plan_sizes(parsed, hardware)
     problems = _find_problems(manifest, parsed, sizes, hardware)
     plan = None
     if parsed.spec and not problems:
-        shape = find_slice(parsed.spec, hardware)
+        shape = find_slice_shape(parsed.spec, hardware)
         assert shape, "a rule refuses every slice that the hardware table does not have"  # noqa: S101
-        plan = assemble(parsed.spec, shape, sizes, choice)
+        plan = assemble_plan(parsed.spec, shape, sizes, choice)
     warnings = in_order(
         [
-            *validate_metadata.warn_of_marks(manifest),
+            *validate_metadata.warn_of_foreign_labels(manifest),
             *apply_rules(WARNINGS, parsed, hardware),
             *(_warn_of_plan(plan, sizes) if plan else ()),
         ]
     )
     cost = _Cost()
     cost.add(written, sizes, hardware)
-    problems, warnings = _keep_legal(manifest, problems, warnings, hardware, cost)
-    return Checked(parsed.spec, plan, tuple(problems), tuple(warnings))
+    problems, warnings = _keep_legal_suggestions(manifest, problems, warnings, hardware, cost)
+    return ValidationResult(parsed.spec, plan, tuple(problems), tuple(warnings))
 
 
-def _find_problems(manifest: Document, parsed: Parsed, sizes: Sizes, hardware: Hardware) -> list[Problem]:
-    name = text(manifest, "metadata", "name")
+def _find_problems(manifest: Document, parsed: Parsed, sizes: SizeOutcomes, hardware: Hardware) -> list[Problem]:
+    name = get_text(manifest, "metadata", "name")
     return in_order(
         [
             *parsed.problems,
             *validate_metadata.check_fields(manifest),
             *validate_metadata.check_metadata(manifest),
-            *(check_name(name, parsed, hardware) if name else validate_metadata.explain_no_name(manifest)),
+            *(check_name(name, parsed, hardware) if name else validate_metadata.check_missing_name(manifest)),
             *apply_rules(RULES, parsed, hardware),
             *_check_sizes(parsed, sizes, hardware),
         ]
     )
 
 
-def _keep_legal(
+def _keep_legal_suggestions(
     manifest: Document, problems: list[Problem], warnings: list[Problem], hardware: Hardware, cost: _Cost
 ) -> tuple[list[Problem], list[Problem]]:
     """Return problems and warnings with only those suggestions that pass the whole validation."""
 
-    def judge(changed: Document) -> list[Problem]:
+    def find_document_problems(changed: Document) -> list[Problem]:
         written = parse_spec(changed.get("spec"))
-        parsed, _ = _settle(written, hardware)
-        sizes = _plan_sizes(parsed, hardware, with_ways_out=False)
+        parsed, _ = _resolve_strategy(written, hardware)
+        sizes = _plan_sizes(parsed, hardware, with_oom_fixes=False)
         found = _find_problems(changed, parsed, sizes, hardware)
         cost.add(written, sizes, hardware)
         return found
 
     if len(problems) >= MAX_PROBLEMS:  # so many problems are not a typo, and each validation would take long
         return [replace(problem, nearest=()) for problem in problems], warnings
-    search = Search(manifest, problems, judge, lambda: cost.num_plans)
-    return search.keep_legal(problems), search.keep_legal(warnings)
+    search = SuggestionFilter(manifest, problems, find_document_problems, lambda: cost.num_plans)
+    return search.keep_legal_suggestions(problems), search.keep_legal_suggestions(warnings)
 
 
 def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Problem]:
     """Check that the job's name can begin its pods' names, which are labels and host names at once."""
     path = "metadata.name"
     if not _NAME.fullmatch(name):
-        message = f"{show(name)} must be lower-case letters, digits and `-`, with a letter first and no `-` last."
-        plain = slug(name[:MAX_LABEL])
+        message = (
+            f"{format_value(name)} must be lower-case letters, digits and `-`, with a letter first and no `-` last."
+        )
+        plain = slug(name[:MAX_LABEL_LENGTH])
         plain = f"job-{plain}" if plain[:1].isdigit() else plain
         yield Problem(path, name, message, (plain,) if plain else ())
-    shape = find_slice(parsed.spec, hardware) if parsed.spec and parsed.is_intact(("slices",)) else None
-    num_slices, num_hosts = (parsed.spec.slices.most, shape.num_hosts) if parsed.spec and shape else (1, 1)
+    shape = find_slice_shape(parsed.spec, hardware) if parsed.spec and parsed.is_as_written(("slices",)) else None
+    num_slices, num_hosts = (parsed.spec.slices.max_slices, shape.num_hosts) if parsed.spec and shape else (1, 1)
     pod = longest_pod_name(name, num_slices, num_hosts)
-    excess = len(pod) - MAX_LABEL
+    excess = len(pod) - MAX_LABEL_LENGTH
     if excess > 0:
         message = (
-            f"{show(name)} has {plural(len(name), 'character')}: its longest pod name would have {len(pod)}, but "
-            f"{MAX_LABEL} are allowed. Drop {plural(excess, 'character')}."
+            f"{format_value(name)} has {pluralize(len(name), 'character')}: its longest pod name would have "
+            f"{len(pod)}, but {MAX_LABEL_LENGTH} are allowed. Drop {pluralize(excess, 'character')}."
         )
         yield Problem(path, name, message, (name[:-excess].rstrip("-"),) if _NAME.fullmatch(name) else ())
 
 
-def _settle(parsed: Parsed, hardware: Hardware) -> tuple[Parsed, Choice | None]:
+def _resolve_strategy(parsed: Parsed, hardware: Hardware) -> tuple[Parsed, Choice | None]:
     """Return the spec with an explicit mesh, if the planner chooses it and all its inputs are valid."""
-    shape = find_slice(parsed.spec, hardware) if parsed.spec else None
-    if parsed.spec is None or shape is None or not parsed.is_intact(validate_sizes.READS):
+    shape = find_slice_shape(parsed.spec, hardware) if parsed.spec else None
+    if parsed.spec is None or shape is None or not parsed.is_as_written(validate_sizes.SIZE_FIELDS):
         return parsed, None
-    spec, choice = settle(parsed.spec, shape)
+    spec, choice = resolve_strategy(parsed.spec, shape)
     return replace(parsed, spec=spec), choice
 
 
-def _plan_sizes(parsed: Parsed, hardware: Hardware, *, with_ways_out: bool = True) -> Sizes:
+def _plan_sizes(parsed: Parsed, hardware: Hardware, *, with_oom_fixes: bool = True) -> SizeOutcomes:
     """Return the outcome of each size; empty if the slices or other inputs of the plan are invalid."""
-    shape = find_slice(parsed.spec, hardware) if parsed.spec else None
-    if parsed.spec is None or shape is None or not parsed.is_intact(validate_sizes.READS):
+    shape = find_slice_shape(parsed.spec, hardware) if parsed.spec else None
+    if parsed.spec is None or shape is None or not parsed.is_as_written(validate_sizes.SIZE_FIELDS):
         return {}
     sizes = plan_sizes(parsed.spec, shape)
-    return suggest_ways_out(sizes, parsed.spec, shape, hardware) if with_ways_out else sizes
+    return suggest_oom_fixes(sizes, parsed.spec, shape, hardware) if with_oom_fixes else sizes
 
 
-def _check_sizes(parsed: Parsed, sizes: Sizes, hardware: Hardware) -> Iterator[Problem]:
+def _check_sizes(parsed: Parsed, sizes: SizeOutcomes, hardware: Hardware) -> Iterator[Problem]:
     for rule in SIZES_RULES:
-        if parsed.spec and parsed.is_intact(rule.reads):
+        if parsed.spec and parsed.is_as_written(rule.reads):
             yield from rule.check(parsed.spec, sizes, hardware)
 
 
-def _warn_of_plan(plan: Plan, sizes: Sizes) -> Iterator[Problem]:
+def _warn_of_plan(plan: Plan, sizes: SizeOutcomes) -> Iterator[Problem]:
     for warning in PLAN_WARNINGS:
         yield from warning.check(plan, sizes)

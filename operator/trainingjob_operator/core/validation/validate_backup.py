@@ -9,9 +9,9 @@ from trainingjob_api.problem import Problem
 from trainingjob_operator.core.validation.rule import Rule
 from trainingjob_operator.core.validation.validate_storage import (
     MOUNTS,
-    are_one,
     check_own_folder,
     find_volume,
+    folders_overlap,
     writable_mounts,
 )
 
@@ -25,7 +25,7 @@ def check_backup_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
         return
     uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
     nearest = _list_folders(spec, uri.name or "run")
-    if ".." not in uri.parts and are_one(uri, own):
+    if ".." not in uri.parts and folders_overlap(uri, own):
         message = f"{uri} and spec.checkpoint.uri, {own}, are not two folders. Copies go to another volume."
         yield Problem(PATH, str(uri), message, nearest)
     else:
@@ -40,14 +40,14 @@ def check_backup_interval(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.checkpoint.backup.every", backup.every, message, ("1s",))
 
 
-def warn_of_one_volume(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_shared_volume(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A copy beside the original is lost with it."""
     backup = spec.checkpoint.backup
     if backup is None:
         return
     uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
     first, second = find_volume(spec, own), find_volume(spec, uri)
-    is_wrong = ".." in uri.parts or are_one(uri, own)  # another rule reports these
+    is_wrong = ".." in uri.parts or folders_overlap(uri, own)  # another rule reports these
     if first and second and first.claim_name == second.claim_name and not is_wrong:
         message = (
             f"{uri} is on the claim {second.claim_name}, as spec.checkpoint.uri is: what loses one of them loses both. "
@@ -68,4 +68,4 @@ RULES = (
     Rule(("checkpoint.backup", "checkpoint.uri", MOUNTS), check_backup_uri),
     Rule(("checkpoint.backup",), check_backup_interval),
 )
-WARNINGS = (Rule(("checkpoint.backup", "checkpoint.uri", MOUNTS), warn_of_one_volume),)
+WARNINGS = (Rule(("checkpoint.backup", "checkpoint.uri", MOUNTS), warn_of_shared_volume),)

@@ -7,11 +7,11 @@ from pathlib import PurePosixPath
 from trainingjob_api.base import MAX_SHORT_NAME
 from trainingjob_api.data import TextSource
 from trainingjob_api.formats import find_records, find_unsupported, without_compression
-from trainingjob_api.globs import find_fault, leaves_nothing
+from trainingjob_api.globs import excludes_everything, find_pattern_problem
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_api.wording import show
-from trainingjob_operator.core.names import free_name
+from trainingjob_api.wording import format_value
+from trainingjob_operator.core.names import unused_name
 from trainingjob_operator.core.validation.folders import is_below
 from trainingjob_operator.core.validation.rule import Rule
 
@@ -48,7 +48,7 @@ def check_source_names(spec: TrainingJobSpec) -> Iterator[Problem]:
         for number, name in enumerate(names):
             if name in names[:number]:
                 message = f"{name} is the name of another item of the list."
-                free = free_name(name, taken, MAX_SHORT_NAME)
+                free = unused_name(name, taken, MAX_SHORT_NAME)
                 taken.add(free)
                 yield Problem(f"spec.{section}[{number}].name", name, message, (free,))
 
@@ -76,26 +76,30 @@ def check_patterns(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def _check_pattern(at: str, pattern: str) -> Iterator[Problem]:
-    if leaving := _leaves_folder(pattern):
+    if leaving := _describe_outside_pattern(pattern):
         yield Problem(at, pattern, leaving)
-    elif fault := find_fault(pattern):
-        nearest = tuple(_quote(one) for one in fault.nearest if not find_unsupported(one))
-        yield Problem(at, pattern, f"{show(pattern)} {fault.message}", nearest)
+    elif fault := find_pattern_problem(pattern):
+        nearest = tuple(
+            _quote(nearest_pattern) for nearest_pattern in fault.nearest if not find_unsupported(nearest_pattern)
+        )
+        yield Problem(at, pattern, f"{format_value(pattern)} {fault.message}", nearest)
     elif kind := find_unsupported(pattern):
         plain = without_compression(pattern)
-        way_out = "Decompress the files" if plain else "Convert the files to UTF-8 text"
-        message = f"{show(pattern)} matches {kind} files, which are not supported. {way_out}, one document a file."
+        fix = "Decompress the files" if plain else "Convert the files to UTF-8 text"
+        message = f"{format_value(pattern)} matches {kind} files, which are not supported. {fix}, one document a file."
         yield Problem(at, pattern, message, (_quote(plain),) if plain else ())
 
 
 def _check_exclude(at: str, exclude: str, pattern: str) -> Iterator[Problem]:
-    if leaving := _leaves_folder(exclude):
+    if leaving := _describe_outside_pattern(exclude):
         yield Problem(at, exclude, leaving)
-    elif fault := find_fault(exclude, folders=True):
-        nearest = (_quote(one) for one in fault.nearest if not leaves_nothing(pattern, one))
-        yield Problem(at, exclude, f"{show(exclude)} {fault.message}", tuple(nearest))
-    elif leaves_nothing(pattern, exclude):
-        yield Problem(at, exclude, f"{show(exclude)} leaves out every file that the pattern matches: remove it.")
+    elif fault := find_pattern_problem(exclude, folders=True):
+        nearest = (_quote(one) for one in fault.nearest if not excludes_everything(pattern, one))
+        yield Problem(at, exclude, f"{format_value(exclude)} {fault.message}", tuple(nearest))
+    elif excludes_everything(pattern, exclude):
+        yield Problem(
+            at, exclude, f"{format_value(exclude)} leaves out every file that the pattern matches: remove it."
+        )
 
 
 def _quote(glob: str) -> str:
@@ -103,7 +107,7 @@ def _quote(glob: str) -> str:
     return json.dumps(glob, ensure_ascii=False)
 
 
-def _leaves_folder(glob: str) -> str:
+def _describe_outside_pattern(glob: str) -> str:
     if glob.startswith("/") or ".." in PurePosixPath(glob).parts:
         return f"{glob} leaves the folder of the source: patterns are relative to `path`."
     return ""
@@ -124,7 +128,7 @@ def check_formats(spec: TrainingJobSpec) -> Iterator[Problem]:
                 yield Problem(f"spec.{section}[{number}].path", source.path, message, nearest)
 
 
-def warn_of_records(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Files of records are trained on as they are written."""
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
@@ -132,13 +136,13 @@ def warn_of_records(spec: TrainingJobSpec) -> Iterator[Problem]:
             for field, value in (("path", source.path), ("pattern", source.pattern)):
                 if kind := find_records(value):
                     message = (
-                        f"{show(value)} names {kind} files: each file is one document and is read as it is, with keys, "
-                        "quotes and separators. To train on a text field, write its values to `.txt` files."
+                        f"{format_value(value)} names {kind} files: each file is one document and is read as it is, "
+                        "with keys, quotes and separators. To train on a text field, write its values to `.txt` files."
                     )
                     yield Problem(f"{at}.{field}", value, message)
 
 
-def warn_of_open_documents(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_missing_separator(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Without a separator the end of one document runs into the next."""
     if spec.tokenizer.type == "tokenizers" and spec.tokenizer.end_of_document is None:
         message = (
@@ -148,7 +152,7 @@ def warn_of_open_documents(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.tokenizer.endOfDocument", None, message)
 
 
-def warn_of_evaluation_never(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unreached_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
     """An evaluation that comes after the last step never runs."""
     for number, evaluation in enumerate(spec.evaluation):
         if evaluation.every_steps > spec.training.steps:
@@ -157,7 +161,7 @@ def warn_of_evaluation_never(spec: TrainingJobSpec) -> Iterator[Problem]:
             yield Problem(path, evaluation.every_steps, message, (str(spec.training.steps),))
 
 
-def warn_of_trained_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_evaluation_on_training_data(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Text that is trained on is not held out."""
     for number, held_out in enumerate(spec.evaluation):
         for source in spec.data.train:
@@ -202,10 +206,10 @@ RULES = (
     Rule(SECTIONS, check_formats),
 )
 WARNINGS = (
-    Rule(("evaluation", "training.steps"), warn_of_evaluation_never),
-    Rule(SECTIONS, warn_of_trained_evaluation),
+    Rule(("evaluation", "training.steps"), warn_of_unreached_evaluation),
+    Rule(SECTIONS, warn_of_evaluation_on_training_data),
     Rule(("data.train",), warn_of_repeated_sources),
-    Rule(SECTIONS, warn_of_records),
-    Rule(("tokenizer",), warn_of_open_documents),
+    Rule(SECTIONS, warn_of_record_files),
+    Rule(("tokenizer",), warn_of_missing_separator),
     Rule((*SECTIONS, "tokenizer.path", "runtime.volumes"), warn_of_unmounted_files),
 )

@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.running import EnvVar
-from trainingjob_api.variables import OF_A_WORLD
-from trainingjob_api.wording import show
+from trainingjob_api.variables import WORLD_VARIABLES
+from trainingjob_api.wording import format_value
 from trainingjob_operator.core.validation.jax_options import (
     BOOL_FLAGS,
     BOOL_VARIABLES,
@@ -28,12 +28,12 @@ from trainingjob_operator.core.validation.rule import Rule
 
 XLA_FLAGS, LIBTPU_FLAGS = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
-QUOTES = str.maketrans(
+QUOTE_REPLACEMENTS = str.maketrans(
     {**dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"'), **dict.fromkeys("\u2018\u2019\u201a", "'")}
 )
 FLAGS = BOOL_FLAGS | INT_FLAGS | FLOAT_FLAGS | TEXT_FLAGS
 VARIABLES = BOOL_VARIABLES | INT_VARIABLES | FLOAT_VARIABLES | OTHER_VARIABLES | CHOICE_VARIABLES.keys()
-TRUTHS = {
+BOOL_SPELLINGS = {
     "true": ("y", "yes", "t", "true", "on", "1"),
     "false": ("n", "no", "f", "false", "off", "0"),
 }
@@ -48,15 +48,15 @@ _TPU_ONLY = ("xla_tpu_", "xla_jf_", "xla_sc_", "megascale_", "tpu_")
 def check_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Each word of a variable of flags must be a flag."""
     for at, variable in _plain_variables(spec):
-        if variable.name not in (XLA_FLAGS, LIBTPU_FLAGS) or _is_file(variable):
+        if variable.name not in (XLA_FLAGS, LIBTPU_FLAGS) or _is_flag_file(variable):
             continue
         words = split_flags(variable.value or "")
-        mended = [mend_flag(word) for word in words]
-        is_mended = not any(_is_wrong(variable.name, word) for word in mended)
-        nearest = (as_text(" ".join(mended)),) if is_mended else ()
+        corrected = [correct_flag(word) for word in words]
+        is_corrected = not any(_is_invalid(variable.name, word) for word in corrected)
+        nearest = (as_text(" ".join(corrected)),) if is_corrected else ()
         for word in words:
-            if _is_wrong(variable.name, word):
-                message = f"{show(word)} {find_flaw(variable.name, word)}."
+            if _is_invalid(variable.name, word):
+                message = f"{format_value(word)} {describe_flag_error(variable.name, word)}."
                 yield Problem(f"{at}.value", variable.value, message, nearest)
 
 
@@ -65,9 +65,11 @@ def split_flags(value: str) -> list[str]:
     return _WORD.findall(value)
 
 
-def find_flaw(variable: str, word: str) -> str:
+def describe_flag_error(variable: str, word: str) -> str:
     """Return the correction that a word of a flags variable needs; empty if the word is a valid flag."""
-    if special := sorted({character for character in word if character in DASHES or ord(character) in QUOTES}):
+    if special := sorted(
+        {character for character in word if character in DASHES or ord(character) in QUOTE_REPLACEMENTS}
+    ):
         return f"must be written with `-` and straight quotes: it holds {' and '.join(special)} of a text processor"
     match = _FLAG.fullmatch(word)
     if match is None:
@@ -84,18 +86,18 @@ def find_flaw(variable: str, word: str) -> str:
     return "must be a number" if name in FLOAT_FLAGS and not _FLOAT.fullmatch(value) else ""
 
 
-def mend_flag(word: str) -> str:
+def correct_flag(word: str) -> str:
     """Return the flag that a word was probably meant to be, or the word itself if that is unclear."""
     if "$(" in word:
         return word
-    plain = word.translate(QUOTES)
+    plain = word.translate(QUOTE_REPLACEMENTS)
     if plain[:1] in ("'", '"') and plain[-1:] == plain[:1] and " " not in plain:
         plain = plain[1:-1]
     body = plain.lstrip("-" + DASHES)
     name, equals, value = body.partition("=")
     value = value.translate(dict.fromkeys(map(ord, DASHES), "-"))
     if name in BOOL_FLAGS:
-        value = next((truth for truth, spellings in TRUTHS.items() if value.lower() in spellings), value)
+        value = next((truth for truth, spellings in BOOL_SPELLINGS.items() if value.lower() in spellings), value)
     return f"--{name}{equals}{value}" if _FLAG.fullmatch(f"--{name}") else word
 
 
@@ -105,8 +107,8 @@ def check_jax_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
         value, name = variable.value or "", variable.name
         if "$(" in value:
             continue
-        shown = show(value) if value else "an empty text"
-        if name in BOOL_VARIABLES and value.lower() not in (*TRUTHS["true"], *TRUTHS["false"]):
+        shown = format_value(value) if value else "an empty text"
+        if name in BOOL_VARIABLES and value.lower() not in (*BOOL_SPELLINGS["true"], *BOOL_SPELLINGS["false"]):
             message = f"{shown} must be `true` or `false`: {name} turns something in JAX on or off."
             yield Problem(f"{at}.value", value, message, ('"true"', '"false"'))
         elif name in INT_VARIABLES and not _INT.fullmatch(value):
@@ -126,7 +128,7 @@ def check_jax_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
 def warn_of_unknown_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
     """XLA ends a process that is given a flag which it does not know; another image may know others."""
     for at, variable in _plain_variables(spec):
-        if variable.name != XLA_FLAGS or _is_file(variable):
+        if variable.name != XLA_FLAGS or _is_flag_file(variable):
             continue
         words = split_flags(variable.value or "")
         for word in words:
@@ -147,7 +149,7 @@ def warn_of_unknown_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A misspelt variable of JAX has no effect."""
     for number, variable in enumerate(spec.runtime.env):
         name = variable.name
-        if name.upper().startswith("JAX_") and name not in VARIABLES and not name.startswith(OF_A_WORLD):
+        if name.upper().startswith("JAX_") and name not in VARIABLES and not name.startswith(WORLD_VARIABLES):
             message = f"{name} must be a variable of JAX: the JAX of this release reads none of this name."
             near = get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.8)
             yield Problem(f"spec.runtime.env[{number}].name", name, message, tuple(near))
@@ -163,8 +165,8 @@ def warn_of_repeated_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
                 yield Problem(f"{at}.value", variable.value, message)
 
 
-def _is_wrong(variable: str, word: str) -> bool:
-    return "$(" not in word and find_flaw(variable, word) != ""
+def _is_invalid(variable: str, word: str) -> bool:
+    return "$(" not in word and describe_flag_error(variable, word) != ""
 
 
 def _plain_variables(spec: TrainingJobSpec) -> Iterator[tuple[str, EnvVar]]:
@@ -174,7 +176,7 @@ def _plain_variables(spec: TrainingJobSpec) -> Iterator[tuple[str, EnvVar]]:
             yield f"spec.runtime.env[{number}]", variable
 
 
-def _is_file(variable: EnvVar) -> bool:
+def _is_flag_file(variable: EnvVar) -> bool:
     """Return whether a variable names a file of flags."""
     return variable.name == XLA_FLAGS and (variable.value or "").startswith("/")
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.planner.mesh import divisors, nearest_divisors
-from trainingjob_operator.core.units import percent
+from trainingjob_operator.core.units import format_percent
 from trainingjob_operator.core.validation.rule import Rule
 
 PATH = "spec.model.experts"
-DEAR = 0.5
+MAX_ROUTING_COST = 0.5
 """Cost of routing tokens to experts and back, as a share of the experts' FLOPs, above which a warning is due."""
 
 
@@ -21,7 +21,7 @@ def check_per_token(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(f"{PATH}.perToken", experts.per_token, message, (str(experts.count),))
 
 
-def check_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_router_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The weight of a token's only expert must not be scaled to 1: the router would learn nothing from the loss."""
     experts = spec.model.experts
     if experts and experts.normalize_weights and experts.per_token == 1:
@@ -38,40 +38,41 @@ def check_group_length(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(f"{PATH}.groupLength", experts.group_length, message, nearest)
 
 
-def warn_of_useless_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_excess_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Places beyond room for all tokens are never used."""
     experts = spec.model.experts
     if experts and experts.per_token <= experts.count < experts.capacity_factor * experts.per_token:
-        room = experts.count / experts.per_token
+        useful_capacity = experts.count / experts.per_token
         message = (
-            f"{experts.capacity_factor:g} is no better than {room:g}, which is room for all tokens in each expert."
+            f"{experts.capacity_factor:g} is no better than {useful_capacity:g}, which is room for all tokens in "
+            "each expert."
         )
-        yield Problem(f"{PATH}.capacityFactor", experts.capacity_factor, message, (f"{room:g}",))
+        yield Problem(f"{PATH}.capacityFactor", experts.capacity_factor, message, (f"{useful_capacity:g}",))
 
 
-def warn_of_little_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_low_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Fewer places than tokens are dropped even where experts get equally many."""
     experts = spec.model.experts
     if experts and experts.capacity_factor < 1:
-        message = f"at least {percent(1 - experts.capacity_factor)} of what the router picks finds no place."
+        message = f"at least {format_percent(1 - experts.capacity_factor)} of what the router picks finds no place."
         yield Problem(f"{PATH}.capacityFactor", experts.capacity_factor, message, ("1",))
 
 
-def warn_of_long_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_long_routing_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Sending tokens to their experts costs more in long groups, up to more than the experts themselves."""
     experts, length, width = spec.model.experts, spec.training.sequence_length, spec.model.mlp_dim
-    if experts is None or length % (tokens := experts.tokens_of_group(length)):
+    if experts is None or length % (tokens := experts.group_size(length)):
         return
-    if _sending(tokens, width) > DEAR:
+    if _routing_cost(tokens, width) > MAX_ROUTING_COST:
         message = (
             f"in groups of {tokens} tokens, sending them to experts of width {width} and back is "
-            f"{percent(_sending(tokens, width))} of the work of the experts."
+            f"{format_percent(_routing_cost(tokens, width))} of the work of the experts."
         )
-        cheap = [divisor for divisor in divisors(length) if _sending(divisor, width) <= DEAR / 2]
+        cheap = [divisor for divisor in divisors(length) if _routing_cost(divisor, width) <= MAX_ROUTING_COST / 2]
         yield Problem(f"{PATH}.groupLength", experts.group_length, message, tuple(str(one) for one in cheap[-1:]))
 
 
-def _sending(tokens: int, width: int) -> float:
+def _routing_cost(tokens: int, width: int) -> float:
     """Return the cost of routing tokens to capacity slots and back, as a share of the experts' FLOPs.
 
     Each slot costs a matmul with all tokens of the group in both directions. An expert does three matmuls with its
@@ -84,11 +85,11 @@ _EXPERTS = ("model.experts",)
 
 RULES = (
     Rule(_EXPERTS, check_per_token),
-    Rule(_EXPERTS, check_weights),
+    Rule(_EXPERTS, check_router_weights),
     Rule((*_EXPERTS, "training.sequenceLength"), check_group_length),
 )
 WARNINGS = (
-    Rule(_EXPERTS, warn_of_useless_capacity),
-    Rule(_EXPERTS, warn_of_little_capacity),
-    Rule((*_EXPERTS, "training.sequenceLength", "model.mlpDim"), warn_of_long_groups),
+    Rule(_EXPERTS, warn_of_excess_capacity),
+    Rule(_EXPERTS, warn_of_low_capacity),
+    Rule((*_EXPERTS, "training.sequenceLength", "model.mlpDim"), warn_of_long_routing_groups),
 )

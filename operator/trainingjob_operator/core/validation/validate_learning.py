@@ -46,7 +46,7 @@ def check_warmup(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.schedule.warmupSteps", warmup, message, (str(steps - 1),))
 
 
-def warn_of_rare_metrics(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unwritten_metrics(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Metrics that are written less often than the job has steps are never written."""
     every, steps = spec.metrics.every_steps, spec.training.steps
     if every > steps:
@@ -54,7 +54,7 @@ def warn_of_rare_metrics(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.metrics.everySteps", every, message, (str(max(steps // 10, 1)),))
 
 
-def warn_of_idle_fraction(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unused_final_fraction(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A constant learning rate has no end to decay to."""
     schedule = spec.schedule
     if schedule.type == "constant" and schedule.final_fraction != Schedule().final_fraction:
@@ -84,8 +84,8 @@ RULES = (
     Rule(("schedule.warmupSteps", "training.steps"), check_warmup),
 )
 WARNINGS = (
-    Rule(("metrics.everySteps", "training.steps"), warn_of_rare_metrics),
-    Rule(("schedule.type", "schedule.finalFraction"), warn_of_idle_fraction),
+    Rule(("metrics.everySteps", "training.steps"), warn_of_unwritten_metrics),
+    Rule(("schedule.type", "schedule.finalFraction"), warn_of_unused_final_fraction),
     Rule(("precision.params",), warn_of_bfloat16_parameters),
     Rule(("slices.accelerator", "precision.compute"), warn_of_emulated_bfloat16),
 )

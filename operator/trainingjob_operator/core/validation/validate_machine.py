@@ -9,11 +9,11 @@ from trainingjob_operator.core.names import nearest_names
 from trainingjob_operator.core.planner import splits
 from trainingjob_operator.core.planner.choice import EXPLICIT
 from trainingjob_operator.core.planner.hardware import CPU, Hardware
-from trainingjob_operator.core.planner.mesh import REST, check_form, check_product
+from trainingjob_operator.core.planner.mesh import INFERRED, check_degree_form, check_degree_product
 from trainingjob_operator.core.planner.sizes import check_microbatches, describe_slice
-from trainingjob_operator.core.planner.splits import DCN, HEADS, ICI, LAYERS, SEQUENCE, WIDTH, Mesh, check_split
-from trainingjob_operator.core.planner.strategy import AUTO, list_written
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.planner.splits import DCN, HEADS, ICI, LAYERS, SEQUENCE, WIDTH, Mesh, check_divisible
+from trainingjob_operator.core.planner.strategy import AUTO, list_explicit_fields
+from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation.rule import HardwareRule, Rule
 
 MAX_HOSTS = 4096
@@ -23,22 +23,24 @@ MAX_HOSTS = 4096
 def check_accelerator(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """The accelerator must be a row of the hardware table."""
     accelerator = spec.slices.accelerator
-    if accelerator not in hardware.names:
+    if accelerator not in hardware.accelerators:
         message = f"{accelerator} is not an accelerator that this operator knows."
-        yield Problem("spec.slices.accelerator", accelerator, message, nearest_names(accelerator, hardware.names))
+        yield Problem(
+            "spec.slices.accelerator", accelerator, message, nearest_names(accelerator, hardware.accelerators)
+        )
 
 
 def check_topology(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """The accelerator must have slices of that topology."""
     accelerator, topology = spec.slices.accelerator, spec.slices.topology
-    if accelerator not in hardware.names or hardware.find_shape(accelerator, topology):
+    if accelerator not in hardware.accelerators or hardware.find_shape(accelerator, topology):
         return
     reason = "hosts x devices a host, at most 256 x 64" if accelerator == CPU else f"a topology of {accelerator}"
     nearest = tuple(hardware.nearest_topologies(accelerator, topology))
     yield Problem("spec.slices.topology", topology, f"{topology} is not {reason}.", nearest)
 
 
-def check_counts(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_slice_counts(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A job has either `count`, or `min` and `max` in this order."""
     slices = spec.slices
     written = {name: getattr(slices, name) for name in ("min", "max") if getattr(slices, name) is not None}
@@ -58,7 +60,7 @@ def check_counts(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.slices.min", slices.min, message, (str(slices.max),))
 
 
-def check_allowed(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_allowed_range(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The sizes that are written out lie from `min` to `max`, and both are among them."""
     slices, path = spec.slices, "spec.slices.allowed"
     if slices.allowed is None:
@@ -75,56 +77,56 @@ def check_allowed(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(path, list(slices.allowed), message, (str(legal),))
 
 
-def check_hosts(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
+def check_host_limit(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """The largest size must not have more hosts than a status can name."""
     shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
-    if shape is None or spec.slices.most * shape.num_hosts <= MAX_HOSTS:
+    if shape is None or spec.slices.max_slices * shape.num_hosts <= MAX_HOSTS:
         return
     field = "count" if spec.slices.count else "max"
     most = MAX_HOSTS // shape.num_hosts
     message = (
-        f"{plural(spec.slices.most, 'slice')} of {plural(shape.num_hosts, 'host')} are "
-        f"{plural(spec.slices.most * shape.num_hosts, 'host')}, but a job has at most {MAX_HOSTS:,}."
+        f"{pluralize(spec.slices.max_slices, 'slice')} of {pluralize(shape.num_hosts, 'host')} are "
+        f"{pluralize(spec.slices.max_slices * shape.num_hosts, 'host')}, but a job has at most {MAX_HOSTS:,}."
     )
-    yield Problem(f"spec.slices.{field}", spec.slices.most, message, (str(most),))
+    yield Problem(f"spec.slices.{field}", spec.slices.max_slices, message, (str(most),))
 
 
 def check_ici(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """The ICI degrees must fill one slice."""
-    yield from check_form(ICI, spec.parallelism.ici)
+    yield from check_degree_form(ICI, spec.parallelism.ici)
     shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
     if shape:
-        yield from check_product(ICI, spec.parallelism.ici, shape.num_devices, describe_slice(shape))
+        yield from check_degree_product(ICI, spec.parallelism.ici, shape.num_devices, describe_slice(shape))
 
 
 def check_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The DCN degrees must be well-formed; whether they fill the slices is asked of each size."""
-    yield from check_form(DCN, spec.parallelism.dcn)
+    yield from check_degree_form(DCN, spec.parallelism.dcn)
 
 
 def check_layers(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The stages of a pipeline must divide the layers."""
-    yield from check_split(spec, LAYERS, _written_mesh(spec), is_filled=False)
+    yield from check_divisible(spec, LAYERS, _written_mesh(spec), is_filled=False)
 
 
 def check_width(spec: TrainingJobSpec) -> Iterator[Problem]:
     """What fsdp and context split together must divide the model's width, also where other degrees are wrong."""
-    yield from splits.check_width(spec, _written_mesh(spec), is_filled=False)
+    yield from splits.check_model_width(spec, _written_mesh(spec), is_filled=False)
 
 
 def check_rules(spec: TrainingJobSpec) -> Iterator[Problem]:
     """What the rules for parameters split must be divided by the mesh."""
-    yield from splits.check_rules(spec, _written_mesh(spec))
+    yield from splits.check_sharding_rules(spec, _written_mesh(spec))
 
 
 def check_sequence(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Context parallelism must divide the sequence."""
-    yield from check_split(spec, SEQUENCE, _written_mesh(spec), is_filled=False)
+    yield from check_divisible(spec, SEQUENCE, _written_mesh(spec), is_filled=False)
 
 
 def check_heads(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Tensor parallelism must divide heads and MLP, also where other degrees are wrong."""
-    yield from check_split(spec, HEADS, _written_mesh(spec), is_filled=False)
+    yield from check_divisible(spec, HEADS, _written_mesh(spec), is_filled=False)
 
 
 def check_experts(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -134,7 +136,7 @@ def check_experts(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Tokens that compete for an expert must lie together where context parallelism splits a sequence."""
-    yield from splits.check_groups(spec, _written_mesh(spec))
+    yield from splits.check_routing_groups(spec, _written_mesh(spec))
 
 
 def check_pipeline(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -145,7 +147,7 @@ def check_pipeline(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_strategy(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Degrees and rules are written, or the planner chooses them."""
     if spec.parallelism.strategy == AUTO:
-        for name in list_written(spec):
+        for name in list_explicit_fields(spec):
             value = getattr(spec.parallelism, name).model_dump(exclude_defaults=True)
             message = "`strategy: auto` chooses it: leave it away, or choose all of it."
             yield Problem(f"spec.parallelism.{name}", value, message, (f"spec.parallelism.strategy: {EXPLICIT}",))
@@ -175,7 +177,7 @@ def warn_of_experts_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(f"{DCN}.expert", degree, message, ("1",))
 
 
-def warn_of_idle_pipeline_settings(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unused_pipeline_settings(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Settings of the pipeline mean nothing without stages."""
     microbatches = spec.parallelism.pipeline.microbatches
     if microbatches is not None and spec.parallelism.ici.stage == spec.parallelism.dcn.stage == 1:
@@ -183,7 +185,7 @@ def warn_of_idle_pipeline_settings(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.parallelism.pipeline.microbatches", microbatches, message)
 
 
-def warn_of_whole_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unsharded_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A vocabulary that the tensor axis does not divide is not split."""
     degree = max(spec.parallelism.ici.tensor, 1) * max(spec.parallelism.dcn.tensor, 1)
     vocab = spec.model.vocab_size
@@ -193,12 +195,12 @@ def warn_of_whole_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def _written_mesh(spec: TrainingJobSpec) -> Mesh:
-    return Mesh(_written(spec.parallelism.ici), _written(spec.parallelism.dcn))
+    return Mesh(_replace_inferred(spec.parallelism.ici), _replace_inferred(spec.parallelism.dcn))
 
 
-def _written(degrees: AxisDegrees) -> AxisDegrees:
+def _replace_inferred(degrees: AxisDegrees) -> AxisDegrees:
     """Return the degrees with 1 in place of -1 and 0."""
-    return degrees.model_copy(update={axis: 1 for axis, degree in degrees.items() if degree in (REST, 0)})
+    return degrees.model_copy(update={axis: 1 for axis, degree in degrees.items() if degree in (INFERRED, 0)})
 
 
 _SLICE = ("slices.accelerator", "slices.topology")
@@ -207,14 +209,14 @@ _COUNTS = ("slices.count", "slices.min", "slices.max")
 RULES: tuple[Rule | HardwareRule, ...] = (
     HardwareRule(("slices.accelerator",), check_accelerator),
     HardwareRule(_SLICE, check_topology),
-    Rule(_COUNTS, check_counts),
-    Rule((*_COUNTS, "slices.allowed"), check_allowed),
-    HardwareRule((*_SLICE, *_COUNTS), check_hosts),
+    Rule(_COUNTS, check_slice_counts),
+    Rule((*_COUNTS, "slices.allowed"), check_allowed_range),
+    HardwareRule((*_SLICE, *_COUNTS), check_host_limit),
     HardwareRule((*_SLICE, "parallelism.ici"), check_ici),
     Rule(("parallelism.dcn",), check_dcn),
     Rule(("parallelism", *LAYERS.dims), check_layers),
     Rule(("parallelism", *WIDTH.dims, "model.experts"), check_width),
-    Rule(("parallelism", *(field for field, _ in splits.RULED.values()), "model.experts"), check_rules),
+    Rule(("parallelism", *(field for field, _ in splits.RULE_DIMS.values()), "model.experts"), check_rules),
     Rule(("parallelism", *SEQUENCE.dims), check_sequence),
     Rule(("parallelism", *HEADS.dims), check_heads),
     Rule(("parallelism", "model.experts"), check_experts),
@@ -226,6 +228,6 @@ WARNINGS = (
     Rule(("parallelism.dcn.tensor",), warn_of_tensor_over_dcn),
     Rule(("parallelism.dcn.context",), warn_of_context_over_dcn),
     Rule(("parallelism.dcn.expert",), warn_of_experts_over_dcn),
-    Rule(("parallelism",), warn_of_idle_pipeline_settings),
-    Rule(("parallelism.ici.tensor", "parallelism.dcn.tensor", "model.vocabSize"), warn_of_whole_vocabulary),
+    Rule(("parallelism",), warn_of_unused_pipeline_settings),
+    Rule(("parallelism.ici.tensor", "parallelism.dcn.tensor", "model.vocabSize"), warn_of_unsharded_vocabulary),
 )

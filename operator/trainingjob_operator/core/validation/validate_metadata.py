@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
-from trainingjob_api.habits import answer_truth
+from trainingjob_api.habits import correct_boolean
 from trainingjob_api.problem import Problem, as_text
-from trainingjob_api.wording import show, slug
-from trainingjob_operator.core.manifests import dig, text
-from trainingjob_operator.core.names import MAX_LABEL
-from trainingjob_operator.core.validation.validate_pods import find_key_flaw
+from trainingjob_api.wording import format_value, slug
+from trainingjob_operator.core.manifests import get_text, get_value
+from trainingjob_operator.core.names import MAX_LABEL_LENGTH
+from trainingjob_operator.core.validation.validate_pods import describe_label_key_error
 
 FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 METADATA = (
@@ -33,7 +33,7 @@ _PODS = "Pods of a job get no annotations from it."
 _TOPOLOGY = "Set spec.scheduling.exclusiveTopology."
 _ACCOUNT = "It belongs to the ServiceAccount that spec.runtime.serviceAccountName names."
 _QUEUE = "Set spec.scheduling.queueName, which names a LocalQueue of Kueue."
-IGNORED: dict[str, str] = {
+FOREIGN_LABELS: dict[str, str] = {
     QUEUE_LABEL: "Set spec.scheduling.queueName.",
     "kueue.x-k8s.io/priority-class": "Set spec.scheduling.priorityClassName, by which Kueue orders workloads too.",
     "kueue.x-k8s.io/max-exec-time-seconds": "Set spec.activeDeadlineSeconds.",
@@ -92,53 +92,59 @@ IGNORED: dict[str, str] = {
 def check_fields(job: Any) -> Iterator[Problem]:
     """Check that the object and its metadata have only fields of Kubernetes."""
     yield from _check_fields(job, "", "a TrainingJob", FIELDS)
-    yield from _check_fields(dig(job, "metadata"), "metadata.", "metadata", METADATA)
+    yield from _check_fields(get_value(job, "metadata"), "metadata.", "metadata", METADATA)
 
 
 def _check_fields(value: Any, path: str, owner: str, fields: tuple[str, ...]) -> Iterator[Problem]:
     for name, content in value.items() if isinstance(value, dict) else ():
         if name not in fields:
-            close = get_close_matches(str(name).lower(), {one.lower(): one for one in fields}, n=1, cutoff=0.6)
+            close = get_close_matches(
+                str(name).lower(), {field_name.lower(): field_name for field_name in fields}, n=1, cutoff=0.6
+            )
             nearest = tuple(one for one in fields if one.lower() in close and value.get(one) is None)
-            message = f"{show(str(name))} is not a field of {owner}. It has {', '.join(fields)}."
-            yield Problem(f"{path}{str(name)[:MAX_LABEL]}", content, message, nearest)
+            message = f"{format_value(str(name))} is not a field of {owner}. It has {', '.join(fields)}."
+            yield Problem(f"{path}{str(name)[:MAX_LABEL_LENGTH]}", content, message, nearest)
 
 
 def check_metadata(job: Any) -> Iterator[Problem]:
     """Check that the API server accepts the labels, annotations and namespace."""
-    metadata = dig(job, "metadata")
+    metadata = get_value(job, "metadata")
     if metadata is not None and not isinstance(metadata, dict):
-        yield Problem("metadata", metadata, f"{show(metadata)} must be an object of fields.")
+        yield Problem("metadata", metadata, f"{format_value(metadata)} must be an object of fields.")
         return
     for field in ("labels", "annotations"):
-        marks = dig(metadata, field)
-        if marks is not None and not isinstance(marks, dict):
-            yield Problem(f"metadata.{field}", marks, f"{show(marks)} must be an object of keys and texts.")
-        elif marks:
-            yield from _check_marks(field, marks)
-    namespace = dig(metadata, "namespace")
+        entries = get_value(metadata, field)
+        if entries is not None and not isinstance(entries, dict):
+            yield Problem(f"metadata.{field}", entries, f"{format_value(entries)} must be an object of keys and texts.")
+        elif entries:
+            yield from _check_labels_or_annotations(field, entries)
+    namespace = get_value(metadata, "namespace")
     if namespace is not None and not isinstance(namespace, str):
         yield Problem("metadata.namespace", namespace, *_must_be_text(namespace))
     elif namespace and not _NAMESPACE.fullmatch(namespace):
-        message = f"{show(namespace)} must be lower-case letters, digits and `-`, at most {MAX_LABEL} characters."
-        plain = slug(namespace)[:MAX_LABEL].strip("-")
+        message = (
+            f"{format_value(namespace)} must be lower-case letters, digits and `-`, at most {MAX_LABEL_LENGTH} "
+            "characters."
+        )
+        plain = slug(namespace)[:MAX_LABEL_LENGTH].strip("-")
         yield Problem("metadata.namespace", namespace, message, (as_text(plain),) if plain else ())
 
 
-def _check_marks(field: str, marks: dict[str, Any]) -> Iterator[Problem]:
+def _check_labels_or_annotations(field: str, marks: dict[str, Any]) -> Iterator[Problem]:
     """Check labels or annotations."""
     for key, value in marks.items():
         path = f"metadata.{field}.{key}"
         is_label = field == "labels"
-        if flaw := find_key_flaw(str(key) if is_label else str(key).lower()):
-            yield Problem(path, value, f"{show(str(key))} {flaw}")
+        if flaw := describe_label_key_error(str(key) if is_label else str(key).lower()):
+            yield Problem(path, value, f"{format_value(str(key))} {flaw}")
         elif not isinstance(value, str):
             yield Problem(path, value, *_must_be_text(value))
-        elif is_label and (not _LABEL.fullmatch(value) or len(value) > MAX_LABEL):
+        elif is_label and (not _LABEL.fullmatch(value) or len(value) > MAX_LABEL_LENGTH):
             message = (
-                f"{show(value)} must be at most {MAX_LABEL} letters, digits, `-`, `_` and `.`, with no sign at an end."
+                f"{format_value(value)} must be at most {MAX_LABEL_LENGTH} letters, digits, `-`, `_` and `.`, with "
+                "no sign at an end."
             )
-            plain = re.sub(r"[^\w.-]+", "-", value, flags=re.ASCII)[:MAX_LABEL].strip("-_.")
+            plain = re.sub(r"[^\w.-]+", "-", value, flags=re.ASCII)[:MAX_LABEL_LENGTH].strip("-_.")
             yield Problem(path, value, message, (as_text(plain),) if plain else ())
     size = sum(len(str(key).encode()) + len(str(value).encode()) for key, value in marks.items())
     if field == "annotations" and size > MAX_ANNOTATIONS:
@@ -146,36 +152,36 @@ def _check_marks(field: str, marks: dict[str, Any]) -> Iterator[Problem]:
         yield Problem("metadata.annotations", None, message)
 
 
-def explain_no_name(job: Any) -> Iterator[Problem]:
+def check_missing_name(job: Any) -> Iterator[Problem]:
     """Yield the problem of a missing name, or of a name that is not a string."""
-    name = dig(job, "metadata", "name")
+    name = get_value(job, "metadata", "name")
     if name is None or name == "":
         hint = "a TrainingJob needs a name."
-        if text(job, "metadata", "generateName"):
+        if get_text(job, "metadata", "generateName"):
             hint = "`kubectl apply` takes no generateName. Write a name, or use `kubectl create`."
         yield Problem("metadata.name", name, f"is missing: {hint}")
     else:
         message, nearest = _must_be_text(name)
         is_number = isinstance(name, int | float) and not isinstance(name, bool)
-        yield Problem("metadata.name", name, message, (f"job-{slug(show(name))}",) if is_number else nearest)
+        yield Problem("metadata.name", name, message, (f"job-{slug(format_value(name))}",) if is_number else nearest)
 
 
 def _must_be_text(value: Any) -> tuple[str, tuple[str, ...]]:
     if isinstance(value, bool):
-        message, nearest = answer_truth(value, "string", ())
-        return f"{show(value)} {message}", nearest
+        message, nearest = correct_boolean(value, "string", ())
+        return f"{format_value(value)} {message}", nearest
     if isinstance(value, int | float):
-        return f"{show(value)} is a number, and must be text: write quotes.", (as_text(show(value)),)
-    return f"{show(value)} must be text.", ()
+        return f"{format_value(value)} is a number, and must be text: write quotes.", (as_text(format_value(value)),)
+    return f"{format_value(value)} must be text.", ()
 
 
-def warn_of_marks(job: Any) -> Iterator[Problem]:
+def warn_of_foreign_labels(job: Any) -> Iterator[Problem]:
     """Warn about labels and annotations of other tools, which have no effect on a TrainingJob."""
     for field in ("labels", "annotations"):
-        marks = dig(job, "metadata", field)
+        marks = get_value(job, "metadata", field)
         for key, value in marks.items() if isinstance(marks, dict) else ():
-            known = [one for one in IGNORED if key == one or (one.endswith("/") and str(key).startswith(one))]
-            if not known or (key == QUEUE_LABEL and value == dig(job, "spec", "scheduling", "queueName")):
+            known = [one for one in FOREIGN_LABELS if key == one or (one.endswith("/") and str(key).startswith(one))]
+            if not known or (key == QUEUE_LABEL and value == get_value(job, "spec", "scheduling", "queueName")):
                 continue
-            message = f"has no effect on a TrainingJob. {IGNORED[max(known, key=len)]}"
+            message = f"has no effect on a TrainingJob. {FOREIGN_LABELS[max(known, key=len)]}"
             yield Problem(f"metadata.{field}.{key}", value, message)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem, as_text
-from trainingjob_api.wording import show
-from trainingjob_operator.core.names import MAX_LABEL
+from trainingjob_api.wording import format_value
+from trainingjob_operator.core.names import MAX_LABEL_LENGTH
 from trainingjob_operator.core.validation.quantity import parse_bytes
 from trainingjob_operator.core.validation.rule import Rule
 
@@ -33,13 +33,13 @@ _DIGEST_LENGTHS = {"sha256": 64, "sha384": 96, "sha512": 128}
 def check_image(spec: TrainingJobSpec) -> Iterator[Problem]:
     """An image must be a reference that a kubelet can read."""
     image = spec.runtime.image
-    if image and (flaw := find_image_flaw(image)):
-        mended = _mend_image(image)
-        nearest = (as_text(mended),) if mended != image and not find_image_flaw(mended) else ()
-        yield Problem("spec.runtime.image", image, f"{show(image)} {flaw}", nearest)
+    if image and (error := describe_image_error(image)):
+        corrected = _correct_image(image)
+        nearest = (as_text(corrected),) if corrected != image and not describe_image_error(corrected) else ()
+        yield Problem("spec.runtime.image", image, f"{format_value(image)} {error}", nearest)
 
 
-def find_image_flaw(image: str) -> str:
+def describe_image_error(image: str) -> str:
     """Return the correction that an image reference needs; empty if a kubelet can parse it."""
     if "://" in image:
         return "must not have a scheme: a registry is written without `https://`."
@@ -54,13 +54,16 @@ def find_image_flaw(image: str) -> str:
         return "must have a tag of letters, digits, `_`, `.` and `-` behind `:`, at most 128, with no `.` or `-` first."
     domain, path = _split_domain(repository)
     if domain and not _DOMAIN.fullmatch(domain):
-        return f"must begin with the name of a registry, perhaps with a port, but {show(domain)} is none."
+        return f"must begin with the name of a registry, perhaps with a port, but {format_value(domain)} is none."
     for part in path.split("/"):
         if _COMPONENT.fullmatch(part):
             continue
         if _COMPONENT.fullmatch(part.lower()):
-            return f"must have a repository in lower-case letters, but has {show(part)}."
-        return f"must have parts of lower-case letters and digits, with `.`, `_` or `-` between, but has {show(part)}."
+            return f"must have a repository in lower-case letters, but has {format_value(part)}."
+        return (
+            "must have parts of lower-case letters and digits, with `.`, `_` or `-` between, but has "
+            f"{format_value(part)}."
+        )
     if len(path) > MAX_REPOSITORY:
         return f"must have a repository of at most {MAX_REPOSITORY} characters, but has {len(path)}."
     is_id = re.fullmatch(r"[a-f0-9]{64}", repository)
@@ -81,7 +84,7 @@ def _split_domain(repository: str) -> tuple[str, str]:
     return (first, rest) if is_domain else ("", repository)
 
 
-def _mend_image(image: str) -> str:
+def _correct_image(image: str) -> str:
     plain = image.partition("://")[2] if "://" in image else image
     name, at, digest = plain.partition("@")
     repository, tag = _split_tag(name)
@@ -110,16 +113,21 @@ def check_object_names(spec: TrainingJobSpec) -> Iterator[Problem]:
                 names[f"runtime.env[{number}].{field}.name"] = reference.name
     for path, name in names.items():
         if name is not None and not _SUBDOMAIN.fullmatch(name):
-            message = f"{show(name)} must have a letter or a digit on both sides of each dot, as names of objects do."
-            mended = ".".join(part for one in name.split(".") if (part := one.strip("-")))
+            message = (
+                f"{format_value(name)} must have a letter or a digit on both sides of each dot, as names of objects do."
+            )
+            mended = ".".join(part for label_part in name.split(".") if (part := label_part.strip("-")))
             yield Problem(f"spec.{path}", name, message, (as_text(mended),))
 
 
-def check_queue(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_queue_name(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Kueue finds the queue of a workload by a label, which is shorter than names may be."""
     queue = spec.scheduling.queue_name
-    if queue is not None and len(queue) > MAX_LABEL:
-        message = f"{show(queue)} must have at most {MAX_LABEL} characters, as labels have, but has {len(queue)}."
+    if queue is not None and len(queue) > MAX_LABEL_LENGTH:
+        message = (
+            f"{format_value(queue)} must have at most {MAX_LABEL_LENGTH} characters, as labels have, but has "
+            f"{len(queue)}."
+        )
         yield Problem("spec.scheduling.queueName", queue, message)
 
 
@@ -132,23 +140,23 @@ def check_label_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
         "exclusiveTopology": scheduling.exclusive_topology,
     }
     for path, key in keys.items():
-        if key is not None and (flaw := find_key_flaw(key)):
-            yield Problem(f"spec.scheduling.{path}", key, f"{show(key)} {flaw}")
+        if key is not None and (flaw := describe_label_key_error(key)):
+            yield Problem(f"spec.scheduling.{path}", key, f"{format_value(key)} {flaw}")
 
 
-def find_key_flaw(key: str) -> str:
+def describe_label_key_error(key: str) -> str:
     """Return the correction that the key of a label or an annotation needs (`IsQualifiedName`)."""
     prefix, slash, name = key.rpartition("/")
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", name):
         return "must be letters, digits, `-`, `_` and `.`, perhaps behind a domain and `/`, such as `example.com/disk`."
-    if len(name) > MAX_LABEL:
-        return f"must have at most {MAX_LABEL} characters behind `/`, but has {len(name)}."
+    if len(name) > MAX_LABEL_LENGTH:
+        return f"must have at most {MAX_LABEL_LENGTH} characters behind `/`, but has {len(name)}."
     if slash and (not _SUBDOMAIN.fullmatch(prefix) or len(prefix) > MAX_SUBDOMAIN):
         return "must have a domain in lower-case letters before `/`, such as `example.com`."
     return ""
 
 
-def check_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_reference_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Keys of Secrets and ConfigMaps must be ones that these can have."""
     for number, variable in enumerate(spec.runtime.env):
         for field, reference in (
@@ -157,7 +165,8 @@ def check_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
         ):
             if reference is not None and (reference.key == "." or reference.key.startswith("..")):
                 message = (
-                    f"{show(reference.key)} must not be `.` or begin with `..`: no Secret or ConfigMap has such a key."
+                    f"{format_value(reference.key)} must not be `.` or begin with `..`: no Secret or ConfigMap has "
+                    "such a key."
                 )
                 yield Problem(f"spec.runtime.env[{number}].{field}.key", reference.key, message)
 
@@ -182,9 +191,9 @@ def check_memory(spec: TrainingJobSpec) -> Iterator[Problem]:
 RULES = (
     Rule(("runtime.image",), check_image),
     Rule(("runtime", "scheduling"), check_object_names),
-    Rule(("scheduling.queueName",), check_queue),
+    Rule(("scheduling.queueName",), check_queue_name),
     Rule(("scheduling",), check_label_keys),
-    Rule(("runtime.env",), check_keys),
+    Rule(("runtime.env",), check_reference_keys),
     Rule(("runtime.volumes",), check_mount_paths),
     Rule(("runtime.resources.memory",), check_memory),
 )

@@ -27,7 +27,7 @@ def warn_of_long_window(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.protection.spikes.window", spikes.window, message, (str(max(steps // 2, 2)),))
 
 
-def warn_of_idle_rollbacks(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unused_rollbacks(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Only a job that goes back for bad steps can do so too often."""
     protection, default = spec.protection, Protection().max_rollbacks
     actions = (protection.non_finite, protection.spikes and protection.spikes.action)
@@ -39,5 +39,5 @@ def warn_of_idle_rollbacks(spec: TrainingJobSpec) -> Iterator[Problem]:
 RULES = (Rule(("protection.compareReplicas", "parallelism.shardOptimizerOverData"), check_comparison),)
 WARNINGS = (
     Rule(("protection.spikes", "training.steps"), warn_of_long_window),
-    Rule(("protection.nonFinite", "protection.spikes", "protection.maxRollbacks"), warn_of_idle_rollbacks),
+    Rule(("protection.nonFinite", "protection.spikes", "protection.maxRollbacks"), warn_of_unused_rollbacks),
 )

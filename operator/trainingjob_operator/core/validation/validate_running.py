@@ -6,19 +6,19 @@ from trainingjob_api.base import seconds
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_api.running import Elastic, EnvVar
-from trainingjob_api.variables import FLAGS_OF_A_WORLD, OF_A_SLICE, OF_A_WORLD
+from trainingjob_api.variables import SLICE_VARIABLES, WORLD_FLAGS, WORLD_VARIABLES
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.validation.quantity import parse_bytes, parse_quantity
 from trainingjob_operator.core.validation.rule import HardwareRule, Rule
 
-OWN_ENV = "TRAININGJOB_"
+OPERATOR_ENV_PREFIX = "TRAININGJOB_"
 """Prefix of the variables that the operator sets for its agents."""
 LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
 SECRET_ENDINGS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "ACCESS_KEY")
 DEVICE_COUNT_FLAG = "xla_force_host_platform_device_count"
 MIN_MEMORY = "256Mi"
 """Python with JAX does not start with less."""
-MIN_SILENCE = 2
+MIN_HEARTBEAT_TIMEOUT = 2
 """Seconds. Agents report about once a second."""
 
 
@@ -26,18 +26,18 @@ def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Each variable has one name, one value, and none of those that make worlds or slices."""
     for number, variable in enumerate(spec.runtime.env):
         at = f"spec.runtime.env[{number}]"
-        given = _given(variable)
-        if len(given) != 1:
-            found = f"has {' and '.join(given)}" if given else "has no value"
-            message = f"{variable.name} {found}: write exactly one of value, secretKeyRef and configMapKeyRef."
+        sources = _value_sources(variable)
+        if len(sources) != 1:
+            sources_text = f"has {' and '.join(sources)}" if sources else "has no value"
+            message = f"{variable.name} {sources_text}: write exactly one of value, secretKeyRef and configMapKeyRef."
             yield Problem(at, variable.name, message)
-        if variable.name.startswith((OWN_ENV, *OF_A_WORLD)):
+        if variable.name.startswith((OPERATOR_ENV_PREFIX, *WORLD_VARIABLES)):
             message = f"{variable.name} says what a world is, and worlds are formed by the operator: leave it out."
             yield Problem(f"{at}.name", variable.name, message)
-        if variable.name.startswith(OF_A_SLICE):
+        if variable.name.startswith(SLICE_VARIABLES):
             message = f"{variable.name} says what a slice is, and its nodes know that best: leave it out."
             yield Problem(f"{at}.name", variable.name, message)
-        for flag in _flags_of_a_world(variable):
+        for flag in _world_flags(variable):
             message = f"--{flag} says what a world is, and worlds are formed by the operator: leave it out."
             yield Problem(f"{at}.value", variable.value, message)
         if variable.name in {earlier.name for earlier in spec.runtime.env[:number]}:
@@ -92,23 +92,25 @@ def check_node_selector(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[P
             yield Problem(f"spec.scheduling.nodeSelector.{key}", written, message, (value,))
 
 
-def check_silence(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_heartbeat_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A host cannot be silent sooner than it would have spoken."""
-    silence = spec.elastic.silence_after
-    if seconds(silence) < MIN_SILENCE:
-        message = f"{silence} is too short: a healthy host reports about once a second."
-        yield Problem("spec.elastic.silenceAfter", silence, message, (f"{MIN_SILENCE}s",))
+    heartbeat_timeout = spec.elastic.silence_after
+    if seconds(heartbeat_timeout) < MIN_HEARTBEAT_TIMEOUT:
+        message = f"{heartbeat_timeout} is too short: a healthy host reports about once a second."
+        yield Problem("spec.elastic.silenceAfter", heartbeat_timeout, message, (f"{MIN_HEARTBEAT_TIMEOUT}s",))
 
 
-def check_hang(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_progress_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A host that falls silent must be known as silent before its world counts as hanging."""
-    hang, silence = spec.elastic.hang_after, spec.elastic.silence_after
-    if hang is not None and seconds(hang) <= seconds(silence):
-        message = f"{hang} must be longer than spec.elastic.silenceAfter, {silence}: a silent host is no hang."
-        yield Problem("spec.elastic.hangAfter", hang, message, (f"{seconds(silence) + 1}s",))
+    progress_timeout, silence = spec.elastic.hang_after, spec.elastic.silence_after
+    if progress_timeout is not None and seconds(progress_timeout) <= seconds(silence):
+        message = (
+            f"{progress_timeout} must be longer than spec.elastic.silenceAfter, {silence}: a silent host is no hang."
+        )
+        yield Problem("spec.elastic.hangAfter", progress_timeout, message, (f"{seconds(silence) + 1}s",))
 
 
-def check_shadow_platform(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
+def check_hot_standby_platform(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """A shadow world shares processors with the world that trains; other devices have one owner."""
     shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
     if spec.elastic.shadow_world and shape and shape.platform != "cpu":
@@ -119,7 +121,7 @@ def check_shadow_platform(spec: TrainingJobSpec, hardware: Hardware) -> Iterator
         yield Problem("spec.elastic.shadowWorld", True, message, ("false",))  # noqa: FBT003  # the value of the field
 
 
-def check_shadow_means(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_hot_standby_requirements(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A shadow world waits at a smaller size, with the programs that were compiled ahead for it."""
     if not spec.elastic.shadow_world:
         return
@@ -132,7 +134,7 @@ def check_shadow_means(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.elastic.shadowWorld", True, message, nearest)  # noqa: FBT003
 
 
-def warn_of_idle_cooldown(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unused_cooldown(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A job of a fixed size never grows."""
     cooldown = spec.elastic.grow_cooldown
     if spec.slices.count is not None and seconds(cooldown) != seconds(Elastic().grow_cooldown):
@@ -140,7 +142,7 @@ def warn_of_idle_cooldown(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.elastic.growCooldown", cooldown, message)
 
 
-def warn_of_idle_shrink_after(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unused_shrink_after(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Only a job that waits for repairs can wait too long."""
     elastic, default = spec.elastic, Elastic()
     if elastic.policy == "shrink" and seconds(elastic.shrink_after) != seconds(default.shrink_after):
@@ -148,11 +150,13 @@ def warn_of_idle_shrink_after(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.elastic.shrinkAfter", elastic.shrink_after, message)
 
 
-def warn_of_idle_shadow(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unused_hot_standby(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A shadow world takes over where a world shrinks, and at once."""
     if not spec.elastic.shadow_world or spec.slices.count is not None:
         return
-    if len(spec.slices.numbers) < 2:  # no problem: an edit of the bounds may be undone, and this field is immutable
+    if (
+        len(spec.slices.slice_counts) < 2
+    ):  # no problem: an edit of the bounds may be undone, and this field is immutable
         message = "has no effect while spec.slices allows only one number of slices."
         yield Problem("spec.elastic.shadowWorld", True, message)  # noqa: FBT003
     elif spec.elastic.policy != "shrink":
@@ -161,7 +165,7 @@ def warn_of_idle_shadow(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.elastic.shadowWorld", True, message)  # noqa: FBT003
 
 
-def warn_of_moving_image(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_mutable_tag(spec: TrainingJobSpec) -> Iterator[Problem]:
     """All hosts of a world must run one program, also those that come later."""
     image = spec.runtime.image or ""
     name, _, digest = image.partition("@")
@@ -179,7 +183,7 @@ def warn_of_plain_secrets(spec: TrainingJobSpec) -> Iterator[Problem]:
             yield Problem(f"spec.runtime.env[{number}].value", None, message)
 
 
-def warn_of_idle_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unused_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The devices of a host follow from the slices."""
     for number, variable in enumerate(spec.runtime.env):
         if variable.name == "XLA_FLAGS" and DEVICE_COUNT_FLAG in (variable.value or ""):
@@ -187,13 +191,13 @@ def warn_of_idle_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
             yield Problem(f"spec.runtime.env[{number}].value", variable.value, message)
 
 
-def _flags_of_a_world(variable: EnvVar) -> list[str]:
+def _world_flags(variable: EnvVar) -> list[str]:
     """Return the flags with which a variable would configure a world."""
     words = (variable.value or "").split() if variable.name == LIBTPU_FLAGS else []
-    return [flag for word in words if (flag := word.partition("=")[0].lstrip("-")) in FLAGS_OF_A_WORLD]
+    return [flag for word in words if (flag := word.partition("=")[0].lstrip("-")) in WORLD_FLAGS]
 
 
-def _given(variable: EnvVar) -> list[str]:
+def _value_sources(variable: EnvVar) -> list[str]:
     values = {
         "value": variable.value,
         "secretKeyRef": variable.secret_key_ref,
@@ -208,16 +212,16 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     Rule(("runtime.imagePullSecrets",), check_pull_secrets),
     Rule(("scheduling.tolerations",), check_tolerations),
     HardwareRule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
-    Rule(("elastic.silenceAfter",), check_silence),
-    Rule(("elastic.hangAfter", "elastic.silenceAfter"), check_hang),
-    HardwareRule(("slices.accelerator", "slices.topology", "elastic.shadowWorld"), check_shadow_platform),
-    Rule(("slices.count", "elastic.shadowWorld", "runtime.compileCache"), check_shadow_means),
+    Rule(("elastic.silenceAfter",), check_heartbeat_timeout),
+    Rule(("elastic.hangAfter", "elastic.silenceAfter"), check_progress_timeout),
+    HardwareRule(("slices.accelerator", "slices.topology", "elastic.shadowWorld"), check_hot_standby_platform),
+    Rule(("slices.count", "elastic.shadowWorld", "runtime.compileCache"), check_hot_standby_requirements),
 )
 WARNINGS = (
-    Rule(("slices.count", "elastic.growCooldown"), warn_of_idle_cooldown),
-    Rule(("elastic.policy", "elastic.shrinkAfter"), warn_of_idle_shrink_after),
-    Rule(("slices", "elastic.policy", "elastic.shadowWorld"), warn_of_idle_shadow),
-    Rule(("runtime.image",), warn_of_moving_image),
+    Rule(("slices.count", "elastic.growCooldown"), warn_of_unused_cooldown),
+    Rule(("elastic.policy", "elastic.shrinkAfter"), warn_of_unused_shrink_after),
+    Rule(("slices", "elastic.policy", "elastic.shadowWorld"), warn_of_unused_hot_standby),
+    Rule(("runtime.image",), warn_of_mutable_tag),
     Rule(("runtime.env",), warn_of_plain_secrets),
-    Rule(("runtime.env",), warn_of_idle_flags),
+    Rule(("runtime.env",), warn_of_unused_flags),
 )

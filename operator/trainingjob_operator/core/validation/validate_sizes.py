@@ -9,17 +9,17 @@ from collections.abc import Iterator
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_api.running import AHEAD_BYTES
+from trainingjob_api.running import AOT_MEMORY_BYTES
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.planning import Sizes
-from trainingjob_operator.core.planner.sizes import TOO_LARGE
-from trainingjob_operator.core.units import percent, plural, runs, size
+from trainingjob_operator.core.planner.planning import SizeOutcomes
+from trainingjob_operator.core.planner.sizes import OUT_OF_MEMORY_PATH
+from trainingjob_operator.core.units import format_percent, format_ranges, format_size, pluralize
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
 from trainingjob_operator.core.validation.rule import PlanWarning, SizesRule
 
-READS = (
+SIZE_FIELDS = (
     "slices",
     "parallelism",
     "model",
@@ -30,33 +30,35 @@ READS = (
     "memory",
 )
 """The fields that determine the plan of a size."""
-WASTE = 0.1
+MAX_PADDING_SHARE = 0.1
 """Share of padding sequences above which a warning is due."""
-IDLE = 0.25
+MAX_BUBBLE_SHARE = 0.25
 """Pipeline bubble, as a share of a stage's time, above which a warning is due."""
-FEWEST_REPLICAS = 3
+MIN_REPLICAS_FOR_MAJORITY = 3
 """With fewer than three replicas there is no majority."""
 MIB = 2**20
 PROCESSES_BYTES = 448 * MIB
 """Measured memory of a host's processes, including standbys, without model state."""
 
 
-def check_smallest(_spec: TrainingJobSpec, sizes: Sizes, _hardware: Hardware) -> list[Problem]:
+def check_smallest_size(_spec: TrainingJobSpec, sizes: SizeOutcomes, _hardware: Hardware) -> list[Problem]:
     """The job must be able to train at its smallest size: the mesh fills it, divides the model, and leaves memory."""
     smallest = next(iter(sizes.values()), None)
     return smallest if isinstance(smallest, list) else []
 
 
-def check_asked(spec: TrainingJobSpec, sizes: Sizes, _hardware: Hardware) -> Iterator[Problem]:
+def check_allowed_sizes(spec: TrainingJobSpec, sizes: SizeOutcomes, _hardware: Hardware) -> Iterator[Problem]:
     """Each size that is written out in `slices.allowed` must be able to train."""
     for place, num_slices in enumerate(spec.slices.allowed or ()):
         outcome = sizes.get(num_slices)
-        if isinstance(outcome, list) and num_slices != spec.slices.fewest:
-            message = f"the job cannot train on {plural(num_slices, 'slice')}: {outcome[0].path}: {outcome[0].message}"
+        if isinstance(outcome, list) and num_slices != spec.slices.min_slices:
+            message = (
+                f"the job cannot train on {pluralize(num_slices, 'slice')}: {outcome[0].path}: {outcome[0].message}"
+            )
             yield Problem(f"spec.slices.allowed[{place}]", num_slices, message)
 
 
-def warn_of_sizes(_plan: Plan, sizes: Sizes) -> Iterator[Problem]:
+def warn_of_excluded_sizes(_plan: Plan, sizes: SizeOutcomes) -> Iterator[Problem]:
     """A larger size that cannot train is left out."""
     reasons: dict[str, list[tuple[int, Problem]]] = defaultdict(list)
     for num_slices, outcome in sizes.items():
@@ -65,56 +67,59 @@ def warn_of_sizes(_plan: Plan, sizes: Sizes) -> Iterator[Problem]:
     for path, found in reasons.items():
         numbers = [num_slices for num_slices, _ in found]
         _, first = found[0]
-        message = f"the job never trains on {runs(numbers)} slices. On {plural(numbers[0], 'slice')}: {first.message}"
+        message = (
+            f"the job never trains on {format_ranges(numbers)} slices. On {pluralize(numbers[0], 'slice')}: "
+            f"{first.message}"
+        )
         # A fix that saves memory works at every size. A degree or a dim that fits one size may not fit others.
-        yield Problem(path, first.value, message, first.nearest if path == TOO_LARGE else ())
+        yield Problem(path, first.value, message, first.nearest if path == OUT_OF_MEMORY_PATH else ())
 
 
-def warn_of_padding(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+def warn_of_padding(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """A batch that does not fill the batch shards of a size is padded there; the worst size speaks for all."""
     batch = plan.spec.training.global_batch_size
     layouts = [size.layout for size in plan.sizes if size.layout]
     worst = max(layouts, key=lambda layout: layout.padding_rows)
-    waste = _waste(batch, _ways(worst))
-    if waste > WASTE:
+    waste = _padding_share(batch, _batch_parts(worst))
+    if waste > MAX_PADDING_SHARE:
         shards = f"{worst.batch_shards} batch shards"
         parts = f"{worst.microbatches} microbatches on the {shards}" if worst.microbatches > 1 else shards
         message = (
-            f"{batch} does not fill the {parts} of {plural(worst.num_slices, 'slice')}: "
-            f"{percent(waste)} of the work is padding there."
+            f"{batch} does not fill the {parts} of {pluralize(worst.num_slices, 'slice')}: "
+            f"{format_percent(waste)} of the work is padding there."
         )
-        nearest = _nearest_batches(batch, {_ways(layout) for layout in layouts})
+        nearest = _nearest_batches(batch, {_batch_parts(layout) for layout in layouts})
         yield Problem("spec.training.globalBatchSize", batch, message, nearest)
 
 
-def warn_of_idle_stages(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+def warn_of_pipeline_bubble(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """A pipeline with few microbatches leaves its stages waiting; the worst size speaks for all."""
     layouts = [size.layout for size in plan.sizes if size.layout]
-    worst = max(layouts, key=_idle)
-    if _idle(worst) > IDLE:
+    worst = max(layouts, key=_bubble_share)
+    if _bubble_share(worst) > MAX_BUBBLE_SHARE:
         stages = worst.num_stages
         message = (
             f"{worst.microbatches} microbatches in {stages} stages leave each stage idle for "
-            f"{percent(_idle(worst))} of the time on {plural(worst.num_slices, 'slice')}: a larger "
+            f"{format_percent(_bubble_share(worst))} of the time on {pluralize(worst.num_slices, 'slice')}: a larger "
             "spec.training.globalBatchSize or fewer stages make more of them."
         )
         yield Problem("spec.parallelism.pipeline.microbatches", plan.spec.parallelism.pipeline.microbatches, message)
 
 
-def warn_of_whole_optimizer(plan: Plan, sizes: Sizes) -> Iterator[Problem]:
+def warn_of_unsharded_optimizer(plan: Plan, sizes: SizeOutcomes) -> Iterator[Problem]:
     """What the optimizer keeps cannot be split over `data` where that axis has degree 1 at every size."""
     del sizes
     layouts = [size.layout for size in plan.sizes if size.layout]
-    asked = plan.spec.parallelism.shard_optimizer_over_data
-    if asked and all(one.ici.data * one.dcn.data == 1 for one in layouts):
+    is_requested = plan.spec.parallelism.shard_optimizer_over_data
+    if is_requested and all(layout.ici.data * layout.dcn.data == 1 for layout in layouts):
         message = "has no effect: the axis data has degree 1 inside and across slices."
-        yield Problem("spec.parallelism.shardOptimizerOverData", asked, message, ("false",))
+        yield Problem("spec.parallelism.shardOptimizerOverData", is_requested, message, ("false",))
 
 
-def warn_of_single_replicas(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+def warn_of_single_replicas(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """Replicas are compared only where there are some, and one is named only where there are three."""
     degrees = [size.layout.ici.data * size.layout.dcn.data for size in plan.sizes if size.layout]
-    if plan.spec.protection.compare_replicas and max(degrees) < FEWEST_REPLICAS:
+    if plan.spec.protection.compare_replicas and max(degrees) < MIN_REPLICAS_FOR_MAJORITY:
         found = (
             "the axis data has degree 1: nothing but norms is there twice."
             if max(degrees) == 1
@@ -123,7 +128,7 @@ def warn_of_single_replicas(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
         yield Problem("spec.protection.compareReplicas", None, found)
 
 
-def warn_of_idle_readers(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+def warn_of_unused_readers(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """One replica can read for the others only where others are on hosts of their own."""
     layouts = [size.layout for size in plan.sizes if size.layout]
     if plan.spec.checkpoint.readers == "oneReplica" and not any(map(_has_more_replicas, layouts)):
@@ -138,36 +143,36 @@ def _has_more_replicas(layout: Layout) -> bool:
     return layout.dcn.data > 1 or (layout.ici.data > 1 and layout.hosts_per_slice > 1)
 
 
-def warn_of_host_memory(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+def warn_of_host_memory(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """The devices of a `cpu` host live in its own memory, which must hold what they need."""
     if plan.shape.platform != "cpu":
         return
-    need = _of_devices(plan)
+    need = _host_device_memory(plan)
     memory = plan.spec.runtime.resources.memory
     if need > parse_bytes(memory):
         message = (
-            f"{memory} is less than what the {plural(plan.shape.devices_per_host, 'device')} of a host need by the "
-            f"estimate, {size(need)}: the trainer may be killed for memory."
+            f"{memory} is less than what the {pluralize(plan.shape.devices_per_host, 'device')} of a host need by the "
+            f"estimate, {format_size(need)}: the trainer may be killed for memory."
         )
         yield Problem("spec.runtime.resources.memory", memory, message, _round_up(need))
 
 
-def warn_of_shadow_memory(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+def warn_of_hot_standby_memory(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """A shadow world waits with programs that are compiled ahead, beside all other processes of a host."""
-    if plan.shape.platform != "cpu" or not plan.spec.elastic.shadow_world or len(plan.spec.slices.numbers) < 2:
+    if plan.shape.platform != "cpu" or not plan.spec.elastic.shadow_world or len(plan.spec.slices.slice_counts) < 2:
         return
-    need = _of_devices(plan) + PROCESSES_BYTES + AHEAD_BYTES
+    need = _host_device_memory(plan) + PROCESSES_BYTES + AOT_MEMORY_BYTES
     memory = plan.spec.runtime.resources.memory
     if need > parse_bytes(memory):
         message = (
             f"{memory} is too little for spec.elastic.shadowWorld: its programs are compiled ahead where "
-            f"{size(AHEAD_BYTES)} is free beside the processes of a host, which takes {size(need)} by the estimate. "
-            "Without them standbys take over."
+            f"{format_size(AOT_MEMORY_BYTES)} is free beside the processes of a host, which takes "
+            f"{format_size(need)} by the estimate. Without them standbys take over."
         )
         yield Problem("spec.runtime.resources.memory", memory, message, _round_up(need))
 
 
-def _of_devices(plan: Plan) -> int:
+def _host_device_memory(plan: Plan) -> int:
     """Return the memory of a host's devices at the size where they need most."""
     return max(size.memory.total for size in plan.sizes if size.memory) * plan.shape.devices_per_host
 
@@ -176,31 +181,31 @@ def _round_up(memory: int) -> tuple[str]:
     return (format_bytes(-(-memory // (256 * MIB)) * 256 * MIB),)
 
 
-RULES = (SizesRule(READS, check_smallest), SizesRule(READS, check_asked))
+RULES = (SizesRule(SIZE_FIELDS, check_smallest_size), SizesRule(SIZE_FIELDS, check_allowed_sizes))
 WARNINGS = (
-    PlanWarning(READS, warn_of_sizes),
-    PlanWarning(READS, warn_of_padding),
-    PlanWarning(READS, warn_of_idle_stages),
-    PlanWarning(READS, warn_of_whole_optimizer),
-    PlanWarning((*READS, "protection.compareReplicas"), warn_of_single_replicas),
-    PlanWarning((*READS, "checkpoint.readers"), warn_of_idle_readers),
-    PlanWarning((*READS, "runtime.resources.memory"), warn_of_host_memory),
-    PlanWarning((*READS, "runtime.resources.memory", "elastic.shadowWorld"), warn_of_shadow_memory),
+    PlanWarning(SIZE_FIELDS, warn_of_excluded_sizes),
+    PlanWarning(SIZE_FIELDS, warn_of_padding),
+    PlanWarning(SIZE_FIELDS, warn_of_pipeline_bubble),
+    PlanWarning(SIZE_FIELDS, warn_of_unsharded_optimizer),
+    PlanWarning((*SIZE_FIELDS, "protection.compareReplicas"), warn_of_single_replicas),
+    PlanWarning((*SIZE_FIELDS, "checkpoint.readers"), warn_of_unused_readers),
+    PlanWarning((*SIZE_FIELDS, "runtime.resources.memory"), warn_of_host_memory),
+    PlanWarning((*SIZE_FIELDS, "runtime.resources.memory", "elastic.shadowWorld"), warn_of_hot_standby_memory),
 )
 
 
-def _idle(layout: Layout) -> float:
+def _bubble_share(layout: Layout) -> float:
     """Return the pipeline bubble as a share of a stage's time."""
     waiting = layout.num_stages - 1
     return waiting / (layout.microbatches + waiting)
 
 
-def _ways(layout: Layout) -> int:
+def _batch_parts(layout: Layout) -> int:
     """Return the minimum number of parts of a batch. A multiple of it needs no padding."""
     return layout.batch_shards * layout.microbatches
 
 
-def _waste(batch: int, shards: int) -> float:
+def _padding_share(batch: int, shards: int) -> float:
     """Return the share of padding sequences in a batch that is split into `shards` parts."""
     rows = -(-batch // shards) * shards
     return (rows - batch) / rows
@@ -213,7 +218,11 @@ def _nearest_batches(batch: int, splits: set[int]) -> tuple[str, ...]:
     """
     most = max(splits)
     multiples = range(most, 11 * most + 1, most)
-    good = [multiple for multiple in multiples if all(_waste(multiple, split) <= WASTE for split in splits)]
+    good = [
+        multiple
+        for multiple in multiples
+        if all(_padding_share(multiple, split) <= MAX_PADDING_SHARE for split in splits)
+    ]
     below = [multiple for multiple in good if multiple < batch][-1:]
     above = [multiple for multiple in good if multiple > batch][:1]
     return tuple(str(multiple) for multiple in (*below, *above))

@@ -7,47 +7,61 @@ from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.running import Resources
 from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.plan import SNAPSHOTS, Plan, SizePlan, SliceShape
-from trainingjob_operator.core.planner.planning import Sizes, find_slice
+from trainingjob_operator.core.planner.plan import SNAPSHOT_COPIES, Plan, SizePlan, SliceShape
+from trainingjob_operator.core.planner.planning import SizeOutcomes, find_slice_shape
 from trainingjob_operator.core.planner.roofline import predict_sizes
 from trainingjob_operator.core.planner.sizes import SizePlanner
-from trainingjob_operator.core.planner.snapshots import SHARE, fewest_steps, measure_largest, waiting_share
-from trainingjob_operator.core.units import percent, plural, size
+from trainingjob_operator.core.planner.snapshots import (
+    MAX_COPY_SHARE,
+    max_snapshot_bytes,
+    min_interval_steps,
+    snapshot_cost_share,
+)
+from trainingjob_operator.core.units import format_percent, format_size, pluralize
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
 from trainingjob_operator.core.validation.rule import PlanWarning, SizesRule
-from trainingjob_operator.core.validation.validate_sizes import READS
+from trainingjob_operator.core.validation.validate_sizes import SIZE_FIELDS
 
-USABLE = 0.9
+USABLE_HOST_MEMORY_SHARE = 0.9
 """Share of a machine's memory that pods may request. The node's system processes take the rest."""
 PATH = "spec.checkpoint.snapshots.everySteps"
 _GIB = 2**30
 
 
-def check_host_memory(spec: TrainingJobSpec, sizes: Sizes, hardware: Hardware) -> Iterator[Problem]:
+def check_host_memory(spec: TrainingJobSpec, sizes: SizeOutcomes, hardware: Hardware) -> Iterator[Problem]:
     """Snapshots must fit the memory of a host beside what its container and /dev/shm get."""
-    shape = find_slice(spec, hardware)
+    shape = find_slice_shape(spec, hardware)
     if shape is None or not shape.host_memory_bytes or spec.checkpoint.snapshots is None:
         return
-    snapshot, usable = _measure(spec, sizes.values()), int(USABLE * shape.host_memory_bytes)
+    snapshot, usable = (
+        _max_snapshot_bytes(spec, sizes.values()),
+        int(USABLE_HOST_MEMORY_SHARE * shape.host_memory_bytes),
+    )
     memory = spec.runtime.resources.memory
-    if not snapshot or SNAPSHOTS * snapshot + parse_bytes(memory) + shape.shm_bytes <= usable:
+    if not snapshot or SNAPSHOT_COPIES * snapshot + parse_bytes(memory) + shape.shm_bytes <= usable:
         return
     message = (
-        f"three snapshots of {size(snapshot)} each, spec.runtime.resources.memory, {memory}, and "
-        f"{size(shape.shm_bytes)} of /dev/shm are more than the {size(usable)} that a host of {shape.accelerator} "
-        f"{shape.topology} has to use."
+        f"three snapshots of {format_size(snapshot)} each, spec.runtime.resources.memory, {memory}, and "
+        f"{format_size(shape.shm_bytes)} of /dev/shm are more than the {format_size(usable)} that a host of "
+        f"{shape.accelerator} {shape.topology} has to use."
     )
-    yield Problem("spec.checkpoint.snapshots", None, message, tuple(_find_ways_out(spec, shape, hardware, snapshot)))
+    yield Problem("spec.checkpoint.snapshots", None, message, tuple(_find_fixes(spec, shape, hardware, snapshot)))
 
 
-def _measure(spec: TrainingJobSpec, outcomes: Iterable[SizePlan | list[Problem]]) -> int:
+def _max_snapshot_bytes(spec: TrainingJobSpec, outcomes: Iterable[SizePlan | list[Problem]]) -> int:
     """Return the bytes of one snapshot on a host at the size where it is largest; 0 if no size can train."""
-    return measure_largest(spec, (one.layout for one in outcomes if isinstance(one, SizePlan) and one.layout))
+    return max_snapshot_bytes(
+        spec, (size_plan.layout for size_plan in outcomes if isinstance(size_plan, SizePlan) and size_plan.layout)
+    )
 
 
-def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware, snapshot: int) -> Iterator[str]:
+def _find_fixes(spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware, snapshot: int) -> Iterator[str]:
     """Yield fixes: less memory for the container, the next larger slice with enough host memory, and no snapshots."""
-    left = (int(USABLE * shape.host_memory_bytes) - SNAPSHOTS * snapshot - shape.shm_bytes) // _GIB * _GIB
+    left = (
+        (int(USABLE_HOST_MEMORY_SHARE * shape.host_memory_bytes) - SNAPSHOT_COPIES * snapshot - shape.shm_bytes)
+        // _GIB
+        * _GIB
+    )
     if left >= parse_bytes(Resources().memory):
         yield f"spec.runtime.resources.memory: {format_bytes(left)}"
     larger = (hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape))
@@ -60,55 +74,55 @@ def _find_ways_out(spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware,
 def _fits(spec: TrainingJobSpec, shape: SliceShape) -> bool:
     """Return whether the hosts of another slice have enough memory, at the smallest and the largest size."""
     planner, slices = SizePlanner(spec, shape), spec.slices
-    snapshot = _measure(spec, (planner.plan(number) for number in (slices.fewest, slices.most)))
-    need = SNAPSHOTS * snapshot + parse_bytes(spec.runtime.resources.memory) + shape.shm_bytes
-    return snapshot > 0 and need <= int(USABLE * shape.host_memory_bytes)
+    snapshot = _max_snapshot_bytes(spec, (planner.plan(number) for number in (slices.min_slices, slices.max_slices)))
+    need = SNAPSHOT_COPIES * snapshot + parse_bytes(spec.runtime.resources.memory) + shape.shm_bytes
+    return snapshot > 0 and need <= int(USABLE_HOST_MEMORY_SHARE * shape.host_memory_bytes)
 
 
-def warn_of_late_snapshots(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+def warn_of_rare_snapshots(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """A snapshot saves steps only where it is taken more often than a checkpoint."""
     if plan.snapshots is None:
         return
-    every, save, cost = plan.snapshots.every_steps, plan.spec.checkpoint.save.every_steps, _find_cost(plan)
+    every, save, cost = plan.snapshots.every_steps, plan.spec.checkpoint.save.every_steps, _snapshot_cost(plan)
     if every >= save:
         message = f"{every} is not below spec.checkpoint.save.everySteps, {save}: snapshots save no steps."
-        yield _suggest(plan, message, save // 2 if save // 2 >= (cost.fewest if cost else 1) else save)
+        yield _interval_warning(plan, message, save // 2 if save // 2 >= (cost.min_interval if cost else 1) else save)
 
 
-def warn_of_costly_snapshots(plan: Plan, _sizes: Sizes) -> Iterator[Problem]:
+def warn_of_costly_snapshots(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """Training waits while a snapshot is copied; the size at which a step is shortest speaks for all."""
-    cost = _find_cost(plan)
-    if plan.snapshots is None or cost is None or cost.share <= SHARE:
+    cost = _snapshot_cost(plan)
+    if plan.snapshots is None or cost is None or cost.share <= MAX_COPY_SHARE:
         return
     every = plan.snapshots.every_steps
     if every >= plan.spec.checkpoint.save.every_steps:
         return  # they are useless anyway
     message = (
-        f"{every} lets training wait for copies for up to {percent(cost.share)} of the time that its steps take on "
-        f"{plural(cost.num_slices, 'slice')}: they are not worth more than {percent(SHARE)}."
+        f"{every} lets training wait for copies for up to {format_percent(cost.share)} of the time that its steps "
+        f"take on {pluralize(cost.num_slices, 'slice')}: they are not worth more than {format_percent(MAX_COPY_SHARE)}."
     )
-    yield _suggest(plan, message, cost.fewest)
+    yield _interval_warning(plan, message, cost.min_interval)
 
 
-class Cost(NamedTuple):
+class PlannedSnapshotCost(NamedTuple):
     """The cost of a plan's snapshots: their share of the step time, and the smallest interval of acceptable cost."""
 
     num_slices: int
     share: float
-    fewest: int
+    min_interval: int
 
 
-def _find_cost(plan: Plan) -> Cost | None:  # None: no snapshots, or unknown cost
+def _snapshot_cost(plan: Plan) -> PlannedSnapshotCost | None:  # None: no snapshots, or unknown cost
     rooflines = predict_sizes(plan)
     if plan.snapshots is None or not plan.shape.rates.host or not rooflines:
         return None
     num_slices, step = min(rooflines.items(), key=lambda one: one[1].seconds)
     spec, shape, layout = plan.spec, plan.shape, plan.layout(num_slices)
-    share = waiting_share(spec, shape, layout, plan.snapshots.every_steps, step.seconds)
-    return Cost(num_slices, share, fewest_steps(spec, shape, layout, step.seconds))
+    share = snapshot_cost_share(spec, shape, layout, plan.snapshots.every_steps, step.seconds)
+    return PlannedSnapshotCost(num_slices, share, min_interval_steps(spec, shape, layout, step.seconds))
 
 
-def _suggest(plan: Plan, message: str, nearest: int) -> Problem:
+def _interval_warning(plan: Plan, message: str, nearest: int) -> Problem:
     """Return a warning with a suggested interval, if there is one below the checkpoint interval."""
     assert plan.snapshots is not None  # noqa: S101  # otherwise there is nothing to warn about
     save = plan.spec.checkpoint.save.every_steps
@@ -121,10 +135,11 @@ def _suggest(plan: Plan, message: str, nearest: int) -> Problem:
 
 RULES = (
     SizesRule(
-        (*READS, "checkpoint.snapshots", "checkpoint.save.everySteps", "runtime.resources.memory"), check_host_memory
+        (*SIZE_FIELDS, "checkpoint.snapshots", "checkpoint.save.everySteps", "runtime.resources.memory"),
+        check_host_memory,
     ),
 )
 WARNINGS = tuple(
-    PlanWarning((*READS, "checkpoint.snapshots", "checkpoint.save.everySteps"), warn)
-    for warn in (warn_of_late_snapshots, warn_of_costly_snapshots)
+    PlanWarning((*SIZE_FIELDS, "checkpoint.snapshots", "checkpoint.save.everySteps"), warn)
+    for warn in (warn_of_rare_snapshots, warn_of_costly_snapshots)
 )

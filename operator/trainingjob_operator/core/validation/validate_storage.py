@@ -7,7 +7,7 @@ from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME, seconds
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
 from trainingjob_api.running import Volume
-from trainingjob_operator.core.names import free_name, nearest_names
+from trainingjob_operator.core.names import nearest_names, unused_name
 from trainingjob_operator.core.planner.mesh import nearest_multiples
 from trainingjob_operator.core.validation.folders import is_below, is_reserved
 from trainingjob_operator.core.validation.rule import Rule
@@ -23,7 +23,7 @@ def check_checkpoint_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_own_folder(
-    spec: TrainingJobSpec, path: str, uri: PurePosixPath, what: str, nearest: tuple[str, ...]
+    spec: TrainingJobSpec, path: str, uri: PurePosixPath, contents: str, nearest: tuple[str, ...]
 ) -> Iterator[Problem]:
     """Check that a folder of the job lies on a writable volume below the mount.
 
@@ -33,7 +33,7 @@ def check_own_folder(
     if ".." in uri.parts:
         yield Problem(path, str(uri), f"{uri} steps upwards: name the folder itself.")
     elif volume is None:
-        message = f"{uri} is on none of spec.runtime.volumes: {what} there would end with the pod."
+        message = f"{uri} is on none of spec.runtime.volumes: {contents} there would end with the pod."
         if not nearest:
             message += " Mount a PersistentVolumeClaim that all hosts share, and name a folder below it."
         yield Problem(path, str(uri), message, nearest)
@@ -53,7 +53,7 @@ def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
         mount = PurePosixPath(volume.mount_path)
         if volume.name in {one.name for one in earlier}:
             message = f"{volume.name} is the name of another volume."
-            free = free_name(volume.name, taken, MAX_SHORT_NAME)
+            free = unused_name(volume.name, taken, MAX_SHORT_NAME)
             taken.add(free)
             yield Problem(f"{at}.name", volume.name, message, (free,))
         if ".." in mount.parts:
@@ -88,7 +88,7 @@ def check_initialize_from(spec: TrainingJobSpec) -> Iterator[Problem]:
     elif not any(is_below(source.uri, volume.mount_path) for volume in spec.runtime.volumes):
         message = f"{uri} is on none of spec.runtime.volumes: no pod can read it. Mount the volume that holds it."
         yield Problem(path, source.uri, message)
-    elif are_one(uri, own):
+    elif folders_overlap(uri, own):
         message = f"{uri} and spec.checkpoint.uri, {own}, are not two folders. A job goes on from its own by itself."
         yield Problem(path, source.uri, message)
 
@@ -112,7 +112,7 @@ def check_best_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
         )
 
 
-def warn_of_idle_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unused_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Programs that are not kept need no folder."""
     cache = spec.runtime.compile_cache
     if cache.path is not None and not cache.enabled:
@@ -130,7 +130,7 @@ def warn_of_rare_saves(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.checkpoint.save.everySteps", every, message, (str(max(steps // 10, 1)),))
 
 
-def warn_of_unsaved_keeps(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unaligned_retention(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Only saved steps can be kept."""
     keep, save = spec.checkpoint.keep.every_steps, spec.checkpoint.save.every_steps
     if keep is not None and keep % save and keep <= spec.training.steps:
@@ -141,7 +141,7 @@ def warn_of_unsaved_keeps(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.checkpoint.keep.everySteps", keep, message, nearest)
 
 
-def warn_of_rare_keeps(spec: TrainingJobSpec) -> Iterator[Problem]:
+def warn_of_unreached_retention(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A step above the last one is never there to keep."""
     keep, steps = spec.checkpoint.keep.every_steps, spec.training.steps
     if keep is not None and keep > steps:
@@ -151,7 +151,7 @@ def warn_of_rare_keeps(spec: TrainingJobSpec) -> Iterator[Problem]:
         )
 
 
-def are_one(one: PurePosixPath, other: PurePosixPath) -> bool:
+def folders_overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
     """Return whether one folder contains the other."""
     return one.is_relative_to(other) or other.is_relative_to(one)
 
@@ -171,7 +171,7 @@ def _free_mount(spec: TrainingJobSpec, name: str) -> str:
     """Return an unused mount path for a volume."""
     taken = {str(PurePosixPath(volume.mount_path)) for volume in spec.runtime.volumes}
     path = f"/mnt/{name}"
-    return free_name(path, taken, MAX_PATH) if path in taken else path
+    return unused_name(path, taken, MAX_PATH) if path in taken else path
 
 
 RULES = (
@@ -183,8 +183,8 @@ RULES = (
     Rule(("checkpoint.keep.best", "evaluation"), check_best_evaluation),
 )
 WARNINGS = (
-    Rule(("runtime.compileCache",), warn_of_idle_cache_path),
+    Rule(("runtime.compileCache",), warn_of_unused_cache_path),
     Rule(("checkpoint.save.everySteps", "checkpoint.save.every", "training.steps"), warn_of_rare_saves),
-    Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_unsaved_keeps),
-    Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_rare_keeps),
+    Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_unaligned_retention),
+    Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_unreached_retention),
 )

@@ -6,11 +6,11 @@ The API server enforces immutable fields (`trainingjob_api.cel`). The new spec i
 from collections.abc import Iterator
 
 from trainingjob_api.problem import Problem
-from trainingjob_operator.core.manifests import Manifest, dig, number, text
+from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
 from trainingjob_operator.core.remember import read_status
 
 STEPS = "spec.training.steps"
-AFTER_THE_END = ("ttlSecondsAfterFinished",)
+EDITABLE_AFTER_END = ("ttlSecondsAfterFinished",)
 """Fields that an edit can still change after the end of a job."""
 
 
@@ -18,9 +18,9 @@ def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
     """Check that the job does not end before its current step, and that a finished job is not edited."""
     status = read_status(old)
     if status.completion_time is not None:
-        yield from _check_ended(old, new)
+        yield from _check_finished(old, new)
         return
-    steps, before = (number(each, "spec", "training", "steps") for each in (new, old))
+    steps, before = (get_int(job, "spec", "training", "steps") for job in (new, old))
     done = status.progress.step if status.progress else 0
     if steps is not None and before is not None and steps < min(done, before):
         message = (
@@ -31,8 +31,8 @@ def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
 
 def warn_of_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
     """Warn that a schedule which decays to the last step changes with that step."""
-    steps, before = (number(each, "spec", "training", "steps") for each in (new, old))
-    shape = text(new, "spec", "schedule", "type") or "cosine"
+    steps, before = (get_int(each, "spec", "training", "steps") for each in (new, old))
+    shape = get_text(new, "spec", "schedule", "type") or "cosine"
     has_run = read_status(old).world is not None
     if has_run and steps != before and shape != "constant":
         message = (
@@ -42,10 +42,10 @@ def warn_of_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
         yield Problem(STEPS, steps, message)
 
 
-def _check_ended(old: Manifest, new: Manifest) -> Iterator[Problem]:
-    before, after = (section if isinstance(section := dig(each, "spec"), dict) else {} for each in (old, new))
+def _check_finished(old: Manifest, new: Manifest) -> Iterator[Problem]:
+    before, after = (section if isinstance(section := get_value(each, "spec"), dict) else {} for each in (old, new))
     for name in sorted({*before, *after}):
-        if name not in AFTER_THE_END and before.get(name) != after.get(name):
+        if name not in EDITABLE_AFTER_END and before.get(name) != after.get(name):
             message = (
                 "the job is over, and an edit changes nothing any more. Create another job with the same "
                 "checkpoint.uri and `checkpoint.takeover: true`: it goes on from the newest checkpoint."

@@ -9,7 +9,7 @@ from tests.builders import child_job_manifest, jobset_manifest, make_plan, pod_m
 from tests.scenes import Scene, drop_pod, fail, lose_node, set_pod, trained
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_operator.core.running.deciding.chores import (
-    Chore,
+    ChildOperation,
     CreateBase,
     CreateSlice,
     DeleteJob,
@@ -19,7 +19,7 @@ from trainingjob_operator.core.running.deciding.chores import (
 from trainingjob_operator.core.times import format_time
 
 
-def name(chore: Chore) -> tuple[object, ...]:
+def name(chore: ChildOperation) -> tuple[object, ...]:
     """Return a chore without its manifests."""
     match chore:
         case CreateSlice(number):

@@ -8,8 +8,15 @@ from tests.builders import failure, make_plan, pod_manifest
 from tests.scenes import Scene, claim, drop_pod, fail, kind, lose_node, set_pod, trained
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.world import Span
-from trainingjob_operator.core.running.deciding.decisions import Claim, Examine, Fail, Leave, Succeed, Wait
-from trainingjob_operator.core.running.deciding.forming import MAX_AHEAD
+from trainingjob_operator.core.running.deciding.decisions import (
+    Claim,
+    CollectDiagnostics,
+    DrainWorld,
+    Fail,
+    Succeed,
+    Wait,
+)
+from trainingjob_operator.core.running.deciding.forming import MAX_GENERATION_LEAD
 from trainingjob_operator.core.running.reasons import Reason
 
 FIRST_WORLD: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
@@ -197,7 +204,7 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     ),
     "the same, and it may still tell where that stands": (
         lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[3]),
-        (Examine, Reason.EXAMINING),
+        (CollectDiagnostics, Reason.EXAMINING),
     ),
     "the one that JAX names crashed": (
         lambda: fail(fail(trained(), 1, 1), 0, 0, reason=FailureReason.PEER, missed=[3]),
@@ -235,8 +242,8 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         lambda: forget_slice(trained(listening=20.0), 1).hear_slice(0, still=20.0),
         (Claim, (0,), Reason.HOST_SILENT, False),
     ),
-    "a pod is being deleted": (lambda: trained().delete_pod(1, 0), (Leave, Reason.DRAINING)),
-    "some have left": (lambda: trained().hear(0, 0, phase=Phase.LEFT), (Leave, Reason.LEAVING)),
+    "a pod is being deleted": (lambda: trained().delete_pod(1, 0), (DrainWorld, Reason.DRAINING)),
+    "some have left": (lambda: trained().hear(0, 0, phase=Phase.LEFT), (DrainWorld, Reason.LEAVING)),
     "all have left": (
         lambda: trained().hear_slice(0, 1, phase=Phase.LEFT),
         (Claim, (0, 1), Reason.RESIZED, False),
@@ -284,7 +291,7 @@ def test_a_world_did_not_break_before_its_newest_step() -> None:
     end = claim(scene).end
 
     assert end
-    assert end.ago == 3.0
+    assert end.seconds_ago == 3.0
 
 
 def test_generations_are_above_all_that_was_ever_heard_of() -> None:
@@ -301,10 +308,10 @@ def test_generations_are_above_all_that_was_ever_heard_of() -> None:
 def test_a_generation_that_a_host_makes_up_uses_up_none() -> None:
     scene = Scene(burned=4).place(0, 1).hear_slice(0, 1)
 
-    scene.hear(0, 1, generation=4 + MAX_AHEAD)
-    assert claim(scene).world.generation == 5 + MAX_AHEAD
+    scene.hear(0, 1, generation=4 + MAX_GENERATION_LEAD)
+    assert claim(scene).world.generation == 5 + MAX_GENERATION_LEAD
 
-    scene.hear(0, 1, generation=5 + MAX_AHEAD)
+    scene.hear(0, 1, generation=5 + MAX_GENERATION_LEAD)
     assert claim(scene).world.generation == 5
 
 

@@ -73,7 +73,7 @@ def test_an_end_that_was_asked_for_never_fails_the_job() -> None:
 
     end = claim(scene).end
     assert end
-    assert (end.counted, end.fatal, end.alone) == (False, False, False)
+    assert (end.is_counted, end.is_fatal, end.is_single_node) == (False, False, False)
 
 
 def test_an_end_after_the_drill_counts_as_ever() -> None:
@@ -87,7 +87,7 @@ def test_an_end_after_the_drill_counts_as_ever() -> None:
 
     end = claim(scene).end
     assert end
-    assert end.counted
+    assert end.is_counted
 
 
 def test_a_host_that_was_slowed_down_is_named_or_not() -> None:

@@ -15,9 +15,14 @@ from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import RollbackStatus
 from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld
-from trainingjob_operator.core.running.deciding.drills import MOST
-from trainingjob_operator.core.running.deciding.strikes import find_pause, list_strikes, make_order, refuse_strike
-from trainingjob_operator.core.running.telling.announce import make_bulletin
+from trainingjob_operator.core.running.deciding.drills import MAX_DRILLS
+from trainingjob_operator.core.running.deciding.strikes import (
+    find_injection_order,
+    list_pods_to_delete,
+    operator_pause_seconds,
+    refuse_strike,
+)
+from trainingjob_operator.core.running.telling.announce import make_directive
 from trainingjob_operator.core.times import format_time
 
 BEGINNINGS: dict[str, tuple[Callable[[], Scene], tuple[str, int | None, int | None, str]]] = {
@@ -138,14 +143,14 @@ def test_a_host_is_told_until_it_has_obeyed_and_never_in_another_world() -> None
     scene.step()
     seen = scene.see()
     assert seen.world
-    order = make_order(scene.status, seen.world)
+    order = find_injection_order(scene.status, seen.world)
     assert order
     assert (order.drill.id, order.drill.kind, order.pods) == ("one", DrillKind.HANG, {"pod-1-1"})
-    assert make_bulletin(scene.plan, seen, scene.decide(), scene.status).order == order
+    assert make_directive(scene.plan, seen, scene.decide(), scene.status).injection_order == order
 
     scene.hear(1, 1, drilled="one")
     assert look(scene).state == "injected"
-    assert make_order(scene.status, seen.world) is None
+    assert find_injection_order(scene.status, seen.world) is None
 
 
 def test_an_order_ends_with_its_world() -> None:
@@ -173,13 +178,13 @@ def test_what_was_written_and_not_made_is_told_and_never_made() -> None:
     scene = ask(drillable(), "kill-host")
     before = scene.see()
     scene.step()
-    assert list_strikes(before, scene.status)  # and the operator ends here
+    assert list_pods_to_delete(before, scene.status)  # and the operator ends here
     assert look(scene, 119).state == "injected"
 
     one = look(scene, 1)
 
     assert (one.state, one.message) == ("over", "the operator ended before it had made it, and it is not made later")
-    assert list_strikes(scene.see(), scene.status) == ()
+    assert list_pods_to_delete(scene.see(), scene.status) == ()
 
 
 def test_a_host_that_does_not_obey_is_not_waited_for() -> None:
@@ -204,13 +209,13 @@ def test_the_operator_strikes_when_it_is_written_and_only_then(
 ) -> None:
     scene = ask(drillable(), kind)
     before = scene.see()
-    assert list_strikes(before, before.status) == ()
+    assert list_pods_to_delete(before, before.status) == ()
     scene.step()
 
-    assert [(one.pod.uid, one.force) for one in list_strikes(before, scene.status)] == struck
-    assert find_pause(before, scene.status) == pause
-    assert list_strikes(scene.see(), scene.status) == ()
-    assert find_pause(scene.see(), scene.status) == 0.0
+    assert [(one.pod.uid, one.force) for one in list_pods_to_delete(before, scene.status)] == struck
+    assert operator_pause_seconds(before, scene.status) == pause
+    assert list_pods_to_delete(scene.see(), scene.status) == ()
+    assert operator_pause_seconds(scene.see(), scene.status) == 0.0
 
 
 def test_a_drill_whose_pod_is_not_deleted_is_refused_and_no_other() -> None:
@@ -229,10 +234,10 @@ def test_a_drill_whose_pod_is_not_deleted_is_refused_and_no_other() -> None:
 
 def test_the_last_drills_are_kept() -> None:
     scene = drillable()
-    for number in range(MOST + 2):
+    for number in range(MAX_DRILLS + 2):
         look(ask(scene, "hang", f"drill-{number}", slice=9))
 
-    assert [one.id for one in scene.status.drills] == [f"drill-{number}" for number in range(2, MOST + 2)]
+    assert [one.id for one in scene.status.drills] == [f"drill-{number}" for number in range(2, MAX_DRILLS + 2)]
 
 
 def test_people_hear_of_each_turn_of_a_drill() -> None:
@@ -243,7 +248,7 @@ def test_people_hear_of_each_turn_of_a_drill() -> None:
     scene.step()
     assert scene.happenings() == ()
     scene.hear(1, 1, drilled="one")
-    assert [one.warning for one in scene.happenings()] == [True]
+    assert [one.is_warning for one in scene.happenings()] == [True]
 
 
 EVENTS = ("look", "obey", "crash", "train", "lose", "ask again", "ask anew", "wait")
@@ -261,10 +266,10 @@ def test_no_drill_is_ever_made_twice(kind: DrillKind, events: list[str]) -> None
         happen(scene, event, kind, number, turn)
         before = scene.see()
         decision = scene.step(100.0 if event == "wait" else 1.0)
-        if list_strikes(before, scene.status) or find_pause(before, scene.status):
+        if list_pods_to_delete(before, scene.status) or operator_pause_seconds(before, scene.status):
             deeds.setdefault(newest(scene).id, set()).add(turn)
         world = decision.world if isinstance(decision, Claim) else before.world
-        if world and not isinstance(decision, EndWorld) and (order := make_order(scene.status, world)):
+        if world and not isinstance(decision, EndWorld) and (order := find_injection_order(scene.status, world)):
             deeds.setdefault(order.drill.id, set()).add(f"generation {world.generation}")
     assert all(len(made) == 1 for made in deeds.values()), deeds
 

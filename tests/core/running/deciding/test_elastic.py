@@ -7,11 +7,11 @@ import pytest
 from tests.builders import make_plan
 from tests.scenes import Scene, claim, drop_pod, edited, fail, kind, lose_node, shrunk, trained
 from trainingjob_api.protocol import Phase
-from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Leave, Succeed, Wait
+from trainingjob_operator.core.running.deciding.decisions import Claim, DrainWorld, EndWorld, Succeed, Wait
 from trainingjob_operator.core.running.reasons import Reason
 
 GROWTH: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
-    "a slice is back": (shrunk, (Leave, Reason.GROWING)),
+    "a slice is back": (shrunk, (DrainWorld, Reason.GROWING)),
     "a slice is back too soon": (lambda: shrunk(announced=59.0), (Wait, Reason.TRAINING)),
     "a slice is back without standbys": (
         lambda: shrunk().hear(1, 1, standby=False),
@@ -43,7 +43,7 @@ def test_growth(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
 
 
 def test_growth_says_which_slice_is_back() -> None:
-    assert shrunk().decide() == Leave(Reason.GROWING, "slice 1 is back")
+    assert shrunk().decide() == DrainWorld(Reason.GROWING, "slice 1 is back")
     assert claim(shrunk().hear_slice(0, phase=Phase.LEFT)).why == "slice 1 is back"
 
 
@@ -64,7 +64,7 @@ def test_a_world_knows_what_was_saved_before_it() -> None:
 def test_several_slices_come_back_at_once() -> None:
     scene = Scene(plan=make_plan(1, 4)).form(0).place(1, 2, 3).hear_slice(1, 2, 3)
 
-    assert scene.decide() == Leave(Reason.GROWING, "slices 1, 2, 3 are back")
+    assert scene.decide() == DrainWorld(Reason.GROWING, "slices 1, 2, 3 are back")
 
 
 def test_a_world_keeps_its_slices_where_sizes_have_gaps() -> None:
@@ -89,9 +89,9 @@ def ended_by_itself(scene: Scene, slice_number: int, host: int) -> Scene:
 EDITS: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "other saves": (
         lambda: edited(trained(), checkpoint=OTHER_SAVES),
-        (Leave, Reason.EDITED),
+        (DrainWorld, Reason.EDITED),
     ),
-    "fewer slices": (lambda: edited(trained(), 1, 1), (Leave, Reason.EDITED)),
+    "fewer slices": (lambda: edited(trained(), 1, 1), (DrainWorld, Reason.EDITED)),
     "what no world carries": (lambda: edited(trained(), elastic={"growCooldown": "5m"}), (Wait, Reason.TRAINING)),
     "left for the edit": (
         lambda: edited(trained(), checkpoint=OTHER_SAVES).hear_slice(0, 1, phase=Phase.LEFT),
@@ -127,19 +127,22 @@ def suspended(scene: Scene) -> Scene:
 
 
 SUSPENSION: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
-    "a training world": (lambda: suspended(trained()), (Leave, Reason.SUSPENDING)),
-    "a step that takes long": (lambda: suspended(trained().hear_slice(0, 1, still=29.0)), (Leave, Reason.SUSPENDING)),
+    "a training world": (lambda: suspended(trained()), (DrainWorld, Reason.SUSPENDING)),
+    "a step that takes long": (
+        lambda: suspended(trained().hear_slice(0, 1, still=29.0)),
+        (DrainWorld, Reason.SUSPENDING),
+    ),
     "a world that hangs": (
         lambda: suspended(trained().hear_slice(0, 1, still=31.0)),
         (EndWorld, Reason.SUSPENDED),
     ),
     "an evaluation, or a save, that takes eight minutes": (
         lambda: suspended(trained().hear_slice(0, 1, still=480.0, phase=Phase.EVALUATING)),
-        (Leave, Reason.SUSPENDING),
+        (DrainWorld, Reason.SUSPENDING),
     ),
     "a host is cut off from the operator meanwhile": (
         lambda: suspended(trained().hear_slice(0, 1, still=15.0, phase=Phase.EVALUATING).hear(0, 1, age=7.0)),
-        (Leave, Reason.SUSPENDING),
+        (DrainWorld, Reason.SUSPENDING),
     ),
     "a save that does not end": (
         lambda: suspended(trained(announced=2000.0, listening=2000.0)).hear_slice(
@@ -149,13 +152,13 @@ SUSPENSION: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     ),
     "no host is heard of": (
         lambda: suspended(trained()).silence(0, age=299.0).silence(1, age=299.0),
-        (Leave, Reason.SUSPENDING),
+        (DrainWorld, Reason.SUSPENDING),
     ),
     "no host is heard of for long": (
         lambda: suspended(trained()).silence(0, age=301.0).silence(1, age=301.0),
         (EndWorld, Reason.SUSPENDED),
     ),
-    "some have left": (lambda: suspended(trained().hear(0, 0, phase=Phase.LEFT)), (Leave, Reason.LEAVING)),
+    "some have left": (lambda: suspended(trained().hear(0, 0, phase=Phase.LEFT)), (DrainWorld, Reason.LEAVING)),
     "all have left": (
         lambda: suspended(trained().hear_slice(0, 1, phase=Phase.LEFT)),
         (EndWorld, Reason.SUSPENDED),

@@ -11,9 +11,9 @@ from tests.scenes import Scene, announce, claim, drop_pod, kind, shrunk
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import NodeFaults
 from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
-from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Leave
+from trainingjob_operator.core.running.deciding.decisions import Claim, DrainWorld, EndWorld
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.telling.announce import make_bulletin
+from trainingjob_operator.core.running.telling.announce import make_directive
 from trainingjob_operator.core.times import format_time
 
 
@@ -25,7 +25,7 @@ def remembering(fewest: int, most: int, **changes: object) -> Plan:
 def moved(**changes: object) -> Scene:
     """Return a job whose one slice left at step 25 for a larger world, with step 20 saved and the rest in memory."""
     scene = shrunk(plan=remembering(1, 2))
-    assert scene.step() == Leave(Reason.GROWING, "slice 1 is back", moves=True)
+    assert scene.step() == DrainWorld(Reason.GROWING, "slice 1 is back", drains_to_memory=True)
     return scene.train(step=25, restored=10, committed=20, phase=Phase.LEFT, **changes)
 
 
@@ -44,7 +44,7 @@ def moved_with_a_bad_node() -> Scene:
     bad = NodeFaults(node="node-3-0", faults=2, until=format_time(NOW + timedelta(hours=1)), why="Killed: it ended")
     scene.status = scene.status.model_copy(update={"nodes": (bad,)})
     scene.place(0, 1).hear_slice(0, 1)
-    assert scene.step() == Leave(Reason.GROWING, "slices 0, 1 are back", moves=True)
+    assert scene.step() == DrainWorld(Reason.GROWING, "slices 0, 1 are back", drains_to_memory=True)
     return scene.train(step=25, phase=Phase.LEFT)
 
 
@@ -93,7 +93,7 @@ def test_a_world_that_comes_back_to_save_says_so_and_saves_before_it_is_suspende
     assert claim(scene).why == "what it holds in memory alone is to be saved first"
     scene.step()
     scene.train(step=26, restored=25, tier="ram", committed=None)
-    assert scene.step() == Leave(Reason.SUSPENDING, "saving, then giving all pods back")
+    assert scene.step() == DrainWorld(Reason.SUSPENDING, "saving, then giving all pods back")
 
     scene.train(step=27, restored=25, tier="ram", committed=27, phase=Phase.LEFT)
     assert kind(scene.step()) == (EndWorld, Reason.SUSPENDED)
@@ -114,7 +114,7 @@ def test_hosts_are_told_whether_memory_is_enough(plan: Plan, want: bool) -> None
     scene = shrunk(plan=plan)
     seen, decision = scene.see(), scene.step()
 
-    assert make_bulletin(scene.plan, seen, decision, scene.status).moves is want
+    assert make_directive(scene.plan, seen, decision, scene.status).moves is want
 
 
 def test_who_leaves_for_a_drain_saves() -> None:
@@ -122,5 +122,5 @@ def test_who_leaves_for_a_drain_saves() -> None:
 
     decision = scene.decide()
 
-    assert isinstance(decision, Leave)
-    assert (decision.reason, decision.moves) == (Reason.DRAINING, False)
+    assert isinstance(decision, DrainWorld)
+    assert (decision.reason, decision.drains_to_memory) == (Reason.DRAINING, False)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tests.builders import NOW
 from trainingjob_api.status import Attempt, Cause
 from trainingjob_operator.core.running.deciding.patience import (
-    USUAL_RESTART_SECONDS,
-    Experience,
-    describe_experience,
-    find_patience,
-    recall,
+    DEFAULT_RESTART_SECONDS,
+    RepairHistory,
+    describe_repair_history,
+    max_repair_wait,
+    read_repair_history,
 )
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.times import format_time
@@ -31,7 +31,7 @@ CASES: dict[str, tuple[tuple[float, ...], float, float, float]] = {
 
 @pytest.mark.parametrize(("repairs", "restart", "share", "want"), CASES.values(), ids=CASES.keys())
 def test_patience(repairs: tuple[float, ...], restart: float, share: float, want: float) -> None:
-    assert find_patience(repairs, restart, share) == want
+    assert max_repair_wait(repairs, restart, share) == want
 
 
 times = st.floats(0.1, 1e6)
@@ -47,7 +47,7 @@ def cost(repair: float, patience: float, restart: float, share: float) -> float:
 def test_it_would_never_have_cost_more_than_to_wait_for_good_or_to_shrink_at_once(
     repairs: list[float], restart: float, share: float
 ) -> None:
-    patience = find_patience(repairs, restart, share)
+    patience = max_repair_wait(repairs, restart, share)
     spent = sum(cost(repair, patience, restart, share) for repair in repairs)
 
     assert patience >= 0
@@ -61,7 +61,7 @@ def test_without_experience_it_costs_at_most_twice_what_one_pays_who_knows(
 ) -> None:
     best = min(share * repair, 2 * restart)
 
-    assert cost(repair, find_patience((), restart, share), restart, share) <= 2 * best * (1 + 1e-9)
+    assert cost(repair, max_repair_wait((), restart, share), restart, share) <= 2 * best * (1 + 1e-9)
 
 
 @given(st.lists(times, max_size=20), times, shares)
@@ -69,8 +69,8 @@ def test_where_a_restart_costs_more_one_waits_at_least_as_long_for_the_first(
     repairs: list[float], restart: float, share: float
 ) -> None:
     """Whether to wait at all is settled by the mean; a dearer restart never turns that into shrinking at once."""
-    if find_patience(repairs, restart, share) > 0:
-        assert find_patience(repairs, 2 * restart, share) > 0
+    if max_repair_wait(repairs, restart, share) > 0:
+        assert max_repair_wait(repairs, 2 * restart, share) > 0
 
 
 def attempt(
@@ -86,11 +86,11 @@ def attempt(
     )
 
 
-LIVES: dict[str, tuple[list[Attempt], Experience]] = {
-    "nothing yet": ([attempt(1, 2, 0, None)], Experience((), USUAL_RESTART_SECONDS, is_measured=False)),
+LIVES: dict[str, tuple[list[Attempt], RepairHistory]] = {
+    "nothing yet": ([attempt(1, 2, 0, None)], RepairHistory((), DEFAULT_RESTART_SECONDS, is_measured=False)),
     "waited for": (
         [attempt(1, 2, 0, 100, Reason.NODE_LOST), attempt(2, 2, 160, None, recovery=72.0)],
-        Experience((60.0,), 12.0, is_measured=True),
+        RepairHistory((60.0,), 12.0, is_measured=True),
     ),
     "shrunk and grown": (
         [
@@ -98,11 +98,11 @@ LIVES: dict[str, tuple[list[Attempt], Experience]] = {
             attempt(2, 2, 101, 400, Reason.RESIZED, recovery=9.0),
             attempt(3, 3, 401, None, recovery=11.0),
         ],
-        Experience((301.0,), 9.0, is_measured=True),
+        RepairHistory((301.0,), 9.0, is_measured=True),
     ),
     "still away": (
         [attempt(1, 3, 0, 100, Reason.HOST_SILENT), attempt(2, 2, 101, None)],
-        Experience((), USUAL_RESTART_SECONDS, is_measured=False),
+        RepairHistory((), DEFAULT_RESTART_SECONDS, is_measured=False),
     ),
     "suspended meanwhile": (
         [
@@ -110,33 +110,33 @@ LIVES: dict[str, tuple[list[Attempt], Experience]] = {
             attempt(2, 2, 101, 400, Reason.SUSPENDED),
             attempt(3, 3, 90_000, None),
         ],
-        Experience((), USUAL_RESTART_SECONDS, is_measured=False),
+        RepairHistory((), DEFAULT_RESTART_SECONDS, is_measured=False),
     ),
     "no slice was lost": (
         [attempt(1, 2, 0, 100, "Crash"), attempt(2, 2, 101, None, recovery=5.0)],
-        Experience((), 4.0, is_measured=True),
+        RepairHistory((), 4.0, is_measured=True),
     ),
     "times that are none": (
         [
             attempt(1, 2, 0, 100, Reason.NODE_LOST),
             attempt(2, 2, 160, None, recovery=72.0).model_copy(update={"started": ""}),
         ],
-        Experience((), USUAL_RESTART_SECONDS, is_measured=False),
+        RepairHistory((), DEFAULT_RESTART_SECONDS, is_measured=False),
     ),
 }
 
 
 @pytest.mark.parametrize(("attempts", "want"), LIVES.values(), ids=LIVES.keys())
-def test_what_attempts_tell(attempts: list[Attempt], want: Experience) -> None:
-    assert recall(attempts) == want
+def test_what_attempts_tell(attempts: list[Attempt], want: RepairHistory) -> None:
+    assert read_repair_history(attempts) == want
 
 
 @pytest.mark.parametrize(
     ("known", "want"),
     [
-        (Experience((), 60.0, is_measured=False), "no repair is known yet, a restart counts 1 m 0 s"),
-        (Experience((50.0, 70.0), 12.0, is_measured=True), "2 repairs took 1 m 0 s on average, a restart took 12 s"),
+        (RepairHistory((), 60.0, is_measured=False), "no repair is known yet, a restart counts 1 m 0 s"),
+        (RepairHistory((50.0, 70.0), 12.0, is_measured=True), "2 repairs took 1 m 0 s on average, a restart took 12 s"),
     ],
 )
-def test_the_numbers_are_told(known: Experience, want: str) -> None:
-    assert describe_experience(known) == want
+def test_the_numbers_are_told(known: RepairHistory, want: str) -> None:
+    assert describe_repair_history(known) == want

@@ -11,8 +11,8 @@ from tests.builders import failure, make_plan, pod_manifest
 from tests.scenes import Scene
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Fail, Leave
-from trainingjob_operator.core.running.deciding.restarts import LONGEST_PAUSE_SECONDS
+from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, DrainWorld, EndWorld, Fail
+from trainingjob_operator.core.running.deciding.restarts import MAX_RESTART_BACK_OFF_SECONDS
 from trainingjob_operator.core.running.observing.observe import Observed
 
 WINDOW = 5.0
@@ -35,7 +35,7 @@ class Story:
         self.scene = Scene(plan=plan)
         self.numbers = count()
         self.generations = [0]
-        for number in range(plan.spec.slices.most):
+        for number in range(plan.spec.slices.max_slices):
             self.bring(number)
 
     def bring(self, number: int) -> None:
@@ -49,7 +49,7 @@ class Story:
     def happen(self, event: str, number: int, host: int) -> None:
         """Let something happen to a slice or to one of its hosts."""
         scene = self.scene
-        hosts = [key for key in scene.pods if key[0] == number % scene.plan.spec.slices.most]
+        hosts = [key for key in scene.pods if key[0] == number % scene.plan.spec.slices.max_slices]
         match event:
             case "lose slice":
                 for key in hosts:
@@ -61,7 +61,7 @@ class Story:
             case "fall silent" if len(hosts) == scene.plan.shape.num_hosts:
                 scene.silence(hosts[0][0], age=WINDOW + 1)
             case "return":
-                self.bring(number % scene.plan.spec.slices.most)
+                self.bring(number % scene.plan.spec.slices.max_slices)
             case "save" if scene.see().world:
                 self.train(30, committed=20)
             case "wait":
@@ -98,14 +98,14 @@ class Story:
         if isinstance(decision, Claim):
             self.check(before, decision)
             self.train(20)
-        elif isinstance(decision, Leave):
+        elif isinstance(decision, DrainWorld):
             self.tell(before, Phase.LEFT)
         elif isinstance(decision, EndWorld):
             self.tell(before, Phase.IDLE)
         return decision
 
     def tell(self, seen: Observed, phase: Phase) -> None:
-        for seat in seen.seats:
+        for seat in seen.member_views:
             if seat.pod and (seat.member.slice, seat.member.host) in self.scene.pods and seat.report:
                 self.scene.hear(seat.member.slice, seat.member.host, phase=phase, failure=None, still=100.0)
 
@@ -115,7 +115,7 @@ class Story:
         assert world.generation > self.generations[-1], "a number is never used again"
         self.generations.append(world.generation)
         assert (before.world is None) == (decision.end is None), "the world before has ended"
-        assert len(world.slices) in plan.allowed, "the plan proved the size"
+        assert len(world.slices) in plan.allowed_sizes, "the plan proved the size"
         ready = {one.number for one in before.slices if one.is_ready(WINDOW)}
         assert set(world.slices) <= ready, "all of its hosts are there"
         assert len(world.members) == len(world.slices) * plan.shape.num_hosts
@@ -145,10 +145,10 @@ def test_whatever_happens(
         job.happen(*event)
     job.look()
 
-    num_well = plan.allowed[size % len(plan.allowed)]
+    num_well = plan.allowed_sizes[size % len(plan.allowed_sizes)]
     for number in range(most):
         job.happen("return" if (number - first) % most < num_well else "lose slice", number, 0)
-    decisions = [job.look(LONGEST_PAUSE_SECONDS + SHRINK_AFTER) for _ in range(3)]
+    decisions = [job.look(MAX_RESTART_BACK_OFF_SECONDS + SHRINK_AFTER) for _ in range(3)]
 
     assert not any(isinstance(one, Fail) for one in decisions)
     world = job.scene.see().world

@@ -14,10 +14,10 @@ from trainingjob_api.status import Restarts
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Fail, Wait
 from trainingjob_operator.core.running.deciding.restarts import (
-    FIRST_PAUSE_SECONDS,
     JITTER,
-    LONGEST_PAUSE_SECONDS,
-    pause_seconds,
+    MAX_RESTART_BACK_OFF_SECONDS,
+    MIN_BACK_OFF_SECONDS,
+    back_off_seconds,
 )
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.times import format_time
@@ -40,7 +40,7 @@ def crash(scene: Scene) -> Decision:
 def try_again(scene: Scene, *, save: bool = False) -> Scene:
     """Let the pause pass, and the next world make a step from 10, and save it or not."""
     if scene.status.attempts[-1].ended:
-        scene.step(LONGEST_PAUSE_SECONDS)
+        scene.step(MAX_RESTART_BACK_OFF_SECONDS)
     scene.train(step=11, restored=10, committed=11 if save else None, failure=None).step()
     return scene
 
@@ -56,7 +56,7 @@ def failing(plan: Plan | None = None, *, times: int = 1) -> Scene:
 def pause(scene: Scene) -> float:
     """Return how long the job still waits after its last failure."""
     assert scene.status.world
-    return pause_seconds(scene.see().uid, scene.status.world.generation, scene.status.restarts.since_commit)
+    return back_off_seconds(scene.see().uid, scene.status.world.generation, scene.status.restarts.since_commit)
 
 
 def test_the_first_failure_is_answered_at_once() -> None:
@@ -70,7 +70,7 @@ def test_a_second_failure_without_a_saved_step_pauses_and_says_until_when() -> N
     left = pause(scene)
     held = scene.decide()
 
-    assert FIRST_PAUSE_SECONDS * (1 - JITTER) < left <= FIRST_PAUSE_SECONDS
+    assert MIN_BACK_OFF_SECONDS * (1 - JITTER) < left <= MIN_BACK_OFF_SECONDS
     until = (scene.now + timedelta(seconds=left)).strftime("%Y-%m-%d %H:%M:%S UTC")
     words = f"2 failures in a row without a newly saved step; pausing until {until}"
     assert held == Wait(Reason.BACKING_OFF, words)
@@ -192,7 +192,7 @@ def test_losses_in_a_row_pause_from_the_fourth_on_and_fail_nothing() -> None:
         if number == 4:
             assert isinstance(decision, Wait)
             assert decision.message.startswith("4 losses in a row without a newly saved step; pausing until ")
-        scene.step(0.0 if number <= 3 else LONGEST_PAUSE_SECONDS)
+        scene.step(0.0 if number <= 3 else MAX_RESTART_BACK_OFF_SECONDS)
         scene.train(step=11, restored=10).step()
 
     assert scene.status.restarts == Restarts(total=11, lost_since_commit=11)
@@ -218,20 +218,20 @@ def test_a_clock_that_is_set_back_makes_no_pause_longer() -> None:
     scene.step(-3600.0)
     assert scene.status.restarts.failed == format_time(scene.now)
 
-    assert kind(scene.step(FIRST_PAUSE_SECONDS)) == (Claim, (0, 1), None, None)
+    assert kind(scene.step(MIN_BACK_OFF_SECONDS)) == (Claim, (0, 1), None, None)
 
 
 @given(st.text(min_size=1), st.integers(1, 10**6), st.integers(0, 10**4))
 def test_a_pause_grows_within_its_bounds_and_is_the_same_for_every_operator(uid: str, gen: int, in_a_row: int) -> None:
-    now, longest = pause_seconds(uid, gen, in_a_row), pause_seconds(uid, gen, in_a_row + 1)
+    now, longest = back_off_seconds(uid, gen, in_a_row), back_off_seconds(uid, gen, in_a_row + 1)
 
-    assert now == pause_seconds(uid, gen, in_a_row)
-    assert 0 <= now <= longest <= LONGEST_PAUSE_SECONDS
+    assert now == back_off_seconds(uid, gen, in_a_row)
+    assert 0 <= now <= longest <= MAX_RESTART_BACK_OFF_SECONDS
     assert (now == 0) == (in_a_row < 2)
 
 
 def test_jobs_that_fail_together_come_back_apart() -> None:
-    pauses = {round(pause_seconds(f"job-{number}", 1, 2), 1) for number in range(100)}
+    pauses = {round(back_off_seconds(f"job-{number}", 1, 2), 1) for number in range(100)}
 
     assert len(pauses) > 30
 

@@ -159,7 +159,7 @@ def test_people_hear_of_a_rollback_once_and_the_steps_it_gave_up_are_lost() -> N
     spoil(scene)
     told = [one for one in scene.happenings() if one.reason == Reason.ROLLED_BACK]
 
-    assert [(one.message, one.warning) for one in told] == [
+    assert [(one.message, one.is_warning) for one in told] == [
         (
             (
                 "step 11 was bad: training went back to step 8, and on in lineage 1 without the samples of 3 steps; "

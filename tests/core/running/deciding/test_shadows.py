@@ -9,8 +9,8 @@ from tests.scenes import Scene, claim, kind
 from trainingjob_api.protocol import Directive, Phase
 from trainingjob_api.world import World
 from trainingjob_operator.core.running.deciding.decisions import Claim
-from trainingjob_operator.core.running.deciding.shadows import find_waiting, plan_shadows
-from trainingjob_operator.core.running.telling.announce import make_bulletin
+from trainingjob_operator.core.running.deciding.shadows import find_ready_standby_worlds, plan_hot_standby_worlds
+from trainingjob_operator.core.running.telling.announce import make_directive
 
 ELASTIC = {"shadowWorld": True, "growCooldown": "1h"}
 
@@ -18,15 +18,15 @@ ELASTIC = {"shadowWorld": True, "growCooldown": "1h"}
 def with_ports(*sizes: int, allowed: tuple[int, ...] = (), wanted: bool = True) -> Scene:
     """Return a job whose largest world trains; each host has a port for a shadow world."""
     plan = make_plan(*sizes, allowed=allowed, elastic={**ELASTIC, "shadowWorld": wanted})
-    scene = Scene(plan=plan).form(*range(plan.allowed[-1]))
-    for number in range(plan.allowed[-1]):
+    scene = Scene(plan=plan).form(*range(plan.allowed_sizes[-1]))
+    for number in range(plan.allowed_sizes[-1]):
         for host in range(2):
             scene.hear(number, host, shadow_port=6000 + 10 * number + host)
     return scene
 
 
 def planned(scene: Scene) -> tuple[World, ...]:
-    return plan_shadows(scene.plan, scene.see())
+    return plan_hot_standby_worlds(scene.plan, scene.see())
 
 
 def waiting(scene: Scene, *slices: int) -> Scene:
@@ -143,7 +143,7 @@ TAKEN_OVER: dict[str, tuple[Callable[[], Scene], tuple[int, ...], bool]] = {
 @pytest.mark.parametrize(("scene", "slices", "by_shadow"), TAKEN_OVER.values(), ids=TAKEN_OVER.keys())
 def test_who_takes_over(scene: Callable[[], Scene], slices: tuple[int, ...], *, by_shadow: bool) -> None:
     at = scene()
-    names = {shadow.shadow for shadow in find_waiting(at.plan, at.see())}
+    names = {shadow.shadow for shadow in find_ready_standby_worlds(at.plan, at.see())}
     world = claim(at).world
 
     assert world.slices == slices
@@ -172,10 +172,10 @@ def test_the_status_remembers_who_took_over() -> None:
 
 def test_hosts_are_told_while_their_world_holds() -> None:
     scene = with_ports(1, 2)
-    bulletin = make_bulletin(scene.plan, scene.see(), scene.decide(), scene.status)
+    bulletin = make_directive(scene.plan, scene.see(), scene.decide(), scene.status)
     assert bulletin.directive is Directive.TRAIN
-    assert bulletin.shadows == planned(scene)
+    assert bulletin.standby_worlds == planned(scene)
 
     lose(scene, 1)
     decision = scene.decide()
-    assert make_bulletin(scene.plan, scene.see(), decision, scene.status).shadows == ()
+    assert make_directive(scene.plan, scene.see(), decision, scene.status).standby_worlds == ()

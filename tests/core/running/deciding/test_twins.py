@@ -6,7 +6,7 @@ from tests.builders import make_plan
 from tests.scenes import Scene, fail, trained
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, EndWorld, Fail
-from trainingjob_operator.core.running.deciding.restarts import LONGEST_PAUSE_SECONDS
+from trainingjob_operator.core.running.deciding.restarts import MAX_RESTART_BACK_OFF_SECONDS
 from trainingjob_operator.core.running.reasons import Reason
 
 HERE, THERE = (1, 1), (0, 1)
@@ -34,7 +34,7 @@ def end(scene: Scene, *places: tuple[int, int], save: bool = False, trains: bool
         return decision
     scene.hear_slice(0, 1, phase=Phase.IDLE, failure=None, still=1.0)
     if scene.status.attempts[-1].ended:
-        scene.step(LONGEST_PAUSE_SECONDS)
+        scene.step(MAX_RESTART_BACK_OFF_SECONDS)
     scene.train(step=11, restored=10, committed=11 if save else None, failure=None)
     if not trains:
         scene.hear_slice(0, 1, phase=Phase.COMPILING, progress=None)
@@ -81,7 +81,7 @@ def test_a_node_that_is_avoided_leaves_the_job_alone() -> None:
 
     assert isinstance(fail(scene, *HERE, step=12).step(), EndWorld)
 
-    scene.hear_slice(0, 1, phase=Phase.IDLE, failure=None, still=1000.0).step(LONGEST_PAUSE_SECONDS)
+    scene.hear_slice(0, 1, phase=Phase.IDLE, failure=None, still=1000.0).step(MAX_RESTART_BACK_OFF_SECONDS)
     assert scene.status.world
     assert scene.status.world.slices == (0,)
 

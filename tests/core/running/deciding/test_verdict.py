@@ -7,7 +7,7 @@ import pytest
 from tests.builders import failure, make_plan
 from tests.scenes import Scene, fail, kind, lose_node, trained
 from trainingjob_api.protocol import FailureReason, Phase
-from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, Expire, Fail, Succeed, Wait
+from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, DeleteExpired, Fail, Succeed, Wait
 from trainingjob_operator.core.running.reasons import Reason
 
 
@@ -88,7 +88,7 @@ def test_an_ended_job_expires_after_its_time(ttl: int | None) -> None:
     assert kind(scene.step(-3600.0)) == (Wait, Reason.OVER)
     scene.now += timedelta(hours=1, seconds=ttl or 0)
     assert kind(scene.step()) == (Wait, Reason.OVER)
-    assert kind(scene.step(0.5)) == ((Wait, Reason.OVER) if ttl is None else (Expire,))
+    assert kind(scene.step(0.5)) == ((Wait, Reason.OVER) if ttl is None else (DeleteExpired,))
 
 
 def test_a_clock_that_was_set_back_or_on_ends_nothing() -> None:

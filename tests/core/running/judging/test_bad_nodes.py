@@ -7,12 +7,12 @@ import pytest
 
 from tests.builders import make_plan, pod_manifest
 from tests.scenes import Scene, claim, drop_pod, fail, kind, lose_node, trained
-from trainingjob_api.protocol import Evidence, FailureReason, Phase, ProcessState
-from trainingjob_operator.core.names import AVOIDS_ANNOTATION
+from trainingjob_api.protocol import Diagnostics, FailureReason, Phase, ProcessState
+from trainingjob_operator.core.names import AVOIDED_NODES_ANNOTATION
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.chores import CreateSlice, DeleteJobSet
-from trainingjob_operator.core.running.deciding.decisions import Claim, Leave
-from trainingjob_operator.core.running.judging.bad_nodes import MAX_NODES, MEMORY, SEARCH_SECONDS
+from trainingjob_operator.core.running.deciding.decisions import Claim, DrainWorld
+from trainingjob_operator.core.running.judging.bad_nodes import FAULT_LIFETIME, MAX_NODES, SEARCH_SECONDS
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.times import format_time
 
@@ -43,7 +43,7 @@ def hung(scene: Scene, *behind: int) -> Scene:
     """Let all hosts stand still, and one of them tell that it has not come as far as the others."""
     for slice_number, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
         entered = 11 if (slice_number, host) == behind else 12
-        clue = Evidence(state=ProcessState.SLEEPING, cores=0.0, entered=entered, newest=f"step {entered}")
+        clue = Diagnostics(state=ProcessState.SLEEPING, cores=0.0, entered=entered, newest=f"step {entered}")
         scene.hear(slice_number, host, still=100.0, evidence=clue)
     return scene
 
@@ -86,7 +86,7 @@ def test_the_second_time_the_world_goes_on_without_the_slice() -> None:
     assert scene.status.world
     assert scene.status.world.slices == (0, 1)
     fail(scene, 1, 1, message="other")
-    told = [(one.warning, one.message) for one in scene.happenings() if one.reason == Reason.BAD_NODE]
+    told = [(one.is_warning, one.message) for one in scene.happenings() if one.reason == Reason.BAD_NODE]
 
     assert claim(scene).world.slices == (0,)
     words = "node node-1-1 alone ended 2 worlds within a day, the last by Crash: other"
@@ -94,7 +94,7 @@ def test_the_second_time_the_world_goes_on_without_the_slice() -> None:
     scene.step()
     (held,) = scene.status.nodes
     assert (held.node, held.faults, held.why) == ("node-1-1", 2, "Crash: other")
-    assert held.until == format_time(scene.now + MEMORY)
+    assert held.until == format_time(scene.now + FAULT_LIFETIME)
     assert not [one for one in scene.happenings() if one.reason == Reason.BAD_NODE], "it is told once"
 
 
@@ -112,7 +112,7 @@ def elsewhere(scene: Scene, *, created: float = 0.0) -> Scene:
     """Let the slice be made anew, and find no node yet."""
     scene.place(1)
     metadata = scene.jobsets[1]["metadata"]
-    metadata["annotations"] = {AVOIDS_ANNOTATION: "node-1-1"}
+    metadata["annotations"] = {AVOIDED_NODES_ANNOTATION: "node-1-1"}
     metadata["creationTimestamp"] = format_time(scene.now - timedelta(seconds=created))
     for host in range(2):
         scene.pods[1, host] = pod_manifest(scene.plan, 1, host, uid=f"new-1-{host}", phase="Pending")
@@ -150,7 +150,7 @@ def test_on_another_node_it_is_well_and_the_job_grows_again() -> None:
         scene.pods[1, host]["spec"]["nodeName"] = f"node-0-{host}"
         scene.hear(1, host)
 
-    assert kind(scene.step()) == (Leave, Reason.GROWING)
+    assert kind(scene.step()) == (DrainWorld, Reason.GROWING)
     assert known(scene) == [("node-1-1", 2)]
     assert scene.chores() == ()
 
@@ -194,7 +194,7 @@ def alone_on_a_bad_node() -> Scene:
 def test_a_world_on_a_bad_node_is_left_for_slices_that_are_well() -> None:
     scene = alone_on_a_bad_node().place(0).hear_slice(0)
 
-    assert scene.step() == Leave(Reason.GROWING, "slice 0 is back")
+    assert scene.step() == DrainWorld(Reason.GROWING, "slice 0 is back")
     assert scene.chores() == (), "it saves first"
     scene.hear_slice(1, phase=Phase.LEFT)
     assert scene.decide() == claim(scene)
@@ -248,7 +248,7 @@ def test_where_only_the_slice_on_a_bad_node_is_ready_it_stays_there() -> None:
 
 def test_a_day_without_another_clears_a_node() -> None:
     scene = crash(trained(), 1, 1)
-    scene.step(MEMORY.total_seconds() - 1)
+    scene.step(FAULT_LIFETIME.total_seconds() - 1)
     assert known(scene) == [("node-1-1", 1)]
     scene.step(1.0)
 
@@ -259,7 +259,7 @@ def test_a_clock_that_is_set_back_holds_nothing_against_a_node_for_longer() -> N
     scene = crash(trained(), 1, 1)
     scene.step(-3600.0)
 
-    assert [one.until for one in scene.status.nodes] == [format_time(scene.now + MEMORY)]
+    assert [one.until for one in scene.status.nodes] == [format_time(scene.now + FAULT_LIFETIME)]
 
 
 def test_only_the_newest_few_nodes_are_remembered() -> None:

@@ -9,9 +9,9 @@ from tests.scenes import Scene, claim, drop_pod, fail, kind, trained
 from trainingjob_api.protocol import FailedSave, Phase
 from trainingjob_api.status import BackupStatus, FailingSaves
 from trainingjob_api.world import Span
-from trainingjob_operator.core.running.deciding.decisions import Leave, Wait
+from trainingjob_operator.core.running.deciding.decisions import DrainWorld, Wait
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.telling.writing import is_worth_writing
+from trainingjob_operator.core.running.telling.writing import should_write
 from trainingjob_operator.core.times import format_time
 
 FULL = FailedSave(step=40, message="host 1 of slice 0: No space left on device")
@@ -29,7 +29,7 @@ def copying(**changes: Any) -> Scene:
 
 
 def told(scene: Scene) -> list[tuple[str, str, bool]]:
-    return [(one.reason, one.message, one.warning) for one in scene.happenings()]
+    return [(one.reason, one.message, one.is_warning) for one in scene.happenings()]
 
 
 def condition(scene: Scene, kind: str) -> tuple[str, str, str]:
@@ -45,7 +45,7 @@ def test_the_newest_copy_is_told_and_stays_through_the_next_world() -> None:
     before, copied_at = scene.status, format_time(scene.train(step=46, committed=40, copied=40).now)
     scene.step()
     assert scene.status.backup == BackupStatus(step=40, time=copied_at)
-    assert is_worth_writing(before, scene.status, scene.now)
+    assert should_write(before, scene.status, scene.now)
 
     scene.step(60.0)
     fail(scene, 0, 0).step()
@@ -67,7 +67,7 @@ def test_copies_that_fail_are_told_once_and_training_goes_on() -> None:
     assert scene.status.failing_copies == FailingSaves(since=begun, step=40, message=FULL.message)
     assert (scene.status.phase, scene.status.display.reason) == ("Degraded", "BackupFailing")
     assert condition(scene, "Degraded") == ("True", "BackupFailing", WORDS)
-    assert is_worth_writing(before, scene.status, scene.now)
+    assert should_write(before, scene.status, scene.now)
 
 
 def test_that_another_copy_fails_is_no_reason_to_write() -> None:
@@ -79,7 +79,7 @@ def test_that_another_copy_fails_is_no_reason_to_write() -> None:
 
     assert scene.status.failing_copies
     assert scene.status.failing_copies.step == 44
-    assert not is_worth_writing(before, scene.status, scene.now)
+    assert not should_write(before, scene.status, scene.now)
 
 
 def test_copies_may_fail_for_as_long_as_they_like() -> None:
@@ -119,7 +119,7 @@ def test_an_edit_does_not_wait_for_the_backup() -> None:
     scene.step()
     scene.plan = make_plan(checkpoint={**BACKUP, "save": {"everySteps": 777}})
 
-    assert kind(scene.decide()) == (Leave, Reason.EDITED)
+    assert kind(scene.decide()) == (DrainWorld, Reason.EDITED)
 
 
 def test_a_job_that_copies_its_last_step_does_not_hang() -> None:

@@ -14,7 +14,7 @@ def test_the_host_that_says_it_of_itself_is_named() -> None:
 
     assert kind(scene.decide()) == (Claim, (0, 1), "Corruption", True)
     assert end
-    assert (end.cause.slice, end.cause.host, end.cause.node, end.alone) == (1, 1, "node-1-1", True)
+    assert (end.cause.slice, end.cause.host, end.cause.node, end.is_single_node) == (1, 1, "node-1-1", True)
 
 
 def test_where_two_hosts_may_be_broken_none_is_named() -> None:
@@ -25,7 +25,7 @@ def test_where_two_hosts_may_be_broken_none_is_named() -> None:
     scene.step()
 
     assert end
-    assert (end.cause.slice, end.cause.host, end.cause.node, end.alone) == (None, None, "", False)
+    assert (end.cause.slice, end.cause.host, end.cause.node, end.is_single_node) == (None, None, "", False)
     assert end.cause.message == "host 0 or host 1"
     assert scene.status.nodes == ()
 

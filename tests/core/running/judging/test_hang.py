@@ -7,14 +7,14 @@ import pytest
 
 from tests.builders import make_plan
 from tests.scenes import Scene, claim, kind, lose_node, trained
-from trainingjob_api.protocol import Directive, Evidence, Phase, ProcessState, Progress
+from trainingjob_api.protocol import Diagnostics, Directive, Phase, ProcessState, Progress
 from trainingjob_api.status import Restarts
-from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Examine, Fail, Wait
-from trainingjob_operator.core.running.judging.hang import seconds_left
+from trainingjob_operator.core.running.deciding.decisions import Claim, CollectDiagnostics, EndWorld, Fail, Wait
+from trainingjob_operator.core.running.judging.hang import seconds_until_hang
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.telling.announce import make_bulletin
+from trainingjob_operator.core.running.telling.announce import make_directive
 
-EXAMINING = (Examine, Reason.EXAMINING)
+EXAMINING = (CollectDiagnostics, Reason.EXAMINING)
 TRAINING = (Wait, Reason.TRAINING)
 HUNG = (Claim, (0, 1), Reason.HUNG_HOST, True)
 ALL = ((0, 0), (0, 1), (1, 0), (1, 1))
@@ -34,13 +34,13 @@ def behind(typical: float) -> Progress:
     return Progress(step=9, loss=2.5, step_seconds=0.5, typical_seconds=typical)
 
 
-def evidence(entered: int = 12, **changes: object) -> Evidence:
-    return Evidence(
+def evidence(entered: int = 12, **changes: object) -> Diagnostics:
+    return Diagnostics(
         **{"state": ProcessState.SLEEPING, "cores": 0.0, "entered": entered, "newest": f"step {entered}", **changes}
     )
 
 
-def tell(scene: Scene, clues: dict[tuple[int, int], Evidence], still: float = 31.0) -> Scene:
+def tell(scene: Scene, clues: dict[tuple[int, int], Diagnostics], still: float = 31.0) -> Scene:
     """Let hosts report what their children look like; the others have entered step 12 and wait."""
     for place in ALL:
         scene.hear(*place, still=still, evidence=clues.get(place, evidence()))
@@ -167,7 +167,7 @@ def never_stepped() -> Scene:
 def test_budget(scene: Callable[[], Scene], want: float) -> None:
     now = scene()
 
-    assert seconds_left(now.plan, now.see()) == want
+    assert seconds_until_hang(now.plan, now.see()) == want
 
 
 CASES: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
@@ -216,7 +216,7 @@ def test_the_host_that_keeps_the_others_is_named_with_its_stack() -> None:
     end = claim(tell(standing(31.0), {(1, 0): behind})).end
 
     assert end
-    assert (end.counted, end.planned, end.ago) == (True, False, 31.0)
+    assert (end.is_counted, end.is_planned, end.seconds_ago) == (True, False, 31.0)
     cause = end.cause
     assert (cause.reason, cause.slice, cause.host, cause.node, cause.step) == ("HungHost", 1, 0, "node-1-0", 11)
     assert cause.log == "Thread 0x1 (most recent call first):"
@@ -265,12 +265,12 @@ def test_one_host_that_stands_still_keeps_the_others_no_longer_than_the_budget(p
     found = claim(waited(budget + 1.0))
 
     assert found.end
-    assert (found.world.slices, found.end.counted) == ((0, 1), True)
+    assert (found.world.slices, found.end.is_counted) == ((0, 1), True)
     assert (found.end.cause.reason, found.end.cause.slice, found.end.cause.host) == ("HungHost", 1, 0)
     assert "others have entered the barrier `ready`, it has not" in found.end.cause.message
 
 
-def hang_again(scene: Scene, phase: Phase, still: float, evidence: Evidence) -> Scene:
+def hang_again(scene: Scene, phase: Phase, still: float, evidence: Diagnostics) -> Scene:
     """Let the world of a scene stand still in a phase, and its end be written."""
     scene.train(step=0, phase=phase, still=still, progress=None, evidence=evidence)
     assert isinstance(scene.step(60.0), (Claim, EndWorld)), scene.decide()
@@ -285,12 +285,12 @@ def test_a_budget_that_ended_a_world_is_doubled_until_a_step_is_saved() -> None:
     for budget in (1500.0, 3000.0):
         hang_again(scene, Phase.RESTORING, budget, evidence())
         scene.train(step=0, phase=Phase.RESTORING, still=0.0, progress=None, evidence=None)
-        left.append(seconds_left(scene.plan, scene.see()))
+        left.append(seconds_until_hang(scene.plan, scene.see()))
         scene.train(step=0, phase=Phase.COMPILING, still=0.0, progress=None)
-        left.append(seconds_left(scene.plan, scene.see()))
+        left.append(seconds_until_hang(scene.plan, scene.see()))
     scene.train(step=12, committed=12, still=0.0)
     scene.train(step=12, phase=Phase.RESTORING, still=0.0, progress=None)
-    left.append(seconds_left(scene.plan, scene.see()))
+    left.append(seconds_until_hang(scene.plan, scene.see()))
 
     assert left == [3000.0, 1500.0, 6000.0, 1500.0, 1500.0]
     assert [one.cause.phase for one in scene.status.attempts if one.cause] == ["restoring", "restoring"]
@@ -301,7 +301,7 @@ def test_a_step_that_took_too_long_is_given_twice_the_time() -> None:
     scene.step()
     scene.train(step=11, restored=10, still=0.0, evidence=None)
 
-    assert seconds_left(scene.plan, scene.see()) == 60.0
+    assert seconds_until_hang(scene.plan, scene.see()) == 60.0
     assert scene.status.attempts[0].cause
     assert scene.status.attempts[0].cause.phase == "training"
 
@@ -321,13 +321,13 @@ def test_hosts_are_asked_once_and_the_job_tells_so() -> None:
     scene = standing(31.0)
     seen, decision = scene.see(), scene.decide()
 
-    bulletin = make_bulletin(scene.plan, seen, decision, scene.status)
+    bulletin = make_directive(scene.plan, seen, decision, scene.status)
     first = scene.happenings()
     scene.step()
     again = scene.happenings()
 
-    assert (bulletin.directive, bulletin.examine) == (Directive.TRAIN, True)
-    assert [(one.reason, one.warning) for one in first] == [("Examining", False)]
+    assert (bulletin.directive, bulletin.collects_diagnostics) == (Directive.TRAIN, True)
+    assert [(one.reason, one.is_warning) for one in first] == [("Examining", False)]
     assert again == ()
     running = next(one for one in scene.status.conditions if one.type == "Running")
     assert (running.status, running.reason) == ("True", "Examining")
@@ -353,9 +353,9 @@ def test_a_new_world_begins_with_what_steps_took_before() -> None:
     tell(scene, {}, still=500.0)
     scene.step()
     scene.train(step=20, restored=18, progress=None)
-    scene.news = {uid: replace(news, still=0.0) for uid, news in scene.news.items()}
+    scene.news = {uid: replace(news, stalled_for=0.0) for uid, news in scene.news.items()}
     scene.step()
 
     assert scene.status.progress
     assert (scene.status.progress.step, scene.status.progress.step_seconds) == (18, 2.0)
-    assert seconds_left(scene.plan, scene.see()) == 2 * 80.0  # the one before hung
+    assert seconds_until_hang(scene.plan, scene.see()) == 2 * 80.0  # the one before hung

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.scenes import Scene, claim, fail, trained
-from trainingjob_api.protocol import Evidence, FailureReason, ProcessState
-from trainingjob_operator.core.running.deciding.decisions import Examine
+from trainingjob_api.protocol import Diagnostics, FailureReason, ProcessState
+from trainingjob_operator.core.running.deciding.decisions import CollectDiagnostics
 
 
-def evidence(state: ProcessState = ProcessState.SLEEPING, cores: float = 0.0, stack: str = "") -> Evidence:
-    return Evidence(state=state, cores=cores, entered=11, newest="step 11", stack=stack)
+def evidence(state: ProcessState = ProcessState.SLEEPING, cores: float = 0.0, stack: str = "") -> Diagnostics:
+    return Diagnostics(state=state, cores=cores, entered=11, newest="step 11", stack=stack)
 
 
 def missed(still: float = 0.1, **changes: object) -> Scene:
@@ -43,13 +43,13 @@ def test_a_host_that_jax_missed_is_named_by_what_its_process_shows(scene: Scene,
         "host 1 of slice 1 hangs: the others had heard nothing of its trainer for so long that JAX ended them, and "
         f"{want}"
     )
-    assert (end.counted, end.alone) == (True, True)
+    assert (end.is_counted, end.is_single_node) == (True, True)
 
 
 def test_a_host_that_jax_missed_is_looked_at_before_its_child_is_replaced() -> None:
     decision = missed().decide()
 
-    assert isinstance(decision, Examine)
+    assert isinstance(decision, CollectDiagnostics)
     assert "had heard nothing of host 1 of slice 1; asking where it stands" in decision.message
 
 

@@ -3,7 +3,7 @@
 from tests.builders import make_plan, ready_node
 from tests.scenes import TAINT, Scene, announce, kind, trained
 from trainingjob_api.protocol import Phase
-from trainingjob_operator.core.running.deciding.decisions import Claim, Leave, Wait
+from trainingjob_operator.core.running.deciding.decisions import Claim, DrainWorld, Wait
 from trainingjob_operator.core.running.reasons import Reason
 
 
@@ -16,7 +16,7 @@ def test_a_world_leaves_before_a_node_goes_and_comes_back_when_it_stays() -> Non
     scene = announce(trained(), "node-1-0")
 
     decision = scene.step()
-    assert decision == Leave(Reason.DRAINING, f"slice 1 is about to go: node node-1-0 has {TAINT}")
+    assert decision == DrainWorld(Reason.DRAINING, f"slice 1 is about to go: node node-1-0 has {TAINT}")
 
     scene.hear_slice(0, 1, phase=Phase.LEFT)
     assert kind(scene.step()) == (Claim, (0,), Reason.RESIZED, False)
@@ -30,7 +30,7 @@ def test_a_world_leaves_before_a_node_goes_and_comes_back_when_it_stays() -> Non
     assert degraded.message == f"slice 1: it is about to go: node node-1-0 has {TAINT}"
 
     withdraw(scene, "node-1-0")
-    assert kind(scene.step()) == (Leave, Reason.GROWING)
+    assert kind(scene.step()) == (DrainWorld, Reason.GROWING)
 
 
 def test_a_world_that_needs_all_its_slices_trains_until_they_go() -> None:
@@ -57,6 +57,6 @@ def test_a_job_that_waits_for_repairs_does_not_wait_for_what_is_about_to_go() ->
     plan = make_plan(elastic={"policy": "wait", "shrinkAfter": "10m"})
     scene = announce(Scene(plan=plan).form(0, 1), "node-1-0")
 
-    assert kind(scene.step()) == (Leave, Reason.DRAINING)
+    assert kind(scene.step()) == (DrainWorld, Reason.DRAINING)
     scene.hear_slice(0, 1, phase=Phase.LEFT)
     assert kind(scene.step()) == (Claim, (0,), Reason.RESIZED, False)

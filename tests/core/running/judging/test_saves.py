@@ -10,9 +10,9 @@ from tests.builders import make_plan, pod_manifest
 from tests.scenes import Scene, claim, fail, kind, trained
 from trainingjob_api.protocol import FailedSave, Phase
 from trainingjob_api.status import FailingSaves
-from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Fail, Leave, Wait
+from trainingjob_operator.core.running.deciding.decisions import Claim, DrainWorld, EndWorld, Fail, Wait
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.telling.writing import is_worth_writing
+from trainingjob_operator.core.running.telling.writing import should_write
 from trainingjob_operator.core.times import format_time
 
 FULL = FailedSave(step=40, message="host 1 of slice 0: No space left on device")
@@ -37,7 +37,7 @@ def test_it_is_told_once_and_training_goes_on() -> None:
     scene = failing()
     before, begun = scene.status, format_time(scene.now)
 
-    told = [(one.reason, one.message, one.warning) for one in scene.happenings()]
+    told = [(one.reason, one.message, one.is_warning) for one in scene.happenings()]
     assert kind(scene.step()) == (Wait, Reason.TRAINING)
 
     assert told == [("CheckpointFailing", WORDS, True)]
@@ -46,7 +46,7 @@ def test_it_is_told_once_and_training_goes_on() -> None:
     assert (scene.status.phase, scene.status.display.reason) == ("Degraded", "CheckpointFailing")
     assert condition(scene, "Degraded") == ("True", "CheckpointFailing", WORDS)
     assert condition(scene, "Running")[:2] == ("True", "CheckpointFailing")
-    assert is_worth_writing(before, scene.status, scene.now)
+    assert should_write(before, scene.status, scene.now)
 
 
 def test_that_another_step_fails_is_no_reason_to_write_or_to_begin_anew() -> None:
@@ -60,7 +60,7 @@ def test_that_another_step_fails_is_no_reason_to_write_or_to_begin_anew() -> Non
     assert before.failing_saves
     assert scene.status.failing_saves.since == before.failing_saves.since
     assert scene.status.failing_saves.step == 46
-    assert not is_worth_writing(before, scene.status, scene.now)
+    assert not should_write(before, scene.status, scene.now)
 
 
 def test_a_saved_step_ends_it() -> None:
@@ -133,7 +133,7 @@ def grown() -> Scene:
     for host in range(2):
         scene.pods[1, host] = pod_manifest(scene.plan, 1, host, uid=f"new-1-{host}")
         scene.hear(1, host)
-    assert kind(scene.decide()) == (Leave, Reason.GROWING)
+    assert kind(scene.decide()) == (DrainWorld, Reason.GROWING)
     return scene
 
 
@@ -142,9 +142,9 @@ DECISIONS: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "a growth waits": (lambda: failing(grown()), (Wait, Reason.TRAINING)),
     "a drain does not: the pod goes in any case": (
         lambda: known(trained(), 60).delete_pod(1, 0),
-        (Leave, Reason.DRAINING),
+        (DrainWorld, Reason.DRAINING),
     ),
-    "a suspension waits a little": (lambda: suspended(known(trained(), 60)), (Leave, Reason.SUSPENDING)),
+    "a suspension waits a little": (lambda: suspended(known(trained(), 60)), (DrainWorld, Reason.SUSPENDING)),
     "a suspension does not wait for ever": (lambda: suspended(known(trained(), 301)), (EndWorld, Reason.SUSPENDED)),
     "for as long as the spec bears": (lambda: known(trained(), 3600), (Wait, Reason.TRAINING)),
     "for longer": (lambda: known(trained(), 3601), (Fail, Reason.CHECKPOINT_FAILING)),

@@ -11,18 +11,18 @@ import pytest
 from tests.builders import failure, make_plan
 from tests.core.running.judging.test_hang import never_stepped, standing, stepping
 from tests.scenes import Scene, trained
-from trainingjob_api.protocol import STARTING_UP, Evidence, FailureReason, Phase, ProcessState
+from trainingjob_api.protocol import STARTUP_PHASES, Diagnostics, FailureReason, Phase, ProcessState
 from trainingjob_operator.core.running.deciding.decisions import (
     Claim,
+    CollectDiagnostics,
     Decision,
+    DrainWorld,
     EndWorld,
-    Examine,
     Fail,
-    Leave,
     Succeed,
     Wait,
 )
-from trainingjob_operator.core.running.judging.hang import ORDER, seconds_left
+from trainingjob_operator.core.running.judging.hang import ORDER, seconds_until_hang
 from trainingjob_operator.core.running.reasons import Reason
 
 WINDOW = 5.0
@@ -102,14 +102,14 @@ def wait_in(seconds: float, *states: State, listening: float = inf) -> Decision:
         state = states[number % len(states)]
         changes = {"generation": 2 if state.is_of_world else 1, **state.changes}
         scene.hear(*place, age=0.2 if state.is_heard else seconds, still=seconds, **changes)
-    scene.news = {uid: replace(news, idle=seconds) for uid, news in scene.news.items()}
+    scene.news = {uid: replace(news, idle_for=seconds) for uid, news in scene.news.items()}
     return scene.decide()
 
 
 def idling(idle: float, busy: int, scene: Scene) -> Scene:
     """Let no process but that of one host in slice 0 have used CPU time for a while."""
     uid = scene.pods[0, busy]["metadata"]["uid"]
-    scene.news = {one: replace(news, idle=0.0 if one == uid else idle) for one, news in scene.news.items()}
+    scene.news = {one: replace(news, idle_for=0.0 if one == uid else idle) for one, news in scene.news.items()}
     return scene
 
 
@@ -187,7 +187,7 @@ BUDGETS: dict[str, tuple[Callable[[], Scene], float]] = {
 def test_budget_before_the_first_step(scene: Callable[[], Scene], want: float) -> None:
     now = scene()
 
-    assert seconds_left(now.plan, now.see()) == want
+    assert seconds_until_hang(now.plan, now.see()) == want
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -221,16 +221,16 @@ def test_a_world_ends_however_its_members_wait_for_each_other(pair: tuple[str, s
 
 
 def test_each_phase_before_the_first_step_has_its_place_in_the_order() -> None:
-    assert frozenset(ORDER) == STARTING_UP
-    assert {state.changes["phase"] for state in STATES.values() if state.is_of_world} >= STARTING_UP
+    assert frozenset(ORDER) == STARTUP_PHASES
+    assert {state.changes["phase"] for state in STATES.values() if state.is_of_world} >= STARTUP_PHASES
 
 
-def exam(state: ProcessState) -> Evidence:
-    return Evidence(state=state, cores=0.0, entered=3, newest="the barrier `ready`")
+def exam(state: ProcessState) -> Diagnostics:
+    return Diagnostics(state=state, cores=0.0, entered=3, newest="the barrier `ready`")
 
 
 STOPPED, WAITS = exam(ProcessState.STOPPED), exam(ProcessState.SLEEPING)
-EXAMINED: dict[str, tuple[float, dict[tuple[int, int], Evidence], bool, tuple[int, int] | None]] = {
+EXAMINED: dict[str, tuple[float, dict[tuple[int, int], Diagnostics], bool, tuple[int, int] | None]] = {
     "nobody has told": (31.0, {}, False, None),
     "all but the stopped one have told": (31.0, {(0, 0): WAITS, (0, 1): WAITS, (1, 0): WAITS}, False, None),
     "all have told": (31.0, dict.fromkeys(((0, 0), (0, 1), (1, 0)), WAITS) | {(1, 1): STOPPED}, True, (1, 1)),
@@ -246,7 +246,7 @@ EXAMINED: dict[str, tuple[float, dict[tuple[int, int], Evidence], bool, tuple[in
 
 @pytest.mark.parametrize(("still", "clues", "is_over", "named"), EXAMINED.values(), ids=EXAMINED.keys())
 def test_a_stop_is_looked_at_once_more_before_the_world_ends(
-    still: float, clues: dict[tuple[int, int], Evidence], is_over: bool, named: tuple[int, int] | None
+    still: float, clues: dict[tuple[int, int], Diagnostics], is_over: bool, named: tuple[int, int] | None
 ) -> None:
     scene = stopping(Phase.CONNECTING, still=still)
     for place, clue in clues.items():
@@ -255,7 +255,7 @@ def test_a_stop_is_looked_at_once_more_before_the_world_ends(
     decision = scene.decide()
 
     if not is_over:
-        assert isinstance(decision, Examine)
+        assert isinstance(decision, CollectDiagnostics)
         assert decision.message == "the world has waited 31 s for a stopped process; asking all hosts where they stand"
         return
     assert isinstance(decision, Claim)
@@ -278,7 +278,7 @@ def test_a_host_with_a_stopped_standby_is_named_without_a_look() -> None:
 def test_the_one_host_in_an_earlier_phase_is_named() -> None:
     scene = standing(301.0, phase=Phase.COMPILING, evidence=WAITS, cpu_seconds=9, moved_mebibytes=7, progress=None)
     scene.hear(1, 0, still=301.0, phase=Phase.RESTORING)
-    scene.news = {uid: replace(news, idle=news.still) for uid, news in scene.news.items()}
+    scene.news = {uid: replace(news, idle_for=news.stalled_for) for uid, news in scene.news.items()}
 
     decision = scene.decide()
 
@@ -288,7 +288,7 @@ def test_the_one_host_in_an_earlier_phase_is_named() -> None:
     assert "others have come further on the way to the first step" in decision.end.cause.message
 
 
-@pytest.mark.parametrize(("still", "want"), [(29.0, Leave), (31.0, EndWorld)])
+@pytest.mark.parametrize(("still", "want"), [(29.0, DrainWorld), (31.0, EndWorld)])
 def test_a_suspended_job_waits_for_a_stopped_process_no_longer_either(still: float, want: type) -> None:
     scene = stopping(Phase.COMPILING, still=still)
     scene.plan = make_plan(suspend=True)

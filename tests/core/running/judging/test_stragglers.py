@@ -10,27 +10,27 @@ from tests.scenes import Scene, trained
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status import Straggler
 from trainingjob_api.world import Member
-from trainingjob_operator.core.running.judging.stragglers import describe, find_slow, follow_straggler
-from trainingjob_operator.core.running.observing.hearing import News
-from trainingjob_operator.core.running.observing.seats import Seat
-from trainingjob_operator.core.running.telling.announce import list_happenings
-from trainingjob_operator.core.running.telling.writing import is_worth_writing
+from trainingjob_operator.core.running.judging.stragglers import describe_straggler, detect_straggler, update_straggler
+from trainingjob_operator.core.running.observing.hearing import LatestReport
+from trainingjob_operator.core.running.observing.seats import MemberView
+from trainingjob_operator.core.running.telling.announce import list_events
+from trainingjob_operator.core.running.telling.writing import should_write
 
 WINDOW = 32
 
 
-def seat(index: int, progress: Progress | None) -> Seat:
+def seat(index: int, progress: Progress | None) -> MemberView:
     member = Member(
         process=index, slice=index // 2, host=index % 2, pod="p", pod_uid=str(index), address="", node=f"n{index}"
     )
-    return Seat(member, None, News(make_report(generation=1, progress=progress), 0.1, 0.1), 1)
+    return MemberView(member, None, LatestReport(make_report(generation=1, progress=progress), 0.1, 0.1), 1)
 
 
-def waiting(*waits: float | None, step: float = 1.0) -> list[Seat]:
+def waiting(*waits: float | None, step: float = 1.0) -> list[MemberView]:
     return [seat(index, Progress(step=40, typical_seconds=step, wait_seconds=wait)) for index, wait in enumerate(waits)]
 
 
-def stalled(*shares: float | None) -> list[Seat]:
+def stalled(*shares: float | None) -> list[MemberView]:
     """Return hosts that wait alike, as they do for one that stands still in the middle of steps."""
     return [
         seat(index, Progress(step=40, typical_seconds=1.0, wait_seconds=0.9, stalled_share=share))
@@ -42,7 +42,7 @@ def known_at(index: int) -> Straggler:
     return Straggler(slice=index // 2, host=index % 2, node=f"n{index}", ratio=0.4, since="2026-11-21T11:00:00.000Z")
 
 
-type Case = tuple[Sequence[Seat], Straggler | None, tuple[int, float] | None]
+type Case = tuple[Sequence[MemberView], Straggler | None, tuple[int, float] | None]
 
 LATE: dict[str, Case] = {
     "one comes late to every step": (waiting(0.9, 0.1, 0.95, 0.92), None, (1, 0.8)),
@@ -90,9 +90,9 @@ STALLED: dict[str, Case] = {
 def test_find_slow(case: Case, reason: str) -> None:
     seats, known, want = case
 
-    slow = find_slow(seats, known)
+    slow = detect_straggler(seats, known)
 
-    assert ((slow.seat.member.process, slow.ratio) if slow else None) == want
+    assert ((slow.member_view.member.process, slow.ratio) if slow else None) == want
     assert slow is None or slow.reason == reason
 
 
@@ -103,17 +103,17 @@ def test_who_stands_still_also_comes_late_and_is_named_for_the_first() -> None:
         for index, (wait, share) in enumerate(told)
     ]
 
-    slow = find_slow(seats, None)
+    slow = detect_straggler(seats, None)
 
     assert slow
-    assert (slow.seat.member.process, slow.reason, slow.ratio) == (0, "StandsStill", 0.58)
-    straggler = follow_straggler(seats, None, NOW)
+    assert (slow.member_view.member.process, slow.reason, slow.ratio) == (0, "StandsStill", 0.58)
+    straggler = update_straggler(seats, None, NOW)
     assert straggler
     words = "host 0 of slice 0 (node n0) is slow: its trainer stands still for 58.0 % more of the time than any other"
-    assert describe(straggler) == words
+    assert describe_straggler(straggler) == words
 
 
-def train(seed: int, late: float) -> tuple[list[Seat], int]:
+def train(seed: int, late: float) -> tuple[list[MemberView], int]:
     """Return a world after a window of noisy steps, in which one host is late by a share of the step, and that host.
 
     A host's own work beside a step is noisy, and now and then takes several times as long. Who is done first waits.
@@ -142,7 +142,8 @@ def test_twenty_stragglers_are_named_right() -> None:
     worlds = [train(seed, late=1.2) for seed in range(20)]
 
     right = [
-        (slow := find_slow(seats, None)) is not None and slow.seat.member.process == sick for seats, sick in worlds
+        (slow := detect_straggler(seats, None)) is not None and slow.member_view.member.process == sick
+        for seats, sick in worlds
     ]
 
     assert sum(right) >= 19
@@ -152,7 +153,7 @@ def test_no_host_is_named_for_noise() -> None:
     for seed in range(1000):
         seats, _ = train(seed, late=0.0)
 
-        assert find_slow(seats, None) is None, f"seed {seed}"
+        assert detect_straggler(seats, None) is None, f"seed {seed}"
 
 
 def slow_scene(*waits: float) -> Scene:
@@ -169,17 +170,17 @@ def test_a_straggler_is_told_once_and_trains_on() -> None:
 
     seen = scene.see()
     decision = scene.step()
-    told = list_happenings(scene.plan, seen, decision, scene.status, None)
+    told = list_events(scene.plan, seen, decision, scene.status, None)
     seen = scene.see()
-    again = list_happenings(scene.plan, seen, scene.step(1.0), scene.status, None)
+    again = list_events(scene.plan, seen, scene.step(1.0), scene.status, None)
 
     words = "host 0 of slice 1 (node node-1-0) is slow: all others wait for it in 80.0 % of each step"
-    assert [(one.reason, one.message, one.warning) for one in told] == [("SlowHost", words, True)]
+    assert [(one.reason, one.message, one.is_warning) for one in told] == [("SlowHost", words, True)]
     assert again == ()
     straggler = scene.status.straggler
     assert straggler
     assert (straggler.slice, straggler.host, straggler.node, straggler.ratio) == (1, 0, "node-1-0", 0.8)
-    assert is_worth_writing(before, scene.status, scene.now)
+    assert should_write(before, scene.status, scene.now)
     assert (scene.status.phase, scene.status.restarts.total) == ("Running", 0)
 
 
@@ -193,7 +194,7 @@ def test_that_it_is_a_little_slower_now_is_no_reason_to_write() -> None:
     assert scene.status.straggler
     assert before.straggler
     assert (scene.status.straggler.ratio, scene.status.straggler.since) == (0.7, before.straggler.since)
-    assert not is_worth_writing(before, scene.status, scene.now)
+    assert not should_write(before, scene.status, scene.now)
 
 
 def test_a_world_that_ended_has_no_straggler() -> None:
@@ -207,8 +208,8 @@ def test_a_world_that_ended_has_no_straggler() -> None:
 
 
 def test_another_host_is_another_straggler() -> None:
-    first = follow_straggler(waiting(0.1, 0.9, 0.9), None, NOW)
-    second = follow_straggler(waiting(0.9, 0.1, 0.9), first, NOW)
+    first = update_straggler(waiting(0.1, 0.9, 0.9), None, NOW)
+    second = update_straggler(waiting(0.9, 0.1, 0.9), first, NOW)
 
     assert first
     assert second

@@ -4,20 +4,20 @@ import random
 
 import pytest
 
-from trainingjob_api.protocol import Evidence, ProcessState
-from trainingjob_operator.core.running.judging.suspects import Clues, find_suspect
+from trainingjob_api.protocol import Diagnostics, ProcessState
+from trainingjob_operator.core.running.judging.suspects import EvidenceList, find_blocking_member
 
 WAITS, COMPUTES = 0.01, 1.2
 
 
-def clue(entered: int = 12, cores: float = WAITS, state: ProcessState = ProcessState.SLEEPING) -> Evidence:
-    return Evidence(state=state, cores=cores, entered=entered, newest=f"step {entered}")
+def clue(entered: int = 12, cores: float = WAITS, state: ProcessState = ProcessState.SLEEPING) -> Diagnostics:
+    return Diagnostics(state=state, cores=cores, entered=entered, newest=f"step {entered}")
 
 
 STOPPED = clue(state=ProcessState.STOPPED)
 STORAGE = clue(state=ProcessState.WAITING_FOR_STORAGE)
 
-CASES: dict[str, tuple[Clues, int | None, str]] = {
+CASES: dict[str, tuple[EvidenceList, int | None, str]] = {
     "a stopped process": ((clue(), STOPPED, clue()), 1, "its process is stopped"),
     "a stopped process that is ahead of the others": (
         (clue(), clue(13, state=ProcessState.STOPPED), clue(9)),
@@ -73,7 +73,7 @@ CASES: dict[str, tuple[Clues, int | None, str]] = {
 
 
 FURTHER = "others have come further on the way to the first step"
-STAGES: dict[str, tuple[Clues, tuple[int, ...], int | None, str]] = {
+STAGES: dict[str, tuple[EvidenceList, tuple[int, ...], int | None, str]] = {
     "one has come less far": ((clue(), clue(), clue()), (2, 1, 2), 1, FURTHER),
     "the same, and others differ": ((clue(), clue(), clue()), (2, 1, 3), 1, FURTHER),
     "the same, of two": ((clue(0), clue(0)), (1, -1), 1, FURTHER),
@@ -87,16 +87,16 @@ STAGES: dict[str, tuple[Clues, tuple[int, ...], int | None, str]] = {
 
 @pytest.mark.parametrize(("clues", "stages", "want", "why"), STAGES.values(), ids=STAGES.keys())
 def test_who_has_come_less_far_on_the_way_to_the_first_step(
-    clues: Clues, stages: tuple[int, ...], want: int | None, why: str
+    clues: EvidenceList, stages: tuple[int, ...], want: int | None, why: str
 ) -> None:
-    suspect = find_suspect(clues, stages)
+    suspect = find_blocking_member(clues, stages)
 
     assert (suspect.index if suspect else None, suspect.why if suspect else "") == (want, why)
 
 
 @pytest.mark.parametrize(("clues", "want", "why"), CASES.values(), ids=CASES.keys())
-def test_find_suspect(clues: Clues, want: int | None, why: str) -> None:
-    suspect = find_suspect(clues)
+def test_find_suspect(clues: EvidenceList, want: int | None, why: str) -> None:
+    suspect = find_blocking_member(clues)
 
     assert (suspect.index if suspect else None, suspect.why if suspect else "") == (want, why)
 
@@ -104,7 +104,7 @@ def test_find_suspect(clues: Clues, want: int | None, why: str) -> None:
 KINDS = ("stopped", "never entered", "loops before it enters", "storage", "loops inside", "dead device among askers")
 
 
-def hang(kind: str, seed: int) -> tuple[list[Evidence], int]:
+def hang(kind: str, seed: int) -> tuple[list[Diagnostics], int]:
     """Return what the hosts of a world show of a hang of a kind, with the noise of real machines, and who hangs."""
     noise = random.Random(seed)  # noqa: S311  # the same noise each time
     num_hosts, step = noise.randint(3, 32), noise.randint(2, 10_000)
@@ -131,7 +131,7 @@ def hang(kind: str, seed: int) -> tuple[list[Evidence], int]:
 def test_twenty_hangs_of_a_kind_are_named_right(kind: str) -> None:
     hangs = [hang(kind, seed) for seed in range(20)]
 
-    right = [suspect.index == sick for clues, sick in hangs if (suspect := find_suspect(clues))]
+    right = [suspect.index == sick for clues, sick in hangs if (suspect := find_blocking_member(clues))]
 
     assert sum(right) >= 19
     assert all(right)
@@ -143,4 +143,4 @@ def test_where_hosts_are_alike_none_is_named_however_noisy_they_are() -> None:
         base = noise.choice((0.0, 1.0))
         clues = [clue(7, base + noise.uniform(0.0, 0.08)) for _ in range(noise.randint(2, 32))]
 
-        assert find_suspect(clues) is None
+        assert find_blocking_member(clues) is None

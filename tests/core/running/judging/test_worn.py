@@ -7,11 +7,11 @@ import pytest
 
 from tests.builders import child_job_manifest, failure, make_plan
 from tests.scenes import Scene, kind, trained
-from trainingjob_api.protocol import Evidence, FailureReason, Phase, ProcessState, Progress
+from trainingjob_api.protocol import Diagnostics, FailureReason, Phase, ProcessState, Progress
 from trainingjob_operator.core.running.deciding.chores import DeleteJob
 from trainingjob_operator.core.running.deciding.decisions import Claim, EndWorld, Wait
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.telling.announce import list_repairs
+from trainingjob_operator.core.running.telling.announce import list_recreation_events
 from trainingjob_operator.core.times import format_time
 
 FIXED = make_plan(2, 2)
@@ -30,7 +30,7 @@ def hang(scene: Scene, host: tuple[int, int] = (1, 0), phase: Phase = Phase.TRAI
     for number in scene.status.world.slices:
         for other in range(2):
             entered = 11 if (number, other) == host else 12
-            clue = Evidence(state=ProcessState.SLEEPING, cores=0.0, entered=entered, newest=f"step {entered}")
+            clue = Diagnostics(state=ProcessState.SLEEPING, cores=0.0, entered=entered, newest=f"step {entered}")
             told = {"generation": scene.status.world.generation, "phase": phase, "progress": progress, "restored": 10}
             scene.hear(number, other, still=2000.0, evidence=clue, **told)
     return scene
@@ -67,11 +67,11 @@ def test_a_slice_whose_host_hangs_again_is_made_anew_and_the_others_train_on() -
 
     assert kind(scene.step()) == (EndWorld, Reason.BACKING_OFF)
     assert jobs_to_delete(scene) == [(1, why)]
-    assert [(one.reason, one.message, one.warning) for one in list_repairs(scene.chores())] == [
+    assert [(one.reason, one.message, one.is_warning) for one in list_recreation_events(scene.chores())] == [
         (Reason.SLICE_REMADE, why, True)
     ]
 
-    assert form_anew(scene).see().current == (0,)
+    assert form_anew(scene).see().current_slices == (0,)
     assert jobs_to_delete(scene) == [(1, why)]
 
 
@@ -90,7 +90,7 @@ def test_a_job_that_needs_the_slice_waits_for_it() -> None:
     scene.jobs[1]["metadata"] |= {"uid": "made-anew", "creationTimestamp": format_time(scene.now)}
 
     assert jobs_to_delete(scene) == []
-    assert form_anew(scene).see().current == (0, 1)
+    assert form_anew(scene).see().current_slices == (0, 1)
 
 
 def committed(scene: Scene) -> Scene:
@@ -143,7 +143,7 @@ def test_a_host_that_nothing_names_wears_out_no_slice() -> None:
     scene = hung_once()
     for place in ((0, 0), (0, 1), (1, 0), (1, 1)):
         hang(scene, host=place)
-    clue = Evidence(state=ProcessState.SLEEPING, cores=0.0, entered=12)
+    clue = Diagnostics(state=ProcessState.SLEEPING, cores=0.0, entered=12)
     scene.hear_slice(0, 1, still=2000.0, evidence=clue)
 
     assert isinstance(scene.step(), EndWorld)

@@ -8,7 +8,7 @@ import pytest
 from tests.builders import make_plan
 from tests.scenes import Scene, fail, lose_node, trained
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_operator.core.running.observing.clocks import TIMES, move_times
+from trainingjob_operator.core.running.observing.clocks import TIME_FIELDS, shift_times
 from trainingjob_operator.core.times import parse_time
 
 
@@ -39,25 +39,25 @@ def test_each_time_moves_with_the_clock_and_back(hours: int) -> None:
     before = list_times(status.model_dump())
     assert {"start_time", "since", "until", "started"} <= {place.rpartition(".")[2] for place in before}
 
-    moved = move_times(status, 3600.0 * hours)
+    moved = shift_times(status, 3600.0 * hours)
 
     after = list_times(moved.model_dump())
     assert {place: parse_time(after[place]) for place in after} == {
         place: (time := parse_time(before[place])) and time + timedelta(hours=hours) for place in before
     }
-    assert move_times(moved, -3600.0 * hours) == status
+    assert shift_times(moved, -3600.0 * hours) == status
 
 
 def test_a_clock_that_was_not_set_changes_nothing() -> None:
     status = lived().status
 
-    assert move_times(status, 0.0) is status
+    assert shift_times(status, 0.0) is status
 
 
 def test_what_is_no_time_stays() -> None:
     status = TrainingJobStatus(start_time="soon")
 
-    assert move_times(status, 60.0) == status
+    assert shift_times(status, 60.0) == status
 
 
 def test_every_field_with_a_time_is_known() -> None:
@@ -69,4 +69,4 @@ def test_every_field_with_a_time_is_known() -> None:
         for name, field in model.get("properties", {}).items()
         if "date-time" in str(field.get("format", [one.get("format") for one in field.get("anyOf", [])]))
     }
-    assert found == TIMES
+    assert found == TIME_FIELDS

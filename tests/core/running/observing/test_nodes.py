@@ -7,7 +7,7 @@ import pytest
 
 from tests.builders import NOW, Manifest, ready_node
 from tests.scenes import TAINT, Scene, lose_node, operate_from
-from trainingjob_operator.core.running.observing.nodes import are_believed, find_notice
+from trainingjob_operator.core.running.observing.nodes import find_termination_notice, is_node_status_reliable
 
 LABEL = "cloud.google.com/active-node-maintenance"
 NODES: dict[str, tuple[dict[str, Any] | None, str]] = {
@@ -26,7 +26,7 @@ NODES: dict[str, tuple[dict[str, Any] | None, str]] = {
 
 @pytest.mark.parametrize(("node", "want"), NODES.values(), ids=NODES)
 def test_a_notice_is_read_from_a_node(node: dict[str, Any] | None, want: str) -> None:
-    assert find_notice(node) == want
+    assert find_termination_notice(node) == want
 
 
 def own_node(age: float, *, ready: bool = True) -> Manifest:
@@ -47,12 +47,17 @@ BELIEVED: dict[str, tuple[Manifest | None, bool]] = {
 
 @pytest.mark.parametrize(("node", "want"), BELIEVED.values(), ids=BELIEVED)
 def test_an_operator_that_lives_on_a_node_called_dead_believes_it_of_no_node(node: Manifest | None, want: bool) -> None:
-    assert are_believed(node, NOW) is want
+    assert is_node_status_reliable(node, NOW) is want
 
 
 def test_a_pod_whose_node_is_called_dead_stands_on_a_ready_one_where_that_is_not_believed() -> None:
     scene = lose_node(Scene().place(0, 1), 1, 0)
     del scene.nodes["node-1-1"]
 
-    assert [pod.node_ready for pod in scene.see().pods] == [True, True, False, False]
-    assert [pod.node_ready for pod in operate_from(scene, ready=False, age=5.0).see().pods] == [True, True, True, False]
+    assert [pod.is_node_ready for pod in scene.see().pods] == [True, True, False, False]
+    assert [pod.is_node_ready for pod in operate_from(scene, ready=False, age=5.0).see().pods] == [
+        True,
+        True,
+        True,
+        False,
+    ]

@@ -7,7 +7,7 @@ import pytest
 from tests.builders import NAME, NOW, UID, job_uid, jobset_manifest, make_plan, pod_manifest
 from trainingjob_operator.core.manifests import Children, Manifest
 from trainingjob_operator.core.names import UID_LABEL, config_map
-from trainingjob_operator.core.running.observing.owned import keep_owned
+from trainingjob_operator.core.running.observing.owned import filter_owned
 from trainingjob_operator.core.running.observing.pods import read_pods
 
 PLAN = make_plan()
@@ -58,7 +58,7 @@ def test_a_pod_counts_by_its_controllers(pod: Manifest, is_own: bool) -> None:
     foreign = controlled("foreign-jobset", name="foreign")
     foreign["metadata"]["uid"] = "foreign-job"
 
-    kept = keep_owned(family(pods=(pod,), jobs=(foreign,)), NAME, UID)
+    kept = filter_owned(family(pods=(pod,), jobs=(foreign,)), NAME, UID)
 
     assert kept.pods == ((pod,) if is_own else ())
 
@@ -73,11 +73,11 @@ ORPHANS = {
 
 @pytest.mark.parametrize(("pod", "is_orphan"), ORPHANS.values(), ids=ORPHANS.keys())
 def test_an_orphan_counts_as_on_its_way_out(pod: Manifest, is_orphan: bool) -> None:
-    kept = keep_owned(family(pods=(pod,)), NAME, UID)
+    kept = filter_owned(family(pods=(pod,)), NAME, UID)
     (read,) = read_pods(kept, NOW)
 
     assert kept.orphans == ({"pod-0-0"} if is_orphan else set())
-    assert read.deleting is is_orphan
+    assert read.is_deleting is is_orphan
     assert not (read.is_alive and is_orphan), "it stands for no host where another pod does"
 
 
@@ -96,7 +96,7 @@ def test_a_child_job_counts_by_its_controllers(owner: str, is_own: bool) -> None
     foreign["metadata"]["uid"] = "foreign"
     job = controlled(owner)
 
-    kept = keep_owned(family(jobs=(job,), jobsets=(foreign,)), NAME, UID)
+    kept = filter_owned(family(jobs=(job,), jobsets=(foreign,)), NAME, UID)
 
     assert (job in kept.jobs) is is_own
     assert foreign in kept.jobsets, "its name may be in the way, which is said"
@@ -113,6 +113,6 @@ CONFIG_MAPS = {
 
 @pytest.mark.parametrize(("one", "is_own"), CONFIG_MAPS.values(), ids=CONFIG_MAPS.keys())
 def test_a_config_map_counts_by_its_owner_and_its_name(one: Manifest, is_own: bool) -> None:
-    kept = keep_owned(Children(config_maps=(one,)), NAME, UID)
+    kept = filter_owned(Children(config_maps=(one,)), NAME, UID)
 
     assert kept.config_maps == ((one,) if is_own else ())

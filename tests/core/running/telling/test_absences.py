@@ -9,7 +9,7 @@ from tests.builders import failure, jobset_name, make_plan
 from tests.scenes import Scene, drop_pod, lose_node, set_pod, trained
 from trainingjob_api.status import Condition
 from trainingjob_operator.core.running.deciding.decide import decide
-from trainingjob_operator.core.running.observing.pods import Trouble
+from trainingjob_operator.core.running.observing.pods import ObjectProblem
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling.status import next_status
 
@@ -211,7 +211,7 @@ def test_a_name_that_somebody_else_has() -> None:
 def test_a_refusal_of_the_api_server_is_said() -> None:
     scene = Scene()
     seen = scene.see()
-    refusal = Trouble(Reason.REFUSED, 'jobsets is forbidden: violates PodSecurity "restricted"')
+    refusal = ObjectProblem(Reason.REFUSED, 'jobsets is forbidden: violates PodSecurity "restricted"')
     scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
 
     assert (find(scene, "Queued").reason, find(scene, "Queued").message) == (refusal.reason, refusal.message)
@@ -235,7 +235,7 @@ def test_a_smaller_world_says_that_the_others_are_not_let_in() -> None:
     scene = trained().silence(1).hear_slice(0, still=6.0)
     scene.step()
     seen = drop_pod(drop_pod(scene.train(step=20, restored=10), 1, 0), 1, 1).see()
-    refusal = Trouble(Reason.REFUSED, "exceeded quota: research")
+    refusal = ObjectProblem(Reason.REFUSED, "exceeded quota: research")
     scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
 
     words = "slice 1: host 0 has no pod yet; exceeded quota: research"
@@ -246,7 +246,7 @@ def test_a_smaller_world_says_that_the_others_are_not_let_in() -> None:
 def test_a_smaller_world_that_forms_says_already_that_the_others_are_not_let_in() -> None:
     scene = trained().silence(1).hear_slice(0, still=6.0)
     seen = drop_pod(drop_pod(scene, 1, 0), 1, 1).see()
-    refusal = Trouble(Reason.REFUSED, "exceeded quota: research")
+    refusal = ObjectProblem(Reason.REFUSED, "exceeded quota: research")
     scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
 
     assert scene.status.phase == "Recovering"
@@ -256,7 +256,7 @@ def test_a_smaller_world_that_forms_says_already_that_the_others_are_not_let_in(
 def test_a_full_world_has_no_use_for_what_is_refused() -> None:
     scene = trained()
     seen = scene.see()
-    refusal = Trouble(Reason.REFUSED, "exceeded quota: research")
+    refusal = ObjectProblem(Reason.REFUSED, "exceeded quota: research")
     scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
 
     assert find(scene, "Degraded").status == "False"

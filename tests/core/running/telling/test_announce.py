@@ -7,8 +7,8 @@ import pytest
 from tests.builders import jobset_manifest, make_plan
 from tests.scenes import Scene, drop_pod, fail, trained
 from trainingjob_api.protocol import Damage, Directive, Phase
-from trainingjob_operator.core.running.observing.pods import Trouble
-from trainingjob_operator.core.running.telling.announce import make_bulletin
+from trainingjob_operator.core.running.observing.pods import ObjectProblem
+from trainingjob_operator.core.running.telling.announce import make_directive
 
 
 def suspended(scene: Scene) -> Scene:
@@ -83,11 +83,11 @@ def test_announcements(
     seen, decision = at.see(), at.decide()
     happenings = at.happenings()
     at.step()
-    bulletin = make_bulletin(at.plan, seen, decision, at.status)
+    bulletin = make_directive(at.plan, seen, decision, at.status)
 
     assert bulletin.directive is directive
     assert (bulletin.world.generation if bulletin.world else None) == generation
-    assert [(one.warning, one.reason, one.message) for one in happenings] == told
+    assert [(one.is_warning, one.reason, one.message) for one in happenings] == told
 
 
 def test_a_request_to_leave_is_told_once() -> None:
@@ -100,9 +100,9 @@ def test_a_request_to_leave_is_told_once() -> None:
 
 def test_a_refusal_is_told() -> None:
     scene = Scene()
-    happenings = scene.happenings(Trouble("Refused", "exceeded quota"))
+    happenings = scene.happenings(ObjectProblem("Refused", "exceeded quota"))
 
-    assert [(one.warning, one.reason, one.message) for one in happenings] == [(True, "Refused", "exceeded quota")]
+    assert [(one.is_warning, one.reason, one.message) for one in happenings] == [(True, "Refused", "exceeded quota")]
 
 
 def test_a_job_is_suspended_when_all_its_pods_are_gone() -> None:
@@ -130,7 +130,7 @@ def test_whose_parameters_a_job_began_with_is_told_once() -> None:
     first = scene.happenings()
     scene.step()
 
-    assert [(one.warning, one.reason, one.message) for one in first] == [
+    assert [(one.is_warning, one.reason, one.message) for one in first] == [
         (False, "Initialized", "began with the parameters of step 5,000 of /shared/base")
     ]
     assert scene.happenings() == ()
@@ -144,7 +144,7 @@ def test_a_damaged_checkpoint_is_told_once_when_it_is_known_what_was_taken_inste
     first = scene.happenings()
     scene.step()
 
-    assert [(one.warning, one.reason, one.message) for one in first] == [
+    assert [(one.is_warning, one.reason, one.message) for one in first] == [
         (True, "CheckpointDamaged", "step 20 was skipped: data/0 differs")
     ]
     assert scene.happenings() == ()
@@ -155,8 +155,8 @@ def test_hosts_hear_how_the_job_ended() -> None:
     scene = drop_pod(trained().hear_slice(0, 1, phase=Phase.DONE), 1, 1)
     scene.step()
 
-    bulletin = make_bulletin(scene.plan, scene.see(), scene.decide(), scene.status)
+    bulletin = make_directive(scene.plan, scene.see(), scene.decide(), scene.status)
 
     assert bulletin.outcome == "Succeeded: Completed: all steps are trained and saved"
     forged = scene.status.model_copy(update={"conditions": ()})
-    assert make_bulletin(scene.plan, scene.see(), scene.decide(), forged).outcome == "Ended"
+    assert make_directive(scene.plan, scene.see(), scene.decide(), forged).outcome == "Ended"

@@ -7,9 +7,9 @@ import pytest
 from tests.builders import UID, make_report
 from trainingjob_api.status import Attempt
 from trainingjob_api.world import Member, Span, World
-from trainingjob_operator.core.running.observing.hearing import News
-from trainingjob_operator.core.running.observing.seats import Seat
-from trainingjob_operator.core.running.telling.attempts import follow
+from trainingjob_operator.core.running.observing.hearing import LatestReport
+from trainingjob_operator.core.running.observing.seats import MemberView
+from trainingjob_operator.core.running.telling.attempts import update_attempts
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MEMBER = Member(process=0, slice=0, host=0, pod="p", pod_uid="u", address="10.0.0.1")
@@ -63,10 +63,10 @@ def test_where_each_world_began_and_how_far_it_came(
     before: tuple[Attempt, ...], unheard: tuple[Span, ...], want: list[Row]
 ) -> None:
     report = make_report(generation=4, restored=30, tier="ram", unheard=unheard)
-    seat = Seat(MEMBER, None, News(report, 0.1, 0.1), 4)
+    seat = MemberView(MEMBER, None, LatestReport(report, 0.1, 0.1), 4)
 
-    attempts = follow((*before, silent(4)), WORLD, [seat], NOW)
+    attempts = update_attempts((*before, silent(4)), WORLD, [seat], NOW)
 
     told = [(one.generation, one.first_step, one.last_step, one.lost_steps, one.tier) for one in attempts]
     assert told == want
-    assert follow(attempts, WORLD, [seat], NOW) == attempts
+    assert update_attempts(attempts, WORLD, [seat], NOW) == attempts

@@ -10,7 +10,7 @@ DATA = DataReport(tokens=302, rows=1, epochs=16.0, sources=(SOURCE,), warnings=(
 
 
 def told(scene: Scene) -> list[tuple[bool, str]]:
-    return [(one.warning, one.message) for one in scene.happenings() if one.reason == Reason.UNUSUAL_DATA]
+    return [(one.is_warning, one.message) for one in scene.happenings() if one.reason == Reason.UNUSUAL_DATA]
 
 
 def valid(scene: Scene) -> str:

@@ -3,7 +3,7 @@
 from tests.scenes import Scene, trained
 from trainingjob_api.protocol import Progress
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.telling.skips import MANY_SKIPS
+from trainingjob_operator.core.running.telling.skips import SKIP_WARNING_THRESHOLD
 
 WORDS = (
     "10 of the newest 100 updates were not made, up to step 40: the loss was not finite, or a spike. Look at the data "
@@ -21,25 +21,25 @@ def degraded(scene: Scene) -> tuple[str, str, str]:
 
 
 def told(scene: Scene) -> list[tuple[bool, str]]:
-    return [(one.warning, one.message) for one in scene.happenings() if one.reason == Reason.UPDATES_SKIPPED]
+    return [(one.is_warning, one.message) for one in scene.happenings() if one.reason == Reason.UPDATES_SKIPPED]
 
 
 def test_many_are_told_once_and_stand_in_the_condition_while_they_are() -> None:
-    scene = skip(trained(), MANY_SKIPS)
+    scene = skip(trained(), SKIP_WARNING_THRESHOLD)
     assert told(scene) == [(True, WORDS)]
     scene.step(1.0)
     assert degraded(scene) == ("True", Reason.UPDATES_SKIPPED, WORDS)
     assert (scene.status.phase, scene.status.display.reason) == ("Degraded", Reason.UPDATES_SKIPPED)
     assert told(scene) == []
 
-    skip(scene, MANY_SKIPS - 1).step(1.0)
+    skip(scene, SKIP_WARNING_THRESHOLD - 1).step(1.0)
 
     assert degraded(scene)[0] == "False"
     assert scene.status.phase == "Running"
 
 
 def test_few_are_what_a_job_may_have() -> None:
-    scene = skip(trained(), MANY_SKIPS - 1)
+    scene = skip(trained(), SKIP_WARNING_THRESHOLD - 1)
 
     assert told(scene) == []
     scene.step(1.0)

@@ -9,7 +9,7 @@ from tests.builders import NOW, make_plan
 from tests.scenes import Scene, edited, trained
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status import Condition, TrainingJobStatus
-from trainingjob_operator.core.running.telling.conditions import KNOWN
+from trainingjob_operator.core.running.telling.conditions import CONDITION_TYPES
 from trainingjob_operator.core.running.telling.status import blocked_status, invalid_status
 from trainingjob_operator.core.times import format_time
 
@@ -163,7 +163,9 @@ def test_a_spec_that_cannot_be_planned() -> None:
     status = invalid_status(TrainingJobStatus(), ["spec.model: is missing.", "spec.data: is missing."], 3, NOW)
 
     assert status.phase == "Invalid"
-    assert [one.type for one in status.conditions if one.status == "Unknown"] == [k for k in KNOWN if k != "Valid"]
+    assert [one.type for one in status.conditions if one.status == "Unknown"] == [
+        k for k in CONDITION_TYPES if k != "Valid"
+    ]
     valid = by_type(status)["Valid"]
     assert (valid.status, valid.reason, valid.observed_generation) == ("False", "InvalidSpec", 3)
     assert valid.message == "2 problems:\nspec.model: is missing.\nspec.data: is missing."

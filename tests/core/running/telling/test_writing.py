@@ -8,7 +8,7 @@ from tests.scenes import fail, trained
 from trainingjob_api.reading import DataReport, SourceReport
 from trainingjob_api.status import Attempt, TrainingJobStatus
 from trainingjob_operator.core.remember import read_status, write_status
-from trainingjob_operator.core.running.telling.writing import MAX_BYTES, fit, is_worth_writing
+from trainingjob_operator.core.running.telling.writing import MAX_BYTES, shorten_to_limit, should_write
 from trainingjob_operator.core.times import format_time, seconds_between
 
 
@@ -18,18 +18,18 @@ def test_numbers_are_written_every_ten_seconds_and_transitions_at_once() -> None
     old = scene.status
     scene.train(step=12, committed=12)
     scene.step(5.0)
-    assert is_worth_writing(old, scene.status, scene.now)  # the first commit
+    assert should_write(old, scene.status, scene.now)  # the first commit
     old = scene.status
 
     scene.train(step=13, committed=13)
     scene.step(9.0)
-    assert not is_worth_writing(old, scene.status, scene.now)
+    assert not should_write(old, scene.status, scene.now)
     scene.step(1.0)
-    assert is_worth_writing(old, scene.status, scene.now)
+    assert should_write(old, scene.status, scene.now)
 
     old = scene.status
     fail(scene, 1, 1).step()
-    assert is_worth_writing(old, scene.status, scene.now)
+    assert should_write(old, scene.status, scene.now)
 
 
 def test_time_alone_is_never_worth_a_write() -> None:
@@ -38,7 +38,7 @@ def test_time_alone_is_never_worth_a_write() -> None:
     scene.step(1000.0)
 
     assert scene.status != old
-    assert not is_worth_writing(old, scene.status, scene.now)
+    assert not should_write(old, scene.status, scene.now)
 
 
 def test_a_status_never_outgrows_the_object() -> None:
@@ -57,7 +57,7 @@ def test_a_status_never_outgrows_the_object() -> None:
     for num_pods, attempts, kept in ((500, 5, 500), (900, 5, 0)):
         fuller = status.model_copy(update={"world": status.world.model_copy(update={"pods": pods[:num_pods]})})
         fuller = fuller.model_copy(update={"attempts": tuple(tell_more(one) for one in status.attempts)})
-        fitted = fit(fuller)
+        fitted = shorten_to_limit(fuller)
         assert fitted.world
         assert (len(fitted.attempts), len(fitted.world.pods)) == (attempts, kept)
         assert size(fitted) <= MAX_BYTES
@@ -65,13 +65,15 @@ def test_a_status_never_outgrows_the_object() -> None:
     sources = tuple(SourceReport(name="n", files=1, documents=1, characters=1) for _ in range(2))
     told = DataReport(tokens=1, rows=1, epochs=1.0, sources=sources, warnings=("short",))
     full = status.model_copy(update={"attempts": tuple(tell_more(one) for one in status.attempts), "data": told})
-    assert fit(full).data == told.model_copy(update={"sources": ()}), "what was read of each source goes early"
-    assert fit(status.model_copy(update={"data": told})).data == told
+    assert shorten_to_limit(full).data == told.model_copy(update={"sources": ()}), (
+        "what was read of each source goes early"
+    )
+    assert shorten_to_limit(status.model_copy(update={"data": told})).data == told
 
     endless = status.model_copy(
         update={"world": None, "attempts": tuple(tell_more(one, 30000) for one in status.attempts)}
     )
-    assert fit(endless).attempts == endless.attempts[-1:]
+    assert shorten_to_limit(endless).attempts == endless.attempts[-1:]
 
 
 def size(status: TrainingJobStatus) -> int:

@@ -13,23 +13,23 @@ from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.decisions import (
     Claim,
     Decision,
+    DeleteExpired,
     EndWorld,
-    Expire,
     Fail,
     Succeed,
-    end_of,
+    get_world_end,
 )
-from trainingjob_operator.core.running.judging.bad_nodes import find_avoided
-from trainingjob_operator.core.running.judging.worn import find_worn
+from trainingjob_operator.core.running.judging.bad_nodes import find_avoided_nodes
+from trainingjob_operator.core.running.judging.worn import find_slices_to_recreate
 from trainingjob_operator.core.running.observing.jobsets import ChildJob, JobSet
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.observing.pods import Pod
 
 FIRST_BACK_OFF_SECONDS = 10.0
 MAX_BACK_OFF_SECONDS = 600.0
-IDLE_SECONDS = 15.0
+MAX_IDLE_SECONDS = 15.0
 """Seconds that a slice's other hosts wait for a host that the Job's back-off delays, while training continues."""
-MEMORY_SECONDS = 60.0
+MAX_IDLE_SECONDS_WITHOUT_WORLD = 60.0
 """The same while no world trains. The snapshots in those hosts' memory may be newer than every checkpoint."""
 
 
@@ -72,36 +72,40 @@ class DeletePod:
     force: bool
 
 
-type Chore = CreateBase | CreateSlice | DeleteJobSet | DeleteJob | DeletePod
+type ChildOperation = CreateBase | CreateSlice | DeleteJobSet | DeleteJob | DeletePod
 
 
-def list_chores(plan: Plan, seen: Observed, decision: Decision) -> tuple[Chore, ...]:
+def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tuple[ChildOperation, ...]:
     """Return the operations on the child objects, in order."""
-    if isinstance(decision, Expire):
+    if isinstance(decision, DeleteExpired):
         return ()  # the garbage collector deletes them with the job
     if seen.is_over or isinstance(decision, (Succeed, Fail)):
-        return tuple(DeleteJobSet(jobset) for jobset in _own(seen) if not _was_started(seen, jobset))
+        return tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if not _was_started(seen, jobset))
     if plan.spec.suspend:
         is_saved = seen.world is None or isinstance(decision, EndWorld)
-        return tuple(DeleteJobSet(jobset) for jobset in _own(seen)) if is_saved else ()
+        return tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen)) if is_saved else ()
     world = decision.world if isinstance(decision, Claim) else seen.world
     training = world.slices if world else ()
-    return (*_children(plan, seen, training), *_repairs(seen, training), *_renewals(seen, decision, training))
+    return (
+        *_list_jobset_operations(plan, seen, training),
+        *_list_repairs(seen, training),
+        *_list_slice_recreations(seen, decision, training),
+    )
 
 
-def _children(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[Chore, ...]:
+def _list_jobset_operations(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[ChildOperation, ...]:
     """Return the operations that bring the JobSets to the wanted state."""
     base = seen.base
     if base is None:
         return (CreateBase(),)
-    elastic = range(base.slices.stop, plan.spec.slices.most)
-    others = [jobset for jobset in _own(seen) if jobset.name != base.name]
+    elastic = range(base.slices.stop, plan.spec.slices.max_slices)
+    others = [jobset for jobset in _list_owned_jobsets(seen) if jobset.name != base.name]
     if base.suspended:  # evicted, or not admitted: the elastic slices go too
         return tuple(DeleteJobSet(jobset) for jobset in others)
-    avoided = find_avoided(plan, seen, seen.status.nodes)
+    avoided = find_avoided_nodes(plan, seen, seen.status.nodes)
     idle = [jobset for jobset in others if jobset.slices.start not in training]  # others drain first
     unwanted = [one for one in idle if one.slices.start not in elastic or _is_misplaced(seen, one, avoided)]
-    away = tuple(DeleteJobSet(jobset) for jobset in _own(seen) if jobset.failed or jobset in unwanted)
+    away = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if jobset.failed or jobset in unwanted)
     if not all(one.is_placed for one in seen.slices[: len(base.slices)]):
         return away
     missing = [number for number in elastic if seen.find_jobset(seen.slices[number].jobset) is None]
@@ -111,31 +115,33 @@ def _children(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[Chor
 def _is_misplaced(seen: Observed, jobset: JobSet, avoided: frozenset[str]) -> bool:
     """Return whether a slice runs on an avoided node, or is pending because it avoids a node that is no longer bad."""
     one = seen.slices[jobset.slices.start]
-    return bool(one.nodes & avoided) or not (one.is_placed or jobset.avoids <= avoided)
+    return bool(one.nodes & avoided) or not (one.is_placed or jobset.avoided_nodes <= avoided)
 
 
-def _repairs(seen: Observed, training: Sequence[int]) -> tuple[Chore, ...]:
-    dead = [pod for pod in seen.pods if pod.is_stuck or (pod.phase == "Failed" and not pod.deleting)]
+def _list_repairs(seen: Observed, training: Sequence[int]) -> tuple[ChildOperation, ...]:
+    dead = [pod for pod in seen.pods if pod.is_stuck or (pod.phase == "Failed" and not pod.is_deleting)]
     # A pod that no node admits fails within a second. A new Job keeps its back-off, to prevent a tight loop.
-    old = [job for job in seen.jobs if not (job.deleting or job.is_new)]
-    lost = [job for job in old if _is_lost(seen, job) or _is_held_back(seen, job, training)]
+    settled_jobs = [job for job in seen.jobs if not (job.deleting or job.is_new)]
+    lost = [
+        job for job in settled_jobs if _has_lost_all_hosts(seen, job) or _is_delayed_by_back_off(seen, job, training)
+    ]
     return (
         *(DeletePod(pod, force=pod.is_stuck) for pod in dead),
         *(DeleteJob(job) for job in lost),
     )
 
 
-def _renewals(seen: Observed, decision: Decision, training: Sequence[int]) -> tuple[DeleteJob, ...]:
+def _list_slice_recreations(seen: Observed, decision: Decision, training: Sequence[int]) -> tuple[DeleteJob, ...]:
     """Return the deletion of Jobs whose slices must be recreated, once no world trains on them."""
     return tuple(
         DeleteJob(job, f"slice {job.slice} is made anew: {why}")
-        for slice_number, why in find_worn(seen, end_of(decision)).items()
+        for slice_number, why in find_slices_to_recreate(seen, get_world_end(decision)).items()
         for job in seen.jobs
         if job.slice == slice_number and slice_number not in training and not (job.deleting or job.is_new)
     )
 
 
-def _is_lost(seen: Observed, job: ChildJob) -> bool:
+def _has_lost_all_hosts(seen: Observed, job: ChildJob) -> bool:
     """Return whether a slice has lost all its hosts, so that recreating its Job discards nothing."""
     pods = [pod for pod in seen.pods if pod.job_uid == job.uid]
     if any(pod.phase in ("Running", "Succeeded") and not pod.is_stuck for pod in pods):
@@ -143,14 +149,14 @@ def _is_lost(seen: Observed, job: ChildJob) -> bool:
     return any(pod.is_dead for pod in pods) or (not pods and job.num_failed > 0)
 
 
-def _is_held_back(seen: Observed, job: ChildJob, training: Sequence[int]) -> bool:
+def _is_delayed_by_back_off(seen: Observed, job: ChildJob, training: Sequence[int]) -> bool:
     """Return whether the Job's back-off delays a host of an unused slice for too long to keep the other hosts."""
     slice_of_job = next((one for one in seen.slices if one.number == job.slice), None)
     if slice_of_job is None or job.slice in training:
         return False
-    there = {pod.host for pod in seen.pods if pod.job_uid == job.uid and not (pod.deleting or pod.is_dead)}
-    patience = IDLE_SECONDS if training else MEMORY_SECONDS
-    return len(there) < len(slice_of_job.hosts) and _back_off_seconds(job.num_failed) > patience
+    present_hosts = {pod.host for pod in seen.pods if pod.job_uid == job.uid and not (pod.is_deleting or pod.is_dead)}
+    max_wait = MAX_IDLE_SECONDS if training else MAX_IDLE_SECONDS_WITHOUT_WORLD
+    return len(present_hosts) < len(slice_of_job.hosts) and _back_off_seconds(job.num_failed) > max_wait
 
 
 def _back_off_seconds(num_failed: int) -> float:
@@ -163,7 +169,7 @@ def _back_off_seconds(num_failed: int) -> float:
     return min(FIRST_BACK_OFF_SECONDS * 2**doublings, MAX_BACK_OFF_SECONDS) if num_failed else 0.0
 
 
-def _own(seen: Observed) -> tuple[JobSet, ...]:
+def _list_owned_jobsets(seen: Observed) -> tuple[JobSet, ...]:
     """Return the JobSets that this job owns and that are not being deleted."""
     return tuple(jobset for jobset in seen.jobsets if jobset.is_own and not jobset.deleting)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trainingjob_api.world import World
-from trainingjob_operator.core.running.judging.health import End
+from trainingjob_operator.core.running.judging.health import WorldEnd
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Claim:
 
     world: World
     why: str
-    end: End | None = None
+    end: WorldEnd | None = None
 
 
 @dataclass(frozen=True)
-class Leave:
+class DrainWorld:
     """Drain the world: save at the next step boundary, then stop.
 
     `moves`: all its hosts are members of the next world, which resumes from their memory. Nothing is saved.
@@ -35,11 +35,11 @@ class Leave:
 
     reason: str
     message: str
-    moves: bool = False
+    drains_to_memory: bool = False
 
 
 @dataclass(frozen=True)
-class Examine:
+class CollectDiagnostics:
     """Collect diagnostics from all hosts of a world that makes no progress."""
 
     reason: str
@@ -50,7 +50,7 @@ class Examine:
 class EndWorld:
     """Record the end of the world without forming a new one."""
 
-    end: End
+    end: WorldEnd
     reason: str
     message: str
 
@@ -66,17 +66,17 @@ class Fail:
 
     reason: str
     message: str
-    end: End | None = None
+    end: WorldEnd | None = None
 
 
 @dataclass(frozen=True)
-class Expire:
+class DeleteExpired:
     """Delete the job, because its time to live after completion has passed."""
 
 
-type Decision = Wait | Claim | Leave | Examine | EndWorld | Succeed | Fail | Expire
+type Decision = Wait | Claim | DrainWorld | CollectDiagnostics | EndWorld | Succeed | Fail | DeleteExpired
 
 
-def end_of(decision: Decision) -> End | None:  # None: it ends no world
+def get_world_end(decision: Decision) -> WorldEnd | None:  # None: it ends no world
     """Return how the world ended, if a decision ends one."""
     return decision.end if isinstance(decision, (Claim, EndWorld, Fail)) else None

@@ -20,31 +20,31 @@ from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.times import format_time, parse_time, seconds_between
-from trainingjob_operator.core.units import plural, span
+from trainingjob_operator.core.units import format_duration, pluralize
 
 type Drills = tuple[DrillStatus, ...]
 
-MOST = 10
-PATIENCE_SECONDS = 120.0
+MAX_DRILLS = 10
+REQUEST_LIFETIME_SECONDS = 120.0
 """Seconds that a request waits for a world that trains normally. Older requests are stale and refused."""
-OVER_SECONDS = 1800.0
+DRILL_TIMEOUT_SECONDS = 1800.0
 """Seconds after its injection after which an unresolved drill is closed."""
 GRACE_SECONDS = 3.0
 """Seconds after the end of a transient fault in which it may still have an effect."""
-STEPS_UNTIL_TOLD = 4
+METRIC_DELAY_STEPS = 4
 """Steps until the metrics of a step with injected NaN are reported."""
-OF_SLICES = frozenset({DrillKind.KILL_SLICE, DrillKind.PREEMPT})
-BY_OPERATOR = frozenset({*OF_SLICES, DrillKind.KILL_HOST, DrillKind.OPERATOR_DOWN})
+SLICE_KINDS = frozenset({DrillKind.KILL_SLICE, DrillKind.PREEMPT})
+OPERATOR_KINDS = frozenset({*SLICE_KINDS, DrillKind.KILL_HOST, DrillKind.OPERATOR_DOWN})
 """Faults that the operator injects, as soon as the status is written. The hosts' agents inject the others."""
-OBEDIENCE_SECONDS = 240.0
+ORDER_TIMEOUT_SECONDS = 240.0
 """Seconds that an order waits for its host, which may be evaluating or saving."""
-DEED_SECONDS = 120.0
+INJECTION_TIMEOUT_SECONDS = 120.0
 """Seconds that pods may take to terminate. If the world still trains after it, the operator stopped before the
 injection.
 """
-PASSING = frozenset({DrillKind.NAN, DrillKind.SLOW, DrillKind.PARTITION, DrillKind.OPERATOR_DOWN})
-OPEN = frozenset({"ordered", "injected"})
-STATES: Mapping[str, str] = {
+TRANSIENT_KINDS = frozenset({DrillKind.NAN, DrillKind.SLOW, DrillKind.PARTITION, DrillKind.OPERATOR_DOWN})
+OPEN_STATES = frozenset({"ordered", "injected"})
+STATE_DESCRIPTIONS: Mapping[str, str] = {
     "ordered": "the host is asked for it",
     "injected": "made",
     "recovered": "the job trains again",
@@ -53,7 +53,7 @@ STATES: Mapping[str, str] = {
     "over": "over",
 }
 """Description of each state for users."""
-PHASES = (
+RECOVERY_BUCKETS = (
     Bucket.DETECTING,
     Bucket.DOWN,
     Bucket.RECOVERING,
@@ -64,53 +64,53 @@ PHASES = (
 """Buckets of the recovery time, in order."""
 
 
-def follow_drills(plan: Plan, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime) -> Drills:
+def update_drills(plan: Plan, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime) -> Drills:
     """Return the drills after a decision: updates of the known ones, and a new one if it can begin now."""
-    known = tuple(_follow(one, seen, decision, attempts, now) for one in seen.status.drills)
+    known = tuple(_update_drill(one, seen, decision, attempts, now) for one in seen.status.drills)
     asked = seen.drill
     if asked is None or any(one.id == asked.id for one in known):
         return known
-    fresh = _begin(plan, seen, decision, known, asked, now)
-    return (*known, fresh)[-MOST:] if fresh else known
+    new = _start_drill(plan, seen, decision, known, asked, now)
+    return (*known, new)[-MAX_DRILLS:] if new else known
 
 
 def describe_drill(one: DrillStatus) -> str:
     """Return a description of a drill's target and result."""
     host = "" if one.host is None else f" of host {one.host}"
     where = "" if one.slice is None else f"{host} of slice {one.slice}"
-    told = f": {one.message}" if one.message else ""
-    return f"drill {one.kind}{where}: {STATES[one.state]}{told}"
+    report = f": {one.message}" if one.message else ""
+    return f"drill {one.kind}{where}: {STATE_DESCRIPTIONS[one.state]}{report}"
 
 
-def _begin(
+def _start_drill(
     plan: Plan, seen: Observed, decision: Decision, known: Drills, asked: DrillRequest, now: datetime
 ) -> DrillStatus | None:  # None: it may begin later
     """Return a new drill, to be injected or refused."""
     time = parse_time(asked.asked)
-    is_meant = time is not None and abs((now - time).total_seconds()) <= PATIENCE_SECONDS
+    is_recent = time is not None and abs((now - time).total_seconds()) <= REQUEST_LIFETIME_SECONDS
     # The annotation may hold any time; the status must pass the API server's validation.
-    written = format_time(time if time and is_meant else now)
+    written = format_time(time if time and is_recent else now)
     new = DrillStatus(id=asked.id, kind=asked.kind, state="refused", asked=written, seconds=asked.seconds)
     if plan.spec.elastic.drills != "allowed":
         return new.model_copy(update={"message": "`spec.elastic.drills` is not `allowed`"})
-    if any(one.state in OPEN for one in known):
+    if any(one.state in OPEN_STATES for one in known):
         return new.model_copy(update={"message": "another drill is not over yet"})
-    if not is_meant:
-        minutes = plural(round(PATIENCE_SECONDS / 60), "minute")
-        words = f"the job did not train well within {minutes} of {asked.asked}, when it was asked for"
-        return new.model_copy(update={"message": words})
+    if not is_recent:
+        minutes = pluralize(round(REQUEST_LIFETIME_SECONDS / 60), "minute")
+        text = f"the job did not train well within {minutes} of {asked.asked}, when it was asked for"
+        return new.model_copy(update={"message": text})
     world = seen.world
-    if world is None or not _trains(seen, decision):
+    if world is None or not _is_training(seen, decision):
         return None
-    struck = _find_harm(plan, seen, asked) or _find_place(asked, world, plan.shape.num_hosts)
-    if isinstance(struck, str):
-        return new.model_copy(update={"message": struck})
-    is_done = asked.kind in BY_OPERATOR
-    told = {"state": "injected", "injected": format_time(now)} if is_done else {"state": "ordered"}
-    return new.model_copy(update={**told, **struck, "generation": world.generation})
+    target = _describe_job_failure(plan, seen, asked) or _find_target(asked, world, plan.shape.num_hosts)
+    if isinstance(target, str):
+        return new.model_copy(update={"message": target})
+    is_injected = asked.kind in OPERATOR_KINDS
+    told = {"state": "injected", "injected": format_time(now)} if is_injected else {"state": "ordered"}
+    return new.model_copy(update={**told, **target, "generation": world.generation})
 
 
-def _find_harm(plan: Plan, seen: Observed, asked: DrillRequest) -> str:
+def _describe_job_failure(plan: Plan, seen: Observed, asked: DrillRequest) -> str:
     """Return why a drill would fail the job. Empty: it would not."""
     protection = plan.spec.protection
     if asked.kind is not DrillKind.NAN or protection.non_finite == "skip":
@@ -121,105 +121,117 @@ def _find_harm(plan: Plan, seen: Observed, asked: DrillRequest) -> str:
     return "" if has_one_left else f"it would fail the job, which has gone back {protection.max_rollbacks} times"
 
 
-def _find_place(asked: DrillRequest, world: World, num_hosts: int) -> dict[str, int] | str:
+def _find_target(asked: DrillRequest, world: World, num_hosts: int) -> dict[str, int] | str:
     """Return the slice and host that a drill targets, or why there is no such target."""
     if asked.kind is DrillKind.OPERATOR_DOWN:
         return {}
     number = world.slices[-1] if asked.slice is None else asked.slice
     if number not in world.slices:
         return f"slice {number} is not in the world: it has {', '.join(map(str, world.slices))}"
-    if asked.kind in OF_SLICES:
+    if asked.kind in SLICE_KINDS:
         return {"slice": number}
     host = num_hosts - 1 if asked.host is None else asked.host
     return {"slice": number, "host": host} if host < num_hosts else f"a slice has {num_hosts} hosts, from 0 on"
 
 
-def _follow(
+def _update_drill(
     one: DrillStatus, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime
 ) -> DrillStatus:
     """Return a drill after a decision."""
-    is_its_world = seen.world is not None and seen.world.generation == one.generation
+    is_same_world = seen.world is not None and seen.world.generation == one.generation
     if one.state == "ordered":
-        return _obey(one, seen, now, is_its_world=is_its_world)
+        return _update_ordered_drill(one, seen, now, is_its_world=is_same_world)
     if one.state != "injected":
         return one
-    places = [place for place, item in enumerate(attempts) if item.generation == one.generation and item.ended]
-    if places and (measured := _measure(one, attempts[places[0] :])):
+    indices = [index for index, item in enumerate(attempts) if item.generation == one.generation and item.ended]
+    if indices and (measured := _measure_cost(one, attempts[indices[0] :])):
         return measured
-    lasted = seconds_between(one.injected, now)
-    is_back = _trains(seen, decision)
-    if lasted > OVER_SECONDS or not (places or is_its_world):
-        return _close(one, "over", one.message or "the job made no step after it")
-    if is_back and not is_its_world:  # the recovery time is unknown
-        return _close(one, "over", "the job was suspended before it was back")
-    one = _note_name(one, seen, lasted)
-    if is_back and one.kind in PASSING and lasted >= _seconds_to_pass(one, seen):
-        return _close(one, "withstood", one.message or f"the same world trains {span(lasted)} later{_tell(one, seen)}")
-    if is_back and one.kind in BY_OPERATOR and lasted >= DEED_SECONDS:
-        return _close(one, "over", "the operator ended before it had made it, and it is not made later")
+    elapsed = seconds_between(one.injected, now)
+    has_recovered = _is_training(seen, decision)
+    if elapsed > DRILL_TIMEOUT_SECONDS or not (indices or is_same_world):
+        return _close_drill(one, "over", one.message or "the job made no step after it")
+    if has_recovered and not is_same_world:  # the recovery time is unknown
+        return _close_drill(one, "over", "the job was suspended before it was back")
+    one = _record_detection(one, seen, elapsed)
+    if has_recovered and one.kind in TRANSIENT_KINDS and elapsed >= _effect_seconds(one, seen):
+        return _close_drill(
+            one,
+            "withstood",
+            one.message or f"the same world trains {format_duration(elapsed)} later{_describe_effect(one, seen)}",
+        )
+    if has_recovered and one.kind in OPERATOR_KINDS and elapsed >= INJECTION_TIMEOUT_SECONDS:
+        return _close_drill(one, "over", "the operator ended before it had made it, and it is not made later")
     return one
 
 
-def _seconds_to_pass(one: DrillStatus, seen: Observed) -> float:
+def _effect_seconds(one: DrillStatus, seen: Observed) -> float:
     """Return the seconds after which a drill has no effect any more on a world that still trains."""
     if one.kind is not DrillKind.NAN:
         return one.seconds + GRACE_SECONDS
-    step = max((item.step_seconds or 0.0 for item in _progresses(seen)), default=0.0)
-    return STEPS_UNTIL_TOLD * step + GRACE_SECONDS
+    step = max((item.step_seconds or 0.0 for item in _list_progress(seen)), default=0.0)
+    return METRIC_DELAY_STEPS * step + GRACE_SECONDS
 
 
-def _tell(one: DrillStatus, seen: Observed) -> str:
+def _describe_effect(one: DrillStatus, seen: Observed) -> str:
     """Return a description of a drill's lasting effect on a world that still trains."""
-    skipped = max((item.skipped for item in _progresses(seen)), default=0)
-    return f"; no update was made for {plural(skipped, 'step')} so far" if one.kind is DrillKind.NAN else ""
+    skipped = max((item.skipped for item in _list_progress(seen)), default=0)
+    return f"; no update was made for {pluralize(skipped, 'step')} so far" if one.kind is DrillKind.NAN else ""
 
 
-def _progresses(seen: Observed) -> list[Progress]:
-    return [seat.report.progress for seat in seen.seats if seat.report and seat.report.progress]
+def _list_progress(seen: Observed) -> list[Progress]:
+    return [
+        member_view.report.progress
+        for member_view in seen.member_views
+        if member_view.report and member_view.report.progress
+    ]
 
 
-def _obey(one: DrillStatus, seen: Observed, now: datetime, *, is_its_world: bool) -> DrillStatus:
+def _update_ordered_drill(one: DrillStatus, seen: Observed, now: datetime, *, is_its_world: bool) -> DrillStatus:
     """Return an ordered drill after the hosts' reports."""
-    told = next((seat.report for seat in seen.seats if seat.report and seat.report.drilled == one.id), None)
+    told = next((seat.report for seat in seen.member_views if seat.report and seat.report.drilled == one.id), None)
     if told and told.unmade:
-        return _close(one, "refused", told.unmade)
+        return _close_drill(one, "refused", told.unmade)
     if told:
         return one.model_copy(update={"state": "injected", "injected": format_time(now)})
     if not is_its_world:
-        return _close(one, "over", "its world ended before the host obeyed")
-    is_late = seconds_between(one.asked, now) > OBEDIENCE_SECONDS
-    return _close(one, "refused", "the host did not obey") if is_late else one
+        return _close_drill(one, "over", "its world ended before the host obeyed")
+    is_late = seconds_between(one.asked, now) > ORDER_TIMEOUT_SECONDS
+    return _close_drill(one, "refused", "the host did not obey") if is_late else one
 
 
-def _trains(seen: Observed, decision: Decision) -> bool:
+def _is_training(seen: Observed, decision: Decision) -> bool:
     return isinstance(decision, Wait) and decision.reason == Reason.TRAINING and seen.has_stepped
 
 
-def _note_name(one: DrillStatus, seen: Observed, lasted: float) -> DrillStatus:
+def _record_detection(one: DrillStatus, seen: Observed, lasted: float) -> DrillStatus:
     """Return a drill with the time until the slowed host was named as the straggler."""
-    slow = seen.status.straggler
+    straggler = seen.status.straggler
     if (
         one.message
         or one.kind is not DrillKind.SLOW
-        or slow is None
-        or (slow.slice, slow.host) != (one.slice, one.host)
+        or straggler is None
+        or (straggler.slice, straggler.host) != (one.slice, one.host)
     ):
         return one
-    return one.model_copy(update={"message": f"the host was named as slow after {span(lasted)}"})
+    return one.model_copy(update={"message": f"the host was named as slow after {format_duration(lasted)}"})
 
 
-def _measure(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | None:  # None: not recovered yet
+def _measure_cost(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | None:  # None: not recovered yet
     """Return a drill with its cost. `attempts` begins with the world that it hit; further worlds may have failed."""
     ended = attempts[0]
     back = next((place for place, item in enumerate(attempts) if place and item.recovery_seconds is not None), None)
-    began = parse_time(ended.ended)
+    failed_at = parse_time(ended.ended)
     again = parse_time(attempts[back - 1].ended) if back else None
-    if back is None or began is None or again is None:
+    if back is None or failed_at is None or again is None:
         return None
     after = attempts[back]
-    lives = attempts[1 : back + 1]
-    phases = {bucket.value: sum(item.seconds.get(bucket, 0.0) for item in lives) for bucket in PHASES}
-    phases[Bucket.DOWN.value] = sum(_away(before, later) for before, later in pairwise(attempts[: back + 1]))
+    recovery_attempts = attempts[1 : back + 1]
+    phases = {
+        bucket.value: sum(item.seconds.get(bucket, 0.0) for item in recovery_attempts) for bucket in RECOVERY_BUCKETS
+    }
+    phases[Bucket.DOWN.value] = sum(
+        _seconds_without_world(before, later) for before, later in pairwise(attempts[: back + 1])
+    )
     phases[Bucket.DETECTING.value] += ended.seconds.get(Bucket.DETECTING, 0.0)
     cause = ended.cause
     return one.model_copy(
@@ -227,7 +239,7 @@ def _measure(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | Non
             "state": "recovered",
             "message": cause.message if cause else "",
             "cause": cause.reason if cause else "",
-            "recovery_seconds": round((again - began).total_seconds() + (after.recovery_seconds or 0.0), 1),
+            "recovery_seconds": round((again - failed_at).total_seconds() + (after.recovery_seconds or 0.0), 1),
             "phases": {name: round(seconds, 3) for name, seconds in phases.items() if seconds},
             "lost_steps": max((ended.last_step or 0) - (after.first_step or 0), 0),
             "tier": after.tier,
@@ -235,11 +247,11 @@ def _measure(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | Non
     )
 
 
-def _away(before: Attempt, after: Attempt) -> float:
+def _seconds_without_world(before: Attempt, after: Attempt) -> float:
     """Return the seconds between the end of one world and the start of the next."""
     ended, started = parse_time(before.ended), parse_time(after.started)
     return seconds_between(before.ended, started) if ended and started else 0.0
 
 
-def _close(one: DrillStatus, state: str, message: str) -> DrillStatus:
+def _close_drill(one: DrillStatus, state: str, message: str) -> DrillStatus:
     return one.model_copy(update={"state": state, "message": message})

@@ -6,63 +6,65 @@ wait in a hot standby world (`elastic.shadowWorld`) of that size come first.
 
 from collections.abc import Sequence
 
-from trainingjob_api.live import live_of
+from trainingjob_api.live import live_fields
 from trainingjob_api.world import Member, Rollback, World, join_address
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.run_config import tell_program
-from trainingjob_operator.core.running.judging.bad_nodes import Faults, leave_out
-from trainingjob_operator.core.running.judging.health import End
-from trainingjob_operator.core.running.judging.notices import stay_clear
-from trainingjob_operator.core.running.judging.worn import find_worn
+from trainingjob_operator.core.planner.run_config import attach_program_config
+from trainingjob_operator.core.running.judging.bad_nodes import Faults, exclude_bad_nodes
+from trainingjob_operator.core.running.judging.health import WorldEnd
+from trainingjob_operator.core.running.judging.notices import exclude_draining_slices
+from trainingjob_operator.core.running.judging.worn import find_slices_to_recreate
 from trainingjob_operator.core.running.observing import lineage
 from trainingjob_operator.core.running.observing.observe import Observed, Slice
-from trainingjob_operator.core.running.observing.progress import find_committed
-from trainingjob_operator.core.running.observing.seats import fingerprint
+from trainingjob_operator.core.running.observing.progress import find_committed_step
+from trainingjob_operator.core.running.observing.seats import hash_members
 
-MAX_AHEAD = 1_000_000
+MAX_GENERATION_LEAD = 1_000_000
 """Maximum lead of a host's generation over the status. A larger one is invalid: it means a world per second for 11
 days.
 """
 
 
-def list_ready(plan: Plan, seen: Observed, end: End | None = None) -> list[Slice]:
+def list_ready_slices(plan: Plan, seen: Observed, end: WorldEnd | None = None) -> list[Slice]:
     """Return the slices whose hosts can all join a world now. `end`: how the world has just ended."""
-    window, worn = plan.silence_seconds, find_worn(seen, end)
-    return [one for one in seen.slices if one.is_ready(window) and one.number not in worn]
+    heartbeat_timeout, to_recreate = plan.heartbeat_timeout_seconds, find_slices_to_recreate(seen, end)
+    return [slice_ for slice_ in seen.slices if slice_.is_ready(heartbeat_timeout) and slice_.number not in to_recreate]
 
 
-def leave_out_unprepared(plan: Plan, seen: Observed, ready: Sequence[Slice]) -> Sequence[Slice]:
+def exclude_without_standby(plan: Plan, seen: Observed, ready: Sequence[Slice]) -> Sequence[Slice]:
     """Return the ready slices without new pods that lack a standby process, if the others can form a world.
 
     A standby process imports for seconds, longer on a busy machine. The next world would wait for it. The slice joins
     later.
     """
-    members = {seat.member.pod_uid for seat in seen.seats}
+    members = {member_view.member.pod_uid for member_view in seen.member_views}
     prepared = [
         one
         for one in ready
         if all(host.has_standby or (host.pod is not None and host.pod.uid in members) for host in one.hosts)
     ]
-    return prepared if plan.find_largest(len(prepared)) else ready
+    return prepared if plan.find_largest_size(len(prepared)) else ready
 
 
-def find_sound(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
+def list_usable_slices(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
     """Return the slices to form a world of, without bad nodes and termination notices if the others suffice."""
-    return stay_clear(plan, leave_out(plan, seen, ready, faults))
+    return exclude_draining_slices(plan, exclude_bad_nodes(plan, seen, ready, faults))
 
 
 def choose_slices(
-    plan: Plan, healthy: Sequence[Slice], keep: Sequence[int] = (), waiting: Sequence[World] = ()
+    plan: Plan, healthy: Sequence[Slice], preferred_numbers: Sequence[int] = (), waiting: Sequence[World] = ()
 ) -> tuple[Slice, ...]:
     """Return the slices of the largest world that healthy slices can form, ascending; empty if they are too few.
 
     `waiting` are the hot standby worlds that can take over.
     """
-    size = plan.find_largest(len(healthy))
+    size = plan.find_largest_size(len(healthy))
     numbers = {one.number for one in healthy}
     shadow = next((one.slices for one in waiting if len(one.slices) == size and numbers.issuperset(one.slices)), ())
-    first, then = set(shadow), set(keep)
-    preferred = sorted(healthy, key=lambda one: (one.number not in first, one.number not in then, one.number))
+    first, current_numbers = set(shadow), set(preferred_numbers)
+    preferred = sorted(
+        healthy, key=lambda one: (one.number not in first, one.number not in current_numbers, one.number)
+    )
     return tuple(sorted(preferred[: size or 0], key=lambda one: one.number))
 
 
@@ -71,14 +73,14 @@ def form_world(
     seen: Observed,
     slices: Sequence[Slice],
     rollbacks: Sequence[Rollback],
-    waiting: Sequence[World] = (),
+    standby_worlds: Sequence[World] = (),
 ) -> World:
     """Return the next world over slices whose hosts have all reported.
 
     If exactly these hosts wait in a hot standby world, the next world takes over its coordinator and its processes.
     """
     hosts = [host for one in slices for host in one.hosts]
-    seated = [(host, host.pod, host.news.report) for host in hosts if host.pod and host.news]
+    hosts_with_reports = [(host, host.pod, host.news.report) for host in hosts if host.pod and host.news]
     generation = next_generation(seen)
     members = tuple(
         Member(
@@ -90,22 +92,22 @@ def form_world(
             address=pod.address,
             node=pod.node,
         )
-        for process, (host, pod, _) in enumerate(seated)
+        for process, (host, pod, _) in enumerate(hosts_with_reports)
     )
-    _, leader, report = seated[0]
-    shadow = next((one for one in waiting if fingerprint(one.members) == fingerprint(members)), None)
+    _, leader, report = hosts_with_reports[0]
+    shadow = next((one for one in standby_worlds if hash_members(one.members) == hash_members(members)), None)
     world = World(
         generation=generation,
         job_uid=seen.uid,
         coordinator=shadow.coordinator if shadow else join_address(leader.address, report.port),
         members=members,
-        lineage=lineage.before(seen.lineage, generation),
+        lineage=lineage.lineage_before(seen.lineage, generation),
         rollbacks=tuple(rollbacks),
-        committed=find_committed(seen),
-        live=live_of(plan.spec),
+        committed=find_committed_step(seen),
+        live=live_fields(plan.spec),
         shadow=shadow.shadow if shadow else "",
     )
-    return tell_program(world, plan, plan.layout(len(slices)))
+    return attach_program_config(world, plan, plan.layout(len(slices)))
 
 
 def next_generation(seen: Observed) -> int:
@@ -115,11 +117,11 @@ def next_generation(seen: Observed) -> int:
     invalid.
     """
     known = [
-        seen.hearing.burned,
+        seen.heartbeats.max_unconfirmed_generation,
         seen.status.world.generation if seen.status.world else 0,
         *(attempt.generation for attempt in seen.status.attempts),
         *(span.generation for span in seen.lineage),
     ]
     newest = max(known)
-    reported = (news.report.generation for news in seen.hearing.news.values())
-    return max(newest, *(one for one in reported if one <= newest + MAX_AHEAD)) + 1
+    reported = (news.report.generation for news in seen.heartbeats.latest_reports.values())
+    return max(newest, *(one for one in reported if one <= newest + MAX_GENERATION_LEAD)) + 1

@@ -15,11 +15,11 @@ from statistics import fmean, median
 from trainingjob_api.status import Attempt
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.times import parse_time, seconds_between
-from trainingjob_operator.core.units import plural, span
+from trainingjob_operator.core.units import format_duration, pluralize
 
-USUAL_RESTART_SECONDS = 60.0
+DEFAULT_RESTART_SECONDS = 60.0
 """Assumed duration of a restart before one was measured."""
-LOSSES = frozenset(
+LOSS_REASONS = frozenset(
     {
         Reason.NODE_LOST,
         Reason.POD_DELETED,
@@ -32,59 +32,62 @@ LOSSES = frozenset(
 
 
 @dataclass(frozen=True)
-class Experience:
+class RepairHistory:
     """The history of a job.
 
     `repairs`: seconds from each loss until a world of as many slices was formed. `restart`: seconds of a typical
     restart. `is_measured`: whether a restart was measured.
     """
 
-    repairs: tuple[float, ...]
-    restart: float
+    repair_seconds: tuple[float, ...]
+    restart_seconds: float
     is_measured: bool
 
 
-def find_patience(repairs: Sequence[float], restart: float, share: float) -> float:
+def max_repair_wait(repairs: Sequence[float], restart: float, share: float) -> float:
     """Return the seconds since the loss after which resuming with the remaining slices is expected to be better.
 
     `share` is the fraction of slices that remain, above 0.
     """
-    worth = 2 * restart / share
+    max_remaining = 2 * restart / share
     for waited in (0.0, *sorted(repairs)):
-        left = [repair - waited for repair in repairs if repair > waited]
-        if left and fmean(left) > worth:
+        remaining = [repair - waited for repair in repairs if repair > waited]
+        if remaining and fmean(remaining) > max_remaining:
             return waited
-    return max([worth, *repairs])
+    return max([max_remaining, *repairs])
 
 
-def recall(attempts: Sequence[Attempt]) -> Experience:
+def read_repair_history(attempts: Sequence[Attempt]) -> RepairHistory:
     """Return the repairs and restarts of the recorded attempts."""
     restarts = [
         max(one.recovery_seconds - seconds_between(before.ended, started), 0.0)
         for before, one in pairwise(attempts)
         if one.recovery_seconds is not None and (started := parse_time(one.started))
     ]
-    repairs = [_measure_repair(one, attempts[number + 1 :]) for number, one in enumerate(attempts)]
+    repairs = [_repair_seconds(one, attempts[number + 1 :]) for number, one in enumerate(attempts)]
     known = tuple(seconds for seconds in repairs if seconds is not None)
-    return Experience(known, median(restarts) if restarts else USUAL_RESTART_SECONDS, bool(restarts))
+    return RepairHistory(known, median(restarts) if restarts else DEFAULT_RESTART_SECONDS, bool(restarts))
 
 
-def describe_experience(known: Experience) -> str:
+def describe_repair_history(known: RepairHistory) -> str:
     """Return a description of the history that a repair wait is derived from."""
     repairs = (
-        f"{plural(len(known.repairs), 'repair')} took {span(fmean(known.repairs))} on average"
-        if known.repairs
+        f"{pluralize(len(known.repair_seconds), 'repair')} took {format_duration(fmean(known.repair_seconds))} on "
+        "average"
+        if known.repair_seconds
         else "no repair is known yet"
     )
     restart = (
-        f"a restart took {span(known.restart)}" if known.is_measured else f"a restart counts {span(known.restart)}"
+        f"a restart took {format_duration(known.restart_seconds)}"
+        if known.is_measured
+        else f"a restart counts {format_duration(known.restart_seconds)}"
     )
     return f"{repairs}, {restart}"
 
 
-def _measure_repair(lost: Attempt, later: Sequence[Attempt]) -> float | None:  # None: no loss, or not repaired yet
+def _repair_seconds(lost: Attempt, later: Sequence[Attempt]) -> float | None:  # None: no loss, or not repaired yet
     """Return the seconds until the slices of a lost world were replaced."""
-    if lost.cause is None or lost.cause.reason not in LOSSES:
+    if lost.cause is None or lost.cause.reason not in LOSS_REASONS:
         return None
     for one in later:
         if one.slices >= lost.slices and (started := parse_time(one.started)):

@@ -25,20 +25,20 @@ from datetime import datetime, timedelta
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status import Restarts
 from trainingjob_operator.core.running.deciding.decisions import Wait
-from trainingjob_operator.core.running.deciding.strikes import is_struck
-from trainingjob_operator.core.running.judging.health import End
+from trainingjob_operator.core.running.deciding.strikes import is_drill_in_progress
+from trainingjob_operator.core.running.judging.health import WorldEnd
 from trainingjob_operator.core.running.observing.observe import Observed
-from trainingjob_operator.core.running.observing.seats import find_restored
+from trainingjob_operator.core.running.observing.seats import find_restored_step
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.times import describe_time, earlier, format_time, parse_time
+from trainingjob_operator.core.times import clamp_to_now, format_display_time, format_time, parse_time
 
-FIRST_PAUSE_SECONDS = 10.0
-LONGEST_PAUSE_SECONDS = 300.0
+MIN_BACK_OFF_SECONDS = 10.0
+MAX_RESTART_BACK_OFF_SECONDS = 300.0
 JITTER = 0.5
 """Maximum share by which a back-off is shortened."""
-FREE_LOSSES = 2
+LOSSES_WITHOUT_BACK_OFF = 2
 """Number of additional losses in a row without back-off, compared to failures."""
-OF_MACHINES = frozenset(
+INFRASTRUCTURE_FAILURES = frozenset(
     {
         FailureReason.STORAGE,
         FailureReason.ACCELERATOR,
@@ -51,55 +51,55 @@ OF_MACHINES = frozenset(
 """Failures of the infrastructure."""
 
 
-def is_of_program(end: End) -> bool:
+def is_program_failure(end: WorldEnd) -> bool:
     """Return whether the end of a world is a failure of the program."""
-    return end.counted and end.cause.reason not in OF_MACHINES
+    return end.is_counted and end.cause.reason not in INFRASTRUCTURE_FAILURES
 
 
-def losses_in_a_row(seen: Observed) -> int:
+def consecutive_losses(seen: Observed) -> int:
     """Return the number of losses since a step was saved or survived in memory for the world that resumed from it."""
-    restored = find_restored(seen.seats)
-    before = [one.first_step for one in seen.status.attempts[:-1] if one.first_step is not None]
-    is_kept = restored is not None and bool(before) and restored > before[-1]
-    return 0 if seen.has_committed or is_kept else seen.status.restarts.lost_since_commit
+    restored = find_restored_step(seen.member_views)
+    before = [attempt.first_step for attempt in seen.status.attempts[:-1] if attempt.first_step is not None]
+    is_kept_in_memory = restored is not None and bool(before) and restored > before[-1]
+    return 0 if seen.has_committed or is_kept_in_memory else seen.status.restarts.lost_since_commit
 
 
-def count_restarts(seen: Observed, end: End | None, now: datetime) -> Restarts:
+def count_restarts(seen: Observed, end: WorldEnd | None, now: datetime) -> Restarts:
     """Return the restart counts after a decision. `end` is None if no world ended."""
-    old, failures, losses = seen.status.restarts, seen.failures_in_a_row, losses_in_a_row(seen)
-    if end is None or end.planned:  # a clock that was set back must not lengthen the back-off; a new world ends it
-        failed_at = None if seen.world else earlier(old.failed, now)
+    old, failures, losses = seen.status.restarts, seen.consecutive_failures, consecutive_losses(seen)
+    if end is None or end.is_planned:  # a clock that was set back must not lengthen the back-off; a new world ends it
+        failed_at = None if seen.world else clamp_to_now(old.failed, now)
         return old.model_copy(update={"since_commit": failures, "lost_since_commit": losses, "failed": failed_at})
-    is_failure, is_loss = end.counted, not end.counted and not is_struck(seen.status)
-    fresh = Restarts(
+    is_failure, is_loss = end.is_counted, not end.is_counted and not is_drill_in_progress(seen.status)
+    counts = Restarts(
         total=old.total + 1,
-        counted=old.counted + is_of_program(end),
+        counted=old.counted + is_program_failure(end),
         since_commit=failures + is_failure,
         lost_since_commit=losses + is_loss,
     )
-    held = is_failure or (is_loss and fresh.lost_since_commit > FREE_LOSSES + 1)
-    return fresh.model_copy(update={"failed": format_time(now) if held else None})
+    has_back_off = is_failure or (is_loss and counts.lost_since_commit > LOSSES_WITHOUT_BACK_OFF + 1)
+    return counts.model_copy(update={"failed": format_time(now) if has_back_off else None})
 
 
-def pause_seconds(job_uid: str, generation: int, in_a_row: int) -> float:
+def back_off_seconds(job_uid: str, generation: int, in_a_row: int) -> float:
     """Return the back-off in seconds after a number of failures in a row."""
     if in_a_row < 2:
         return 0.0
-    longest: float = min(FIRST_PAUSE_SECONDS * 2 ** min(in_a_row - 2, 16), LONGEST_PAUSE_SECONDS)
-    chance = hashlib.sha256(f"{job_uid}/{generation}".encode()).digest()
-    return longest * (1.0 - JITTER * int.from_bytes(chance[:4]) / 2**32)
+    longest: float = min(MIN_BACK_OFF_SECONDS * 2 ** min(in_a_row - 2, 16), MAX_RESTART_BACK_OFF_SECONDS)
+    digest = hashlib.sha256(f"{job_uid}/{generation}".encode()).digest()
+    return longest * (1.0 - JITTER * int.from_bytes(digest[:4]) / 2**32)
 
 
-def hold_back(seen: Observed, restarts: Restarts, now: datetime) -> Wait | None:  # None: restart now
+def restart_backoff(seen: Observed, restarts: Restarts, now: datetime) -> Wait | None:  # None: restart now
     """Return the back-off before the next attempt, while it lasts."""
     failed, ended = parse_time(restarts.failed), seen.status.world
     if failed is None or ended is None:
         return None
     failures, losses = restarts.since_commit, restarts.lost_since_commit
-    in_a_row = max(failures, losses - FREE_LOSSES)
-    until = failed + timedelta(seconds=pause_seconds(seen.uid, ended.generation, in_a_row))
+    num_consecutive = max(failures, losses - LOSSES_WITHOUT_BACK_OFF)
+    until = failed + timedelta(seconds=back_off_seconds(seen.uid, ended.generation, num_consecutive))
     if now >= until:
         return None
-    what = f"{failures} failures" if in_a_row == failures else f"{losses} losses"
-    words = f"{what} in a row without a newly saved step; pausing until {describe_time(until)}"
-    return Wait(Reason.BACKING_OFF, words)
+    count_text = f"{failures} failures" if num_consecutive == failures else f"{losses} losses"
+    message = f"{count_text} in a row without a newly saved step; pausing until {format_display_time(until)}"
+    return Wait(Reason.BACKING_OFF, message)

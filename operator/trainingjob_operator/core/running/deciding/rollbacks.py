@@ -13,27 +13,27 @@ from datetime import datetime
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status import Cause, RollbackStatus
-from trainingjob_api.world import ON_STORAGE
+from trainingjob_api.world import STORAGE_TIERS
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.decisions import Fail
-from trainingjob_operator.core.running.judging.health import End
+from trainingjob_operator.core.running.judging.health import WorldEnd
 from trainingjob_operator.core.running.observing.observe import Observed
-from trainingjob_operator.core.running.observing.progress import find_committed
+from trainingjob_operator.core.running.observing.progress import find_committed_step
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.times import format_time
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.units import pluralize
 
 type Rollbacks = tuple[RollbackStatus, ...]
 
-MAX_WORDS = 256
+MAX_MESSAGE_LENGTH = 256
 
 
-def pardon(plan: Plan, end: End) -> End:
+def treat_as_rollback(plan: Plan, end: WorldEnd) -> WorldEnd:
     """Return the end of a world, as a planned one if the spec asks for a rollback."""
-    return replace(end, counted=False, planned=True) if goes_back(plan, end.cause) else end
+    return replace(end, is_counted=False, is_planned=True) if requires_rollback(plan, end.cause) else end
 
 
-def goes_back(plan: Plan, cause: Cause) -> bool:
+def requires_rollback(plan: Plan, cause: Cause) -> bool:
     """Return whether the spec asks for a rollback after an end."""
     protection = plan.spec.protection
     if cause.step is None:
@@ -47,48 +47,50 @@ def goes_back(plan: Plan, cause: Cause) -> bool:
             return False
 
 
-def find_exhaustion(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: the limit is not reached
+def find_rollback_limit_failure(
+    plan: Plan, seen: Observed, end: WorldEnd
+) -> Fail | None:  # None: the limit is not reached
     """Return the job failure if the rollback limit is reached."""
     done, limit = len(seen.status.rollbacks), plan.spec.protection.max_rollbacks
     if done < limit:
         return None
-    words = (
-        f"training has gone back {plural(done, 'time')}, and `spec.protection.maxRollbacks` is {limit}; the last at "
+    text = (
+        f"training has gone back {pluralize(done, 'time')}, and `spec.protection.maxRollbacks` is {limit}; the last at "
         f"step {end.cause.step}: {end.cause.message}"
     )
-    return Fail(Reason.MAX_ROLLBACKS_EXCEEDED, words, end)
+    return Fail(Reason.MAX_ROLLBACKS_EXCEEDED, text, end)
 
 
-def follow_rollbacks(plan: Plan, seen: Observed, end: End | None, now: datetime) -> Rollbacks:
+def update_rollbacks(plan: Plan, seen: Observed, end: WorldEnd | None, now: datetime) -> Rollbacks:
     """Return the rollbacks after a decision. `end` is None if no world ended."""
     known = seen.status.rollbacks
-    if end is None or seen.world is None or not goes_back(plan, end.cause):
+    if end is None or seen.world is None or not requires_rollback(plan, end.cause):
         return known
     if len(known) >= plan.spec.protection.max_rollbacks:
         return known
     step = end.cause.step or 0
-    fresh = RollbackStatus(
+    rollback = RollbackStatus(
         lineage=len(known) + 1,
         generation=seen.world.generation,
         step=step,
-        parent=_find_parent(seen, step),
+        parent=_find_parent_step(seen, step),
         time=format_time(now),
         reason=end.cause.reason,
-        message=end.cause.message[:MAX_WORDS],
+        message=end.cause.message[:MAX_MESSAGE_LENGTH],
     )
-    return (*known, fresh)
+    return (*known, rollback)
 
 
 def describe_rollback(rollback: RollbackStatus) -> str:
     """Return the message about a rollback."""
-    left_out = plural(rollback.step - rollback.parent, "step")
+    num_skipped = pluralize(rollback.step - rollback.parent, "step")
     return (
         f"step {rollback.step:,} was bad: training went back to step {rollback.parent:,}, and on in lineage "
-        f"{rollback.lineage} without the samples of {left_out}; {rollback.message}"
+        f"{rollback.lineage} without the samples of {num_skipped}; {rollback.message}"
     )
 
 
-def _find_parent(seen: Observed, step: int) -> int:
+def _find_parent_step(seen: Observed, step: int) -> int:
     """Return the newest saved step before a step. 0: there is none."""
-    restored = [span.first - 1 for span in seen.lineage if span.tier in ON_STORAGE]
-    return max((saved for saved in (*restored, find_committed(seen)) if saved < step), default=0)
+    restored = [span.first - 1 for span in seen.lineage if span.tier in STORAGE_TIERS]
+    return max((saved for saved in (*restored, find_committed_step(seen)) if saved < step), default=0)

@@ -8,49 +8,55 @@ the cause. Lost nodes, deleted pods and planned changes never fail a job.
 from trainingjob_api.status import Cause
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.decisions import Fail
-from trainingjob_operator.core.running.deciding.restarts import is_of_program
-from trainingjob_operator.core.running.deciding.rollbacks import find_exhaustion, goes_back
-from trainingjob_operator.core.running.deciding.twins import describe_twins, find_proof
-from trainingjob_operator.core.running.judging.health import End, describe_failure
+from trainingjob_operator.core.running.deciding.restarts import is_program_failure
+from trainingjob_operator.core.running.deciding.rollbacks import find_rollback_limit_failure, requires_rollback
+from trainingjob_operator.core.running.deciding.twins import describe_repeated_failures, find_repeated_failure
+from trainingjob_operator.core.running.judging.health import WorldEnd, describe_failure
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.units import pluralize
 
 
-def find_verdict(plan: Plan, seen: Observed, end: End) -> Fail | None:  # None: restart
+def find_job_failure(plan: Plan, seen: Observed, end: WorldEnd) -> Fail | None:  # None: restart
     """Return the job failure after a world ended."""
     cause = end.cause
-    if end.fatal:
-        return Fail(cause.reason, f"{where(cause)}: {cause.message}", end)
-    if goes_back(plan, cause):
-        return find_exhaustion(plan, seen, end)
-    if not end.counted:
+    if end.is_fatal:
+        return Fail(cause.reason, f"{describe_location(cause)}: {cause.message}", end)
+    if requires_rollback(plan, cause):
+        return find_rollback_limit_failure(plan, seen, end)
+    if not end.is_counted:
         return None
-    if twins := find_proof(seen, end):
-        return Fail(Reason.SAME_FAILURE_TWICE, describe_twins(where(cause), cause, twins), end)
-    last = f"the last on {where(cause)}: {cause.message}"
-    in_a_row, limit = seen.failures_in_a_row + 1, plan.spec.elastic.max_restarts_without_commit
-    if in_a_row > limit:
-        words = f"{plural(in_a_row, 'failure')} in a row without a newly saved step, and"
-        return Fail(Reason.NO_STEP_SAVED, f"{words} `spec.elastic.maxRestartsWithoutCommit` is {limit}; {last}", end)
+    if twins := find_repeated_failure(seen, end):
+        return Fail(Reason.SAME_FAILURE_TWICE, describe_repeated_failures(describe_location(cause), cause, twins), end)
+    last_failure = f"the last on {describe_location(cause)}: {cause.message}"
+    num_consecutive, limit = seen.consecutive_failures + 1, plan.spec.elastic.max_restarts_without_commit
+    if num_consecutive > limit:
+        message = f"{pluralize(num_consecutive, 'failure')} in a row without a newly saved step, and"
+        return Fail(
+            Reason.NO_STEP_SAVED, f"{message} `spec.elastic.maxRestartsWithoutCommit` is {limit}; {last_failure}", end
+        )
     counted, limit = seen.status.restarts.counted + 1, plan.spec.elastic.max_restarts
-    if is_of_program(end) and counted > limit:
-        words = f"{plural(counted, 'failure')} of the program, and `spec.elastic.maxRestarts` is {limit}; {last}"
-        return Fail(Reason.MAX_RESTARTS_EXCEEDED, words, end)
+    if is_program_failure(end) and counted > limit:
+        message = (
+            f"{pluralize(counted, 'failure')} of the program, and `spec.elastic.maxRestarts` is {limit}; {last_failure}"
+        )
+        return Fail(Reason.MAX_RESTARTS_EXCEEDED, message, end)
     return None
 
 
-def find_broken_standby(plan: Plan, seen: Observed) -> Fail | None:  # None: enough slices can start
+def find_startup_failure(plan: Plan, seen: Observed) -> Fail | None:  # None: enough slices can start
     """Return the failure of a job that never trained, if too many hosts cannot start a trainer."""
-    broken = next(((host, host.broken) for one in seen.slices for host in one.hosts if host.broken), None)
-    if broken is None or plan.find_largest(sum(one.is_coming for one in seen.slices)):
+    broken = next(
+        ((host, host.startup_failure) for slice_ in seen.slices for host in slice_.hosts if host.startup_failure), None
+    )
+    if broken is None or plan.find_largest_size(sum(one.is_starting for one in seen.slices)):
         return None
     host, failure = broken
     words = f"host {host.host} of slice {host.slice} cannot start: {describe_failure(failure)}"
     return Fail(Reason.STANDBY_FAILED, words)
 
 
-def where(cause: Cause) -> str:
+def describe_location(cause: Cause) -> str:
     """Return a description of the host that a cause names, or that it is unknown."""
     if cause.host is None:
         return "a host that is not known"

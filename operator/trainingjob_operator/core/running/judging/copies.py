@@ -8,35 +8,39 @@ from datetime import datetime
 
 from trainingjob_api.status import BackupStatus, FailingSaves
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.judging.saves import follow
+from trainingjob_operator.core.running.judging.saves import merge_failures
 from trainingjob_operator.core.running.observing.observe import Observed
-from trainingjob_operator.core.running.observing.seats import find_restored, find_tier
+from trainingjob_operator.core.running.observing.seats import find_restored_step, find_restored_tier
 from trainingjob_operator.core.times import format_time
 
 
 def find_backup(seen: Observed, now: datetime) -> BackupStatus | None:  # None: no backup is known
     """Return the newest backup: copied by this world, or the step that it resumed from."""
-    copied = [seat.report.copied for seat in seen.seats if seat.report and seat.report.copied is not None]
-    restored = find_restored(seen.seats) if find_tier(seen.seats) == "backup" else None
+    copied = [
+        member_view.report.copied
+        for member_view in seen.member_views
+        if member_view.report and member_view.report.copied is not None
+    ]
+    restored = find_restored_step(seen.member_views) if find_restored_tier(seen.member_views) == "backup" else None
     newest, old = max(copied, default=restored), seen.status.backup
     if newest is None or (old is not None and old.step == newest):
         return old
     return BackupStatus(step=newest, time=format_time(now))
 
 
-def follow_failing_copies(seen: Observed, now: datetime) -> FailingSaves | None:  # None: the newest copy did not fail
+def update_failing_backups(seen: Observed, now: datetime) -> FailingSaves | None:  # None: the newest copy did not fail
     """Return the failing copies of the committed world, as recorded in the status."""
-    told = [seat.report.failed_copy for seat in seen.seats if seat.report and seat.report.failed_copy]
-    return follow(told, seen.status.failing_copies, now)
+    failures = [seat.report.failed_copy for seat in seen.member_views if seat.report and seat.report.failed_copy]
+    return merge_failures(failures, seen.status.failing_copies, now)
 
 
-def describe_failing_copies(plan: Plan, seen: Observed, failing: FailingSaves) -> str:
+def describe_failing_backups(plan: Plan, seen: Observed, failing: FailingSaves) -> str:
     """Return the message about failing copies: what fails, why, and which copy is the newest."""
     backup = plan.spec.checkpoint.backup
     where = f" to {backup.uri}" if backup else ""
     newest = seen.status.backup
-    there = f"the newest copy is of step {newest.step:,}" if newest else "there is no copy yet"
+    newest_backup = f"the newest copy is of step {newest.step:,}" if newest else "there is no copy yet"
     return (
-        f"no step can be copied{where}: {failing.message.rstrip('.')}; {there}. Training and saves go on, and the "
-        "next copy that is due tries again"
+        f"no step can be copied{where}: {failing.message.rstrip('.')}; {newest_backup}. Training and saves go on, "
+        "and the next copy that is due tries again"
     )

@@ -25,25 +25,25 @@ from collections.abc import Sequence
 from math import inf
 
 from trainingjob_api.base import seconds
-from trainingjob_api.protocol import STARTING_UP, Evidence, Phase, ProcessState
+from trainingjob_api.protocol import STARTUP_PHASES, Diagnostics, Phase, ProcessState
 from trainingjob_api.status import Cause
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.judging.health import EXAMINATION_SECONDS, Broke, End, Hangs
-from trainingjob_operator.core.running.judging.standing import Placed, Standing, place_all
-from trainingjob_operator.core.running.judging.suspects import Suspect, find_suspect
+from trainingjob_operator.core.running.judging.health import DIAGNOSTICS_SECONDS, Failed, Stalled, WorldEnd
+from trainingjob_operator.core.running.judging.standing import MemberState, MemberStatus, classify_members
+from trainingjob_operator.core.running.judging.suspects import BlockingMember, find_blocking_member
 from trainingjob_operator.core.running.observing.observe import Observed
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.units import plural, span
+from trainingjob_operator.core.units import format_duration, pluralize
 
-HANG_SECONDS = 30.0
+MIN_TRAINING_TIMEOUT_SECONDS = 30.0
 """Minimum timeout of a training world. It outlasts short pauses of the storage or the network."""
-STEPS_OF_BUDGET = 10.0
+TIMEOUT_STEPS = 10.0
 """Timeout of a training world, in median step times."""
-FIRST_STEPS_SECONDS = 1800.0
+FIRST_STEPS_TIMEOUT_SECONDS = 1800.0
 """Timeout of the first steps if no step time is known."""
-TIMES_OF_BUDGET = 4.0
+TIMEOUT_FACTOR = 4.0
 """Timeout of another phase, as a multiple of its longest measured duration."""
-ALLOWANCES = {
+MIN_PHASE_TIMEOUT_SECONDS = {
     Phase.PREPARING: 12 * 3600.0,  # a document is tokenized as a whole
     Phase.CONNECTING: 240.0,  # the trainer's own limit is 300
     Phase.RESTORING: 1500.0,  # this and the next ones: the trainer's limit is 1800
@@ -52,231 +52,284 @@ ALLOWANCES = {
     Phase.SAVING: 1500.0,
 }
 """Minimum timeout of each phase, in seconds."""
-IDLE_SECONDS = 300.0
+MIN_IDLE_TIMEOUT_SECONDS = 300.0
 """Minimum timeout of phases that consist of file I/O, if the host reports its I/O.
 
 Before the first step it is also the minimum timeout of a host that uses no CPU time and does no I/O.
 """
-READ_OR_WRITE = frozenset({Phase.PREPARING, Phase.RESTORING, Phase.SAVING})
+IO_PHASES = frozenset({Phase.PREPARING, Phase.RESTORING, Phase.SAVING})
 """Phases that consist of file I/O, once the text is tokenized."""
-AT_WORK = (Standing.ACTIVE, Standing.JOINING)
-AFTER_A_STEP = frozenset({Phase.EVALUATING, Phase.SAVING})
+WORKING_STATES = (MemberState.ACTIVE, MemberState.JOINING)
+SYNCHRONOUS_PHASES = frozenset({Phase.EVALUATING, Phase.SAVING})
 """Phases that all members enter together, after each has completed a step."""
-NOT_JOINED = Evidence(state=ProcessState.SLEEPING, cores=0.0, entered=0, newest="nothing")
+NOT_JOINED_EVIDENCE = Diagnostics(state=ProcessState.SLEEPING, cores=0.0, entered=0, newest="nothing")
 """Evidence of a member whose agent has not passed the world to a trainer process yet."""
-STOPPED_EARLY = NOT_JOINED.model_copy(update={"state": ProcessState.STOPPED})
+STOPPED_EVIDENCE = NOT_JOINED_EVIDENCE.model_copy(update={"state": ProcessState.STOPPED})
 """Evidence of a member whose agent reports only that the process is stopped."""
 ORDER = (Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING)
 """Phases before the first step, in the order in which every member enters them."""
 
 
-def find_hang(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> Hangs | Broke | None:  # None: no hang
+def find_hang(
+    plan: Plan, seen: Observed, member_statuses: Sequence[MemberStatus]
+) -> Stalled | Failed | None:  # None: no hang
     """Return whether a world of healthy members hangs. Name the member that blocks it once diagnostics are complete."""
-    overdue = -_seconds_left(plan, seen, placed)
+    overdue = -_seconds_until_hang(plan, seen, member_statuses)
     if overdue < 0:
         return None
-    clues = tuple(_clue(item) for item in placed)
-    stopped = _list_stopped(plan, seen, placed)
+    evidence = tuple(_find_evidence(item) for item in member_statuses)
+    stopped = _list_stopped_members(plan, seen, member_statuses)
     if stopped:
-        last, still = stopped[0], max(_still(item, seen) for item in stopped)
-        stood = f"the world has waited {span(still)} for a stopped process"
-        asks = f"{stood}; asking all hosts where they stand"
+        last_member, still = stopped[0], max(_stalled_seconds(item, seen) for item in stopped)
+        stall_message = f"the world has waited {format_duration(still)} for a stopped process"
+        diagnostics_message = f"{stall_message}; asking all hosts where they stand"
     else:
-        patience = _list_patience(plan, seen, placed, placed)
-        last, still = placed[patience.index(max(patience))], min(_still(item, seen) for item in placed)
-        stood = f"no host of the world made progress for {span(still)}"
-        asks = f"no host has made progress for {span(still)}; asking all of them where they stand"
-    if None in clues and overdue < EXAMINATION_SECONDS:
-        return Hangs(asks)
-    told = zip(placed, clues, strict=True)
-    clues = tuple(STOPPED_EARLY if clue is None and item.is_stopped_early else clue for item, clue in told)
-    suspect = find_suspect(clues, tuple(_stage(item) for item in placed))
-    return Broke(_end(plan, placed, clues, suspect, stood, still, _work(last, placed)))
+        remaining_seconds = _list_remaining_seconds(plan, seen, member_statuses, member_statuses)
+        last_member, still = (
+            member_statuses[remaining_seconds.index(max(remaining_seconds))],
+            min(_stalled_seconds(item, seen) for item in member_statuses),
+        )
+        stall_message = f"no host of the world made progress for {format_duration(still)}"
+        diagnostics_message = (
+            f"no host has made progress for {format_duration(still)}; asking all of them where they stand"
+        )
+    if None in evidence and overdue < DIAGNOSTICS_SECONDS:
+        return Stalled(diagnostics_message)
+    num_answers = zip(member_statuses, evidence, strict=True)
+    evidence = tuple(
+        STOPPED_EVIDENCE if clue is None and item.is_stopped_before_first_step else clue for item, clue in num_answers
+    )
+    suspect = find_blocking_member(evidence, tuple(_startup_rank(item) for item in member_statuses))
+    return Failed(
+        _describe_hang(
+            plan, member_statuses, evidence, suspect, stall_message, still, _timed_phase(last_member, member_statuses)
+        )
+    )
 
 
-def stands_still(plan: Plan, seen: Observed, unheard: float) -> bool:
+def is_stalled(plan: Plan, seen: Observed, silence_timeout: float) -> bool:
     """Return whether every reporting host that is at work has exceeded its progress timeout.
 
     Hosts without heartbeats are ignored. If no host reports, `unheard` is the timeout in seconds.
     """
-    placed = place_all(seen.seats, seen.hearing, plan.silence_seconds)
-    heard = [item for item in placed if item.standing in AT_WORK]
-    if not heard:
-        return all(_still(item, seen) > unheard for item in placed)
-    return bool(_list_stopped(plan, seen, placed)) or max(_list_patience(plan, seen, heard, placed)) <= 0
+    placed = classify_members(seen.member_views, seen.heartbeats, plan.heartbeat_timeout_seconds)
+    reporting = [item for item in placed if item.state in WORKING_STATES]
+    if not reporting:
+        return all(_stalled_seconds(item, seen) > silence_timeout for item in placed)
+    return (
+        bool(_list_stopped_members(plan, seen, placed))
+        or max(_list_remaining_seconds(plan, seen, reporting, placed)) <= 0
+    )
 
 
-def waits_for_stopped(plan: Plan, seen: Observed) -> bool:
+def is_blocked_by_stopped_process(plan: Plan, seen: Observed) -> bool:
     """Return whether a process was stopped for too long before its first step."""
-    return bool(_list_stopped(plan, seen, place_all(seen.seats, seen.hearing, plan.silence_seconds)))
+    return bool(
+        _list_stopped_members(
+            plan, seen, classify_members(seen.member_views, seen.heartbeats, plan.heartbeat_timeout_seconds)
+        )
+    )
 
 
-def seconds_left(plan: Plan, seen: Observed) -> float:
+def seconds_until_hang(plan: Plan, seen: Observed) -> float:
     """Return the seconds without progress after which the world counts as hung."""
-    return _seconds_left(plan, seen, place_all(seen.seats, seen.hearing, plan.silence_seconds))
+    return _seconds_until_hang(
+        plan, seen, classify_members(seen.member_views, seen.heartbeats, plan.heartbeat_timeout_seconds)
+    )
 
 
-def _seconds_left(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> float:
-    of_stopped = min((_stop_patience(plan, seen, item) for item in placed), default=inf)
-    if not placed or not all(item.standing in AT_WORK for item in placed):
-        return of_stopped
-    return min(of_stopped, max(_list_patience(plan, seen, placed, placed)))
+def _seconds_until_hang(plan: Plan, seen: Observed, placed: Sequence[MemberStatus]) -> float:
+    stopped_seconds = min((_remaining_stopped_seconds(plan, seen, item) for item in placed), default=inf)
+    if not placed or not all(item.state in WORKING_STATES for item in placed):
+        return stopped_seconds
+    return min(stopped_seconds, max(_list_remaining_seconds(plan, seen, placed, placed)))
 
 
-def _list_patience(plan: Plan, seen: Observed, items: Sequence[Placed], placed: Sequence[Placed]) -> list[float]:
+def _list_remaining_seconds(
+    plan: Plan, seen: Observed, items: Sequence[MemberStatus], placed: Sequence[MemberStatus]
+) -> list[float]:
     """Return the remaining seconds of the progress timeout of some members.
 
     Members in the same phase and step share their timeouts. Each timeout needs a pass over all members, of which there
     may be thousands, so equal ones are computed once.
     """
-    budgets: dict[tuple[Phase | None, int, bool, bool], tuple[float, float]] = {}
+    timeouts: dict[tuple[Phase | None, int, bool, bool], tuple[float, float]] = {}
     patience = []
     for item in items:
-        work = _phase(item), _step(item), _tells(item), _tells_cpu(item)
-        if work not in budgets:
-            budgets[work] = _budget(plan, seen, item, placed), _budget_of_idling(plan, seen, item, placed)
-        of_progress, of_work = budgets[work]
-        patience.append(min(of_progress - _still(item, seen), of_work - min(item.idle, seen.hearing.announced)))
+        work = _phase(item), _completed_step(item), _reports_io(item), _reports_cpu_time(item)
+        if work not in timeouts:
+            timeouts[work] = _progress_timeout(plan, seen, item, placed), _idle_timeout(plan, seen, item, placed)
+        progress_timeout, idle_timeout = timeouts[work]
+        patience.append(
+            min(
+                progress_timeout - _stalled_seconds(item, seen),
+                idle_timeout - min(item.idle, seen.heartbeats.seconds_since_publish),
+            )
+        )
     return patience
 
 
-def _list_stopped(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> list[Placed]:
+def _list_stopped_members(plan: Plan, seen: Observed, placed: Sequence[MemberStatus]) -> list[MemberStatus]:
     """Return the members whose processes were stopped for too long before their first step."""
-    return [item for item in placed if _stop_patience(plan, seen, item) <= 0]
+    return [item for item in placed if _remaining_stopped_seconds(plan, seen, item) <= 0]
 
 
-def _stop_patience(plan: Plan, seen: Observed, item: Placed) -> float:
+def _remaining_stopped_seconds(plan: Plan, seen: Observed, item: MemberStatus) -> float:
     """Return the seconds that a member may still be stopped before its first step; infinite if it is not stopped."""
-    if item.standing not in AT_WORK or not item.is_stopped_early:
+    if item.state not in WORKING_STATES or not item.is_stopped_before_first_step:
         return inf
-    return _least_budget(plan) - _still(item, seen)
+    return _min_timeout(plan) - _stalled_seconds(item, seen)
 
 
-def _still(item: Placed, seen: Observed) -> float:
+def _stalled_seconds(item: MemberStatus, seen: Observed) -> float:
     """Return the seconds without progress of a member in this world. Time before the world does not count."""
-    return min(item.still, seen.hearing.announced)
+    return min(item.still, seen.heartbeats.seconds_since_publish)
 
 
-def _budget(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) -> float:
+def _progress_timeout(plan: Plan, seen: Observed, item: MemberStatus, placed: Sequence[MemberStatus]) -> float:
     """Return the progress timeout of a member in its current phase."""
-    work = _work(item, placed)
+    work = _timed_phase(item, placed)
     if work is Phase.TRAINING:
-        return _budget_of_steps(plan, seen, placed) * _count_hangs(seen, work)
-    longest = _longest(work, placed)
-    least = IDLE_SECONDS if longest and _tells(item) and work in READ_OR_WRITE else ALLOWANCES[work]
-    return max(TIMES_OF_BUDGET * longest, least) * _count_hangs(seen, work)
+        return _training_timeout(plan, seen, placed) * _hang_multiplier(seen, work)
+    longest = _max_phase_seconds(work, placed)
+    least = (
+        MIN_IDLE_TIMEOUT_SECONDS
+        if longest and _reports_io(item) and work in IO_PHASES
+        else MIN_PHASE_TIMEOUT_SECONDS[work]
+    )
+    return max(TIMEOUT_FACTOR * longest, least) * _hang_multiplier(seen, work)
 
 
-def _budget_of_idling(plan: Plan, seen: Observed, item: Placed, placed: Sequence[Placed]) -> float:
+def _idle_timeout(plan: Plan, seen: Observed, item: MemberStatus, placed: Sequence[MemberStatus]) -> float:
     """Return the timeout without CPU time or progress; infinite if CPU time is not reported or not meaningful."""
-    work = _work(item, placed)
-    if work not in STARTING_UP or not _tells_cpu(item) or not (_tells(item) or item.seat.report is None):
+    work = _timed_phase(item, placed)
+    if (
+        work not in STARTUP_PHASES
+        or not _reports_cpu_time(item)
+        or not (_reports_io(item) or item.member_view.report is None)
+    ):
         return inf
-    return max(TIMES_OF_BUDGET * _longest(work, placed), IDLE_SECONDS) * _count_hangs(seen, work)
+    return max(TIMEOUT_FACTOR * _max_phase_seconds(work, placed), MIN_IDLE_TIMEOUT_SECONDS) * _hang_multiplier(
+        seen, work
+    )
 
 
-def _count_hangs(seen: Observed, work: Phase) -> float:
+def _hang_multiplier(seen: Observed, work: Phase) -> float:
     """Return the factor of a timeout: doubled for each world that it ended since a step was saved."""
-    hung = [one.cause for one in reversed(seen.status.attempts) if one.cause and one.cause.reason == Reason.HUNG_HOST]
-    return 2.0 ** sum(cause.phase == work for cause in hung[: seen.failures_in_a_row])
+    hung = [
+        attempt.cause
+        for attempt in reversed(seen.status.attempts)
+        if attempt.cause and attempt.cause.reason == Reason.HUNG_HOST
+    ]
+    return 2.0 ** sum(cause.phase == work for cause in hung[: seen.consecutive_failures])
 
 
-def _longest(work: Phase, placed: Sequence[Placed]) -> float:
+def _max_phase_seconds(work: Phase, placed: Sequence[MemberStatus]) -> float:
     """Return the longest duration of a phase that any member has reported."""
-    reports = [other.seat.report for other in placed if other.seat.report]
+    reports = [other.member_view.report for other in placed if other.member_view.report]
     return max((report.phase_seconds.get(work, 0.0) for report in reports), default=0.0)
 
 
-def _work(item: Placed, placed: Sequence[Placed]) -> Phase:
+def _timed_phase(item: MemberStatus, placed: Sequence[MemberStatus]) -> Phase:
     """Return the phase that sets a member's timeout. A member that only waits has the phase of those it waits for."""
     phase = _phase(item)
     if phase is None:
         return Phase.CONNECTING  # it only has to join
-    if phase in AFTER_A_STEP and _is_ahead(item, placed):
+    if phase in SYNCHRONOUS_PHASES and _waits_for_slower_member(item, placed):
         return Phase.TRAINING
     if phase is Phase.PREPARING and any(_phase(other) is not Phase.PREPARING for other in placed):
         return Phase.CONNECTING  # another member has finished, so the data is prepared
     return phase
 
 
-def _tells(item: Placed) -> bool:
+def _reports_io(item: MemberStatus) -> bool:
     """Return whether a member reports its file I/O."""
-    return item.seat.report is not None and item.seat.report.moved_mebibytes is not None
+    return item.member_view.report is not None and item.member_view.report.moved_mebibytes is not None
 
 
-def _tells_cpu(item: Placed) -> bool:
+def _reports_cpu_time(item: MemberStatus) -> bool:
     """Return whether a member reports its CPU time."""
-    return item.seat.news is not None and item.seat.news.report.cpu_seconds is not None
+    return item.member_view.latest_report is not None and item.member_view.latest_report.report.cpu_seconds is not None
 
 
-def _phase(item: Placed) -> Phase | None:  # None: not joined yet
-    return item.seat.report.phase if item.seat.report else None
+def _phase(item: MemberStatus) -> Phase | None:  # None: not joined yet
+    return item.member_view.report.phase if item.member_view.report else None
 
 
-def _stage(item: Placed) -> int:
+def _startup_rank(item: MemberStatus) -> int:
     """Return the rank of a member's phase before its first step. A member never waits for one with a higher rank."""
     phase = _phase(item)
     return -1 if phase is None else ORDER.index(phase) if phase in ORDER else len(ORDER)
 
 
-def _is_ahead(item: Placed, placed: Sequence[Placed]) -> bool:
+def _waits_for_slower_member(item: MemberStatus, placed: Sequence[MemberStatus]) -> bool:
     """Return whether this member waits for another one that is still in a step which this member has completed."""
-    return any(_phase(other) is Phase.TRAINING and _step(other) < _step(item) for other in placed)
+    return any(_phase(other) is Phase.TRAINING and _completed_step(other) < _completed_step(item) for other in placed)
 
 
-def _step(item: Placed) -> int:
+def _completed_step(item: MemberStatus) -> int:
     """Return the newest step that a member has completed in this world. 0: none."""
-    progress = item.seat.report.progress if item.seat.report else None
+    progress = item.member_view.report.progress if item.member_view.report else None
     return progress.step if progress else 0
 
 
-def _budget_of_steps(plan: Plan, seen: Observed, placed: Sequence[Placed]) -> float:
-    floor = _least_budget(plan)
-    steps = [item.seat.report.progress for item in placed if item.seat.report and item.seat.report.progress]
-    typical = max((step.typical_seconds for step in steps if step.typical_seconds), default=None)
-    if typical is not None:
-        return max(floor, STEPS_OF_BUDGET * typical)
+def _training_timeout(plan: Plan, seen: Observed, placed: Sequence[MemberStatus]) -> float:
+    min_timeout = _min_timeout(plan)
+    steps = [
+        item.member_view.report.progress
+        for item in placed
+        if item.member_view.report and item.member_view.report.progress
+    ]
+    median_step_seconds = max((step.typical_seconds for step in steps if step.typical_seconds), default=None)
+    if median_step_seconds is not None:
+        return max(min_timeout, TIMEOUT_STEPS * median_step_seconds)
     # First steps of this world: use the step time of an earlier world, perhaps of another size.
     known = seen.status.progress.step_seconds if seen.status.progress else None
-    return max(floor, TIMES_OF_BUDGET * STEPS_OF_BUDGET * known) if known else FIRST_STEPS_SECONDS
+    return max(min_timeout, TIMEOUT_FACTOR * TIMEOUT_STEPS * known) if known else FIRST_STEPS_TIMEOUT_SECONDS
 
 
-def _least_budget(plan: Plan) -> float:
+def _min_timeout(plan: Plan) -> float:
     allowed = plan.spec.elastic.hang_after
-    return seconds(allowed) if allowed else max(HANG_SECONDS, 2 * plan.silence_seconds)
+    return seconds(allowed) if allowed else max(MIN_TRAINING_TIMEOUT_SECONDS, 2 * plan.heartbeat_timeout_seconds)
 
 
-def _clue(item: Placed) -> Evidence | None:  # None: no diagnostics yet
-    if item.seat.report:
+def _find_evidence(item: MemberStatus) -> Diagnostics | None:  # None: no diagnostics yet
+    if item.member_view.report:
         return item.evidence
-    return STOPPED_EARLY if item.is_stopped_early else NOT_JOINED
+    return STOPPED_EVIDENCE if item.is_stopped_before_first_step else NOT_JOINED_EVIDENCE
 
 
-def _end(
+def _describe_hang(
     plan: Plan,
-    placed: Sequence[Placed],
-    clues: Sequence[Evidence | None],
-    suspect: Suspect | None,
+    placed: Sequence[MemberStatus],
+    clues: Sequence[Diagnostics | None],
+    suspect: BlockingMember | None,
     stood: str,
     still: float,
     work: Phase,
-) -> End:
-    steps = [item.seat.report.progress.step for item in placed if item.seat.report and item.seat.report.progress]
+) -> WorldEnd:
+    steps = [
+        item.member_view.report.progress.step
+        for item in placed
+        if item.member_view.report and item.member_view.report.progress
+    ]
     cause = Cause(reason=Reason.HUNG_HOST, step=max(steps) + 1 if steps else None, phase=work)
     stacks = f"Where all of them stood: {plan.spec.checkpoint.uri}/stacks"
     if suspect is None:
         told = sum(clue is not None for clue in clues)
-        words = f"{stood}, and which of them keeps the others is unknown: {told} of {plural(len(clues), 'host')} told "
-        words += f"where it stands, and nothing tells one apart. {stacks}"
-        return End(cause.model_copy(update={"message": words[:1024]}), counted=True, ago=still)
-    member, clue = placed[suspect.index].seat.member, clues[suspect.index]
-    words = f"host {member.host} of slice {member.slice} hangs: {stood}, and {suspect.why}. {stacks}"
-    named = {
-        "message": words[:1024],
+        message = (
+            f"{stood}, and which of them keeps the others is unknown: {told} of {pluralize(len(clues), 'host')} told "
+        )
+        message += f"where it stands, and nothing tells one apart. {stacks}"
+        return WorldEnd(cause.model_copy(update={"message": message[:1024]}), is_counted=True, seconds_ago=still)
+    member, clue = placed[suspect.index].member_view.member, clues[suspect.index]
+    message = f"host {member.host} of slice {member.slice} hangs: {stood}, and {suspect.why}. {stacks}"
+    cause_fields = {
+        "message": message[:1024],
         "slice": member.slice,
         "host": member.host,
         "node": member.node,
         "log": clue.stack if clue else "",
     }
-    alone = any(item.seat.member.node != member.node for item in placed)
-    return End(cause.model_copy(update=named), counted=True, ago=still, alone=alone)
+    alone = any(item.member_view.member.node != member.node for item in placed)
+    return WorldEnd(cause.model_copy(update=cause_fields), is_counted=True, seconds_ago=still, is_single_node=alone)

@@ -10,23 +10,23 @@ from dataclasses import dataclass, replace
 
 from trainingjob_api.protocol import Failure, FailureReason, Phase
 from trainingjob_api.status import Cause
-from trainingjob_operator.core.running.judging.standing import Placed, Standing
-from trainingjob_operator.core.running.judging.suspects import describe_clue
+from trainingjob_operator.core.running.judging.standing import MemberState, MemberStatus
+from trainingjob_operator.core.running.judging.suspects import describe_evidence
 from trainingjob_operator.core.running.observing.pods import Pod
-from trainingjob_operator.core.running.observing.seats import Seat
+from trainingjob_operator.core.running.observing.seats import MemberView
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.units import span
+from trainingjob_operator.core.units import format_duration
 
-EXAMINATION_SECONDS = 3.0
+DIAGNOSTICS_SECONDS = 3.0
 """Time for agents to send diagnostics of their trainer processes. They need about half a second."""
-PATIENCE_SECONDS = 60.0
+DRAIN_TIMEOUT_SECONDS = 60.0
 """Time for the last members to drain or finish after the first one did."""
-NOT_ITS_FAULT = frozenset({0, 137, 143, 255})
+EXTERNAL_EXIT_CODES = frozenset({0, 137, 143, 255})
 """Exit codes of an agent that was terminated from outside: by the kubelet, its node or the operator."""
 
 
 @dataclass(frozen=True)
-class End:
+class WorldEnd:
     """How a world ended.
 
     `counted`: it failed, rather than lost a node or pod. `planned`: its end was requested. `ago`: seconds since the
@@ -35,94 +35,114 @@ class End:
     """
 
     cause: Cause
-    counted: bool = False
-    planned: bool = False
-    fatal: bool = False
-    ago: float = 0.0
-    alone: bool = False
+    is_counted: bool = False
+    is_planned: bool = False
+    is_fatal: bool = False
+    seconds_ago: float = 0.0
+    is_single_node: bool = False
 
 
 @dataclass(frozen=True)
-class GoesOn:
+class Healthy:
     """The world has no certain failure. `doubt` describes an uncertain one."""
 
-    doubt: str = ""
+    uncertainty: str = ""
 
 
 @dataclass(frozen=True)
-class Hangs:
+class Stalled:
     """A member hangs, or all of them may. The operator collects diagnostics. `message` describes the hang."""
 
     message: str
 
 
 @dataclass(frozen=True)
-class Leaves:
+class Draining:
     """Some members have saved and left; the others will follow."""
 
 
 @dataclass(frozen=True)
-class Finishes:
+class Finishing:
     """Some members have trained and saved all steps; the others will follow."""
 
 
 @dataclass(frozen=True)
-class HasLeft:
+class Drained:
     """All members saved at one step boundary and left, as requested."""
 
 
 @dataclass(frozen=True)
-class IsDone:
+class Completed:
     """All steps are trained and saved."""
 
 
 @dataclass(frozen=True)
-class Broke:
+class Failed:
     """A member was lost or failed. The world cannot complete another step."""
 
-    end: End
+    end: WorldEnd
 
 
-type Health = GoesOn | Hangs | Leaves | Finishes | HasLeft | IsDone | Broke
+type Health = Healthy | Stalled | Draining | Finishing | Drained | Completed | Failed
 
 
-def judge(placed: Sequence[Placed], window: float) -> Health:
+def assess_health(member_statuses: Sequence[MemberStatus], heartbeat_timeout: float) -> Health:
     """Return the health of a world from the states of its members. Earlier rules win."""
-    guilty = [item for item in placed if _is_primary(item)]
-    ends = sorted((_end_of(item) for item in guilty), key=lambda end: (not end.fatal, -end.ago))
-    if ends and ends[0].fatal:
-        return _broke(ends[0], placed, guilty)
-    at_work = [item for item in placed if item.standing in (Standing.ACTIVE, Standing.JOINING, Standing.SILENT)]
-    is_stuck = all(item.still > PATIENCE_SECONDS for item in at_work)
-    if any(item.standing is Standing.DONE for item in placed):
-        return IsDone() if is_stuck else Finishes()
-    if any(item.standing is Standing.LEFT for item in placed):
-        return HasLeft() if is_stuck else Leaves()
+    primary_failures = [item for item in member_statuses if _is_primary_failure(item)]
+    ends = sorted(
+        (_end_by_member(item) for item in primary_failures), key=lambda end: (not end.is_fatal, -end.seconds_ago)
+    )
+    if ends and ends[0].is_fatal:
+        return _failed(ends[0], member_statuses, primary_failures)
+    working = [
+        item for item in member_statuses if item.state in (MemberState.ACTIVE, MemberState.JOINING, MemberState.SILENT)
+    ]
+    is_stuck = all(item.still > DRAIN_TIMEOUT_SECONDS for item in working)
+    if any(item.state is MemberState.DONE for item in member_statuses):
+        return Completed() if is_stuck else Finishing()
+    if any(item.state is MemberState.LEFT for item in member_statuses):
+        return Drained() if is_stuck else Draining()
     if ends:
-        return _broke(ends[0], placed, guilty)
-    followers = [item for item in placed if item.standing is Standing.FAILED]
-    if followers:
-        first = max(followers, key=lambda item: item.still)
-        if missed := _find_missed(followers, placed):
-            if missed.evidence is None and first.still < EXAMINATION_SECONDS:
-                words = f"JAX ended the others, which had heard nothing of {_name(missed.seat)}; asking where it stands"
-                return Hangs(words)
-            return _broke(_end_of_missed(missed), placed, [missed])
-        is_known = first.still > window and all(item.was_heard for item in placed)
-        return _broke(_end_of(first), placed, []) if is_known else GoesOn(f"{_name(first.seat)} ended after another")
-    silent = [item for item in placed if item.standing is Standing.SILENT]
+        return _failed(ends[0], member_statuses, primary_failures)
+    secondary_failures = [item for item in member_statuses if item.state is MemberState.FAILED]
+    if secondary_failures:
+        first = max(secondary_failures, key=lambda item: item.still)
+        if timed_out := _find_heartbeat_timeout(secondary_failures, member_statuses):
+            if timed_out.evidence is None and first.still < DIAGNOSTICS_SECONDS:
+                text = (
+                    f"JAX ended the others, which had heard nothing of {_format_host(timed_out.member_view)}; asking "
+                    "where it stands"
+                )
+                return Stalled(text)
+            return _failed(_end_by_heartbeat_timeout(timed_out), member_statuses, [timed_out])
+        is_conclusive = first.still > heartbeat_timeout and all(item.has_reported for item in member_statuses)
+        return (
+            _failed(_end_by_member(first), member_statuses, [])
+            if is_conclusive
+            else Healthy(f"{_format_host(first.member_view)} ended after another")
+        )
+    silent = [item for item in member_statuses if item.state is MemberState.SILENT]
     if silent:
-        longest = max(silent, key=lambda item: item.age)
-        return GoesOn(f"{_name(longest.seat)} has not been heard of for {span(longest.age)}")
-    return GoesOn()
+        longest_silent = max(silent, key=lambda item: item.age)
+        return Healthy(
+            f"{_format_host(longest_silent.member_view)} has not been heard of for "
+            f"{format_duration(longest_silent.age)}"
+        )
+    return Healthy()
 
 
-def _broke(end: End, placed: Sequence[Placed], guilty: Sequence[Placed]) -> Broke:
+def _failed(end: WorldEnd, placed: Sequence[MemberStatus], guilty: Sequence[MemberStatus]) -> Failed:
     """Return the failure of the world, dated no earlier than its newest step, because a step needs every member."""
-    steps = [item.still for item in placed if item.seat.report and item.seat.report.phase is Phase.TRAINING]
-    failed = {item.seat.member.node for item in guilty}
-    others = {item.seat.member.node for item in placed} - failed
-    return Broke(replace(end, ago=min([end.ago, *steps]), alone=failed == {end.cause.node} and bool(others)))
+    steps = [
+        item.still for item in placed if item.member_view.report and item.member_view.report.phase is Phase.TRAINING
+    ]
+    failed = {item.member_view.member.node for item in guilty}
+    others = {item.member_view.member.node for item in placed} - failed
+    return Failed(
+        replace(
+            end, seconds_ago=min([end.seconds_ago, *steps]), is_single_node=failed == {end.cause.node} and bool(others)
+        )
+    )
 
 
 def describe_failure(failure: Failure) -> str:
@@ -133,42 +153,47 @@ def describe_failure(failure: Failure) -> str:
     return f"{failure.path}{value}: {failure.message}"
 
 
-def _is_primary(item: Placed) -> bool:
-    if item.standing is Standing.FAILED:
-        failure = item.seat.report.failure if item.seat.report else None
-        return failure is None or not (item.misses_a_peer or _is_unexplained(item.seat, failure))
-    return item.standing in (Standing.GONE, Standing.RESTARTED, Standing.LOST)
+def _is_primary_failure(item: MemberStatus) -> bool:
+    if item.state is MemberState.FAILED:
+        failure = item.member_view.report.failure if item.member_view.report else None
+        return failure is None or not (item.failed_for_lost_peer or _is_exit_unknown(item.member_view, failure))
+    return item.state in (MemberState.GONE, MemberState.RESTARTED, MemberState.LOST)
 
 
-def _find_missed(followers: Sequence[Placed], placed: Sequence[Placed]) -> Placed | None:  # None: none, or several
+def _find_heartbeat_timeout(
+    followers: Sequence[MemberStatus], placed: Sequence[MemberStatus]
+) -> MemberStatus | None:  # None: none, or several
     """Return the one member whose heartbeats JAX missed when it ended the others, if its agent reports it at work."""
-    failures = [item.seat.report.failure for item in followers if item.seat.report]
+    failures = [item.member_view.report.failure for item in followers if item.member_view.report]
     processes = {process for failure in failures if failure for process in failure.missed}
     if len(processes) != 1:
         return None
-    at_work = (item for item in placed if item.standing in (Standing.ACTIVE, Standing.JOINING))
-    return next((item for item in at_work if item.seat.member.process in processes), None)
+    at_work = (item for item in placed if item.state in (MemberState.ACTIVE, MemberState.JOINING))
+    return next((item for item in at_work if item.member_view.member.process in processes), None)
 
 
-def _end_of_missed(item: Placed) -> End:
-    report, clue = item.seat.report, item.evidence
-    shows = describe_clue(clue) if clue else "its agent has not told where it stands"
-    words = f"{_name(item.seat)} hangs: the others had heard nothing of its trainer for so long that JAX ended them"
-    end = _end(item.seat, Reason.HUNG_HOST, f"{words}, and {shows}", counted=True, ago=item.still)
-    stood = {
+def _end_by_heartbeat_timeout(item: MemberStatus) -> WorldEnd:
+    report, evidence = item.member_view.report, item.evidence
+    observation = describe_evidence(evidence) if evidence else "its agent has not told where it stands"
+    words = (
+        f"{_format_host(item.member_view)} hangs: the others had heard nothing of its trainer for so long that JAX "
+        "ended them"
+    )
+    end = _make_end(item.member_view, Reason.HUNG_HOST, f"{words}, and {observation}", counted=True, ago=item.still)
+    cause_fields = {
         "phase": report.phase if report else "",
         "step": report.progress.step + 1 if report and report.progress else None,
-        "log": clue.stack if clue else "",
+        "log": evidence.stack if evidence else "",
     }
-    return replace(end, cause=end.cause.model_copy(update=stood))
+    return replace(end, cause=end.cause.model_copy(update=cause_fields))
 
 
-def _is_unexplained(seat: Seat, failure: Failure) -> bool:
+def _is_exit_unknown(member_view: MemberView, failure: Failure) -> bool:
     """Return whether a container was restarted and the API server has not reported the reason yet."""
-    return _was_restarted(failure) and seat.pod is not None and seat.pod.exit is None
+    return _was_container_restarted(failure) and member_view.pod is not None and member_view.pod.last_exit is None
 
 
-def _was_restarted(failure: Failure) -> bool:
+def _was_container_restarted(failure: Failure) -> bool:
     """Return whether an agent reports that its container was restarted.
 
     If only the trainer process had ended, the agent would know the signal.
@@ -176,52 +201,56 @@ def _was_restarted(failure: Failure) -> bool:
     return failure.reason is FailureReason.KILLED and not failure.signal
 
 
-def _ended_from_outside(pod: Pod, failure: Failure) -> bool:
+def _was_terminated_externally(pod: Pod, failure: Failure) -> bool:
     """Return whether the pod, its node or its container was terminated, and the trainer process with it."""
-    return pod.deleting or not pod.node_ready or _was_restarted(failure)
+    return pod.is_deleting or not pod.is_node_ready or _was_container_restarted(failure)
 
 
-def _end_of(item: Placed) -> End:
-    seat, pod = item.seat, item.seat.pod
-    if item.standing is Standing.FAILED:
-        return _end_of_child(seat, item.still)
+def _end_by_member(item: MemberStatus) -> WorldEnd:
+    seat, pod = item.member_view, item.member_view.pod
+    if item.state is MemberState.FAILED:
+        return _end_by_trainer(seat, item.still)
     if pod is None:
-        return _end(seat, Reason.POD_DELETED, f"{_name(seat)} is gone", ago=item.age)
-    if item.standing is Standing.LOST and pod.node_ready and not pod.deleting:
-        return _end(seat, Reason.HOST_SILENT, f"{_name(seat)} fell silent and its peers stopped", ago=item.age)
-    return _end_of_pod(seat, pod, ago=item.age)
+        return _make_end(seat, Reason.POD_DELETED, f"{_format_host(seat)} is gone", ago=item.age)
+    if item.state is MemberState.LOST and pod.is_node_ready and not pod.is_deleting:
+        return _make_end(
+            seat, Reason.HOST_SILENT, f"{_format_host(seat)} fell silent and its peers stopped", ago=item.age
+        )
+    return _end_by_pod(seat, pod, ago=item.age)
 
 
-def _end_of_pod(seat: Seat, pod: Pod, *, ago: float) -> End:
+def _end_by_pod(seat: MemberView, pod: Pod, *, ago: float) -> WorldEnd:
     """Return the end that the API server's view of a pod explains, with the API server's message if there is one."""
-    if pod.exit and pod.exit.reason == "OOMKilled":
-        words = f"{_name(seat)} ran out of memory: raise `spec.runtime.resources.memory`"
-        return _end(seat, FailureReason.OUT_OF_MEMORY, words, counted=True, ago=ago, exit_code=pod.exit.code)
-    if not pod.node_ready:
-        return _end(seat, Reason.NODE_LOST, f"node {pod.node} of {_name(seat)} is not ready", ago=ago)
-    if pod.deleting:
-        return _end(seat, Reason.POD_DELETED, f"{_name(seat)} was deleted", ago=ago)
+    if pod.last_exit and pod.last_exit.reason == "OOMKilled":
+        words = f"{_format_host(seat)} ran out of memory: raise `spec.runtime.resources.memory`"
+        return _make_end(seat, FailureReason.OUT_OF_MEMORY, words, counted=True, ago=ago, exit_code=pod.last_exit.code)
+    if not pod.is_node_ready:
+        return _make_end(seat, Reason.NODE_LOST, f"node {pod.node} of {_format_host(seat)} is not ready", ago=ago)
+    if pod.is_deleting:
+        return _make_end(seat, Reason.POD_DELETED, f"{_format_host(seat)} was deleted", ago=ago)
     if pod.phase == "Failed":
-        reason, words = (pod.trouble.reason, pod.trouble.message) if pod.trouble else (Reason.POD_FAILED, "")
-        return _end(seat, reason, f"{_name(seat)} failed: {words}".rstrip(": "), ago=ago)
-    if pod.exit and not pod.running:
-        words = f"the container of {_name(seat)} ended with exit code {pod.exit.code}"
-        counted = pod.exit.code not in NOT_ITS_FAULT
-        return _end(seat, Reason.CONTAINER_EXITED, words, counted=counted, ago=ago, exit_code=pod.exit.code)
-    return _end(
-        seat, Reason.AGENT_RESTARTED, f"the agent of {_name(seat)} has no process in the world any more", ago=ago
+        reason, words = (pod.problem.reason, pod.problem.message) if pod.problem else (Reason.POD_FAILED, "")
+        return _make_end(seat, reason, f"{_format_host(seat)} failed: {words}".rstrip(": "), ago=ago)
+    if pod.last_exit and not pod.is_running:
+        words = f"the container of {_format_host(seat)} ended with exit code {pod.last_exit.code}"
+        counted = pod.last_exit.code not in EXTERNAL_EXIT_CODES
+        return _make_end(seat, Reason.CONTAINER_EXITED, words, counted=counted, ago=ago, exit_code=pod.last_exit.code)
+    return _make_end(
+        seat, Reason.AGENT_RESTARTED, f"the agent of {_format_host(seat)} has no process in the world any more", ago=ago
     )
 
 
-def _end_of_child(seat: Seat, ago: float) -> End:
+def _end_by_trainer(seat: MemberView, ago: float) -> WorldEnd:
     failure = seat.report.failure if seat.report else None
     pod = seat.pod
     if failure is None:
-        return _end(seat, FailureReason.CRASH, f"{_name(seat)} failed without a word", counted=True, ago=ago)
-    if failure.reason is FailureReason.KILLED and pod is not None and _ended_from_outside(pod, failure):
-        return _end_of_pod(seat, pod, ago=ago)
+        return _make_end(
+            seat, FailureReason.CRASH, f"{_format_host(seat)} failed without a word", counted=True, ago=ago
+        )
+    if failure.reason is FailureReason.KILLED and pod is not None and _was_terminated_externally(pod, failure):
+        return _end_by_pod(seat, pod, ago=ago)
     if seat.report and seat.report.unreaped:
-        return _end(seat, Reason.TRAINER_STUCK, f"{_name(seat)}: {failure.message}", ago=ago)
+        return _make_end(seat, Reason.TRAINER_STUCK, f"{_format_host(seat)}: {failure.message}", ago=ago)
     cause = Cause(
         reason=failure.reason,
         message=describe_failure(failure)[:1024],
@@ -234,12 +263,12 @@ def _end_of_child(seat: Seat, ago: float) -> End:
     )
     if not failure.is_host_known:
         cause = cause.model_copy(update={"slice": None, "host": None, "node": ""})
-    return End(cause, counted=True, fatal=failure.fatal, ago=ago)
+    return WorldEnd(cause, is_counted=True, is_fatal=failure.fatal, seconds_ago=ago)
 
 
-def _end(
-    seat: Seat, reason: str, words: str, *, ago: float, counted: bool = False, exit_code: int | None = None
-) -> End:
+def _make_end(
+    seat: MemberView, reason: str, words: str, *, ago: float, counted: bool = False, exit_code: int | None = None
+) -> WorldEnd:
     cause = Cause(
         reason=reason[:64],
         message=words[:1024],
@@ -248,8 +277,8 @@ def _end(
         node=seat.member.node,
         exit_code=exit_code,
     )
-    return End(cause, counted=counted, ago=ago)
+    return WorldEnd(cause, is_counted=counted, seconds_ago=ago)
 
 
-def _name(seat: Seat) -> str:
+def _format_host(seat: MemberView) -> str:
     return f"host {seat.member.host} of slice {seat.member.slice}"

@@ -9,21 +9,25 @@ from collections.abc import Sequence
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.observing.observe import Observed, Slice
 
-MOST_NAMED = 2
+MAX_LISTED = 2
 
 
-def stay_clear(plan: Plan, ready: Sequence[Slice]) -> list[Slice]:
+def exclude_draining_slices(plan: Plan, ready: Sequence[Slice]) -> list[Slice]:
     """Return the slices to form a world of, without slices under a termination notice if the others suffice."""
-    staying = [one for one in ready if not one.notices]
-    return staying if plan.find_largest(len(staying)) else list(ready)
+    remaining = [slice_ for slice_ in ready if not slice_.termination_notices]
+    return remaining if plan.find_largest_size(len(remaining)) else list(ready)
 
 
-def find_going(seen: Observed, sound: Sequence[Slice]) -> str:
+def describe_draining_slices(seen: Observed, sound: Sequence[Slice]) -> str:
     """Return a description of the world's slices with a termination notice, if the sound slices suffice without them.
 
     Empty: there are none, or the job needs them until they terminate.
     """
-    current = set(seen.current)
+    current = set(seen.current_slices)
     kept = {one.number for one in sound}
-    going = [one for one in seen.slices if one.number in current and one.number not in kept and one.notices]
-    return "; ".join(f"slice {one.number} is about to go: {one.notices[0]}" for one in going[:MOST_NAMED])
+    draining = [
+        one for one in seen.slices if one.number in current and one.number not in kept and one.termination_notices
+    ]
+    return "; ".join(
+        f"slice {one.number} is about to go: {one.termination_notices[0]}" for one in draining[:MAX_LISTED]
+    )

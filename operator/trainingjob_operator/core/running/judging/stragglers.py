@@ -15,55 +15,62 @@ from typing import Literal, NamedTuple
 
 from trainingjob_api.protocol import Progress
 from trainingjob_api.status import Straggler
-from trainingjob_operator.core.running.observing.seats import Seat
+from trainingjob_operator.core.running.observing.seats import MemberView
 from trainingjob_operator.core.times import format_time
-from trainingjob_operator.core.units import percent
+from trainingjob_operator.core.units import format_percent
 
 type Reason = Literal["ComesLate", "StandsStill"]
 
-MARGIN, KEPT_MARGIN = 0.25, 0.15
+MIN_DIFFERENCE, MIN_KEPT_DIFFERENCE = 0.25, 0.15
 """Difference to the next host, as a share of time, from which a straggler is named and stays named. Noise is lower."""
-LARGEST_SHARE = 0.5
+MAX_RATIO = 0.5
 """Maximum ratio of the smaller to the larger of two metrics. Above it the hosts are alike and there is no straggler."""
 
 
-class Measure(NamedTuple):
+class HostMetric(NamedTuple):
     """A host metric: a share of time. `is_most`: the straggler has the largest value, otherwise the smallest."""
 
     read: Callable[[Progress], float | None]
-    is_most: bool
+    is_largest: bool
 
 
 @dataclass(frozen=True)
-class Slow:
+class DetectedStraggler:
     """A straggler. `ratio`: difference between its metric and the next host's, as a share of time."""
 
-    seat: Seat
+    member_view: MemberView
     reason: Reason
     ratio: float
 
 
-def find_slow(seats: Sequence[Seat], known: Straggler | None) -> Slow | None:  # None: no straggler
+def detect_straggler(
+    member_views: Sequence[MemberView], known: Straggler | None
+) -> DetectedStraggler | None:  # None: no straggler
     """Return the straggler of a world. `known`: the straggler so far."""
-    return next((slow for reason in MEASURES if (slow := _find_odd(seats, reason, known))), None)
+    return next((slow for reason in METRICS if (slow := _find_outlier(member_views, reason, known))), None)
 
 
-def follow_straggler(seats: Sequence[Seat], known: Straggler | None, now: datetime) -> Straggler | None:
+def update_straggler(seats: Sequence[MemberView], known: Straggler | None, now: datetime) -> Straggler | None:
     """Return the straggler as recorded in the status. None: there is none."""
-    slow = find_slow(seats, known)
-    if slow is None:
+    straggler = detect_straggler(seats, known)
+    if straggler is None:
         return None
-    member = slow.seat.member
-    since = known.since if known and _is_at(known, slow.seat) else format_time(now)
+    member = straggler.member_view.member
+    since = known.since if known and _is_same_host(known, straggler.member_view) else format_time(now)
     return Straggler(
-        slice=member.slice, host=member.host, node=member.node, reason=slow.reason, ratio=slow.ratio, since=since
+        slice=member.slice,
+        host=member.host,
+        node=member.node,
+        reason=straggler.reason,
+        ratio=straggler.ratio,
+        since=since,
     )
 
 
-def describe(straggler: Straggler) -> str:
+def describe_straggler(straggler: Straggler) -> str:
     """Return the message about a straggler and the time that it costs."""
     node = f" (node {straggler.node})" if straggler.node else ""
-    share = percent(straggler.ratio)
+    share = format_percent(straggler.ratio)
     why = {
         "ComesLate": f"all others wait for it in {share} of each step",
         "StandsStill": f"its trainer stands still for {share} more of the time than any other",
@@ -71,9 +78,9 @@ def describe(straggler: Straggler) -> str:
     return f"host {straggler.host} of slice {straggler.slice}{node} is slow: {why}"
 
 
-def _find_odd(seats: Sequence[Seat], reason: Reason, known: Straggler | None) -> Slow | None:
+def _find_outlier(seats: Sequence[MemberView], reason: Reason, known: Straggler | None) -> DetectedStraggler | None:
     """Return the one host whose metric differs from all others'."""
-    read, is_most = MEASURES[reason]
+    read, is_most = METRICS[reason]
     measured = [
         (share, seat)
         for seat in seats
@@ -81,31 +88,31 @@ def _find_odd(seats: Sequence[Seat], reason: Reason, known: Straggler | None) ->
     ]
     if len(measured) < len(seats) or len(measured) < 2:
         return None
-    (one, seat), (next_one, _), *_ = sorted(measured, key=lambda pair: pair[0], reverse=is_most)
-    small, large = sorted((one, next_one))
+    (one, seat), (next_value, _), *_ = sorted(measured, key=lambda pair: pair[0], reverse=is_most)
+    small, large = sorted((one, next_value))
     ratio = round(large - small, 3)
-    margin = KEPT_MARGIN if _is_at(known, seat) else MARGIN
-    return Slow(seat, reason, ratio) if ratio >= margin and small <= LARGEST_SHARE * large else None
+    margin = MIN_KEPT_DIFFERENCE if _is_same_host(known, seat) else MIN_DIFFERENCE
+    return DetectedStraggler(seat, reason, ratio) if ratio >= margin and small <= MAX_RATIO * large else None
 
 
-def _is_at(known: Straggler | None, seat: Seat) -> bool:
+def _is_same_host(known: Straggler | None, seat: MemberView) -> bool:
     """Return whether a known straggler is this host on this node."""
     member = seat.member
     return known is not None and (known.slice, known.host, known.node) == (member.slice, member.host, member.node)
 
 
-def _read_stalled(progress: Progress) -> float | None:  # None: too few measurements
+def _unscheduled_share(progress: Progress) -> float | None:  # None: too few measurements
     return progress.stalled_share
 
 
-def _read_waited(progress: Progress) -> float | None:  # None: too few measurements
+def _wait_share(progress: Progress) -> float | None:  # None: too few measurements
     if progress.wait_seconds is None or not progress.typical_seconds:
         return None
     return min(progress.wait_seconds / progress.typical_seconds, 1.0)
 
 
-MEASURES: Mapping[Reason, Measure] = {
-    "StandsStill": Measure(_read_stalled, is_most=True),
-    "ComesLate": Measure(_read_waited, is_most=False),
+METRICS: Mapping[Reason, HostMetric] = {
+    "StandsStill": HostMetric(_unscheduled_share, is_largest=True),
+    "ComesLate": HostMetric(_wait_share, is_largest=False),
 }
 """Metrics by reason, in order of priority. The first one that singles out a host wins."""

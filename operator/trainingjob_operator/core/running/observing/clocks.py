@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.core.times import format_time, parse_time
 
-TIMES = frozenset(
+TIME_FIELDS = frozenset(
     {
         "asked",
         "completion_time",
@@ -31,22 +31,24 @@ TIMES = frozenset(
 """Fields of a status that hold a wall-clock time."""
 
 
-def move_times(status: TrainingJobStatus, seconds: float) -> TrainingJobStatus:
+def shift_times(status: TrainingJobStatus, seconds: float) -> TrainingJobStatus:
     """Return a status with all times moved by a number of seconds, forward if positive."""
-    return _move_all(status, timedelta(seconds=seconds)) if seconds else status
+    return _shift_model(status, timedelta(seconds=seconds)) if seconds else status
 
 
-def _move_all[M: BaseModel](model: M, by: timedelta) -> M:
-    changes = {name: _move_time(one, by) if name in TIMES else _move(one, by) for name, one in model}
+def _shift_model[M: BaseModel](model: M, by: timedelta) -> M:
+    changes = {
+        name: _shift_time(value, by) if name in TIME_FIELDS else _shift_value(value, by) for name, value in model
+    }
     return model.model_copy(update=changes)
 
 
-def _move(value: object, by: timedelta) -> object:
+def _shift_value(value: object, by: timedelta) -> object:
     if isinstance(value, BaseModel):
-        return _move_all(value, by)
-    return tuple(_move(one, by) for one in value) if isinstance(value, tuple) else value
+        return _shift_model(value, by)
+    return tuple(_shift_value(one, by) for one in value) if isinstance(value, tuple) else value
 
 
-def _move_time(written: str | None, by: timedelta) -> str | None:
+def _shift_time(written: str | None, by: timedelta) -> str | None:
     time = parse_time(written)
     return format_time(time + by) if time else written

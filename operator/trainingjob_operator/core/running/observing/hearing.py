@@ -10,29 +10,29 @@ from trainingjob_api.protocol import HostReport
 
 
 @dataclass(frozen=True)
-class News:
+class LatestReport:
     """The newest report of one pod."""
 
     report: HostReport
-    age: float
+    report_age: float
     """Seconds since receipt."""
-    still: float
+    stalled_for: float
     """Seconds since its generation, phase, step, file I/O or readiness last changed.
 
     Periods in which no host of the job reported do not count.
     """
-    idle: float = 0.0
+    idle_for: float = 0.0
     """Seconds since that state last changed or the process used a significant amount of CPU time. 0: unknown."""
 
 
 @dataclass(frozen=True)
-class Hearing:
+class HeartbeatState:
     """The heartbeat state of one job."""
 
-    news: Mapping[str, News] = field(default_factory=dict)
-    listening: float = 0.0
+    latest_reports: Mapping[str, LatestReport] = field(default_factory=dict)
+    listening_seconds: float = 0.0
     """Seconds since the first report after a period without any report. Such a period counts as an operator outage."""
-    announced: float = 0.0
+    seconds_since_publish: float = 0.0
     """Seconds since this operator first published the newest generation. 0: it has published none."""
-    burned: int = 0
+    max_unconfirmed_generation: int = 0
     """Highest generation whose claim was sent but not confirmed. It is never used again."""

@@ -3,11 +3,19 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainingjob_operator.core.manifests import Manifest, condition, dig, items, number, owner_uid, text
-from trainingjob_operator.core.names import AVOIDS_ANNOTATION, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
+from trainingjob_operator.core.manifests import (
+    Manifest,
+    find_condition,
+    get_int,
+    get_text,
+    get_value,
+    iter_items,
+    owner_uid,
+)
+from trainingjob_operator.core.names import AVOIDED_NODES_ANNOTATION, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.times import parse_time
 
-NEW = timedelta(seconds=10)
+NEW_JOB_AGE = timedelta(seconds=10)
 """Age below which a Job is new: its pod has not had time to start and join a world."""
 
 
@@ -23,7 +31,7 @@ class JobSet:
     deleting: bool
     suspended: bool
     failed: bool
-    avoids: frozenset[str] = frozenset()
+    avoided_nodes: frozenset[str] = frozenset()
     """Nodes that its pods must not be scheduled on."""
     created: str = ""
     image: str = ""
@@ -47,42 +55,43 @@ class ChildJob:
 
 def read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
     """Return the JobSet of a manifest. `job_uid` is the UID of the TrainingJob that may own it."""
-    offset = number(manifest, "metadata", "labels", SLICE_OFFSET_LABEL) or 0
-    count = next((number(job, "replicas") or 1 for job in items(manifest, "spec", "replicatedJobs")), 1)
+    offset = get_int(manifest, "metadata", "labels", SLICE_OFFSET_LABEL) or 0
+    count = next((get_int(job, "replicas") or 1 for job in iter_items(manifest, "spec", "replicatedJobs")), 1)
     return JobSet(
         manifest=manifest,
-        name=text(manifest, "metadata", "name"),
+        name=get_text(manifest, "metadata", "name"),
         slices=range(offset, offset + count),
         is_own=owner_uid(manifest) == job_uid,
-        deleting=bool(dig(manifest, "metadata", "deletionTimestamp")),
-        suspended=dig(manifest, "spec", "suspend") is True,
-        failed=condition(manifest, "Failed").get("status") == "True",
-        avoids=frozenset(text(manifest, "metadata", "annotations", AVOIDS_ANNOTATION).split()),
-        created=text(manifest, "metadata", "creationTimestamp"),
+        deleting=bool(get_value(manifest, "metadata", "deletionTimestamp")),
+        suspended=get_value(manifest, "spec", "suspend") is True,
+        failed=find_condition(manifest, "Failed").get("status") == "True",
+        avoided_nodes=frozenset(get_text(manifest, "metadata", "annotations", AVOIDED_NODES_ANNOTATION).split()),
+        created=get_text(manifest, "metadata", "creationTimestamp"),
         image=_read_image(manifest),
     )
 
 
 def read_job(manifest: Manifest, now: datetime) -> ChildJob | None:  # None: it has no slice labels
     """Return the child Job of a manifest."""
-    labels = dig(manifest, "metadata", "labels")
-    offset, index = number(labels, SLICE_OFFSET_LABEL), number(labels, JOB_INDEX_LABEL)
+    labels = get_value(manifest, "metadata", "labels")
+    offset, index = get_int(labels, SLICE_OFFSET_LABEL), get_int(labels, JOB_INDEX_LABEL)
     if offset is None or index is None:
         return None
-    written = text(manifest, "metadata", "creationTimestamp")
-    created = parse_time(written)
+    created_text = get_text(manifest, "metadata", "creationTimestamp")
+    created = parse_time(created_text)
     return ChildJob(
         manifest=manifest,
-        uid=text(manifest, "metadata", "uid"),
+        uid=get_text(manifest, "metadata", "uid"),
         slice=offset + index,
-        deleting=bool(dig(manifest, "metadata", "deletionTimestamp")),
-        num_failed=number(manifest, "status", "failed") or 0,
-        is_new=created is not None and timedelta() <= now - created < NEW,  # a negative age means that clocks differ
-        created=written,
+        deleting=bool(get_value(manifest, "metadata", "deletionTimestamp")),
+        num_failed=get_int(manifest, "status", "failed") or 0,
+        is_new=created is not None
+        and timedelta() <= now - created < NEW_JOB_AGE,  # a negative age means that clocks differ
+        created=created_text,
     )
 
 
 def _read_image(jobset: Manifest) -> str:
-    job = next(items(jobset, "spec", "replicatedJobs"), {})
-    pod = dig(job, "template", "spec", "template")
-    return text(next(items(pod, "spec", "containers"), {}), "image")
+    job = next(iter_items(jobset, "spec", "replicatedJobs"), {})
+    pod = get_value(job, "template", "spec", "template")
+    return get_text(next(iter_items(pod, "spec", "containers"), {}), "image")

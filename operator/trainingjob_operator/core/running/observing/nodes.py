@@ -5,10 +5,10 @@ Cloud providers and autoscalers mark a node before they take it away, often long
 
 from datetime import datetime, timedelta
 
-from trainingjob_operator.core.manifests import Manifest, condition, dig, items, text
+from trainingjob_operator.core.manifests import Manifest, find_condition, get_text, get_value, iter_items
 from trainingjob_operator.core.times import parse_time
 
-TAINTS = (
+TERMINATION_TAINTS = (
     "cloud.google.com/impending-node-termination",
     "aws-node-termination-handler/spot-itn",
     "aws-node-termination-handler/scheduled-maintenance",
@@ -17,9 +17,9 @@ TAINTS = (
     "ToBeDeletedByClusterAutoscaler",
 )
 """Termination taints of GKE, the AWS node termination handler, Karpenter and the cluster autoscaler."""
-LABELS = {"cloud.google.com/active-node-maintenance": "ONGOING"}
+MAINTENANCE_LABELS = {"cloud.google.com/active-node-maintenance": "ONGOING"}
 """Maintenance labels of GKE: https://cloud.google.com/kubernetes-engine/docs/concepts/handle-disruption-gpu-tpu."""
-SETTLING = timedelta(seconds=90)
+RECONNECT_TIME = timedelta(seconds=90)
 """Time after an API server outage in which live nodes may still be reported as not ready.
 
 Clients of client-go reconnect within a minute (https://pkg.go.dev/k8s.io/client-go/tools/cache#Reflector), and kubelets
@@ -27,7 +27,7 @@ report every ten seconds.
 """
 
 
-def are_believed(own_node: Manifest | None, now: datetime) -> bool:
+def is_node_status_reliable(own_node: Manifest | None, now: datetime) -> bool:
     """Return whether a NotReady condition of nodes is reliable.
 
     After an API server outage all nodes are NotReady for a while. The operator's Service then has no endpoint, so no
@@ -36,19 +36,19 @@ def are_believed(own_node: Manifest | None, now: datetime) -> bool:
     """
     if own_node is None:
         return True
-    since = parse_time(text(condition(own_node, "Ready"), "lastTransitionTime"))
-    return is_ready(own_node) and (since is None or abs(now - since) >= SETTLING)
+    since = parse_time(get_text(find_condition(own_node, "Ready"), "lastTransitionTime"))
+    return is_node_ready(own_node) and (since is None or abs(now - since) >= RECONNECT_TIME)
 
 
-def is_ready(node: Manifest | None) -> bool:
+def is_node_ready(node: Manifest | None) -> bool:
     """Return whether a node exists and is Ready."""
-    return node is not None and condition(node, "Ready").get("status") == "True"
+    return node is not None and find_condition(node, "Ready").get("status") == "True"
 
 
-def find_notice(node: Manifest | None) -> str:
+def find_termination_notice(node: Manifest | None) -> str:
     """Return the taint or label that announces the termination of a node. Empty: there is none."""
-    keys = {text(taint, "key") for taint in items(node, "spec", "taints")}
-    labels = dig(node, "metadata", "labels")
-    found = [key for key in TAINTS if key in keys]
-    found += [f"{key}={value}" for key, value in LABELS.items() if text(labels, key) == value]
-    return found[0] if found else ""
+    keys = {get_text(taint, "key") for taint in iter_items(node, "spec", "taints")}
+    labels = get_value(node, "metadata", "labels")
+    notices = [key for key in TERMINATION_TAINTS if key in keys]
+    notices += [f"{key}={value}" for key, value in MAINTENANCE_LABELS.items() if get_text(labels, key) == value]
+    return notices[0] if notices else ""

@@ -14,16 +14,16 @@ from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.protocol import Failure
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
-from trainingjob_operator.core.manifests import Children, Manifest, number, text
+from trainingjob_operator.core.manifests import Children, Manifest, get_int, get_text
 from trainingjob_operator.core.names import base_jobset, slice_jobset
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.planner.run_config import tell_program
+from trainingjob_operator.core.planner.run_config import attach_program_config
 from trainingjob_operator.core.running.observing import lineage, seats
-from trainingjob_operator.core.running.observing.hearing import Hearing, News
+from trainingjob_operator.core.running.observing.hearing import HeartbeatState, LatestReport
 from trainingjob_operator.core.running.observing.jobsets import ChildJob, JobSet, read_job, read_jobset
 from trainingjob_operator.core.running.observing.lineage import Lineage
-from trainingjob_operator.core.running.observing.pods import Pod, Trouble, read_pods
-from trainingjob_operator.core.running.observing.seats import Seat
+from trainingjob_operator.core.running.observing.pods import ObjectProblem, Pod, read_pods
+from trainingjob_operator.core.running.observing.seats import MemberView
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Host:
     slice: int
     host: int
     pod: Pod | None
-    news: News | None
+    news: LatestReport | None
 
     def is_ready(self, window: float) -> bool:
         """Return whether the host can join a world now: pod alive, heartbeat recent, node ready, trainer startable."""
         return (
             self.pod is not None
             and self.pod.is_alive
-            and self.pod.node_ready
+            and self.pod.is_node_ready
             and self.news is not None
-            and self.news.age <= window
-            and self.broken is None
+            and self.news.report_age <= window
+            and self.startup_failure is None
         )
 
     @property
@@ -52,7 +52,7 @@ class Host:
         return self.news is not None and self.news.report.standby
 
     @property
-    def broken(self) -> Failure | None:  # None: no failure is known
+    def startup_failure(self) -> Failure | None:  # None: no failure is known
         """Return the failure that keeps every trainer process from starting on the host."""
         return self.news.report.broken if self.news else None
 
@@ -65,7 +65,7 @@ class Slice:
     jobset: str
     """Name of the JobSet that contains it."""
     hosts: tuple[Host, ...]
-    warning: Trouble | None
+    warning: ObjectProblem | None
     """The API server's newest warning about creating its objects."""
 
     def is_ready(self, window: float) -> bool:
@@ -88,20 +88,20 @@ class Slice:
         return frozenset(host.pod.node for host in self.hosts if host.pod and host.pod.node)
 
     @property
-    def notices(self) -> tuple[str, ...]:
+    def termination_notices(self) -> tuple[str, ...]:
         """Return a description of each termination notice on its nodes."""
         pods = (host.pod for host in self.hosts if host.pod)
-        return tuple(f"node {pod.node} has {pod.notice}" for pod in pods if pod.notice)
+        return tuple(f"node {pod.node} has {pod.termination_notice}" for pod in pods if pod.termination_notice)
 
     @property
-    def is_coming(self) -> bool:
+    def is_starting(self) -> bool:
         """Return whether all its pods are scheduled and none of them has a known problem."""
         return self.is_placed and all(
             host.pod is not None
-            and host.pod.node_ready
-            and not host.pod.deleting
-            and host.pod.trouble is None
-            and host.broken is None
+            and host.pod.is_node_ready
+            and not host.pod.is_deleting
+            and host.pod.problem is None
+            and host.startup_failure is None
             for host in self.hosts
         )
 
@@ -122,10 +122,10 @@ class Observed:
     pods: tuple[Pod, ...]
     world: World | None
     """The committed world. None: no world was formed yet, or the last one has ended."""
-    seats: tuple[Seat, ...]
+    member_views: tuple[MemberView, ...]
     """The members of the world, ordered by process id."""
     lineage: Lineage
-    hearing: Hearing
+    heartbeats: HeartbeatState
     drill: DrillRequest | None = None
     """The drill request in the job's annotation. None: there is none."""
 
@@ -140,7 +140,7 @@ class Observed:
         return self.find_jobset(base_jobset(self.name, self.uid))
 
     @property
-    def current(self) -> tuple[int, ...]:
+    def current_slices(self) -> tuple[int, ...]:
         """Return the slices of the committed world; empty if there is no world."""
         return self.world.slices if self.world else ()
 
@@ -148,17 +148,21 @@ class Observed:
     def has_stepped(self) -> bool:
         """Return whether the committed world has completed a step."""
         return any(
-            seat.report and seat.report.progress and seat.report.progress.step > (seat.report.restored or 0)
-            for seat in self.seats
+            member_view.report
+            and member_view.report.progress
+            and member_view.report.progress.step > (member_view.report.restored or 0)
+            for member_view in self.member_views
         )
 
     @property
     def has_committed(self) -> bool:
         """Return whether the committed world has saved a step beyond the step that it resumed from."""
-        return any(seat.report and (seat.report.committed or 0) > (seat.report.restored or 0) for seat in self.seats)
+        return any(
+            seat.report and (seat.report.committed or 0) > (seat.report.restored or 0) for seat in self.member_views
+        )
 
     @property
-    def failures_in_a_row(self) -> int:
+    def consecutive_failures(self) -> int:
         """Return the number of counted failures since a step was last saved."""
         return 0 if self.has_committed else self.status.restarts.since_commit
 
@@ -168,19 +172,19 @@ class Observed:
 
 
 def observe(
-    plan: Plan, job: Manifest, status: TrainingJobStatus, children: Children, hearing: Hearing, now: datetime
+    plan: Plan, job: Manifest, status: TrainingJobStatus, children: Children, hearing: HeartbeatState, now: datetime
 ) -> Observed:
     """Return the observed state of a job from its manifest, its status, its children and its heartbeats."""
-    name, uid = text(job, "metadata", "name"), text(job, "metadata", "uid")
-    identity = JobIdentity(name=name, namespace=text(job, "metadata", "namespace"), uid=uid)
+    name, uid = get_text(job, "metadata", "name"), get_text(job, "metadata", "uid")
+    identity = JobIdentity(name=name, namespace=get_text(job, "metadata", "namespace"), uid=uid)
     pods = read_pods(children, now)
     jobsets = tuple(read_jobset(manifest, uid) for manifest in children.jobsets)
-    return lay_together(
+    return assemble_observed(
         plan,
         identity,
         status,
         hearing,
-        generation=number(job, "metadata", "generation") or 0,
+        generation=get_int(job, "metadata", "generation") or 0,
         pods=pods,
         jobsets=jobsets,
         jobs=tuple(child for manifest in children.jobs if (child := read_job(manifest, now))),
@@ -189,11 +193,11 @@ def observe(
     )
 
 
-def lay_together(
+def assemble_observed(
     plan: Plan,
     job: JobIdentity,
     status: TrainingJobStatus,
-    hearing: Hearing,
+    hearing: HeartbeatState,
     *,
     generation: int,
     pods: tuple[Pod, ...],
@@ -205,13 +209,15 @@ def lay_together(
     """Return the observed state of a job from its parsed children. Adds the world, its members and its lineage."""
     world = seats.rebuild_world(status, job.uid, pods)
     if world is not None:
-        world = tell_program(world, plan, plan.find_layout(len(world.slices)))
-    taken = seats.take_seats(world, pods, hearing)
-    restored = seats.find_restored(taken)
+        world = attach_program_config(world, plan, plan.find_layout(len(world.slices)))
+    member_views = seats.match_members(world, pods, hearing)
+    restored = seats.find_restored_step(member_views)
     spans = status.lineage
     if world is not None and restored is not None:
-        tier = seats.find_tier(taken) or "durable"
-        spans = lineage.extend(spans, world.generation, restored, tier, seats.find_unheard(taken))
+        tier = seats.find_restored_tier(member_views) or "durable"
+        spans = lineage.extend_lineage(
+            spans, world.generation, restored, tier, seats.find_missing_lineage(member_views)
+        )
     return Observed(
         name=job.name,
         namespace=job.namespace,
@@ -223,15 +229,15 @@ def lay_together(
         jobs=jobs,
         pods=pods,
         world=world,
-        seats=taken,
+        member_views=member_views,
         lineage=spans,
-        hearing=hearing,
+        heartbeats=hearing,
         drill=drill,
     )
 
 
 def _read_request(job: Manifest, uid: str) -> DrillRequest | None:  # None: no valid request for this job's UID
-    written = text(job, "metadata", "annotations", DRILL_ANNOTATION)
+    written = get_text(job, "metadata", "annotations", DRILL_ANNOTATION)
     try:
         request = DrillRequest.model_validate_json(written, extra="ignore") if written else None
     except ValidationError:
@@ -246,36 +252,42 @@ def _read_slices(
     pods: tuple[Pod, ...],
     jobsets: tuple[JobSet, ...],
     children: Children,
-    hearing: Hearing,
+    hearing: HeartbeatState,
 ) -> tuple[Slice, ...]:
     slices = []
     base = base_jobset(name, uid)
     # The base JobSet keeps its original number of slices; later edits of `spec.slices` do not change it.
     in_base = next(
-        (len(jobset.slices) for jobset in jobsets if jobset.name == base and jobset.is_own), plan.spec.slices.fewest
+        (len(jobset.slices) for jobset in jobsets if jobset.name == base and jobset.is_own), plan.spec.slices.min_slices
     )
-    places: dict[tuple[int, int], list[Pod]] = {}
+    pods_by_host: dict[tuple[int, int], list[Pod]] = {}
     for pod in pods:
-        places.setdefault((pod.slice, pod.host), []).append(pod)
-    for slice_number in range(max(plan.spec.slices.most, in_base)):
+        pods_by_host.setdefault((pod.slice, pod.host), []).append(pod)
+    for slice_number in range(max(plan.spec.slices.max_slices, in_base)):
         jobset = base if slice_number < in_base else slice_jobset(name, uid, slice_number)
-        hosts = tuple(_read_host(slice_number, host, places, hearing) for host in range(plan.shape.num_hosts))
+        hosts = tuple(_read_host(slice_number, host, pods_by_host, hearing) for host in range(plan.shape.num_hosts))
         slices.append(Slice(slice_number, jobset, hosts, _find_warning(jobset, children)))
     return tuple(slices)
 
 
-def _read_host(slice_number: int, host: int, places: Mapping[tuple[int, int], list[Pod]], hearing: Hearing) -> Host:
+def _read_host(
+    slice_number: int, host: int, places: Mapping[tuple[int, int], list[Pod]], hearing: HeartbeatState
+) -> Host:
     pod = max(places.get((slice_number, host), ()), key=lambda twin: twin.rank, default=None)
-    return Host(slice_number, host, pod, hearing.news.get(pod.uid) if pod else None)
+    return Host(slice_number, host, pod, hearing.latest_reports.get(pod.uid) if pod else None)
 
 
-def _find_warning(jobset: str, children: Children) -> Trouble | None:  # None: there is no warning
+def _find_warning(jobset: str, children: Children) -> ObjectProblem | None:  # None: there is no warning
     """Return the newest warning about a JobSet or its child objects, whose names begin with the JobSet's name."""
     about = [
         event
         for event in children.warnings
-        if ((named := text(event, "involvedObject", "name")) == jobset or named.startswith(f"{jobset}-"))
-        and text(event, "reason") != "FailedScheduling"  # the pod's PodScheduled condition is more current
+        if (
+            (object_name := get_text(event, "involvedObject", "name")) == jobset or object_name.startswith(f"{jobset}-")
+        )
+        and get_text(event, "reason") != "FailedScheduling"  # the pod's PodScheduled condition is more current
     ]
-    newest = max(about, key=lambda event: text(event, "lastTimestamp") or text(event, "eventTime"), default=None)
-    return Trouble(text(newest, "reason") or "Warning", text(newest, "message")) if newest else None
+    newest = max(
+        about, key=lambda event: get_text(event, "lastTimestamp") or get_text(event, "eventTime"), default=None
+    )
+    return ObjectProblem(get_text(newest, "reason") or "Warning", get_text(newest, "message")) if newest else None

@@ -6,11 +6,11 @@ object outside of this chain represents no host, blocks no repair and is never d
 
 from dataclasses import replace
 
-from trainingjob_operator.core.manifests import Children, Manifest, owner_uid, text
+from trainingjob_operator.core.manifests import Children, Manifest, get_text, owner_uid
 from trainingjob_operator.core.names import config_map
 
 
-def keep_owned(children: Children, name: str, uid: str) -> Children:
+def filter_owned(children: Children, name: str, uid: str) -> Children:
     """Return the children without Jobs, pods and ConfigMaps of other owners.
 
     Foreign JobSets stay, because they may occupy a name that the job needs. Pods whose Job is gone stay as orphans: the
@@ -27,12 +27,12 @@ def keep_owned(children: Children, name: str, uid: str) -> Children:
         pods=tuple(pod for pod in children.pods if owner_uid(pod) in own or _uid(pod) in orphans),
         orphans=orphans,
         config_maps=tuple(
-            one
-            for one in children.config_maps
-            if owner_uid(one) == uid and text(one, "metadata", "name") == config_map(name, uid)
+            manifest
+            for manifest in children.config_maps
+            if owner_uid(manifest) == uid and get_text(manifest, "metadata", "name") == config_map(name, uid)
         ),
     )
 
 
 def _uid(manifest: Manifest) -> str:
-    return text(manifest, "metadata", "uid")
+    return get_text(manifest, "metadata", "uid")

@@ -7,18 +7,27 @@ a node that lost power a minute ago.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainingjob_operator.core.manifests import Children, Manifest, condition, dig, items, number, owner_uid, text
+from trainingjob_operator.core.manifests import (
+    Children,
+    Manifest,
+    find_condition,
+    get_int,
+    get_text,
+    get_value,
+    iter_items,
+    owner_uid,
+)
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.running.observing import nodes
 from trainingjob_operator.core.times import parse_time
 
-OVERDUE = timedelta(seconds=2)
+DELETION_TOLERANCE = timedelta(seconds=2)
 """Time past its deletion deadline after which a pod counts as stuck. It allows for clock skew."""
-_PASSING = frozenset({"ContainerCreating", "PodInitializing", ""})
+_STARTUP_REASONS = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
 @dataclass(frozen=True)
-class Trouble:
+class ObjectProblem:
     """Why something does not run: a CamelCase reason of Kubernetes and its message."""
 
     reason: str
@@ -48,29 +57,29 @@ class Pod:
     host: int
     address: str
     node: str
-    node_ready: bool
+    is_node_ready: bool
     """Whether its node is ready. False if it is not scheduled."""
     phase: str
     created: str
-    deleting: bool
-    overdue: bool
-    """Whether its deletion deadline has passed by more than `OVERDUE`."""
-    running: bool
+    is_deleting: bool
+    is_overdue: bool
+    """Whether its deletion deadline has passed by more than `DELETION_TOLERANCE`."""
+    is_running: bool
     """Whether its container is neither waiting nor terminated."""
-    exit: Exit | None
-    trouble: Trouble | None
-    notice: str = ""
+    last_exit: Exit | None
+    problem: ObjectProblem | None
+    termination_notice: str = ""
     """Termination notice of its node. Empty: there is none."""
 
     @property
     def is_alive(self) -> bool:
         """Return whether its container runs and the pod is not being deleted."""
-        return self.phase == "Running" and self.running and not self.deleting and bool(self.address)
+        return self.phase == "Running" and self.is_running and not self.is_deleting and bool(self.address)
 
     @property
     def is_stuck(self) -> bool:
         """Return whether its deletion is blocked by a node that is not ready."""
-        return self.deleting and self.overdue and not self.node_ready
+        return self.is_deleting and self.is_overdue and not self.is_node_ready
 
     @property
     def is_dead(self) -> bool:
@@ -80,12 +89,12 @@ class Pod:
     @property
     def rank(self) -> tuple[bool, bool, str]:
         """Return the sort key among pods of one host. The highest pod represents the host."""
-        return not self.is_dead and self.phase != "Succeeded", not self.deleting, self.created
+        return not self.is_dead and self.phase != "Succeeded", not self.is_deleting, self.created
 
 
 def read_pods(children: Children, now: datetime) -> tuple[Pod, ...]:
     """Return the pods of the manifests, with their node state. Pods without slice or host labels are left out."""
-    are_believed = nodes.are_believed(children.own_node, now)
+    are_believed = nodes.is_node_status_reliable(children.own_node, now)
     read = (_read_pod(manifest, children, now, nodes_are_believed=are_believed) for manifest in children.pods)
     return tuple(pod for pod in read if pod)
 
@@ -93,56 +102,58 @@ def read_pods(children: Children, now: datetime) -> tuple[Pod, ...]:
 def _read_pod(
     manifest: Manifest, children: Children, now: datetime, *, nodes_are_believed: bool
 ) -> Pod | None:  # None: slice or host labels are missing
-    labels = dig(manifest, "metadata", "labels")
-    offset, index, host = (number(labels, key) for key in (SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL))
+    labels = get_value(manifest, "metadata", "labels")
+    offset, index, host = (get_int(labels, key) for key in (SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL))
     if offset is None or index is None or host is None:
         return None
-    name = text(manifest, "spec", "nodeName")
+    name = get_text(manifest, "spec", "nodeName")
     node = children.nodes.get(name)
-    phase = text(manifest, "status", "phase")
-    deletion = parse_time(text(manifest, "metadata", "deletionTimestamp"))
-    container = next(items(manifest, "status", "containerStatuses"), {})
-    uid = text(manifest, "metadata", "uid")
+    phase = get_text(manifest, "status", "phase")
+    deletion = parse_time(get_text(manifest, "metadata", "deletionTimestamp"))
+    container = next(iter_items(manifest, "status", "containerStatuses"), {})
+    uid = get_text(manifest, "metadata", "uid")
     return Pod(
         manifest=manifest,
-        name=text(manifest, "metadata", "name"),
+        name=get_text(manifest, "metadata", "name"),
         uid=uid,
         job_uid=owner_uid(manifest),
         slice=offset + index,
         host=host,
-        address=text(manifest, "status", "podIP"),
+        address=get_text(manifest, "status", "podIP"),
         node=name,
-        node_ready=nodes.is_ready(node) or (node is not None and not nodes_are_believed),
+        is_node_ready=nodes.is_node_ready(node) or (node is not None and not nodes_are_believed),
         phase=phase,
-        created=text(manifest, "metadata", "creationTimestamp"),
-        deleting=deletion is not None or uid in children.orphans,
-        overdue=deletion is not None and now > deletion + OVERDUE,
-        running=phase == "Running" and not _has_stopped(container),
-        exit=_read_exit(container),
-        trouble=_read_trouble(manifest, container),
-        notice=nodes.find_notice(node),
+        created=get_text(manifest, "metadata", "creationTimestamp"),
+        is_deleting=deletion is not None or uid in children.orphans,
+        is_overdue=deletion is not None and now > deletion + DELETION_TOLERANCE,
+        is_running=phase == "Running" and not _is_not_running(container),
+        last_exit=_read_exit(container),
+        problem=_read_problem(manifest, container),
+        termination_notice=nodes.find_termination_notice(node),
     )
 
 
-def _has_stopped(container: Manifest) -> bool:
-    return bool(dig(container, "state", "terminated") or dig(container, "state", "waiting"))
+def _is_not_running(container: Manifest) -> bool:
+    return bool(get_value(container, "state", "terminated") or get_value(container, "state", "waiting"))
 
 
 def _read_exit(container: Manifest) -> Exit | None:  # None: it has not terminated yet
-    ended = dig(container, "state", "terminated") or dig(container, "lastState", "terminated")
+    ended = get_value(container, "state", "terminated") or get_value(container, "lastState", "terminated")
     if not ended:
         return None
-    return Exit(number(ended, "exitCode") or 0, text(ended, "reason"), text(ended, "message"))
+    return Exit(get_int(ended, "exitCode") or 0, get_text(ended, "reason"), get_text(ended, "message"))
 
 
-def _read_trouble(manifest: Manifest, container: Manifest) -> Trouble | None:  # None: no problem is known
-    waiting = text(container, "state", "waiting", "reason")
-    if waiting not in _PASSING:
-        last_words = text(container, "lastState", "terminated", "message")
-        return Trouble(waiting, last_words or text(container, "state", "waiting", "message"))
-    scheduled = condition(manifest, "PodScheduled")
+def _read_problem(manifest: Manifest, container: Manifest) -> ObjectProblem | None:  # None: no problem is known
+    waiting = get_text(container, "state", "waiting", "reason")
+    if waiting not in _STARTUP_REASONS:
+        termination_message = get_text(container, "lastState", "terminated", "message")
+        return ObjectProblem(waiting, termination_message or get_text(container, "state", "waiting", "message"))
+    scheduled = find_condition(manifest, "PodScheduled")
     if scheduled.get("status") == "False":
-        return Trouble(text(scheduled, "reason") or "Unschedulable", text(scheduled, "message"))
-    if text(manifest, "status", "phase") == "Failed":
-        return Trouble(text(manifest, "status", "reason") or "PodFailed", text(manifest, "status", "message"))
+        return ObjectProblem(get_text(scheduled, "reason") or "Unschedulable", get_text(scheduled, "message"))
+    if get_text(manifest, "status", "phase") == "Failed":
+        return ObjectProblem(
+            get_text(manifest, "status", "reason") or "PodFailed", get_text(manifest, "status", "message")
+        )
     return None

@@ -12,29 +12,29 @@ from trainingjob_api.protocol import HostReport
 from trainingjob_api.status import TrainingJobStatus, WorldStatus
 from trainingjob_api.world import Member, Span, Tier, World
 from trainingjob_operator.core.running.observing import lineage
-from trainingjob_operator.core.running.observing.hearing import Hearing, News
+from trainingjob_operator.core.running.observing.hearing import HeartbeatState, LatestReport
 from trainingjob_operator.core.running.observing.pods import Pod
 
 
 @dataclass(frozen=True)
-class Seat:
+class MemberView:
     """A member of the committed world, its pod if it still exists, and that pod's newest report."""
 
     member: Member
     pod: Pod | None
-    news: News | None
+    latest_report: LatestReport | None
     generation: int
     """Generation of the world."""
 
     @cached_property
     def report(self) -> HostReport | None:  # None: its trainer process has not joined this world
         """Return the newest report if it belongs to this world's generation."""
-        if self.news is None or self.news.report.generation != self.generation:
+        if self.latest_report is None or self.latest_report.report.generation != self.generation:
             return None
-        return self.news.report
+        return self.latest_report.report
 
 
-def fingerprint(members: Sequence[Member]) -> str:
+def hash_members(members: Sequence[Member]) -> str:
     """Return a hash of a world's members. Equal hashes mean the same processes."""
     lines = "\n".join(f"{member.slice}/{member.host}/{member.pod_uid}" for member in members)
     return hashlib.sha256(lines.encode()).hexdigest()[:16]
@@ -42,33 +42,35 @@ def fingerprint(members: Sequence[Member]) -> str:
 
 def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) -> World | None:  # None: none, or ended
     """Return the committed world from the status. Addresses and nodes come from the pods that still exist."""
-    written = status.world
-    if written is None or status.completion_time is not None or has_ended(status):
+    world_status = status.world
+    if world_status is None or status.completion_time is not None or has_world_ended(status):
         return None
-    if not written.slices or written.generation < 1:
+    if not world_status.slices or world_status.generation < 1:
         return None  # not written by this operator
     by_uid = {pod.uid: pod for pod in pods}
     # A very large world's pods are not in the status; its hash of members then detects a changed pod.
-    named = written.pods or tuple(f"{pod.name}/{pod.uid}" for pod in _find_members(by_uid.values(), written))
-    slices = written.slices
-    per_slice = max(len(named) // len(slices), 1)
+    pod_names = world_status.pods or tuple(
+        f"{pod.name}/{pod.uid}" for pod in _select_member_pods(by_uid.values(), world_status)
+    )
+    slices = world_status.slices
+    per_slice = max(len(pod_names) // len(slices), 1)
     members = []
-    for process, name_and_uid in enumerate(named):
+    for process, name_and_uid in enumerate(pod_names):
         name, _, uid = name_and_uid.partition("/")
         pod = by_uid.get(uid)
         number = slices[min(process // per_slice, len(slices) - 1)]
         place = (pod.address, pod.node) if pod else ("", "")
         members.append(_make_member(process, number, process % per_slice, name, uid, *place))
     return World(
-        generation=written.generation,
+        generation=world_status.generation,
         job_uid=job_uid,
-        coordinator=written.coordinator,
+        coordinator=world_status.coordinator,
         members=tuple(members),
-        lineage=lineage.before(status.lineage, written.generation),
-        rollbacks=tuple(one for one in status.rollbacks if one.generation < written.generation),
+        lineage=lineage.lineage_before(status.lineage, world_status.generation),
+        rollbacks=tuple(rollback for rollback in status.rollbacks if rollback.generation < world_status.generation),
         committed=status.checkpoint.step if status.checkpoint else 0,
-        live=written.live,
-        shadow=written.shadow,
+        live=world_status.live,
+        shadow=world_status.shadow,
     )
 
 
@@ -77,7 +79,7 @@ def _make_member(process: int, number: int, host: int, pod: str, uid: str, addre
     return Member(process=process, slice=number, host=host, pod=pod, pod_uid=uid, address=address, node=node)
 
 
-def has_ended(status: TrainingJobStatus) -> bool:
+def has_world_ended(status: TrainingJobStatus) -> bool:
     """Return whether the status records the end of the committed world."""
     if not status.world or not status.attempts:
         return False
@@ -85,46 +87,50 @@ def has_ended(status: TrainingJobStatus) -> bool:
     return last.generation == status.world.generation and last.ended is not None
 
 
-def take_seats(world: World | None, pods: Iterable[Pod], hearing: Hearing) -> tuple[Seat, ...]:
+def match_members(world: World | None, pods: Iterable[Pod], hearing: HeartbeatState) -> tuple[MemberView, ...]:
     """Return the members of a world with their pods and reports."""
     if world is None:
         return ()
     by_uid = {pod.uid: pod for pod in pods}
     return tuple(
-        Seat(member, by_uid.get(member.pod_uid), hearing.news.get(member.pod_uid), world.generation)
+        MemberView(member, by_uid.get(member.pod_uid), hearing.latest_reports.get(member.pod_uid), world.generation)
         for member in world.members
     )
 
 
-def find_restored(seats: Iterable[Seat]) -> int | None:  # None: no member has restored yet
+def find_restored_step(member_views: Iterable[MemberView]) -> int | None:  # None: no member has restored yet
     """Return the step that the world resumed from."""
-    report = _find_restored(seats)
+    report = _find_restoring_report(member_views)
     return report.restored if report else None
 
 
-def find_tier(seats: Iterable[Seat]) -> Tier | None:  # None: no member has restored yet, or training began from scratch
+def find_restored_tier(
+    seats: Iterable[MemberView],
+) -> Tier | None:  # None: no member has restored yet, or training began from scratch
     """Return the storage tier of the step that the world resumed from."""
-    report = _find_restored(seats)
+    report = _find_restoring_report(seats)
     return report.tier if report and report.restored else None
 
 
-def find_unheard(seats: Iterable[Seat]) -> tuple[Span, ...]:
+def find_missing_lineage(seats: Iterable[MemberView]) -> tuple[Span, ...]:
     """Return the generations that led to the step that the world resumed from and are missing in its lineage."""
-    report = _find_restored(seats)
+    report = _find_restoring_report(seats)
     return report.unheard if report else ()
 
 
-def find_newest_step(seats: Sequence[Seat]) -> int | None:  # None: no member has restored yet
+def find_newest_step(seats: Sequence[MemberView]) -> int | None:  # None: no member has restored yet
     """Return the newest step that the world is known to have reached."""
-    steps = [seat.report.progress.step for seat in seats if seat.report and seat.report.progress]
-    return max(steps, default=find_restored(seats))
+    steps = [
+        member_view.report.progress.step for member_view in seats if member_view.report and member_view.report.progress
+    ]
+    return max(steps, default=find_restored_step(seats))
 
 
-def _find_restored(seats: Iterable[Seat]) -> HostReport | None:
+def _find_restoring_report(seats: Iterable[MemberView]) -> HostReport | None:
     return next((seat.report for seat in seats if seat.report and seat.report.restored is not None), None)
 
 
-def _find_members(pods: Iterable[Pod], world: WorldStatus) -> list[Pod]:
+def _select_member_pods(pods: Iterable[Pod], world: WorldStatus) -> list[Pod]:
     best: dict[tuple[int, int], Pod] = {}
     for pod in sorted(pods, key=lambda pod: pod.rank):
         if pod.slice in world.slices:

@@ -2,12 +2,16 @@
 
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.observing.observe import Observed
-from trainingjob_operator.core.running.observing.seats import find_newest_step, find_restored
+from trainingjob_operator.core.running.observing.seats import find_newest_step, find_restored_step
 
 
 def describe_completion(plan: Plan, seen: Observed) -> str:
     """Return the message about a succeeded job."""
-    steps, restored, newest = plan.spec.training.steps, find_restored(seen.seats), find_newest_step(seen.seats)
+    steps, restored, newest = (
+        plan.spec.training.steps,
+        find_restored_step(seen.member_views),
+        find_newest_step(seen.member_views),
+    )
     spans = [(one.first_step, one.last_step) for one in seen.status.attempts] + [(restored, newest)]
     has_trained = any(first is not None and last is not None and last > first for first, last in spans)
     if restored is not None and restored >= steps and not has_trained:

@@ -15,28 +15,28 @@ from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.running.deciding.decisions import (
     Claim,
+    CollectDiagnostics,
     Decision,
+    DrainWorld,
     EndWorld,
-    Examine,
     Fail,
-    Leave,
     Succeed,
     Wait,
 )
-from trainingjob_operator.core.running.goodput import OF_PHASE, Bucket
-from trainingjob_operator.core.running.judging.copies import describe_failing_copies, follow_failing_copies
-from trainingjob_operator.core.running.judging.saves import describe_failing, follow_failing
+from trainingjob_operator.core.running.goodput import BUCKET_BY_PHASE, Bucket
+from trainingjob_operator.core.running.judging.copies import describe_failing_backups, update_failing_backups
+from trainingjob_operator.core.running.judging.saves import describe_failing_saves, update_failing_saves
 from trainingjob_operator.core.running.observing.jobsets import JobSet
 from trainingjob_operator.core.running.observing.observe import Observed, Slice
-from trainingjob_operator.core.running.observing.pods import Trouble
+from trainingjob_operator.core.running.observing.pods import ObjectProblem
 from trainingjob_operator.core.running.observing.progress import find_progress
 from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.telling.absences import describe, find_absence, find_trouble
+from trainingjob_operator.core.running.telling.absences import describe_absence, find_absence_reason, find_slice_problem
 from trainingjob_operator.core.running.telling.completion import describe_completion
-from trainingjob_operator.core.running.telling.skips import describe_skips
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.running.telling.skips import describe_skipped_updates
+from trainingjob_operator.core.units import pluralize
 
-MOST_ABSENCES = 4
+MAX_ABSENCES = 4
 
 
 class Stage(StrEnum):
@@ -66,15 +66,15 @@ class Situation:
     """Bucket of the following seconds. Empty: the job is over."""
     world: World | None
     """The current world: the claimed one, or the one that continues."""
-    missing: str = ""
+    absent_slices: str = ""
     """Why usable slices are not in the world. Empty: all are in it."""
     is_training: bool = False
     """Whether the world makes steps, as far as known."""
-    harm: Trouble | None = None
+    training_problem: ObjectProblem | None = None
     """A problem that may lose trained steps or make them ineffective. None: no such problem is known."""
 
 
-_BUCKETS = {
+_BUCKET_BY_STAGE = {
     Stage.STARTING: Bucket.STARTING,
     Stage.RECOVERING: Bucket.RECOVERING,
     Stage.RESIZING: Bucket.RESIZING,
@@ -83,72 +83,74 @@ _BUCKETS = {
 """Bucket of each stage in which a world does not train."""
 
 
-def describe_situation(
-    plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None, now: datetime
+def derive_situation(
+    plan: Plan, seen: Observed, decision: Decision, refusal: ObjectProblem | None, now: datetime
 ) -> Situation:
     """Return the situation. `refusal` is the API server's error if it refused to create a child object."""
-    situation = _describe(plan, seen, decision, refusal)
-    harm = _find_harm(plan, seen, now)
+    situation = _derive_from_decision(plan, seen, decision, refusal)
+    harm = _find_training_problem(plan, seen, now)
     if harm is None or situation.world is not seen.world or not situation.bucket:
         return situation
     if situation.stage not in (Stage.RUNNING, Stage.DEGRADED):
-        return replace(situation, harm=harm)
+        return replace(situation, training_problem=harm)
     message = f"{situation.message}; {harm.message}" if situation.stage is Stage.DEGRADED else harm.message
-    return replace(situation, stage=Stage.DEGRADED, reason=harm.reason, message=message, harm=harm)
+    return replace(situation, stage=Stage.DEGRADED, reason=harm.reason, message=message, training_problem=harm)
 
 
-def _find_harm(plan: Plan, seen: Observed, now: datetime) -> Trouble | None:  # None: no problem is known
+def _find_training_problem(
+    plan: Plan, seen: Observed, now: datetime
+) -> ObjectProblem | None:  # None: no problem is known
     """Return the problems of a training job, the most severe first: failing saves, failing backups, skipped updates."""
-    saves, copies = follow_failing(seen, now), follow_failing_copies(seen, now)
-    found = [Trouble(Reason.CHECKPOINT_FAILING, describe_failing(plan, seen, saves))] if saves else []
-    found += [Trouble(Reason.BACKUP_FAILING, describe_failing_copies(plan, seen, copies))] if copies else []
-    if skips := describe_skips(find_progress(plan, seen)):
-        found.append(Trouble(Reason.UPDATES_SKIPPED, skips))
-    return Trouble(found[0].reason, "; ".join(one.message for one in found)) if found else None
+    saves, copies = update_failing_saves(seen, now), update_failing_backups(seen, now)
+    problems = [ObjectProblem(Reason.CHECKPOINT_FAILING, describe_failing_saves(plan, seen, saves))] if saves else []
+    problems += [ObjectProblem(Reason.BACKUP_FAILING, describe_failing_backups(plan, seen, copies))] if copies else []
+    if skips := describe_skipped_updates(find_progress(plan, seen)):
+        problems.append(ObjectProblem(Reason.UPDATES_SKIPPED, skips))
+    return ObjectProblem(problems[0].reason, "; ".join(one.message for one in problems)) if problems else None
 
 
-def _describe(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None) -> Situation:
-    within = partial(_with_world, plan, seen, refusal)
+def _derive_from_decision(plan: Plan, seen: Observed, decision: Decision, refusal: ObjectProblem | None) -> Situation:
+    with_world = partial(_situation_with_world, plan, seen, refusal)
     match decision:
         case Succeed():
             return Situation(Stage.SUCCEEDED, Reason.COMPLETED, describe_completion(plan, seen), "", seen.world)
         case Fail(reason, message):
             return Situation(Stage.FAILED, reason, message, "", None)
         case Claim(world, _, end):
-            stage = _stage_of_forming(end.cause if end else _cause_before(seen, 1))
-            return within(world, stage, Reason.JOINING, "hosts are joining the world")
-        case Leave(reason, message, _) if seen.world:
+            stage = _formation_stage(end.cause if end else _end_cause(seen, 1))
+            return with_world(world, stage, Reason.JOINING, "hosts are joining the world")
+        case DrainWorld(reason, message, _) if seen.world:
             stage = Stage.SUSPENDING if plan.spec.suspend else Stage.RESIZING
-            return within(seen.world, stage, reason, message, is_training=True)
-        case Examine(reason, message) if seen.world:
-            return within(seen.world, Stage.RUNNING, reason, message, is_training=True)
+            return with_world(seen.world, stage, reason, message, is_training=True)
+        case CollectDiagnostics(reason, message) if seen.world:
+            return with_world(seen.world, Stage.RUNNING, reason, message, is_training=True)
         case Wait(Reason.JOINING as reason, message) if seen.world:
-            return within(seen.world, _stage_of_forming(_cause_before(seen, 2)), reason, message)
+            return with_world(seen.world, _formation_stage(_end_cause(seen, 2)), reason, message)
         case Wait(reason, message) if seen.world:
-            words = message or f"training on {plural(len(seen.world.slices), 'slice')}"
-            return within(seen.world, Stage.RUNNING, reason, words, is_training=True)
+            text = message or f"training on {pluralize(len(seen.world.slices), 'slice')}"
+            return with_world(seen.world, Stage.RUNNING, reason, text, is_training=True)
     if plan.spec.suspend:
-        return _suspended(seen)
-    return _without_world(plan, seen, decision, refusal)
+        return _suspended_situation(seen)
+    return _situation_without_world(plan, seen, decision, refusal)
 
 
-def _cause_before(seen: Observed, number: int) -> Cause | None:  # None: there was no such attempt
+def _end_cause(seen: Observed, number: int) -> Cause | None:  # None: there was no such attempt
     """Return the cause of an attempt's end, counted from the newest attempt."""
     attempts = seen.status.attempts
     return attempts[-number].cause if len(attempts) >= number else None
 
 
-def _stage_of_forming(cause: Cause | None) -> Stage:
+def _formation_stage(cause: Cause | None) -> Stage:
     """Return the stage while a world forms, by the cause that ended the world before it."""
     if cause is None or cause.reason == Reason.SUSPENDED:
         return Stage.STARTING
     return Stage.RESIZING if cause.reason in (Reason.RESIZED, Reason.EDITED) else Stage.RECOVERING
 
 
-def _with_world(
+def _situation_with_world(
     plan: Plan,
     seen: Observed,
-    refusal: Trouble | None,
+    refusal: ObjectProblem | None,
     world: World,
     stage: Stage,
     reason: str,
@@ -156,13 +158,13 @@ def _with_world(
     *,
     is_training: bool = False,
 ) -> Situation:
-    missing = _find_missing(plan, seen, refusal, world)
+    missing = _describe_absent_slices(plan, seen, refusal, world)
     if stage is Stage.RUNNING and missing:
         stage = Stage.DEGRADED
-        words = f"training on {len(world.slices)} of {plan.allowed[-1]} slices; {missing}"
+        words = f"training on {len(world.slices)} of {plan.allowed_sizes[-1]} slices; {missing}"
         reason, message = (Reason.FEWER_SLICES, words) if reason == Reason.TRAINING else (reason, message)
-    bucket = _BUCKETS.get(stage, Bucket.TRAINING)
-    is_leaving = is_training and stage in _BUCKETS
+    bucket = _BUCKET_BY_STAGE.get(stage, Bucket.TRAINING)
+    is_leaving = is_training and stage in _BUCKET_BY_STAGE
     if world is seen.world and not is_leaving:  # the hosts' phases are more precise
         bucket = _bucket_of_phases(seen) or bucket
     return Situation(stage, reason, message, bucket, world, missing, is_training)
@@ -170,67 +172,69 @@ def _with_world(
 
 def _bucket_of_phases(seen: Observed) -> Bucket | None:  # None: not all hosts have joined
     """Return the bucket of a world: the phase of its slowest host."""
-    phases = [seat.report.phase for seat in seen.seats if seat.report]
-    if len(phases) < len(seen.seats):
+    phases = [member_view.report.phase for member_view in seen.member_views if member_view.report]
+    if len(phases) < len(seen.member_views):
         return None
     order = list(Phase)
-    return OF_PHASE.get(min(phases, key=order.index))
+    return BUCKET_BY_PHASE.get(min(phases, key=order.index))
 
 
-def _find_missing(plan: Plan, seen: Observed, refusal: Trouble | None, world: World) -> str:
+def _describe_absent_slices(plan: Plan, seen: Observed, refusal: ObjectProblem | None, world: World) -> str:
     """Return why the world is smaller than its maximum size. Empty: it is not."""
-    if len(world.slices) >= plan.allowed[-1]:
+    if len(world.slices) >= plan.allowed_sizes[-1]:
         return ""
     members = set(world.slices)
     absent = [one for one in seen.slices if one.number not in members]
-    words = _list_absences(absent, plan.silence_seconds)
+    words = _list_absences(absent, plan.heartbeat_timeout_seconds)
     if refusal:
         words.append(refusal.message)
     return "; ".join(words) or "the other slices are ready and join after `spec.elastic.growCooldown`"
 
 
-def _list_absences(slices: Iterable[Slice], window: float) -> list[str]:
-    """Return why slices are in no world, limited to `MOST_ABSENCES` messages."""
-    troubles = ((one, find_absence(one, window)) for one in slices)
-    return [describe(one, trouble) for one, trouble in troubles if trouble][:MOST_ABSENCES]
+def _list_absences(slices: Iterable[Slice], heartbeat_timeout: float) -> list[str]:
+    """Return why slices are in no world, limited to `MAX_ABSENCES` messages."""
+    problems = ((one, find_absence_reason(one, heartbeat_timeout)) for one in slices)
+    return [describe_absence(one, trouble) for one, trouble in problems if trouble][:MAX_ABSENCES]
 
 
-def _suspended(seen: Observed) -> Situation:
+def _suspended_situation(seen: Observed) -> Situation:
     if seen.pods or any(jobset.is_own for jobset in seen.jobsets):
         return Situation(Stage.SUSPENDING, Reason.SUSPENDING, "giving all pods back", Bucket.SUSPENDED, None)
     return Situation(Stage.SUSPENDED, Reason.SUSPENDED, "`spec.suspend` is true", Bucket.SUSPENDED, None)
 
 
-def _without_world(plan: Plan, seen: Observed, decision: Decision, refusal: Trouble | None) -> Situation:
+def _situation_without_world(
+    plan: Plan, seen: Observed, decision: Decision, refusal: ObjectProblem | None
+) -> Situation:
     """Return the situation without a world: the job waits for pods, nodes, containers or first reports."""
     has_run = seen.status.world is not None
-    trouble = refusal or _find_trouble_of_base(plan, seen)
+    problem = refusal or _find_base_problem(plan, seen)
     base = seen.base
     if base is not None and base.suspended:
         words = f"queue `{plan.spec.scheduling.queue_name or ''}` has not admitted the job"
         return Situation(Stage.QUEUED, Reason.WAITING_FOR_QUOTA, words, Bucket.QUEUED, None)
     is_placed = base is not None and all(one.is_placed for one in _base_slices(base, seen))
     reason, message = (decision.reason, decision.message) if isinstance(decision, (Wait, EndWorld)) else ("", "")
-    if trouble:
-        reason, message = trouble.reason, f"{message}; {trouble.message}" if has_run and message else trouble.message
+    if problem:
+        reason, message = problem.reason, f"{message}; {problem.message}" if has_run and message else problem.message
     elif has_run and message:  # e.g. the minimum was raised above the base JobSet's size
-        message = "; ".join([message, *_list_absences(seen.slices, plan.silence_seconds)])
+        message = "; ".join([message, *_list_absences(seen.slices, plan.heartbeat_timeout_seconds)])
     if has_run:
         return Situation(Stage.RECOVERING, reason, message, Bucket.DOWN, None, message)
     stage, bucket = (Stage.STARTING, Bucket.STARTING) if is_placed else (Stage.QUEUED, Bucket.QUEUED)
     return Situation(stage, reason, message, bucket, None)
 
 
-def _find_trouble_of_base(plan: Plan, seen: Observed) -> Trouble | None:  # None: all its hosts are ready
+def _find_base_problem(plan: Plan, seen: Observed) -> ObjectProblem | None:  # None: all its hosts are ready
     base = seen.base
     if base is None:
-        return Trouble(Reason.WAITING_FOR_PODS, "the pods are being asked for")
+        return ObjectProblem(Reason.WAITING_FOR_PODS, "the pods are being asked for")
     if not base.is_own:
-        return Trouble(Reason.NAME_TAKEN, f"JobSet {base.name} belongs to somebody else; delete or rename it")
-    window = plan.silence_seconds
+        return ObjectProblem(Reason.NAME_TAKEN, f"JobSet {base.name} belongs to somebody else; delete or rename it")
+    window = plan.heartbeat_timeout_seconds
     for one in _base_slices(base, seen):
-        if trouble := find_trouble(one, window):
-            return Trouble(trouble.reason, describe(one, trouble))
+        if trouble := find_slice_problem(one, window):
+            return ObjectProblem(trouble.reason, describe_absence(one, trouble))
     return None
 
 

@@ -4,19 +4,19 @@ The action `skip` of `spec.protection` is meant for an occasional bad batch. A j
 succeeds, but its model has had fewer updates than its steps suggest.
 """
 
-from trainingjob_api.protocol import LATELY_STEPS
+from trainingjob_api.protocol import RECENT_STEPS
 from trainingjob_api.status import ProgressStatus
 
-MANY_SKIPS = 10
-"""Skips among the newest `LATELY_STEPS` steps from which a warning is issued."""
+SKIP_WARNING_THRESHOLD = 10
+"""Skips among the newest `RECENT_STEPS` steps from which a warning is issued."""
 
 
-def describe_skips(progress: ProgressStatus | None) -> str:
+def describe_skipped_updates(progress: ProgressStatus | None) -> str:
     """Return the warning about skipped updates. Empty: they are few."""
-    if progress is None or progress.skipped_lately < MANY_SKIPS:
+    if progress is None or progress.skipped_lately < SKIP_WARNING_THRESHOLD:
         return ""
     return (
-        f"{progress.skipped_lately} of the newest {LATELY_STEPS} updates were not made, up to step {progress.step:,}: "
+        f"{progress.skipped_lately} of the newest {RECENT_STEPS} updates were not made, up to step {progress.step:,}: "
         "the loss was not finite, or a spike. Look at the data of those steps in metrics.jsonl, or lower "
         "`spec.optimizer.learningRate`"
     )

@@ -11,36 +11,36 @@ from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.summary import describe_plan, describe_sizes
 from trainingjob_operator.core.running import goodput
-from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, Wait, end_of
-from trainingjob_operator.core.running.deciding.drills import follow_drills
+from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, Wait, get_world_end
+from trainingjob_operator.core.running.deciding.drills import update_drills
 from trainingjob_operator.core.running.deciding.restarts import count_restarts
-from trainingjob_operator.core.running.deciding.rollbacks import follow_rollbacks
-from trainingjob_operator.core.running.deciding.waiting import begin_waiting, go_on_waiting
+from trainingjob_operator.core.running.deciding.rollbacks import update_rollbacks
+from trainingjob_operator.core.running.deciding.waiting import continue_repair_wait, start_repair_wait
 from trainingjob_operator.core.running.goodput import Bucket
 from trainingjob_operator.core.running.judging.bad_nodes import count_faults
-from trainingjob_operator.core.running.judging.copies import find_backup, follow_failing_copies
-from trainingjob_operator.core.running.judging.health import End
-from trainingjob_operator.core.running.judging.saves import follow_failing
-from trainingjob_operator.core.running.judging.stragglers import follow_straggler
+from trainingjob_operator.core.running.judging.copies import find_backup, update_failing_backups
+from trainingjob_operator.core.running.judging.health import WorldEnd
+from trainingjob_operator.core.running.judging.saves import update_failing_saves
+from trainingjob_operator.core.running.judging.stragglers import update_straggler
 from trainingjob_operator.core.running.observing.observe import Observed
-from trainingjob_operator.core.running.observing.pods import Trouble
+from trainingjob_operator.core.running.observing.pods import ObjectProblem
 from trainingjob_operator.core.running.observing.progress import find_checkpoint, find_data, find_progress
-from trainingjob_operator.core.running.observing.seats import fingerprint
+from trainingjob_operator.core.running.observing.seats import hash_members
 from trainingjob_operator.core.running.reasons import Reason
 from trainingjob_operator.core.running.telling import attempts as lives
 from trainingjob_operator.core.running.telling.conditions import (
-    KNOWN,
+    CONDITION_TYPES,
     Conditions,
-    Wanted,
-    describe_conditions,
-    set_conditions,
+    ConditionUpdate,
+    derive_conditions,
+    merge_conditions,
 )
-from trainingjob_operator.core.running.telling.display import display
-from trainingjob_operator.core.running.telling.idle import describe_idle
-from trainingjob_operator.core.running.telling.situation import Situation, Stage, describe_situation
-from trainingjob_operator.core.running.telling.writing import fit
+from trainingjob_operator.core.running.telling.display import make_printer_columns
+from trainingjob_operator.core.running.telling.idle import describe_idle_slices
+from trainingjob_operator.core.running.telling.situation import Situation, Stage, derive_situation
+from trainingjob_operator.core.running.telling.writing import shorten_to_limit
 from trainingjob_operator.core.times import format_time
-from trainingjob_operator.core.units import plural
+from trainingjob_operator.core.units import pluralize
 
 
 def next_status(
@@ -50,74 +50,80 @@ def next_status(
     now: datetime,
     *,
     warnings: tuple[str, ...] = (),
-    refusal: Trouble | None = None,
+    refusal: ObjectProblem | None = None,
 ) -> TrainingJobStatus:
     """Return the status after a decision.
 
     `warnings` come from the plan. `refusal` is the API server's error if it refused to create a child object.
     """
-    old = seen.status
+    previous = seen.status
     if seen.is_over or (isinstance(decision, Wait) and decision.reason == Reason.LISTENING):
-        return old  # nothing new to report
-    situation = describe_situation(plan, seen, decision, refusal, now)
-    end = end_of(decision)
-    attempts = lives.follow(old.attempts, seen.world, seen.seats, now)
-    spent = _spend(old, end, now)
-    attempts = lives.spend(attempts, old.goodput, spent)
-    spent = _give_up_lost_steps(old, attempts, spent)
+        return previous  # nothing new to report
+    situation = derive_situation(plan, seen, decision, refusal, now)
+    end = get_world_end(decision)
+    attempts = lives.update_attempts(previous.attempts, seen.world, seen.member_views, now)
+    goodput_now = _count_goodput(previous, end, now)
+    attempts = lives.add_seconds(attempts, previous.goodput, goodput_now)
+    goodput_now = _move_lost_steps(previous, attempts, goodput_now)
     if end is None and not situation.bucket:  # the job is over, so its last world has ended
-        end = End(Cause(reason=situation.reason, message=situation.message[:1024]), planned=True)
+        end = WorldEnd(Cause(reason=situation.reason, message=situation.message[:1024]), is_planned=True)
     if end is not None:
-        attempts = lives.finish(attempts, end, now)
+        attempts = lives.end_attempt(attempts, end, now)
     if isinstance(decision, Claim):
-        attempts = lives.begin(attempts, decision.world, now)
-    is_waiting_to_start = old.start_time is None and plan.spec.suspend
-    status = old.model_copy(
+        attempts = lives.add_attempt(attempts, decision.world, now)
+    is_waiting_to_start = previous.start_time is None and plan.spec.suspend
+    status = previous.model_copy(
         update={
             "observed_generation": seen.generation,
             "phase": situation.stage.value,
-            "conditions": _conditions(plan, seen, situation, warnings, now),
+            "conditions": _update_conditions(plan, seen, situation, warnings, now),
             "problems": (),
             "plan": describe_plan(plan),
-            "world": _world(decision.world, decision.why, now) if isinstance(decision, Claim) else old.world,
+            "world": _world_status(decision.world, decision.why, now)
+            if isinstance(decision, Claim)
+            else previous.world,
             "lineage": seen.lineage,
-            "rollbacks": follow_rollbacks(plan, seen, end, now),
+            "rollbacks": update_rollbacks(plan, seen, end, now),
             "data": find_data(seen),
             "progress": find_progress(plan, seen),
             "checkpoint": find_checkpoint(seen, now),
             # The end that fails a job causes no restart.
-            "restarts": count_restarts(seen, end, now) if situation.bucket else old.restarts,
+            "restarts": count_restarts(seen, end, now) if situation.bucket else previous.restarts,
             "nodes": count_faults(seen, end, now),
-            "waiting": begin_waiting(plan, seen, end, now) if end else go_on_waiting(plan, seen, now),
-            "failing_saves": follow_failing(seen, now),
+            "waiting": start_repair_wait(plan, seen, end, now) if end else continue_repair_wait(plan, seen, now),
+            "failing_saves": update_failing_saves(seen, now),
             "backup": find_backup(seen, now),
-            "failing_copies": follow_failing_copies(seen, now),
-            "straggler": follow_straggler(seen.seats, old.straggler, now),
+            "failing_copies": update_failing_backups(seen, now),
+            "straggler": update_straggler(seen.member_views, previous.straggler, now),
             "attempts": attempts,
-            "drills": follow_drills(plan, seen, decision, attempts, now),
-            "start_time": None if is_waiting_to_start else goodput.find_start(old, now),
-            "goodput": spent.model_copy(update={"current": situation.bucket}),
-            "running_seconds": round(goodput.running_seconds(spent), 3),
+            "drills": update_drills(plan, seen, decision, attempts, now),
+            "start_time": None if is_waiting_to_start else goodput.adjusted_start_time(previous, now),
+            "goodput": goodput_now.model_copy(update={"current": situation.bucket}),
+            "running_seconds": round(goodput.unsuspended_seconds(goodput_now), 3),
             "completion_time": None if situation.bucket else format_time(now),
         }
     )
-    return fit(status.model_copy(update={"display": display(plan, status, situation)}))
+    return shorten_to_limit(status.model_copy(update={"display": make_printer_columns(plan, status, situation)}))
 
 
-def _conditions(plan: Plan, seen: Observed, at: Situation, warnings: tuple[str, ...], now: datetime) -> Conditions:
+def _update_conditions(
+    plan: Plan, seen: Observed, at: Situation, warnings: tuple[str, ...], now: datetime
+) -> Conditions:
     data = find_data(seen)
-    unusual = [f"spec.data: {words}" for words in data.warnings] if data else []
-    valid = "\n".join([f"planned for {describe_sizes(plan)}", *warnings, *unusual, *describe_idle(plan, seen)])
-    wanted: list[Wanted] = [("Valid", "True", Reason.VALID, valid), *describe_conditions(at)]
-    return set_conditions(seen.status.conditions, wanted, seen.generation, now)
+    data_warnings = [f"spec.data: {text}" for text in data.warnings] if data else []
+    valid = "\n".join(
+        [f"planned for {describe_sizes(plan)}", *warnings, *data_warnings, *describe_idle_slices(plan, seen)]
+    )
+    wanted: list[ConditionUpdate] = [("Valid", "True", Reason.VALID, valid), *derive_conditions(at)]
+    return merge_conditions(seen.status.conditions, wanted, seen.generation, now)
 
 
-def _world(world: World, why: str, now: datetime) -> WorldStatus:
+def _world_status(world: World, why: str, now: datetime) -> WorldStatus:
     return WorldStatus(
         generation=world.generation,
         slices=world.slices,
         coordinator=world.coordinator,
-        members=fingerprint(world.members),
+        members=hash_members(world.members),
         pods=tuple(f"{member.pod}/{member.pod_uid}" for member in world.members),
         live=world.live,
         shadow=world.shadow,
@@ -126,20 +132,22 @@ def _world(world: World, why: str, now: datetime) -> WorldStatus:
     )
 
 
-def _spend(old: TrainingJobStatus, end: End | None, now: datetime) -> Goodput:
+def _count_goodput(old: TrainingJobStatus, end: WorldEnd | None, now: datetime) -> Goodput:
     """Return the goodput up to now. Time after the failure of a world counts as detection, not as training."""
-    spent = goodput.account(old, now)
-    if end is None or end.planned:
+    spent = goodput.count_until_now(old, now)
+    if end is None or end.is_planned:
         return spent
-    return goodput.move(spent, old.goodput.current, Bucket.DETECTING, end.ago)
+    return goodput.move_seconds(spent, old.goodput.current, Bucket.DETECTING, end.seconds_ago)
 
 
-def _give_up_lost_steps(old: TrainingJobStatus, attempts: lives.Attempts, spent: Goodput) -> Goodput:
+def _move_lost_steps(old: TrainingJobStatus, attempts: lives.Attempts, spent: Goodput) -> Goodput:
     """Return the goodput with the training time of newly lost steps moved to the bucket of lost steps."""
     known = {one.generation for one in old.attempts if one.lost_steps is not None}
-    lost = sum(one.lost_steps or 0 for one in attempts if one.generation not in known)
-    if lost and old.progress and old.progress.step_seconds:
-        return goodput.move(spent, Bucket.TRAINING, Bucket.LOST_STEPS, lost * old.progress.step_seconds)
+    num_lost_steps = sum(one.lost_steps or 0 for one in attempts if one.generation not in known)
+    if num_lost_steps and old.progress and old.progress.step_seconds:
+        return goodput.move_seconds(
+            spent, Bucket.TRAINING, Bucket.LOST_STEPS, num_lost_steps * old.progress.step_seconds
+        )
     return spent
 
 
@@ -147,34 +155,38 @@ def invalid_status(
     old: TrainingJobStatus, problems: Sequence[str], generation: int, now: datetime
 ) -> TrainingJobStatus:
     """Return the status of a job whose spec cannot be planned. Pods of an earlier spec continue to run."""
-    words = "\n".join([f"{plural(len(problems), 'problem')}:", *problems])
-    wanted: list[Wanted] = [("Valid", "False", Reason.INVALID_SPEC, words)]
-    return _stopped(old, Stage.INVALID, wanted, generation, now, tuple(problem[:1024] for problem in problems[:64]))
+    words = "\n".join([f"{pluralize(len(problems), 'problem')}:", *problems])
+    wanted: list[ConditionUpdate] = [("Valid", "False", Reason.INVALID_SPEC, words)]
+    return _status_without_decision(
+        old, Stage.INVALID, wanted, generation, now, tuple(problem[:1024] for problem in problems[:64])
+    )
 
 
 def blocked_status(
     old: TrainingJobStatus, reason: str, message: str, generation: int, now: datetime
 ) -> TrainingJobStatus:
     """Return the status of a job that cannot continue for an external reason."""
-    return _stopped(old, Stage.QUEUED, [("Queued", "True", reason, message)], generation, now)
+    return _status_without_decision(old, Stage.QUEUED, [("Queued", "True", reason, message)], generation, now)
 
 
-def _stopped(
+def _status_without_decision(
     old: TrainingJobStatus,
     stage: Stage,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[ConditionUpdate],
     generation: int,
     now: datetime,
     problems: tuple[str, ...] = (),
 ) -> TrainingJobStatus:
     has_run = old.world is not None
     kind, _, reason, _message = wanted[0]
-    unknown: list[Wanted] = [(name, "Unknown", reason, "") for name in KNOWN if not has_run and name != kind]
+    unknown: list[ConditionUpdate] = [
+        (name, "Unknown", reason, "") for name in CONDITION_TYPES if not has_run and name != kind
+    ]
     return old.model_copy(
         update={
             "observed_generation": generation,
             "phase": old.phase if has_run else stage.value,
-            "conditions": set_conditions(old.conditions, [*unknown, *wanted], generation, now),
+            "conditions": merge_conditions(old.conditions, [*unknown, *wanted], generation, now),
             "problems": problems,
             "display": old.display.model_copy(update={"reason": reason}),
         }

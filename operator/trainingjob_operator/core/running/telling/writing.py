@@ -11,33 +11,33 @@ from trainingjob_api.status import Attempt, Goodput, TrainingJobStatus
 from trainingjob_operator.core.remember import write_status
 from trainingjob_operator.core.times import seconds_between
 
-WRITE_SECONDS = 10.0
+WRITE_INTERVAL_SECONDS = 10.0
 MAX_BYTES = 60_000
 """Size limit of a status in bytes, a little below the documented 64 KiB."""
-FEW = 5
+MIN_KEPT_ATTEMPTS = 5
 """Number of attempts that are kept before pod names are dropped."""
 
 
-def is_worth_writing(old: TrainingJobStatus, new: TrainingJobStatus, now: datetime) -> bool:
+def should_write(old: TrainingJobStatus, new: TrainingJobStatus, now: datetime) -> bool:
     """Return whether a status should be written now."""
-    if _slow(old) != _slow(new):
+    if _transition_fields(old) != _transition_fields(new):
         return True
     if _without_time(old) == _without_time(new):
         return False
-    written_until = sum(old.goodput.seconds.values())
-    return seconds_between(old.start_time, now) - written_until >= WRITE_SECONDS
+    counted_seconds = sum(old.goodput.seconds.values())
+    return seconds_between(old.start_time, now) - counted_seconds >= WRITE_INTERVAL_SECONDS
 
 
-def fit(status: TrainingJobStatus) -> TrainingJobStatus:
+def shorten_to_limit(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status shortened to the size limit. The least important parts are dropped first."""
-    for shorten in (_without_old_logs, _without_sources, _with_few_attempts, _without_pods, _with_one_attempt):
+    for shorten in (_without_old_logs, _without_sources, _with_recent_attempts, _without_pods, _with_last_attempt):
         if _size(status) <= MAX_BYTES:
             break
         status = shorten(status)
     return status
 
 
-def _slow(status: TrainingJobStatus) -> object:
+def _transition_fields(status: TrainingJobStatus) -> object:
     """Return the part of the status that is written as soon as it changes."""
     return status.model_copy(
         update={
@@ -85,8 +85,8 @@ def _without_sources(status: TrainingJobStatus) -> TrainingJobStatus:
     return status.model_copy(update={"data": data})
 
 
-def _with_few_attempts(status: TrainingJobStatus) -> TrainingJobStatus:
-    return status.model_copy(update={"attempts": status.attempts[-FEW:]})
+def _with_recent_attempts(status: TrainingJobStatus) -> TrainingJobStatus:
+    return status.model_copy(update={"attempts": status.attempts[-MIN_KEPT_ATTEMPTS:]})
 
 
 def _without_pods(status: TrainingJobStatus) -> TrainingJobStatus:
@@ -95,7 +95,7 @@ def _without_pods(status: TrainingJobStatus) -> TrainingJobStatus:
     return status.model_copy(update={"world": world})
 
 
-def _with_one_attempt(status: TrainingJobStatus) -> TrainingJobStatus:
+def _with_last_attempt(status: TrainingJobStatus) -> TrainingJobStatus:
     return status.model_copy(update={"attempts": status.attempts[-1:]})
 
 
